@@ -1,25 +1,26 @@
 # syntax=docker/dockerfile:1
 
-# The whole program as a virtual environment. .dockerignore lets in only what the wheel is made of.
+# Installs the program into a virtual environment. .dockerignore admits only the sources of the wheel.
 FROM python:3.13-slim AS build
 WORKDIR /source
-# Without pip inside: the image below is to run one program, not to install others.
+# Without pip, because the image below runs one program and installs none.
 RUN python -m venv --without-pip /opt/load-watcher
 COPY . .
 RUN python -m pip --python /opt/load-watcher install --no-cache-dir --disable-pip-version-check --root-user-action=ignore '.[influxdb,postgres,qrm]'
 RUN mkdir /data
 
-# Only copies from here on: no layer of this stage ran a command, and running it needs no shell. The base is the same as
-# above because the environment's python is a link into it, and because distroless has no Python that is new enough.
+# This stage only copies files: no layer runs a command, and running the image needs no shell. The base image is the
+# same as above because the virtual environment links to its Python, and because the Python of distroless is too old.
 FROM python:3.13-slim
 COPY --from=build /opt/load-watcher /opt/load-watcher
-# A named volume takes its owner from here.
+# A named volume inherits this owner.
 COPY --from=build --chown=65532:65532 /data /data
 
-# A number, so that Kubernetes can verify runAsNonRoot without knowing this image's /etc/passwd.
+# Numeric, so that Kubernetes can verify runAsNonRoot without this image's /etc/passwd.
 USER 65532:65532
-# The one place that is written to: the rest of the file system may be read-only. The database is there by default, being
-# relative to the working directory; a variable for it would count before what a mounted load-watcher.toml says.
+# The only writable directory; the rest of the file system may be read-only. The default path of the database is
+# relative to the working directory. It is not set by an environment variable, which would override a mounted
+# load-watcher.toml.
 WORKDIR /data
 VOLUME ["/data"]
 ENV PATH=/opt/load-watcher/bin:/usr/local/bin:/usr/bin:/bin \

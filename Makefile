@@ -1,83 +1,83 @@
-# Everything here works on a fresh machine with only Python 3.11 or newer, make and git. What was made once is not made
-# again: stamp files in the virtual environment remember it.
+# All targets work on a fresh machine with only Python 3.11 or newer, make, and git. Stamp files in the virtual
+# environment record completed steps, which are then not repeated.
 
 VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 PYTEST_ARGS ?=
-# Packages of the first rank that are there; an argument mypy does not find would be an error.
+# The top-level packages that exist; mypy fails for a missing argument.
 TYPED := $(wildcard load_watcher watcher scorers agent migrations tests benchmarks scripts/real-parts scripts/real-kube scripts/soak)
 
 RULE := deploy/components/prometheusrule/prometheusrule.yaml
 
-# A test that is parallel with others of its module would start that module's Prometheus once per core: hence loadscope.
+# loadscope runs the tests of a module in one worker; otherwise each worker would start the module's own Prometheus.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install dev serve demo test test-fast lint format types check bench soak alerts constraints kube \
         real-parts clean
 
-help: ## say what there is
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-venv: $(VENV)/.made ## make the virtual environment, .venv
+venv: $(VENV)/.made ## create the virtual environment .venv
 
-install: $(VENV)/.installed ## install load-watcher into it, as a user would have it
+install: $(VENV)/.installed ## install load-watcher into .venv without development tools
 
-dev: $(VENV)/.installed-dev ## the same, and what the tests and checks need
+dev: $(VENV)/.installed-dev ## install load-watcher with the tools for tests and checks
 
-serve: $(VENV)/.installed ## run the service on its embedded default; ARGS="--port 2021" hands it flags
+serve: $(VENV)/.installed ## run the service with its default settings; pass flags with ARGS="--port 2021"
 	$(BIN)/load-watcher serve $(ARGS)
 
-demo: $(VENV)/.installed ## the same over a simulated cluster, with the extender; ARGS="--nodes 100"
+demo: $(VENV)/.installed ## run the service with a simulated cluster and the extender; ARGS="--nodes 100"
 	$(BIN)/load-watcher demo $(ARGS)
 
-test: $(VENV)/.installed-dev real-parts ## run all tests, the real Prometheus and its like included
+test: $(VENV)/.installed-dev real-parts ## run all tests, including those with a real Prometheus and other real components
 	$(PYTEST)
 
 test-fast: $(VENV)/.installed-dev ## run the tests not marked slow: under a minute on two cores
 	$(PYTEST) -m "not slow"
 
-lint: $(VENV)/.installed-dev ## ruff
+lint: $(VENV)/.installed-dev ## run ruff
 	$(BIN)/ruff check .
 
-format: $(VENV)/.installed-dev ## lay the code out as ruff does, imports sorted
+format: $(VENV)/.installed-dev ## format the code and sort imports with ruff
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
 
-types: $(VENV)/.installed-dev ## mypy, strict
+types: $(VENV)/.installed-dev ## run mypy in strict mode
 	$(BIN)/mypy $(TYPED)
 
-check: lint types test ## lint, types, tests
+check: lint types test ## run lint, types, and test
 
-bench: $(VENV)/.installed-dev real-parts ## run every benchmarks/bench_*.py; ARGS=--write-docs puts the tables into docs/
+bench: $(VENV)/.installed-dev real-parts ## run every benchmarks/bench_*.py; ARGS=--write-docs updates the tables in docs/
 	$(BIN)/python -m benchmarks $(ARGS)
 
-soak: $(VENV)/.installed-dev real-parts ## 20 minutes of the service and a Prometheus that break; ARGS="--minutes 5"
+soak: $(VENV)/.installed-dev real-parts ## run the service and Prometheus with injected faults for 20 minutes; ARGS="--minutes 5"
 	$(BIN)/python scripts/soak $(ARGS)
 
-alerts: ## put deploy/alerts.yaml, once changed, into the manifest for the Prometheus operator
+alerts: ## copy deploy/alerts.yaml into the PrometheusRule manifest
 	sed -i '/^  groups:$$/,$$d' $(RULE)
 	sed -n '/^groups:$$/,$$ { s/^./  &/; p }' deploy/alerts.yaml >> $(RULE)
 
-constraints: $(VENV)/.made ## let tests and checks have the newest releases of today; keep them if `make check` passes
+constraints: $(VENV)/.made ## update constraints.txt to the newest releases; commit it if `make check` passes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable '.[dev]'
 	sed -i '/^[^#]/d' constraints.txt
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/==/<=/' >> constraints.txt
 
-kube: $(VENV)/.installed-dev real-parts ## build a real Kubernetes control plane once, and run the tests that need one
+kube: $(VENV)/.installed-dev real-parts ## build a real Kubernetes control plane if missing, and run the tests that need it
 	@$(BIN)/python scripts/real-kube
 	LOAD_WATCHER_REQUIRE_KUBE=1 $(BIN)/python -m pytest -m real_apiserver tests/real $(PYTEST_ARGS)
 
-real-parts: $(VENV)/.made ## fetch the real components that tests run against, into .real-parts
+real-parts: $(VENV)/.made ## download the real components for tests into .real-parts
 	@$(BIN)/python scripts/real-parts
 
-clean: ## remove what make made and what tools left; the service's database stays
+clean: ## remove files created by make and tools; keeps the service's database
 	rm -rf $(VENV) .real-parts build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# PYTHON=... chooses the interpreter. Each candidate is run, not just looked up: a pyenv shim exists for versions that
-# are not active, and Debian's python3 may lack ensurepip.
+# PYTHON=... selects the interpreter. Each candidate is executed, because a pyenv shim may exist for an inactive
+# version, and Debian's python3 may lack ensurepip.
 $(VENV)/.made:
 	@for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
@@ -89,7 +89,7 @@ $(VENV)/.made:
 	if [ -n "$$new_enough" ]; then \
 	    echo "$$new_enough cannot make virtual environments: install its venv module (Debian: apt-get install python3-venv)" >&2; \
 	else \
-	    echo "load-watcher needs Python 3.11 or newer, and none was found: install one, or say make PYTHON=/path/to/python3" >&2; \
+	    echo "load-watcher requires Python 3.11 or newer, and none was found: install one, or run make PYTHON=/path/to/python3" >&2; \
 	fi; exit 1
 
 $(VENV)/.installed: $(VENV)/.made pyproject.toml

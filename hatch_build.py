@@ -1,7 +1,7 @@
-"""Puts the database migrations, which live at the top of the repository, into the wheel as `watcher/_migrations`.
+"""Build hook that adds the top-level migrations/ directory to the wheel as `watcher/_migrations`.
 
-An editable install has the repository beside it and finds `migrations/` there; a copy laid into site-packages would go
-stale with the first edit. That is why this is a hook and not a `force-include` table, which applies to both.
+An editable install uses `migrations/` of the repository; a copy in site-packages would become outdated with the first
+edit. A `force-include` table would apply to both kinds of install, so this is a hook.
 """
 
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""What runs on each node, client of the watcher API: the precise throttle and evict executor."""
+"""The node agent: runs on each node, reads policies, and throttles or evicts pods while the node is overloaded."""

@@ -1,14 +1,14 @@
-"""What the agent knows and what it decides, as values that its parts hand to each other.
+"""Data model of the agent: immutable values that its modules pass to each other.
 
     state ──▶ analyzer ──analysis──▶ planner ──plan──▶ executor ──▶ audit
 
-A `State` is one look at the node: everything in it was read within the same cycle. An analysis says which actions the
-policies want and on which pods; a plan (agent/decision/plan.py) says what is to be done to which pod, in order, and
-what that releases. None of them changes, and none knows how it was read or how it will be done, so preview, tests and
-replay need no node.
+A `State` is the node's state in one cycle; all of it was read within that cycle. An analysis lists the actions that the
+policies demand, with their pods. A plan (agent/decision/plan.py) lists the steps on each pod in order, with the
+resources that they release. None of them depends on how the state is read or the steps are carried out, so preview,
+tests and replay need no node.
 
 Units: CPU of a node in millicores, CPU of a pod or container in cores, memory in bytes, quotas and periods in
-microseconds, times in unix seconds. What is not known is None, never 0.
+microseconds, times in unix seconds. Unknown values are None, never 0.
 
 Pure: no I/O, no clock.
 """
@@ -26,15 +26,16 @@ from agent.qos import QosClass
 SCHEDULING_TAINT = "interference.crane.io"
 SCHEDULING_CONDITION = "interference-identified"
 CRITICAL_PRIORITY = 2_000_000_000
-"""Pods of this priority and above (system-cluster-critical) are never planned."""
+"""Pods of this priority or higher (system-cluster-critical) are never throttled or evicted."""
 
 # --- state -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """One running container. `quota` None is unlimited; `throttled` says whether the kernel held it back since the last
-    cycle (None: not known)."""
+    """One running container. `cpu` (usage), `cpu_request` and `cpu_limit` are in cores, `memory` in bytes, `quota` and
+    `period` in microseconds (quota None: unlimited). `throttled`: the kernel throttled the container since the last
+    cycle (None: unknown)."""
 
     name: str
     id: str
@@ -45,14 +46,14 @@ class ContainerState:
     cpu_request: float | None = None
     cpu_limit: float | None = None
     extended_cpu_limit: float | None = None
-    """Cores of gocrane.io/cpu."""
+    """Cores of the extended resource gocrane.io/cpu."""
     throttled: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """One pod of this node, with what it uses. `cpu` and `memory` are those of the pod's own cgroup, or the sum of its
-    containers where that cannot be read; None where neither can."""
+    """One pod of this node with its usage. `cpu` (cores) and `memory` (bytes) come from the pod's own cgroup, or are
+    the sum over its containers if that cannot be read; None if neither can. `start_time` is in unix seconds."""
 
     namespace: str
     name: str
@@ -62,34 +63,34 @@ class PodState:
     start_time: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
-    """Kind/name of its controller, for limits of evictions by owner."""
+    """KIND/NAME of the controller, for the eviction limit per owner."""
     phase: str = "Running"
     terminating: bool = False
     static: bool = False
-    """Static, or the mirror of a static pod."""
+    """A static pod, or the mirror pod of one."""
     daemon: bool = False
     grace_seconds: float = 30.0
-    """The pod's terminationGracePeriodSeconds."""
+    """terminationGracePeriodSeconds of the pod."""
     cpu: float | None = None
     memory: int | None = None
     extended_cpu_limit: float | None = None
-    """Cores of gocrane.io/cpu, over its containers; None without."""
+    """Cores of gocrane.io/cpu, summed over the containers; None if they have none."""
     extended_memory_limit: int | None = None
     memory_request: int | None = None
-    """Bytes, over its containers; None without."""
+    """Bytes, summed over the containers; None if they have none."""
     containers: tuple[ContainerState, ...] = ()
 
     @property
     def key(self) -> str:
-        """namespace/name"""
+        """The pod's name in the form namespace/name."""
         return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class PodKnobs:
-    """What a pod's own control group has besides quotas, and, where the agent has changed it, what it had before.
-    `memory_high` is infinite without such a limit. None is not known, or not to be had (version 1 has no memory.high);
-    of the originals, that the agent changed nothing."""
+    """cpu.weight and memory.high (bytes) of a pod's own control group, with their original values if the agent changed
+    them. `memory_high` is infinite without a limit. None means unknown or not available (cgroup v1 has no memory.high);
+    for the originals, that the agent changed nothing."""
 
     weight: int | None = None
     least_weight: int = 1
@@ -99,22 +100,23 @@ class PodKnobs:
 
     @property
     def owes_weight(self) -> bool:
-        """Whether it has less weight than it had."""
+        """Whether the weight is lower than its original value, or unknown after a change."""
         return self.original_weight is not None and (self.weight is None or self.weight < self.original_weight)
 
     @property
     def owes_memory(self) -> bool:
-        """Whether it is held back from memory that it could have had."""
+        """Whether memory.high is lower than its original value, or unknown after a change."""
         return self.original_high is not None and (self.memory_high is None or self.memory_high < self.original_high)
 
 
 Knobs = Mapping[str, PodKnobs]
-"""By the uid of the pod."""
+"""cpu.weight and memory.high by the uid of the pod."""
 
 
 class Series(msgspec.Struct, frozen=True, gc=False):
-    """One value of a metric that has several: `labels` as upstream names them (PodName, PodNamespace, PodUid,
-    ContainerName, ContainerId, diskName, NetInterface). A cycle makes thousands of them: so it is a struct."""
+    """One labelled sample of a metric, at `time` in unix seconds. `labels` have the names that Crane uses (PodName,
+    PodNamespace, PodUid, ContainerName, ContainerId, diskName, NetInterface). It is a struct because a cycle creates
+    thousands."""
 
     value: float
     time: float
@@ -123,8 +125,8 @@ class Series(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One look at the node. `metrics[name]` are its series that are young enough; a metric that could not be read, or
-    is older than three intervals, is not there, and `missing[name]` says why."""
+    """State of the node at `time` (unix seconds). `metrics[name]` has the current samples of a metric. A metric that
+    could not be read, or is older than three intervals, is absent, and `missing[name]` has the reason."""
 
     time: float
     metrics: Mapping[str, tuple[Series, ...]] = field(default_factory=dict)
@@ -132,7 +134,7 @@ class State:
     missing: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, metric: str) -> float | None:
-        """Of a metric of the node: its first series."""
+        """The first sample of a metric, in the metric's unit; None if the metric is missing."""
         series = self.metrics.get(metric, ())
         return series[0].value if series else None
 
@@ -148,7 +150,8 @@ MEMORY_HIGH: GentleKnob = "memory.high"
 
 @dataclass(frozen=True, slots=True)
 class CpuThrottle:
-    """Percent of the CPU limit below which nothing is throttled, and percent taken or given back in a round."""
+    """Throttling parameters: the percent of the CPU limit that a quota never goes below, and the percent by which one
+    step lowers or raises the quota."""
 
     min_ratio: int = 0
     step_ratio: int = 0
@@ -156,9 +159,9 @@ class CpuThrottle:
 
 @dataclass(frozen=True, slots=True)
 class AvoidanceAction:
-    """An AvoidanceAction: without throttle and eviction it only keeps new pods away. `restore_step_ratio` None is the
-    throttle's own step. `evicts` with `grace_seconds` None takes each pod's own grace period. `gentle` are the knobs
-    that are turned before anything harder is done."""
+    """An AvoidanceAction object; without throttling and eviction it only keeps new pods away. `restore_step_ratio`
+    (percent) None means the step of `throttle`. `grace_seconds` None means each pod's own grace period. `gentle` are
+    the soft limits (cpu.weight, memory.high) that are lowered before quotas and evictions."""
 
     name: str
     cool_down_seconds: float = 300.0
@@ -172,12 +175,12 @@ class AvoidanceAction:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """As in Kubernetes: (key, operator, values); matchLabels are `In` with one value."""
+    """A Kubernetes label selector as (key, operator, values); matchLabels become `In` with one value."""
 
     requirements: tuple[tuple[str, Literal["In", "NotIn", "Exists", "DoesNotExist"], tuple[str, ...]], ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether all requirements hold; an absent key is NotIn anything."""
+        """Whether all requirements match; an absent key satisfies every NotIn."""
         return all(_holds(labels, *requirement) for requirement in self.requirements)
 
 
@@ -192,8 +195,8 @@ def _holds(labels: Mapping[str, str], key: str, operator: str, values: tuple[str
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of a NodeQOS that holds for this node. `watermark` and `restore_watermark` are in the unit of the
-    metric, upstream's rounding done (a quantity's whole number, rounded up)."""
+    """One rule of a NodeQOS that applies to this node. `watermark` and `restore_watermark` are in the metric's unit;
+    quantities are rounded up to a whole number, as in Crane."""
 
     policy: str
     name: str
@@ -201,24 +204,25 @@ class Rule:
     watermark: float
     action: str
     restore_watermark: float | None = None
-    """Below this the rule counts towards restoring; None is the watermark itself. Between the two nothing changes."""
+    """Samples at or below this count towards restoring; None means the watermark."""
     selector: LabelSelector = field(default_factory=LabelSelector)
     avoidance_threshold: int = 1
     restore_threshold: int = 1
     preview: bool = False
     on_missing: OnMissing = "nothing"
     min_dwell_seconds: float = 0.0
-    """How long a triggered rule stays so at least."""
+    """Minimum time in seconds for which a triggered rule stays triggered."""
 
     @property
     def key(self) -> str:
-        """policy.rule, as upstream's metrics have it."""
+        """The rule as policy.rule, the form in Crane's metrics."""
         return f"{self.policy}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class PodScope:
-    """One scope expression of a PodQOS. For Priority the values are inclusive ranges (lowest, highest)."""
+    """One scope expression of a PodQOS. For Priority, `ranges` has inclusive ranges (lowest, highest) instead of
+    `values`."""
 
     scope: Literal["QOSClass", "Priority", "Namespace"]
     operator: Literal["In", "NotIn"]
@@ -228,7 +232,7 @@ class PodScope:
 
 @dataclass(frozen=True, slots=True)
 class PodQos:
-    """A PodQOS: which pods may suffer which actions (names of AvoidanceActions)."""
+    """A PodQOS object: the AvoidanceActions (by name) that are allowed on the pods that it selects."""
 
     name: str
     allowed_actions: frozenset[str]
@@ -238,7 +242,7 @@ class PodQos:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """All that holds for this node, in the order of policy and rule."""
+    """All policies that apply to this node, ordered by policy and rule."""
 
     rules: tuple[Rule, ...] = ()
     actions: Mapping[str, AvoidanceAction] = field(default_factory=dict)
@@ -252,13 +256,13 @@ MEMORY = "memory"
 EXTENDED_CPU = "extended_cpu"
 
 Released = Mapping[str, float]
-"""By resource: millicores of `CPU` and `EXTENDED_CPU`, bytes of `MEMORY`, or what a metric of somebody else's calls its
-own. What a step takes off the node, or, when it restores, what it lets come back."""
+"""Amounts by resource that a step releases (for restore: gives back): millicores of `CPU` and `EXTENDED_CPU`, bytes of
+`MEMORY`, and the units of resources that metrics of other packages define."""
 
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """The CPU quota that a container had before the agent first changed it; `quota` None is unlimited."""
+    """CPU quota and period (microseconds) of a container before the agent's first change; `quota` None: unlimited."""
 
     quota: int | None
     period: int = 100_000
@@ -266,8 +270,8 @@ class Original:
 
 @dataclass(frozen=True, slots=True)
 class QuotaStep:
-    """Set the CPU quota of one container, from `before` to `after` microseconds a period; None is unlimited. Its metric
-    may show it only so many seconds later, `lag_seconds`."""
+    """Set the CPU quota of one container from `before` to `after` microseconds per period; None: unlimited.
+    `lag_seconds` is the delay until the metric shows the effect."""
 
     pod: str
     uid: str
@@ -285,9 +289,9 @@ class QuotaStep:
 
 @dataclass(frozen=True, slots=True)
 class KnobStep:
-    """Turn a knob of a pod's own control group from `before` to `after`: a weight, or bytes of memory.high (None: no
-    such limit). `aim` is what the pod is hoped to use afterwards, in cores or bytes, None where nobody can say. Its
-    metric may show it only so many seconds later, `lag_seconds`."""
+    """Set a knob of a pod's own control group from `before` to `after`: cpu.weight, or bytes of memory.high (None: no
+    limit). `aim` is the expected usage of the pod afterwards, in cores or bytes; None if unknown. `lag_seconds` is the
+    delay until the metric shows the effect."""
 
     pod: str
     uid: str
@@ -304,7 +308,7 @@ class KnobStep:
 
 @dataclass(frozen=True, slots=True)
 class ReclaimStep:
-    """Ask the kernel to take up to `bytes` of page cache off one pod (forceGC)."""
+    """Ask the kernel to reclaim up to `bytes` of page cache from one pod (forceGC)."""
 
     pod: str
     uid: str
@@ -317,7 +321,7 @@ class ReclaimStep:
 
 @dataclass(frozen=True, slots=True)
 class EvictStep:
-    """Ask the API server to evict one pod; `grace_seconds` is what it gets to end."""
+    """Ask the API server to evict one pod with this grace period; `owner` is KIND/NAME of its controller."""
 
     pod: str
     uid: str
@@ -331,7 +335,7 @@ class EvictStep:
 
 @dataclass(frozen=True, slots=True)
 class SchedulingStep:
-    """Keep new pods away from this node (taint and condition), or let them come again."""
+    """Keep new pods away from this node by taint and condition, or allow them again."""
 
     disable: bool
     reason: str

@@ -1,5 +1,5 @@
-"""How Kubernetes classes pods, apart from all else: control groups are named by it, and are tried in a Linux that has
-Python and nothing beside it.
+"""The QoS classes of Kubernetes. They are in a separate module without dependencies, because the control groups are
+named after them, and their tests run on a Linux system that has only Python.
 
 Pure: no I/O, no clock.
 """
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class QosClass(StrEnum):
-    """Kubernetes' class of a pod; the empty one is what nobody knows."""
+    """QoS class of a pod; the empty value means unknown."""
 
     UNKNOWN = ""
     BEST_EFFORT = "BestEffort"

@@ -1,6 +1,6 @@
-"""What measures: how quick load-watcher is beside what it takes the place of, and what its ticks cost.
+"""Benchmarks of load-watcher: its speed compared with the Go load-watcher, and the cost of its ticks.
 
-A number of a benchmark says little without its machine, and on a shared machine little without its minute. So whatever
-is compared is measured in turns within one run, and the table says the ratio. Each `bench_*.py` is a program that
-prints Markdown; `python -m benchmarks` runs them all, and `--write-docs` puts what they print into docs/performance.md.
+A result depends on the machine and, on a shared machine, on the time of the measurement. Therefore programs are
+compared alternately within one run, and tables show the ratio. Each `bench_*.py` is a program that prints Markdown;
+`python -m benchmarks` runs all of them, and `--write-docs` writes their output to docs/performance.md.
 """

@@ -1,12 +1,12 @@
-"""Run the benchmarks, one after the other, and print what they print.
+"""Run the benchmarks one after another and print their output.
 
-    python -m benchmarks                      # all of them: some ten minutes on a quiet machine
-    python -m benchmarks serving tick         # some of them
-    python -m benchmarks --write-docs         # and put the tables into docs/performance.md
-    python -m benchmarks --quick              # tiny, to see that they run; the numbers mean nothing
+    python -m benchmarks                      # all benchmarks: about ten minutes on an idle machine
+    python -m benchmarks serving tick         # selected benchmarks
+    python -m benchmarks --write-docs         # also update the tables in docs/performance.md
+    python -m benchmarks --quick              # small sizes, to check that all run; the numbers are meaningless
 
-Whatever `bench_NAME.py` prints is Markdown. `--write-docs` puts it between the lines `<!-- benchmark: NAME -->` and
-`<!-- /benchmark -->` of the document, with the command, the date and the machine.
+The output of `bench_NAME.py` is Markdown. `--write-docs` inserts it between the lines `<!-- benchmark: NAME -->` and
+`<!-- /benchmark -->` of the document, with the command, the date, and the machine.
 """
 
 from __future__ import annotations
@@ -44,43 +44,46 @@ QUICK = {
 
 
 def available() -> list[str]:
-    """The names of all benchmarks."""
+    """Return the names of all benchmarks."""
     return sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
 
 
 def run(name: str, arguments: Sequence[str]) -> str:
-    """What a benchmark prints. Raises CalledProcessError where it fails."""
+    """Run a benchmark and return its output. Raises CalledProcessError on failure."""
     command = [sys.executable, "-m", f"benchmarks.bench_{name}", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}  # the checkout, wherever another copy is installed
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}  # this checkout, even if another copy is installed
     return subprocess.run(
         command, check=True, stdout=subprocess.PIPE, text=True, cwd=HERE.parent, env=environment
     ).stdout
 
 
 def section(name: str, arguments: Sequence[str], output: str) -> str:
-    """What stands in the document: where it comes from, then what was printed, as it is if it is a table."""
+    """Return the section for the document: command and machine, then the output, as a code block unless it is a
+    table."""
     command = shlex.join(["python", "-m", f"benchmarks.bench_{name}", *arguments])
     body = output.strip() if "\n|" in output else f"```text\n{output.strip()}\n```"
     return f"`{command}`, {machine()}\n\n{body}\n"
 
 
 def written(document: str, name: str, text: str) -> str:
-    """The document with the section of a benchmark replaced; unchanged if it has none."""
+    """Return the document with the section of a benchmark replaced; unchanged if it has no such section."""
     marked = re.compile(rf"(<!-- benchmark: {re.escape(name)} -->\n).*?(<!-- /benchmark -->)", re.DOTALL)
     return marked.sub(lambda found: f"{found[1]}\n{text}\n{found[2]}", document)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(available())}; all if none is named")
-    parser.add_argument("--write-docs", action="store_true", help="put the tables into docs/performance.md")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"benchmarks to run: {', '.join(available())} (default: all)"
+    )
+    parser.add_argument("--write-docs", action="store_true", help="write the tables to docs/performance.md")
+    parser.add_argument("--quick", action="store_true", help="use small sizes to check that all benchmarks run")
     options = parser.parse_args()
     unknown = set(options.names) - set(available())
     if unknown:
-        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(available())}")
+        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; available: {', '.join(available())}")
     if options.quick and options.write_docs:
-        parser.error("the numbers of --quick mean nothing and do not go into the documents")
+        parser.error("--quick cannot be combined with --write-docs: its numbers are meaningless")
     failed = [name for name in options.names or available() if not _run_and_show(name, options)]
     return 1 if failed else 0
 
@@ -92,7 +95,7 @@ def _run_and_show(name: str, options: argparse.Namespace) -> bool:
     try:
         output = run(name, arguments)
     except subprocess.CalledProcessError as error:
-        print(f"benchmark {name} ended with code {error.returncode}", file=sys.stderr)
+        print(f"benchmark {name} failed with exit code {error.returncode}", file=sys.stderr)
         return False
     print(f"{output}({time.monotonic() - began:.0f} s)", flush=True)
     if options.write_docs:

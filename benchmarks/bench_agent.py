@@ -1,16 +1,16 @@
-"""What a cycle of the node agent takes: CPU time and memory, by number of pods.
+"""CPU time and memory of a cycle of the node agent, by number of pods.
 
     python -m benchmarks.bench_agent                    # 50 to 1,000 pods of three containers, about three minutes
     python -m benchmarks.bench_agent --pods 200
 
-The node is a directory with the files that the kernel would show, for control groups of either version; one container
-of three has no quota. A cycle is all that `load-watcher agent` does from one to the next, by the CPU time of its whole
-process: it asks a kubelet for the pods, looks at the node, judges, plans, and writes down what it counts. At rest no
-rule says anything; busy are two, one that throttles, for which no pod releases anything, so that it goes through all of
-them, and one that evicts. It is in preview: what an act costs is not the agent's to decide.
+The node is a directory with the files of the kernel, for cgroups of either version; one of three containers has no
+quota. The cost of a cycle is the CPU time of the whole `load-watcher agent` process between two cycles: it queries a
+kubelet for the pods, reads the node's files, evaluates rules, plans, and records metrics. "At rest", no rule is
+triggered; "busy", two rules are: one that throttles, which examines all pods because none releases anything, and one
+that evicts. The agent runs in preview, because the cost of an action does not depend on the agent.
 
-Of that, the look at the node is measured by itself, in a process of its own, and beside it the straightforward way to
-read the same files: with pathlib, one `read_text()` each, into dictionaries.
+Reading the node's files is also measured separately, in its own process, and compared with the straightforward way:
+pathlib with one `read_text()` per file, into dictionaries.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from benchmarks.report import Table, amount, at_most
 CONTAINERS = 3
 WARM_UP = 3
 INTERVAL_S = 1.0
-"""Between cycles. Longer ones would only make the measurement longer."""
+"""Interval between cycles; a longer one would only prolong the measurement."""
 TICK_S = 0.02
 AT_REST, BUSY = (900, 90), (100, 1)
-"""Watermarks of the two rules, in millicores and percent: 500 and 25 are used."""
+"""Watermarks of the two rules, in millicores and percent; the usage is 500 and 25."""
 GOAL_PODS, GOAL_MS, GOAL_MB = 200, 50.0, 60.0
 MIB = 1 << 20
 V1_FILES = {
@@ -51,14 +51,14 @@ V2_FILES = ("cpu.stat", "cpu.max", "cpu.weight", "memory.current", "memory.stat"
 
 
 def facts(pods: int) -> list[Any]:
-    """What the kubelet would tell of them."""
+    """Return the pods as the kubelet reports them."""
     from tests.agent.state.node import pod
 
     return [pod(number, CONTAINERS) for number in range(pods)]
 
 
 def make_node(root: Path, *, version: str, pods: int) -> None:
-    """Its /proc and its groups."""
+    """Create the node's /proc files and cgroups."""
     from tests.agent.state.node import container_id, uid
     from tests.fakes.cgroups import FakeCgroups
     from tests.fakes.proc import FakeProc
@@ -102,7 +102,7 @@ spec:
 
 
 def listed(number: int) -> dict[str, Any]:
-    """A pod as the kubelet lists it."""
+    """Return a pod as listed by the kubelet."""
     from tests.agent.state.node import container_id, uid
     from tests.fakes.kubelet import pod
 
@@ -122,7 +122,7 @@ def listed(number: int) -> dict[str, Any]:
 
 @contextmanager
 def ticking(root: Path) -> Iterator[None]:
-    """The kernel counts: half of the CPU time is used, by nobody that could be told."""
+    """Advance the kernel counters: half of the CPU time is used, by no known container."""
     path, ended = root / "proc" / "stat", threading.Event()
 
     def count() -> None:
@@ -143,7 +143,7 @@ def ticking(root: Path) -> Iterator[None]:
 
 
 def whole(root: Path, pods: int, *, cycles: int, watermarks: tuple[int, int]) -> dict[str, float]:
-    """The CPU time of a cycle of `load-watcher agent` under rules with these watermarks, and the most memory it had."""
+    """Return the CPU time of a cycle of `load-watcher agent` with rules at these watermarks, and its peak memory."""
     from tests.fakes.kubelet import FakeKubelet
     from tests.service import Service
 
@@ -151,10 +151,10 @@ def whole(root: Path, pods: int, *, cycles: int, watermarks: tuple[int, int]) ->
         name, verb = "agent", "agent"
 
     def used(cycle: int) -> tuple[int, float]:
-        """Once that cycle is over: which one is, and the CPU time of the process so far, in milliseconds."""
-        # On a busy machine a cycle may last so long that it is told for stuck, without its number.
+        """Wait for the end of a cycle; return its number and the CPU time of the process in milliseconds."""
+        # On a busy machine, a long cycle may be reported as stuck, without its number.
         while (number := int(process.get("/healthz").json().get("cycle", 0))) < cycle:
-            time.sleep(INTERVAL_S)  # asking takes time of the process too
+            time.sleep(INTERVAL_S)  # the request uses CPU time of the process too
         fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
         return number, 1e3 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -170,13 +170,13 @@ def whole(root: Path, pods: int, *, cycles: int, watermarks: tuple[int, int]) ->
             explained = process.get("/explain").json()
             assert explained["pods"] == pods
             assert bool(explained["results"]) == (watermarks == BUSY), explained["sentences"]
-            first, before = used(number + 2)  # what the explanation took is not a cycle's
+            first, before = used(number + 2)  # excludes the CPU time of the explanation
             last, after = used(first + cycles)
             return {"ms": (after - before) / (last - first), "MB": memory("VmHWM", of=process.pid)}
 
 
 async def look(root: Path, pods: int, cycles: int) -> float:
-    """Looks at the node: the median of their CPU time."""
+    """Return the median CPU time of reading the node's files, in milliseconds."""
     from agent.state.collector import Collector, Places
     from tests.agent.state.node import KnownPods
 
@@ -194,7 +194,7 @@ async def look(root: Path, pods: int, cycles: int) -> float:
 
 
 def plain(root: Path, cycles: int) -> float:
-    """The straightforward way: every directory below the pods' own, every file as text."""
+    """Read the files in the straightforward way: every directory below the pods' cgroups, every file as text."""
     spent = []
     before: dict[str, int] = {}
     for _ in range(cycles):
@@ -226,17 +226,17 @@ def _directories(paths: Iterable[Path]) -> Iterable[Path]:
 
 
 def apart(how: str, root: Path, pods: int, cycles: int) -> float:
-    """One measurement in a process of its own, in milliseconds."""
+    """Run one measurement in a separate process; return milliseconds."""
     arguments = ["--measure", how, "--root", str(root), "--pods", str(pods), "--cycles", str(cycles)]
     command = [sys.executable, "-m", "benchmarks.bench_agent", *arguments]
     return float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
 def table(version: str, sizes: Sequence[int], *, cycles: int) -> Table:
-    """One version of control groups."""
+    """Return the table for one version of cgroups."""
     found = Table(
-        f"CPU time of a cycle, control groups of {version}, {CONTAINERS} containers a pod",
-        ["pods", "at rest", "busy", "a pod", "goal", "process", "goal of it", "look", "with pathlib", "times"],
+        f"CPU time of a cycle, cgroups {version}, {CONTAINERS} containers per pod",
+        ["pods", "at rest", "busy", "per pod", "goal", "process", "goal", "reading", "with pathlib", "ratio"],
     )
     for pods in sizes:
         root = Path(tempfile.mkdtemp(prefix="bench-agent-"))
@@ -265,7 +265,12 @@ def table(version: str, sizes: Sequence[int], *, cycles: int) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pods", type=int, nargs="+", default=[50, 200, 1000])
-    parser.add_argument("--cycles", type=int, default=10, help="that are measured of each, a second apart, at least 2")
+    parser.add_argument(
+        "--cycles",
+        type=int,
+        default=10,
+        help="number of measured cycles per size, one per second; at least 2 (default 10)",
+    )
     parser.add_argument("--measure", choices=("look", "plain"), help=argparse.SUPPRESS)
     parser.add_argument("--root", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,11 +1,11 @@
-"""How long the dashboard takes until its first picture, and whether it stutters.
+"""Time until the dashboard shows its first picture, and its longest frames.
 
     python -m benchmarks.bench_dashboard                     # 5,000 nodes, about a minute
     python -m benchmarks.bench_dashboard --nodes 50 --rounds 1
 
-A real Chromium without a window opens the dashboard of a real `load-watcher serve` with the windows of a real
-Prometheus. The first picture is there when the list of cells has all nodes and the frame after that begins; time counts
-from the navigation, with an empty cache. Frames are those of the browser while keys are pressed.
+A headless Chromium opens the dashboard of a real `load-watcher serve` that reads from a real Prometheus. The first
+picture is complete at the first frame after the list of cells contains all nodes; the time starts at the navigation,
+with an empty cache. Frames are measured while keys are pressed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.service import Service
 FIRST_MS = 1000.0
 STEPS = 40  # keys pressed in a row
 
-# Runs before anything of the page does.
+# Runs before the scripts of the page.
 WATCH = """
 window.frames_ms = [];
 let last = performance.now();
@@ -42,25 +42,25 @@ const frame = (now) => {
 };
 requestAnimationFrame(frame);
 """
-# Not page.wait_for_function: that evaluates text in the page once it has to look twice, which its policy forbids.
+# Not page.wait_for_function, which evaluates text in the page when it polls; the page's security policy forbids that.
 SHOWN = """new Promise((done, late) => {
-  setTimeout(() => late(new Error('there was no picture within a minute')), 60_000);
+  setTimeout(() => late(new Error('no picture within a minute')), 60_000);
   const look = () => (window.first_ms ? done(window.first_ms) : requestAnimationFrame(look));
   look();
 })"""
-# Of what was loaded, the document itself included; 0 is what came from the cache.
+# Transferred bytes, including the document; 0 for files from the cache.
 LOADED = "performance.getEntries().reduce((sum, each) => sum + (each.transferSize ?? 0), 0)"
 
 
 def first_picture(opened: Tab, url: str) -> float:
-    """Milliseconds from the navigation to the frame after the picture."""
+    """Return the milliseconds from the navigation to the frame after the picture."""
     opened.page.goto("about:blank")
     opened.page.goto(url)
     return float(opened.page.evaluate(SHOWN))
 
 
 def longest_frame(opened: Tab, work: Callable[[], None]) -> float:
-    """Of those while `work` is done, in milliseconds."""
+    """Return the longest frame while `work` runs, in milliseconds."""
     opened.page.evaluate("window.frames_ms = []")
     work()
     found = opened.page.evaluate(
@@ -70,7 +70,7 @@ def longest_frame(opened: Tab, work: Callable[[], None]) -> float:
 
 
 def measure(service: Service, browser: Any, *, nodes: int, rounds: int) -> dict[str, float]:
-    """Medians over the rounds, by what was measured; each round in a browser context of its own."""
+    """Return medians over the rounds by measurement; each round uses a separate browser context."""
     found: dict[str, list[float]] = {}
 
     def note(what: str, value: float) -> None:
@@ -90,36 +90,38 @@ def measure(service: Service, browser: Any, *, nodes: int, rounds: int) -> dict[
 
 
 def narrow(opened: Tab, name: str) -> None:
-    """To one node and back to all."""
+    """Filter to one node, then show all again."""
     text = opened.page.get_by_label("Name contains")
     text.press_sequentially(name)
     text.fill("")
 
 
 def sort_all(opened: Tab) -> None:
-    """By each order that there is."""
+    """Select each sort order in turn."""
     for order in ("deviation", "age", "name", "load"):
         opened.page.get_by_label("Sorted by").select_option(order)
 
 
 def report(found: dict[str, float], *, nodes: int, rounds: int) -> str:
-    """The table."""
+    """Return the table of results."""
     table = Table(f"The dashboard, {nodes:,} nodes, medians of {rounds}", ["what", "time", "goal"])
     first = found["first"]
     table.add("first picture, empty cache", amount(first, "ms"), at_most(first, FIRST_MS, "ms"))
-    table.add("again, files in the cache", amount(found["again"], "ms"), at_most(found["again"], FIRST_MS, "ms"))
-    table.add(f"longest frame while {STEPS} keys walk through the cells", amount(found["walk"], "ms"), "")
-    table.add("longest frame while a name is typed", amount(found["filter"], "ms"), "")
-    table.add("longest frame while it is sorted anew", amount(found["sort"], "ms"), "")
+    table.add(
+        "first picture, files in the cache", amount(found["again"], "ms"), at_most(found["again"], FIRST_MS, "ms")
+    )
+    table.add(f"longest frame while {STEPS} keys move through the cells", amount(found["walk"], "ms"), "")
+    table.add("longest frame while a name filter is typed", amount(found["filter"], "ms"), "")
+    table.add("longest frame while the sort order changes", amount(found["sort"], "ms"), "")
     table.notes.append(
         f"{amount(found['loaded'] / 1e6, 'MB')} are loaded for the first picture. The browser draws without a graphics "
-        "card, on the same two cores as the service; a frame that is not late takes 17 ms."
+        "card, on the same two cores as the service; a frame on time takes 17 ms."
     )
     return table.markdown()
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the measurements and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,10 +1,10 @@
-"""What one tick costs the PromQL engines that keep the samples of many nodes, measured, and calculated for more nodes.
+"""Cost of one tick for PromQL engines with the samples of many nodes: measured, and extrapolated to more nodes.
 
     python -m benchmarks.bench_engines                     # 1,000 nodes × 4 CPUs, Prometheus and VictoriaMetrics
     python -m benchmarks.bench_engines --nodes 2000 --scale 10000
 
-Questions, samples and answers are proportional to the nodes, so what is not measured is calculated: so many times the
-measured. Where that would not hold (a limit of the server, a timeout of ours) is in docs/prometheus.md.
+Samples and responses are proportional to the number of nodes, so results for more nodes are extrapolated linearly.
+docs/prometheus.md describes the limits of this (server limits and client timeouts).
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ ENGINES: dict[str, tuple[type[PromqlServer], str]] = {
     ),
     "VictoriaMetrics": (VictoriaMetrics, r"^vm_tcplistener_written_bytes_total\{.*\} (\S+)"),
 }
-"""Name, what runs it, and how it tells of the bytes that it has answered with."""
+"""Engine name -> class that runs it, and pattern of the metric that counts response bytes."""
 
 
 @dataclass
 class Measured:
-    """Of one tick: what it costs the server, and the bytes of all answers."""
+    """Cost of one tick for the server, and the bytes of all responses."""
 
     cost: Cost
     answered: float
 
 
 def answered_bytes(server: PromqlServer, counter: str) -> float:
-    """Since the server started."""
-    time.sleep(1.1)  # VictoriaMetrics makes its page once a second
+    """Return the response bytes since the server started."""
+    time.sleep(1.1)  # VictoriaMetrics updates its metrics once a second
     page = server.session.get(f"{server.url}/metrics", timeout=20).text
     return sum(float(value) for value in re.findall(counter, page, re.MULTILINE))
 
 
 def measure(engine: str, nodes: int, *, raw: bool, cpus: int) -> Measured:
-    """Steady ticks of ours with a server of its own."""
+    """Measure steady ticks against a separate server."""
     kind, counter = ENGINES[engine]
     with tempfile.TemporaryDirectory() as folder, kind(Path(folder)) as server:
         now = time.time()
@@ -60,7 +60,7 @@ def measure(engine: str, nodes: int, *, raw: bool, cpus: int) -> Measured:
             write_rules(server, fleet)
         before = answered_bytes(server, counter)
         cost, _ = asyncio.run(our_ticks(server, now=now - BEHIND_S))
-        # The first fetch, which also looks around, brings about as much as the others.
+        # The first fetch, which includes discovery, returns about as much data as the others.
         answered = (answered_bytes(server, counter) - before) / (FETCHES + 1)
     return Measured(cost, answered)
 
@@ -68,12 +68,14 @@ def measure(engine: str, nodes: int, *, raw: bool, cpus: int) -> Measured:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=1000, help="measured")
-    parser.add_argument("--scale", type=int, nargs="*", default=[10_000, 50_000], help="nodes to calculate for")
-    parser.add_argument("--cpus", type=int, default=4, help="of each node")
+    parser.add_argument(
+        "--scale", type=int, nargs="*", default=[10_000, 50_000], help="numbers of nodes to extrapolate to"
+    )
+    parser.add_argument("--cpus", type=int, default=4, help="CPUs per node (default 4)")
     options = parser.parse_args()
     table = Table(
-        f"One tick a minute: {len(DEFAULT_METRICS)} metrics, any number of windows",
-        ["", "nodes", "questions", "server's CPU", "of a core", "answers", "time"],
+        f"One tick per minute: {len(DEFAULT_METRICS)} metrics, any number of windows",
+        ["", "nodes", "queries", "server CPU", "of a core", "responses", "time"],
     )
     for engine in ENGINES:
         for raw in (False, True):
@@ -83,14 +85,14 @@ def main() -> None:
                 add_row(table, what, found, nodes=nodes, measured=options.nodes)
     table.notes.append(
         f"Measured: the mean of {FETCHES} steady ticks, each for the last {SPAN_S:.0f} s, on loopback and not "
-        "compressed; CPU is user and system time of the server process, from /proc. Calculated: in proportion to the "
-        "nodes, but for the time, which depends on the server's cores."
+        "compressed; CPU is user and system time of the server process, from /proc. Extrapolated: proportional to the "
+        "nodes, except for the time, which depends on the server's cores."
     )
     print(table.markdown())
 
 
 def add_row(table: Table, what: str, found: Measured, *, nodes: int, measured: int) -> None:
-    """What was measured, or what follows from it for another number of nodes."""
+    """Add a row with the measured values, or with values extrapolated to another number of nodes."""
     times = nodes / measured
     table.add(
         what,

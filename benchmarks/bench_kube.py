@@ -1,11 +1,11 @@
-"""How much memory a copy of a cluster's pods takes, cut down to what is used and as the API sends them.
+"""Memory of a copy of a cluster's pods: reduced to the used fields, and in full as sent by the API.
 
     python -m benchmarks.bench_kube                     # 1,000 to 20,000 pods, about a minute
     python -m benchmarks.bench_kube --pods 500
 
-The pods are those of a Deployment each ten, two containers, five labels, with all that a real API server adds: managed
-fields, what kubectl last applied, container statuses, five conditions. They come over a real socket, page by page, into
-an informer in a process of its own.
+The pods belong to Deployments of ten replicas, with two containers, five labels, and the fields that a real API server
+adds: managed fields, kubectl's last applied configuration, container statuses, and five conditions. An informer in a
+separate process receives them over a real socket, page by page.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from benchmarks.bench_size import memory
 from benchmarks.report import Table, amount, at_most
 
 LIBRARIES_MB = {"kubernetes-asyncio": 16.4, "lightkube": 12.3}
-"""Per 1,000 objects, in lists of 5,000 nodes and 5,000 small pods, without what the import takes (testing.md §4.1)."""
+"""MB per 1,000 objects, measured with lists of 5,000 nodes and 5,000 small pods, without the memory of the imports."""
 GOAL_MB = 3.9
-"""What a list of the same into structs took there."""
+"""The same for a list that is decoded into structs."""
 
 
 def pod(number: int) -> dict[str, Any]:
-    """A pod as a real API server has it: some 5 kB of JSON."""
+    """Return a pod as stored by a real API server: about 5 kB of JSON."""
     chance, app, minute = random.Random(number), f"app-{number // 10}", f"{number % 60:02}"
     moment = f"2026-11-21T10:{minute}:00Z"
     labels = {"app.kubernetes.io/name": app, "app.kubernetes.io/instance": f"{app}-prod", "version": "v1.2.3"}
@@ -74,7 +74,7 @@ def pod(number: int) -> dict[str, Any]:
 
 
 async def measure(url: str, *, whole: bool) -> dict[str, float]:
-    """What an informer takes of memory and CPU in this process, for the pods of the server at `url`."""
+    """Return memory and CPU of an informer in this process for the pods of the server at `url`."""
     from watcher.core.kubernetes.objects import PODS, CustomObject
     from watcher.core.kubernetes.wire import Resource
     from watcher.platform.kube.client import KubeClient
@@ -82,7 +82,7 @@ async def measure(url: str, *, whole: bool) -> dict[str, float]:
     from watcher.platform.kube.informer import Informer
 
     client = KubeClient(lambda: Access(url, "a benchmark"), timeout=600.0)
-    await client.list(Resource("", "v1", "nodes", CustomObject))  # the connection, the libraries
+    await client.list(Resource("", "v1", "nodes", CustomObject))  # sets up the connection and loads the libraries
     gc.collect()
     before, began = memory("VmRSS"), time.process_time()
     informer: Informer[Any] = Informer(client, Resource("", "v1", "pods", CustomObject) if whole else PODS)
@@ -97,19 +97,19 @@ async def measure(url: str, *, whole: bool) -> dict[str, float]:
 
 
 def apart(url: str, *, whole: bool) -> dict[str, float]:
-    """The same in a process of its own."""
+    """Run the measurement in a separate process."""
     command = [sys.executable, "-m", "benchmarks.bench_kube", "--url", url, *(["--whole"] if whole else [])]
     measured: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return measured
 
 
 def memory_table(sizes: Sequence[int]) -> Table:
-    """The table."""
+    """Return the table of results."""
     from tests.fakes.kube import PODS, FakeKube
 
     table = Table(
-        "A copy of all pods, in a process of its own",
-        ["pods", "sent", "memory", "per 1,000 pods", "goal", "CPU of the list", "as JSON: per 1,000", "CPU"],
+        "A copy of all pods, in a separate process",
+        ["pods", "received", "memory", "per 1,000 pods", "goal", "CPU of the list", "as JSON: per 1,000", "CPU"],
     )
     for size in sizes:
         with FakeKube(token="") as server:
@@ -128,9 +128,7 @@ def memory_table(sizes: Sequence[int]) -> Table:
             amount(whole["ms"], "ms"),
         )
     known = ", ".join(f"{name} {taken:g} MB" for name, taken in LIBRARIES_MB.items())
-    table.notes.append(
-        f"For comparison, per 1,000 objects half as large, in lists that nobody keeps up to date: {known}."
-    )
+    table.notes.append(f"For comparison, per 1,000 objects of half the size, in lists without updates: {known}.")
     return table
 
 

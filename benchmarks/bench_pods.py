@@ -1,11 +1,11 @@
-"""What pods cost us: CPU by step, memory, and for how long they keep the event loop from answering.
+"""Cost of pod usage: CPU by step, memory, and the longest time that the event loop is blocked.
 
     python -m benchmarks.bench_pods                        # 5,000 and 50,000 pods
     python -m benchmarks.bench_pods --pods 1000 --rounds 3
 
-The answers of a Prometheus and of metrics-server are made up and at hand; what they cost there is not in this. Steps
-are called as the refresh calls them, the quickest of some repetitions counts; a round is a refresh with the answers of
-a Prometheus, the document in gzip, and a client that reads it. Each size is measured in a process of its own.
+The responses of Prometheus and metrics-server are synthetic and prepared; the cost in these servers is not included.
+Steps are called as in a refresh, and the fastest of several repetitions counts. A round is a refresh with the responses
+of a Prometheus, the document in gzip, and a client that decodes it. Each size is measured in a separate process.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Measured = dict[str, Any]
 
 
 class Cluster:
-    """So many pods, with names as long as Deployments make them."""
+    """Pods with names as long as those of Deployments."""
 
     def __init__(self, pods: int) -> None:
         self.pods = [
@@ -60,7 +60,7 @@ class Cluster:
         self.random = np.random.default_rng(7)
 
     def vector(self, values: Sequence[float], *, now: float) -> bytes:
-        """What a Prometheus answers."""
+        """Return the response of a Prometheus."""
         rows = [
             {"metric": {"namespace": pod[0], "pod": pod[1], "node": node}, "value": [now, repr(value)]}
             for pod, node, value in zip(self.pods, self.nodes, values, strict=True)
@@ -69,14 +69,14 @@ class Cluster:
         return msgspec.json.encode({"status": "success", "data": data})
 
     def vectors(self, now: float) -> tuple[bytes, bytes, bytes]:
-        """Times, cores and bytes."""
+        """Return the responses for times, cores, and bytes."""
         random = self.random.random((3, len(self.pods)))
         columns = (now - 30.0 * random[0], random[1], random[2] * 2**32)
         times, cores, memory = (self.vector(column.tolist(), now=now) for column in columns)
         return times, cores, memory
 
     def listed(self) -> bytes:
-        """What metrics-server answers, of pods with two containers each."""
+        """Return the response of metrics-server for pods with two containers each."""
         used = {"usage": {"cpu": "12345678n", "memory": "123456Ki"}}
         items = [
             {
@@ -90,31 +90,31 @@ class Cluster:
         return msgspec.json.encode({"kind": "PodMetricsList", "metadata": {}, "items": items})
 
     def usage(self, now: float) -> PodUsage:
-        """Readings at hand."""
+        """Return prepared readings as a PodUsage."""
         times, cores, memory = self.random.random((3, len(self.pods)))
         return PodUsage(tuple(self.pods), tuple(self.nodes), now - 30.0 * times, cores, memory * 2**32)
 
 
 def read_vector(body: bytes) -> Mapping[tuple[str, str, str], float]:
-    """As a line of the transport does."""
+    """Decode a response as a connection of the transport does."""
     rows = series_of(read_envelope(body, content_type=""), expects="vector")
     return read_values(_unhurried_series(rows), label="node")
 
 
 def read_vectors(bodies: Sequence[bytes], nodes: Mapping[str, str]) -> PodUsage:
-    """Three answers as one."""
+    """Combine three responses into one PodUsage."""
     times, cores, memory = map(read_vector, bodies)
     return joined(times, cores, memory, nodes)
 
 
 def read_list(body: bytes, nodes: Mapping[str, str]) -> PodFetch:
-    """As the provider does."""
+    """Decode a list as the provider does."""
     page, _ = read_large_page(body, resource=POD_METRICS)
     return read_pods(_unhurried(page.items or []), nodes, source="KubernetesMetricsServer", now=START)
 
 
 def quickest(call: Callable[[], object], *, times: int = 3) -> float:
-    """CPU milliseconds of the quickest of some calls."""
+    """Return the CPU milliseconds of the fastest of several calls."""
     taken = []
     for _ in range(times):
         began = time.process_time()
@@ -124,7 +124,6 @@ def quickest(call: Callable[[], object], *, times: int = 3) -> float:
 
 
 def into(table: PodTable, usage: PodUsage, now: float) -> PodTable:
-    """The next minute."""
     reviewed, _ = review(usage, now=now, max_ahead_s=30.0)
     return take_in(table, reviewed, now=now, silent_s=90.0, stale_s=300.0)
 
@@ -143,7 +142,7 @@ def published(table: PodTable, config: PodConfig) -> PublishedPods:
 
 
 def measure_steps(pods: int) -> Measured:
-    """CPU milliseconds by step, and memory per pod."""
+    """Return CPU milliseconds by step, and memory per pod."""
     cluster, config = Cluster(pods), PodConfig(mode="on")
     bodies, listed = cluster.vectors(START), cluster.listed()
     nodes = {node: node for node in cluster.nodes}
@@ -172,7 +171,7 @@ def measure_steps(pods: int) -> Measured:
 
 
 def table_bytes(bodies: Sequence[bytes], nodes: Mapping[str, str], config: PodConfig) -> float:
-    """Bytes of a table, its names included, which come from the answers that it was made of."""
+    """Return the bytes of a table, including its names, which come from the responses."""
     gc.collect()
     tracemalloc.start()
     table = into(empty_table(config.slots), read_vectors(bodies, nodes), START)
@@ -187,7 +186,7 @@ def table_bytes(bodies: Sequence[bytes], nodes: Mapping[str, str], config: PodCo
 
 
 class AtHand:
-    """A Provider whose answers are there; what it does to read them is what the real one does."""
+    """A provider with prepared responses, which it decodes as the real provider does."""
 
     source = "Prometheus"
     remembers = True
@@ -198,7 +197,7 @@ class AtHand:
         self._decoding = threading.Lock()
 
     async def fetch_pods(self, now: float) -> PodFetch:
-        """Three answers, read in threads one at a time as the transport has it."""
+        """Return three responses, decoded in threads one at a time as in the transport."""
         reading = (asyncio.to_thread(self._read, body) for body in self.bodies)
         times, cores, memory = await asyncio.gather(*reading)
         return PodFetch(await asyncio.to_thread(joined, times, cores, memory, self.nodes), ORIGIN)
@@ -209,11 +208,11 @@ class AtHand:
 
 
 async def measure_rounds(pods: int, *, rounds: int) -> Measured:
-    """Refresh, document, client: the event loop's worst stall of each, and what stood in its way."""
+    """Run refresh, document, and client; return the longest block of the event loop in each, and its cause."""
     cluster, clock, config = Cluster(pods), Virtual(START), PodConfig(mode="on")
     source = AtHand(cluster)
     refresher = PodRefresher(
-        source,  # type: ignore[arg-type]  # of a Provider it is asked for pods only
+        source,  # type: ignore[arg-type]  # only fetch_pods of the provider is used
         config=config,
         clock=clock,
         tag="t",
@@ -233,7 +232,7 @@ async def measure_rounds(pods: int, *, rounds: int) -> Measured:
         for what, work in _work(refresher):
             async with watching() as stall:
                 await work()
-            if number:  # the first sorts all names
+            if number:  # the first round sorts all names
                 worst[what] = max(worst.get(what, (0.0, "")), (stall.worst, stall.culprit))
             else:
                 worst[f"{what}, first"] = (stall.worst, stall.culprit)
@@ -260,20 +259,20 @@ def _work(refresher: PodRefresher) -> list[tuple[str, Callable[[], Any]]]:
 # --- the tables ------------------------------------------------------------------------------------------------------
 
 STEPS = {
-    "prometheus": "read three answers of a Prometheus",
-    "metrics-server": "read metrics-server's list, two containers a pod",
-    "first": "review and take in, the first time",
-    "next": "review and take in, each minute",
-    "body": "write the document",
-    "gzip": "compress it",
-    "client": "read it in the client",
+    "prometheus": "decode three responses of a Prometheus",
+    "metrics-server": "decode metrics-server's list, two containers per pod",
+    "first": "review and store, first time",
+    "next": "review and store, each minute",
+    "body": "encode the document",
+    "gzip": "compress the document",
+    "client": "decode the document in the client",
 }
-SIZES = {"vectors MB": "answers of a Prometheus", "list MB": "metrics-server's list", "body MB": "document"}
+SIZES = {"vectors MB": "responses of a Prometheus", "list MB": "metrics-server's list", "body MB": "document"}
 
 
 def step_table(results: Mapping[int, Measured]) -> Table:
-    """CPU by step and size."""
-    table = Table("CPU milliseconds of a minute of pods", ["", *(f"{pods:,} pods" for pods in results)])
+    """Return the table of CPU by step and size."""
+    table = Table("CPU milliseconds per minute of pod usage", ["", *(f"{pods:,} pods" for pods in results)])
     for key, words in STEPS.items():
         table.add(words, *(amount(measured[key], "ms") for measured in results.values()))
     for key, words in SIZES.items():
@@ -284,10 +283,10 @@ def step_table(results: Mapping[int, Measured]) -> Table:
 
 
 def stall_table(results: Mapping[int, Measured]) -> Table:
-    """How long the event loop waits."""
+    """Return the table of the longest blocks of the event loop."""
     table = Table(
-        "Longest time that pods keep the event loop from running",
-        ["", "worst", "goal", "without", "stood in the way"],
+        "Longest time that pod usage blocks the event loop",
+        ["", "worst", "goal", "idle", "caused by"],
     )
     for pods, measured in results.items():
         for what, (stall, culprit) in measured["stalls"].items():
@@ -298,7 +297,7 @@ def stall_table(results: Mapping[int, Measured]) -> Table:
 
 
 def apart(pods: int, rounds: int) -> Measured:
-    """What this program prints in a process of its own."""
+    """Return the output of this program in a separate process."""
     command = [sys.executable, "-m", "benchmarks.bench_pods", "--one", str(pods), "--rounds", str(rounds)]
     measured: Measured = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return measured

@@ -1,12 +1,12 @@
-"""What asking costs a real Prometheus: one tick of ours beside one minute of the Go load-watcher's questions.
+"""Query cost for a real Prometheus: one tick of load-watcher compared with one minute of the Go load-watcher.
 
     python -m benchmarks.bench_provider                    # 1,000 nodes × 4 CPUs, raw series and recording rules
-    python -m benchmarks.bench_provider --nodes 5000       # some minutes more
+    python -m benchmarks.bench_provider --nodes 5000       # takes some minutes longer
 
-The Go load-watcher asks METHOD(METRIC[WINDOW]) for two methods, seventeen metrics and three windows, each minute. Seven
-of the seventeen can be had from node exporters; the others answer nothing and cost next to nothing, and are left out on
-both sides. Where recording rules stand for a metric, the question is the one it sends. Where only raw series do, it is
-the same statistic of the same expression that we use, as a subquery: METHOD((EXPRESSION)[WINDOW:15s]), 15 s being the
+Each minute, the Go load-watcher queries METHOD(METRIC[WINDOW]) for two methods, seventeen metrics, and three windows.
+Node exporters provide seven of the metrics; queries of the others return nothing at almost no cost and are excluded
+here. With recording rules, the queries are those of the Go load-watcher. With raw series, the query is the same
+statistic of the expression that load-watcher uses, as a subquery: METHOD((EXPRESSION)[WINDOW:15s]), where 15 s is the
 interval of the samples.
 """
 
@@ -33,14 +33,14 @@ METHODS = ("avg_over_time", "stddev_over_time")
 WINDOWS = ("5m", "10m", "15m")
 STEP = "15s"
 INTERVAL_S = 60.0
-SPAN_S = 180.0  # what a steady tick asks for: an interval, and two minutes of overlap
+SPAN_S = 180.0  # range of a steady tick: one interval plus two minutes of overlap
 FETCHES = 10
-RAW_S, RULES_S = 1320.0, 960.0  # of history: a window, before it the five minutes of a rate where there is one
+RAW_S, RULES_S = 1320.0, 960.0  # seconds of history: a window, plus the five minutes of a rate for raw series
 
 
 @dataclass
 class Cost:
-    """Of one tick: CPU seconds of the server, questions asked, and for how many seconds it went on."""
+    """Cost of one tick: CPU seconds of the server, number of queries, and elapsed seconds."""
 
     cpu: float
     questions: int
@@ -48,7 +48,7 @@ class Cost:
 
 
 async def our_ticks(prometheus: PromqlServer, *, now: float) -> tuple[Cost, Mapping[str, str]]:
-    """The mean cost of steady ticks that end at `now`, and which expressions they ask for."""
+    """Return the mean cost of steady ticks that end at `now`, and the expressions that they query."""
     provider = PrometheusProvider(PrometheusConfig(address=prometheus.url, metrics=DEFAULT_METRICS))
     await provider.start()
     try:
@@ -73,7 +73,7 @@ async def _fetch(provider: PrometheusProvider, until: float) -> Fetch:
 
 
 def questions(expressions: Mapping[str, str]) -> list[str]:
-    """What the Go load-watcher would ask in one minute for metrics that have these expressions."""
+    """Return the queries of the Go load-watcher in one minute for metrics with these expressions."""
     asked = []
     for window in WINDOWS:
         for method in METHODS:
@@ -84,17 +84,17 @@ def questions(expressions: Mapping[str, str]) -> list[str]:
 
 
 def their_tick(prometheus: Prometheus, asked: list[str], *, now: float, nodes: int) -> Cost:
-    """The cost of these questions, one after the other as it asks them."""
+    """Return the cost of these queries, sent one after another as the Go load-watcher does."""
     before = prometheus.cpu_seconds()
     for question in asked:
         rows = prometheus.query(question, time=now)
         if len(rows) < nodes:
-            raise RuntimeError(f"{question} brought {len(rows)} rows for {nodes} nodes")
+            raise RuntimeError(f"{question} returned {len(rows)} rows for {nodes} nodes")
     return Cost(prometheus.cpu_seconds() - before, len(asked))
 
 
 def compare(nodes: int, *, raw: bool, cpus: int = 4) -> tuple[Cost, Cost]:
-    """Ours and theirs with a Prometheus of its own."""
+    """Measure both with a separate Prometheus."""
     with tempfile.TemporaryDirectory() as folder, Prometheus(Path(folder)) as prometheus:
         now = time.time()
         history = (RAW_S if raw else RULES_S) + INTERVAL_S * FETCHES
@@ -111,11 +111,11 @@ def compare(nodes: int, *, raw: bool, cpus: int = 4) -> tuple[Cost, Cost]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[1000])
-    parser.add_argument("--cpus", type=int, default=4, help="of each node")
+    parser.add_argument("--cpus", type=int, default=4, help="CPUs per node (default 4)")
     options = parser.parse_args()
     table = Table(
-        f"CPU that one tick costs a real Prometheus, {len(DEFAULT_METRICS)} metrics, windows of 5, 10 and 15 minutes",
-        ["", "our questions", "CPU", "Go load-watcher's", "CPU", "ratio", "goal"],
+        f"CPU time of a real Prometheus for one tick, {len(DEFAULT_METRICS)} metrics, windows of 5, 10 and 15 minutes",
+        ["", "queries", "CPU", "queries (Go)", "CPU (Go)", "ratio", "goal"],
     )
     for nodes in options.nodes:
         for raw in (True, False):
@@ -132,10 +132,10 @@ def main() -> None:
                 at_least(ratio, 10) if raw else "",
             )
     table.notes.append(
-        f"Ours: the mean of {FETCHES} steady ticks, each asking for the last {SPAN_S:.0f} s. Theirs: avg_over_time and "
-        "stddev_over_time over each window of the same seven metrics, of the recording rule as it asks it, of the raw "
-        f"expression as a subquery at {STEP}. Ten of its seventeen metrics, which node exporters do not give, are left "
-        "out. CPU is user and system time of the Prometheus process, from /proc."
+        f"load-watcher: the mean of {FETCHES} steady ticks, each for the last {SPAN_S:.0f} s. Go: avg_over_time and "
+        "stddev_over_time over each window of the same seven metrics, of the recording rule as is, of the raw "
+        f"expression as a subquery at {STEP}. Ten of its seventeen metrics, which node exporters do not provide, are "
+        "excluded. CPU is user and system time of the Prometheus process, from /proc."
     )
     print(table.markdown())
 

@@ -1,13 +1,13 @@
-"""What the QoS Resource Manager takes on a full node: an allocation, a round, a restart, and the merge of hints.
+"""Cost of the QoS Resource Manager on a full node: allocation, reconcile round, restart, and merge of hints.
 
     python -m benchmarks.bench_qrm                  # 110 pods, a quarter of a minute
     python -m benchmarks.bench_qrm --pods 20
 
-The plug-ins for CPUs and memory are served on unix sockets as in `load-watcher qrm`, and asked by gRPC; each decision
-is forced to disk before it is answered, on the disk of the temporary directory. A third of the pods has its own CPUs.
-Beside the allocation: a write of the same state to the same disk, forced there, and nothing else. Beside the merge: the
-rule as Kubernetes writes it down, over the product of all lists, in the same process. The column CPU is the process
-time, of both ends of each call together: on a busy machine the rest is waiting.
+The plug-ins for CPUs and memory are served on unix sockets as in `load-watcher qrm` and called by gRPC; each decision
+is synced to the disk of the temporary directory before the response. A third of the pods has exclusive CPUs. For
+comparison with the allocation, the same state is written and synced alone; for comparison with the merge, the rule of
+Kubernetes is applied to the product of all lists in the same process. The column CPU is the process time of both ends
+of each call; on a busy machine the remaining time is waiting.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ CPUS = 256
 
 
 def machine() -> Machine:
-    """Two sockets of 64 cores with two threads each."""
+    """Return two sockets of 64 cores with two threads each."""
     cores = CPUS // 2
     cpus = {i: Cpu(i, i % cores, i % cores // 64, i % cores // 64, i % cores // 8) for i in range(CPUS)}
     return Machine(cpus, dict.fromkeys(range(NODES), 512 * GIB))
 
 
 def pod(number: int) -> QrmPod:
-    """Its container runs."""
+    """Return a pod with a running container."""
     container = PodContainer("main", {"cpu": 1.0, "memory": 1.0 * GIB}, id=f"container-{number}")
     role = {ROLE_ANNOTATION: ROLES[number % len(ROLES)]}
     return QrmPod(f"uid-{number}", "default", f"pod-{number}", annotations=role, containers=(container,))
 
 
 class Stopwatch:
-    """Wall-clock and process times of what was done in its `with` blocks, in milliseconds."""
+    """Wall-clock and process times of its `with` blocks, in milliseconds."""
 
     def __init__(self) -> None:
         self._walls: list[float] = []
@@ -83,18 +83,18 @@ class Stopwatch:
 
     @property
     def p99(self) -> float:
-        """What 99 of 100 are below."""
+        """Return the 99th percentile of the wall-clock times in milliseconds."""
         return sorted(self._walls)[min(len(self._walls) - 1, int(0.99 * len(self._walls)))]
 
     @property
     def cpu(self) -> float:
-        """The median."""
+        """Return the median of the process times in milliseconds."""
         return statistics.median(self._cpus)
 
 
 async def node(directory: Path, pods: int, rounds: int) -> Table:
-    """Everything that a node with so many pods does."""
-    found = Table(f"{pods} pods, plug-ins over gRPC, state forced to disk", ["", "CPU", "median", "p99", "goal"])
+    """Measure the operations of a node with `pods` pods."""
+    found = Table(f"{pods} pods, plug-ins over gRPC, state synced to disk", ["", "CPU", "median", "p99", "goal"])
 
     def add(what: str, took: Stopwatch, goal: float | None = None) -> None:
         judged = at_most(took.p99, goal, "ms") if goal is not None and pods >= GOAL_PODS else ""
@@ -130,17 +130,17 @@ async def node(directory: Path, pods: int, rounds: int) -> Table:
             assert admission.admitted, admission
         cpu = Endpoint("cpu", directory / f"{plugins[0].name}.sock")
         stack.push_async_callback(cpu.close)
-        add("Allocate of one more container", await _allocations(cpu, rounds), ALLOCATE_MS)
+        add("Allocate for one more container", await _allocations(cpu, rounds), ALLOCATE_MS)
         state = (directory / plugins[0].name).read_bytes()
-        add("a write of that state alone", _repeated(lambda: write_atomic(directory / "alone", state), 50))
+        add("write of that state only", _repeated(lambda: write_atomic(directory / "alone", state), 50))
         add("admission of a pod: two plug-ins, checkpoint", admissions)
-        add("a round, nothing new", await _rounds(manager, running, rounds), ROUND_MS)
+        add("reconcile round without changes", await _rounds(manager, running, rounds), ROUND_MS)
         add("restore of the checkpoint", _repeated(lambda: _restored(path, allocations), 20), RESTORE_MS)
     return found
 
 
 async def _allocations(cpu: Endpoint, rounds: int) -> Stopwatch:
-    """Of a container with a CPU of its own, which then goes again."""
+    """Measure the allocation of a container with an exclusive CPU, which is then removed."""
     took = Stopwatch()
     for number in range(rounds):
         request = ResourceRequest(
@@ -155,7 +155,7 @@ async def _allocations(cpu: Endpoint, rounds: int) -> Stopwatch:
 
 
 async def _rounds(manager: Manager, pods: Sequence[QrmPod], rounds: int) -> Stopwatch:
-    """After the first, which brings everything to the containers."""
+    """Measure rounds after the first one, which updates all containers."""
     took = Stopwatch()
     await manager.reconcile(pods, dry_run)
     for _ in range(max(5, rounds // 10)):
@@ -181,13 +181,13 @@ def _restored(path: Path, expected: Allocations) -> None:
 
 
 def every_set(nodes: int) -> list[Hint]:
-    """Each set of nodes, single ones preferred: what a plug-in offers whose container fits anywhere."""
+    """Return every set of NUMA nodes, single nodes preferred: the hints of a plug-in whose container fits anywhere."""
     sets = (set(each) for size in range(1, nodes + 1) for each in itertools.combinations(range(nodes), size))
     return [Hint(frozenset(each), preferred=len(each) == 1) for each in sets]
 
 
 def by_product(lists: Sequence[Sequence[Hint]], nodes: int) -> Hint | None:
-    """Each combination in turn against the best so far."""
+    """Compare each combination with the best so far."""
     everywhere = frozenset(range(nodes))
     needed = most_of_narrowest(lists)
     best: Hint | None = None
@@ -199,10 +199,10 @@ def by_product(lists: Sequence[Sequence[Hint]], nodes: int) -> Hint | None:
 
 
 def merges(shapes: Sequence[tuple[int, int]]) -> Table:
-    """NUMA nodes and resources, of which each has a hint for each set of nodes."""
+    """Measure merges by number of NUMA nodes and resources, each with a hint for every set of nodes."""
     found = Table(
-        "Merge of hints, every set of nodes offered",
-        ["nodes, resources", "combinations", "numeric", "others", "product", "times"],
+        "Merge of hints, every set of nodes hinted",
+        ["nodes, resources", "combinations", "numeric", "others", "product", "ratio"],
     )
     for nodes, resources in shapes:
         lists = [every_set(nodes)] * resources
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=GOAL_PODS)
     parser.add_argument("--rounds", type=int, default=300)
     options = parser.parse_args()
-    # The path of a unix socket has 107 bytes at most.
+    # The path of a unix socket is limited to 107 bytes.
     with tempfile.TemporaryDirectory(prefix="bench-qrm-") as directory:
         print(asyncio.run(node(Path(directory), options.pods, options.rounds)).markdown())
     small = options.pods < GOAL_PODS

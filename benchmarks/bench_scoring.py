@@ -1,10 +1,10 @@
-"""What ranking nodes for a pod costs: a pass of each plug-in, an event of a pod, and prioritize through HTTP.
+"""Cost of ranking nodes for a pod: a pass of each plug-in, a pod event, and prioritize over HTTP.
 
     python -m benchmarks.bench_scoring                     # 5,000 and 50,000 nodes, about a minute
     python -m benchmarks.bench_scoring --nodes 1000 --rounds 20
 
-Beside TargetLoadPacking's pass stand a loop over the nodes in Python, of the same formula with the same numbers, and
-one in Go (peer/packing/main.go). The quickest of many passes counts.
+The pass of TargetLoadPacking is compared with a loop over the nodes in Python, with the same formula and numbers, and
+with one in Go (peer/packing/main.go). The fastest of many passes counts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ GOALS_MS = {
     "LowRiskOverCommitment": 5.0,
     "LoadAwareScheduling": 1.0,
 }
-"""Of a pass over 5,000 nodes."""
+"""Goal in milliseconds of a pass over 5,000 nodes."""
 GOAL_NODES = 5000
 GOAL_EVENT_US = 50.0
 PLUGINS = (*GOALS_MS, "NodeResourceLimits", "Peaks", "HighLoadFilter")
@@ -68,20 +68,20 @@ CONTAINERS = (
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A table of so many nodes, and a profile with all plug-ins over it."""
+    """A table of `nodes` nodes, and a profile with all plug-ins."""
 
     table: Table
     nodes: Sequence[str]
     profile: Profile
 
     def plugins(self, name: str) -> tuple[list[FilterPlugin], list[ScorePlugin]]:
-        """Those of this name that filter, and that score."""
+        """Return the filter plug-ins and the score plug-ins with this name."""
         filtering = [plugin for each, plugin in self.profile.filtering if each.name == name]
         return filtering, [plugin for each, plugin in self.profile.scoring if each.name == name]
 
 
 def loads(nodes: Sequence[str]) -> Columns:
-    """CPU and memory of all nodes, with deviations."""
+    """Return CPU and memory of all nodes, with deviations."""
     random = np.random.default_rng(7).random((4, len(nodes)))
     keys = (("CPU", "AVG"), ("CPU", "STD"), ("Memory", "AVG"), ("Memory", "STD"))
     scale = (90.0, 20.0, 90.0, 5.0)
@@ -94,7 +94,7 @@ def loads(nodes: Sequence[str]) -> Columns:
 
 
 def build(size: int) -> Cluster:
-    """Nodes with four pods each, of which one in forty came a moment ago."""
+    """Return nodes with four pods each; one of forty pods is recent."""
     cluster, nodes = Table(), names(size)
     models = {name: {"k0": 471.7, "k1": -91.5, "k2": -0.072} for name in nodes}
     settings = tuple(
@@ -114,7 +114,7 @@ def build(size: int) -> Cluster:
 
 
 def quickest(call: Callable[[], object], *, rounds: int) -> float:
-    """Seconds."""
+    """Return the seconds of the fastest of `rounds` calls."""
     taken = []
     for _ in range(rounds):
         began = time.perf_counter()
@@ -127,7 +127,7 @@ def quickest(call: Callable[[], object], *, rounds: int) -> float:
 
 
 def passes(cluster: Cluster, *, rounds: int) -> dict[str, float]:
-    """Milliseconds of the quickest pass of each plug-in over all nodes: filter and score, where it has both."""
+    """Return the milliseconds of the fastest pass of each plug-in over all nodes: filter and score, if it has both."""
     asking, rows = pod_info(pod("asking", containers=CONTAINERS)), np.arange(len(cluster.nodes))
 
     def once(filtering: Sequence[FilterPlugin], scoring: Sequence[ScorePlugin]) -> None:
@@ -140,7 +140,7 @@ def passes(cluster: Cluster, *, rounds: int) -> dict[str, float]:
 
 
 def after_a_tick(cluster: Cluster) -> float:
-    """Milliseconds until LowRiskOverCommitment has its distributions, all of them, in steps."""
+    """Return the milliseconds until LowRiskOverCommitment has computed all its distributions in steps."""
     cluster.table.set_load(loads(cluster.nodes[::-1]), now=NOW)
     began = time.perf_counter()
     list(cluster.profile.prepare())
@@ -150,7 +150,7 @@ def after_a_tick(cluster: Cluster) -> float:
 def one_by_one(
     nodes: Sequence[tuple[str, int]], metrics: Mapping[str, list[Any]], recent: Mapping[str, int]
 ) -> list[int]:
-    """TargetLoadPacking as a loop, as Go has it."""
+    """TargetLoadPacking as a loop, as in Go."""
     scores = []
     for name, capacity in nodes:
         measured = None
@@ -172,7 +172,7 @@ def one_by_one(
 
 
 def python_loop(cluster: Cluster) -> Callable[[], list[int]]:
-    """The loop over what the cluster has; it gives the scores that ours gives."""
+    """Run the loop over the cluster's data; returns the same scores as the plug-in."""
     average = cluster.table.load.average(MetricType.CPU)
     row = cluster.table.row
     nodes = [(name, 64_000) for name in cluster.nodes]
@@ -185,7 +185,7 @@ def python_loop(cluster: Cluster) -> Callable[[], list[int]]:
 
 
 def go_loop(size: int, *, rounds: int) -> float | None:
-    """Milliseconds of the quickest pass; None where there is no Go."""
+    """Return the milliseconds of the fastest pass; None without Go."""
     with tempfile.TemporaryDirectory() as folder:
         program = build_peer(Path(folder), LOOP_SOURCE)
         if program is None:
@@ -198,7 +198,7 @@ def go_loop(size: int, *, rounds: int) -> float | None:
 
 
 def events(cluster: Cluster, *, rounds: int) -> dict[str, float]:
-    """Microseconds of an event of a pod, with all plug-ins listening."""
+    """Return the microseconds of a pod event, with all plug-ins subscribed."""
     table, at = cluster.table, cluster.nodes[len(cluster.nodes) // 2]
     come = pod("new", node=at, containers=CONTAINERS, scheduled=NOW)
     same = msgspec.convert(msgspec.to_builtins(come, str_keys=True), Pod)
@@ -206,8 +206,8 @@ def events(cluster: Cluster, *, rounds: int) -> dict[str, float]:
     changed = pod("new", node=at, containers=CONTAINERS, scheduled=NOW, status=ready)
     steps = {
         "comes": (None, come),
-        "tells of its phase": (come, same),
-        "tells of a condition": (same, changed),
+        "changes its phase": (come, same),
+        "changes a condition": (same, changed),
         "goes": (changed, None),
     }
     taken = dict.fromkeys(steps, np.inf)
@@ -223,13 +223,13 @@ def events(cluster: Cluster, *, rounds: int) -> dict[str, float]:
 
 
 def alone(cluster: Cluster) -> Profile:
-    """TargetLoadPacking and nothing else."""
+    """Return a profile with only TargetLoadPacking."""
     return Profile(ProfileSettings(ALONE, (PluginSettings(ALONE, points=POINTS),)), cluster.table)
 
 
 def serve(size: int, *, remembering: bool) -> None:
-    """An extender of so many nodes, until stdin ends; its port is what it prints. `remembering`: with a decision log,
-    into a database on this disk."""
+    """Run an extender with `nodes` nodes until stdin closes; prints its port. `remembering`: with a decision log in a
+    database on this disk."""
     cluster = build(size)
     profiles = {"all": cluster.profile, ALONE: alone(cluster)}
     with tempfile.TemporaryDirectory(dir=".") as folder:
@@ -258,7 +258,7 @@ async def _forget(store: Store, storing: asyncio.Task[None]) -> None:
 
 @contextmanager
 def serving(size: int, *, remembering: bool) -> Iterator[int]:
-    """The port of an extender in a process of its own."""
+    """Yield the port of an extender in a separate process."""
     command = [sys.executable, "-m", "benchmarks.bench_scoring", "--serve", str(size)]
     command += ["--remembering"] if remembering else []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -271,7 +271,7 @@ def serving(size: int, *, remembering: bool) -> Iterator[int]:
 
 
 def latencies(port: int, profile: str, nodes: Sequence[str], *, rounds: int) -> list[float]:
-    """Milliseconds of prioritize with all names over one connection, one pod after the other."""
+    """Return the milliseconds of prioritize with all names over one connection, one pod after another."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     taken = []
     for i in range(rounds):
@@ -283,7 +283,7 @@ def latencies(port: int, profile: str, nodes: Sequence[str], *, rounds: int) -> 
         answer = response.read()
         taken.append(1e3 * (time.perf_counter() - began))
         if response.status != 200:
-            raise RuntimeError(f"prioritize answered {response.status}: {answer[:200]!r}")
+            raise RuntimeError(f"prioritize returned {response.status}: {answer[:200]!r}")
     connection.close()
     return taken
 
@@ -292,7 +292,7 @@ def latencies(port: int, profile: str, nodes: Sequence[str], *, rounds: int) -> 
 
 
 def pass_table(measured: Mapping[int, Mapping[str, float]]) -> Report:
-    """Plug-ins by size."""
+    """Return the table of passes by plug-in and size."""
     sizes = list(measured)
     table = Report("A pass over all nodes", ["", *(f"{size:,} nodes" for size in sizes), "goal"])
     for name in PLUGINS:
@@ -300,13 +300,15 @@ def pass_table(measured: Mapping[int, Mapping[str, float]]) -> Report:
         told = "" if goal is None else at_most(measured[sizes[0]][name], goal, "ms")
         table.add(name, *(amount(measured[size][name], "ms") for size in sizes), told)
     after = [amount(measured[size]["after a tick"], "ms") for size in sizes]
-    table.add("LowRiskOverCommitment's distributions, once a tick", *after, "")
+    table.add("LowRiskOverCommitment's distributions, once per tick", *after, "")
     return table
 
 
 def loop_table(measured: Mapping[int, Mapping[str, float | None]]) -> Report:
-    """TargetLoadPacking beside the loops."""
-    table = Report("TargetLoadPacking beside a loop over the nodes", ["", "ours", "Python", "ratio", "Go", "ratio"])
+    """Return the table that compares TargetLoadPacking with the loops."""
+    table = Report(
+        "TargetLoadPacking compared with a loop over the nodes", ["", "plug-in", "Python", "ratio", "Go", "ratio"]
+    )
     for size, found in measured.items():
         ours, python, go = found["ours"], found["python"], found["go"]
         assert ours is not None
@@ -324,24 +326,24 @@ def loop_table(measured: Mapping[int, Mapping[str, float | None]]) -> Report:
 
 
 def event_table(size: int, measured: Mapping[str, float]) -> Report:
-    """Events of pods."""
-    table = Report(f"An event of a pod, {size:,} nodes, all plug-ins", ["a pod", "", "goal"])
+    """Return the table of pod events."""
+    table = Report(f"Pod event, {size:,} nodes, all plug-ins", ["a pod", "", "goal"])
     for what, taken in measured.items():
         table.add(what, amount(taken, "µs"), at_most(taken, GOAL_EVENT_US, "µs"))
     return table
 
 
 def http_table(size: int, *, rounds: int) -> Report:
-    """prioritize, without and with a decision log: two processes, asked by turns."""
-    columns = ["plug-ins", "p50", "p99", "remembered: p50", "p99", "ratio of p99", "goal"]
-    table = Report(f"prioritize with {size:,} names through HTTP, without and with the decision log", columns)
+    """Return the latencies of prioritize with and without a decision log, measured alternately in two processes."""
+    columns = ["plug-ins", "p50", "p99", "with log: p50", "p99", "ratio of p99", "goal"]
+    table = Report(f"prioritize with {size:,} names over HTTP, without and with the decision log", columns)
     with serving(size, remembering=False) as without, serving(size, remembering=True) as remembering:
         for profile, goal in ((ALONE, 10.0), ("all", 25.0)):
             taken: dict[int, list[float]] = {without: [], remembering: []}
             for turn in range(TURNS + 1):
                 for port, of_port in taken.items():
                     some = latencies(port, profile, names(size), rounds=-(-rounds // TURNS))
-                    of_port += some if turn else []  # the first is to warm up
+                    of_port += some if turn else []  # the first turn is a warm-up
             (p50, p99), (p50_with, p99_with) = (np.percentile(each, [50, 99]).tolist() for each in taken.values())
             cells = [amount(each, "ms") for each in (p50, p99, p50_with, p99_with)]
             table.add(profile, *cells, amount(p99_with / p99, "×"), at_most(p99_with, goal, "ms"))
@@ -349,9 +351,10 @@ def http_table(size: int, *, rounds: int) -> Report:
 
 
 def decision_table(cluster: Cluster, *, rounds: int) -> Report:
-    """What remembering takes: on the event loop, after the answer; in a thread; and in the database."""
+    """Return the cost of recording a decision: in the event loop after the response, in a thread, and in the
+    database."""
     size, columns = len(cluster.nodes), cluster.table.load.columns
-    heading = ["plug-ins", "taken down, event loop", "encoded, thread", "bytes stored"]
+    heading = ["plug-ins", "recording, event loop", "encoding, thread", "bytes stored"]
     table = Report(f"A decision in the log, {size:,} nodes, filter and prioritize", heading)
     info, rows, sampled = pod_info(pod("asking", containers=CONTAINERS)), np.arange(size), cluster.table.load.sampled()
     for name, profile in ((ALONE, alone(cluster)), ("all", cluster.profile)):
@@ -368,14 +371,14 @@ def decision_table(cluster: Cluster, *, rounds: int) -> Report:
 
 
 def measure(size: int, *, rounds: int) -> tuple[Cluster, dict[str, float], dict[str, float | None]]:
-    """Passes, and the loops beside them."""
+    """Measure the passes and the comparison loops."""
     cluster = build(size)
     found = passes(cluster, rounds=rounds)
     loop = python_loop(cluster)
     asking, rows = pod_info(pod("asking", containers=CONTAINERS)), np.arange(size)
     _, (packing,) = cluster.plugins("TargetLoadPacking")
     if loop() != packing.score(asking, cluster.table, rows, now=NOW).values.tolist():
-        raise RuntimeError("the loop and the plug-in disagree")
+        raise RuntimeError("the loop and the plug-in return different scores")
     python = min(1e3 * quickest(loop, rounds=1) for _ in range(max(3, rounds // 10)))
     loops: dict[str, float | None] = {
         "ours": found["TargetLoadPacking"],

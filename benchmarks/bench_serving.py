@@ -1,11 +1,11 @@
-"""How many answers a second, beside a Go program that does what the Go load-watcher does.
+"""Responses per second, compared with a Go program that serves as the Go load-watcher does.
 
     python -m benchmarks.bench_serving                     # 5,000 nodes, about six minutes
     python -m benchmarks.bench_serving --nodes 500 --seconds 1
 
-Ours is a real `load-watcher serve`, one process, with the windows of a real Prometheus; the peer is peer/main.go, with
-the same document and as many threads as it likes. One wrk asks both in turns, so a busy minute of the machine hits
-both; the numbers are medians of the rounds.
+The service is a real `load-watcher serve`, one process, that reads from a real Prometheus; the peer is peer/main.go,
+with the same document and any number of threads. One wrk measures both alternately, so that other load of the machine
+affects both; the numbers are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4}
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of request. `peer` says what the peer is asked instead where it does not know this kind, and why."""
+    """One kind of request. `peer_path` and `peer_headers` are the substitute request if the peer does not support this
+    kind."""
 
     name: str
     path: str
@@ -45,14 +46,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Run:
-    """What wrk saw: requests a second, 99th percentile of the latency in ms."""
+    """Result of wrk: requests per second, and the 99th percentile of the latency in ms."""
 
     rate: float
     p99: float
 
 
 class Peer(Server):
-    """The Go program, with the document of a service."""
+    """The Go program with the document of a service."""
 
     name = "peer"
 
@@ -69,7 +70,7 @@ class Peer(Server):
 
 
 def build_peer(directory: Path, source: Path = PEER_SOURCE) -> Path | None:
-    """A peer's program, None where there is no Go."""
+    """Build a peer's program; return None without Go."""
     compiler = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if compiler is None:
         return None
@@ -81,7 +82,7 @@ def build_peer(directory: Path, source: Path = PEER_SOURCE) -> Path | None:
 
 @contextmanager
 def running_peer(directory: Path, source: str) -> Iterator[Peer | None]:
-    """The peer beside the service at `source`; None where it cannot be built."""
+    """Run the peer for the service at `source`; yield None if it cannot be built."""
     program = build_peer(directory)
     if program is None:
         yield None
@@ -91,11 +92,11 @@ def running_peer(directory: Path, source: str) -> Iterator[Peer | None]:
 
 
 def cases(node: str) -> list[Case]:
-    """What is asked. `node` is the name of one in the middle."""
+    """Return the measured requests. `node` is the name of a node in the middle of the list."""
     gzip = {"Accept-Encoding": "gzip"}
     return [
         Case("list", "/watcher", goal=10),
-        Case("list; the peer has the bytes ready", "/watcher", peer_path="/ready"),
+        Case("list; the peer serves prepared bytes", "/watcher", peer_path="/ready"),
         Case("list, gzip", "/watcher", gzip, goal=100),
         Case("list, zstd; the peer: gzip", "/watcher", {"Accept-Encoding": "zstd"}, peer_headers=gzip),
         Case("list, not modified (304); the peer: list", "/watcher", {"If-None-Match": "*"}, peer_headers={}),
@@ -105,7 +106,7 @@ def cases(node: str) -> list[Case]:
 
 
 def ask(url: str, headers: Mapping[str, str], *, seconds: int) -> Run:
-    """Let wrk ask for so many seconds. Raises RuntimeError where answers were not what they should be."""
+    """Run wrk for `seconds`. Raises RuntimeError for unexpected responses."""
     flags = [part for name, value in headers.items() for part in ("-H", f"{name}: {value}")]
     done = run_program(
         "wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--timeout", "20s", "--latency", *flags, url, timeout=120
@@ -118,7 +119,7 @@ def ask(url: str, headers: Mapping[str, str], *, seconds: int) -> Run:
 
 
 def measure(case: Case, ours: Server, peer: Server | None, *, seconds: int, rounds: int) -> tuple[Run, Run | None]:
-    """The medians of both, asked in turns."""
+    """Return the medians of both, measured alternately."""
     our_runs, peer_runs = [], []
     for _ in range(rounds):
         our_runs.append(ask(ours.url + case.path, case.headers, seconds=seconds))
@@ -133,7 +134,7 @@ def _median(runs: Sequence[Run]) -> Run:
 
 
 def table(nodes: int, *, metrics: Sequence[str], seconds: int, rounds: int) -> Table:
-    """Measure everything over a document of these metrics."""
+    """Measure all cases with a document of these metrics."""
     with (
         tempfile.TemporaryDirectory() as folder,
         still_service(Path(folder), nodes=nodes, metrics=metrics) as ours,
@@ -142,13 +143,13 @@ def table(nodes: int, *, metrics: Sequence[str], seconds: int, rounds: int) -> T
         body = ours.get("/watcher", headers={"Accept-Encoding": "identity"}).body
         result = Table(
             f"Serving {nodes:,} nodes × {len(metrics)} metrics (AVG and STD, 15m), a list of {len(body) / 1e6:.2f} MB",
-            ["request", "ours /s", "peer /s", "ratio", "goal", "our p99", "peer's p99"],
+            ["request", "service /s", "peer /s", "ratio", "goal", "service p99", "peer p99"],
         )
         for case in cases(names(nodes)[nodes // 2]):
             our, its = measure(case, ours, peer, seconds=seconds, rounds=rounds)
             _add(result, case, our, its)
     if peer is None:
-        result.notes.append("There is no Go here, so no peer.")
+        result.notes.append("Go is not installed, so the peer was not measured.")
     return result
 
 
@@ -168,16 +169,16 @@ def _add(result: Table, case: Case, our: Run, its: Run | None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=5000)
-    parser.add_argument("--seconds", type=int, default=4, help="of each run of wrk")
+    parser.add_argument("--seconds", type=int, default=4, help="duration of each run of wrk in seconds (default 4)")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     for metrics in (METRICS[:2], METRICS):
         print(table(options.nodes, metrics=metrics, seconds=options.seconds, rounds=options.rounds).markdown())
     print(
-        f"wrk, 1 thread, {CONNECTIONS} connections, {options.seconds} s a run, {options.rounds} rounds of ours and the "
-        "peer in turns, medians. Ours is one process on one core; the peer, `peer/main.go`, uses both. It has neither "
-        "zstd nor ETags, so it is asked for gzip, and for the whole list again, instead. The bytes that are ready show "
-        "what the machine itself can move."
+        f"wrk, 1 thread, {CONNECTIONS} connections, {options.seconds} s a run, {options.rounds} alternating rounds, "
+        "medians. The service is one process on one core; the peer, `peer/main.go`, uses both. It supports neither "
+        "zstd nor ETags; gzip and the whole list are measured instead. The case with prepared bytes shows the maximum "
+        "throughput of the machine."
     )
 
 

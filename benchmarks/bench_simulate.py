@@ -1,9 +1,9 @@
-"""What simulating a day costs: a trace is made, read, and placed anew under some policies.
+"""Cost of simulating a day: generating a trace, reading it, and placing its pods under some policies.
 
     python -m benchmarks.bench_simulate                    # 1,000 nodes, 20,000 pods, 24 hours: some four minutes
     python -m benchmarks.bench_simulate --nodes 100 --pods 2000
 
-CPU of one core, all in one process.
+CPU time in one process on one core.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Found = TypeVar("Found")
 
 
 def timed(call: Callable[[], Found]) -> tuple[Found, float]:
-    """What it gives, and the seconds of CPU that it took."""
+    """Return the result and the CPU seconds."""
     began = time.process_time()
     found = call()
     return found, time.process_time() - began
 
 
 def write(path: Path, *, nodes: int, pods: int, hours: float) -> int:
-    """Make the trace; returns how many bytes it has."""
+    """Generate the trace; return its size in bytes."""
     with open_writer(path) as writer:
         for record in generate(SCENARIO, nodes=nodes, pods=pods, seed=1, hours=hours):
             writer.write(record)
@@ -53,12 +53,12 @@ def write(path: Path, *, nodes: int, pods: int, hours: float) -> int:
 
 
 def read(path: Path) -> Course:
-    """The trace as columns."""
+    """Return the trace as columns."""
     return read_course(read_trace(path))
 
 
 def place(course: Course, name: str) -> Summary:
-    """One policy, with the evictions that it would need."""
+    """Run one policy, including the evictions that it would need."""
     policy, _ = find_policy(name, {}, cwd=Path())
     return simulate(course, policy, Options(), evictor=partial(evicted, watermark=90.0)).summary()
 
@@ -70,13 +70,13 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=24.0)
     options = parser.parse_args()
     title = f"{options.nodes:,} nodes, {options.pods:,} pods, {options.hours:g} hours in steps of a minute"
-    table = Table(title, ["", "CPU", "goal", "decisions a second"])
+    table = Table(title, ["", "CPU", "goal", "decisions per second"])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.csv.gz"
         size, taken = timed(partial(write, path, nodes=options.nodes, pods=options.pods, hours=options.hours))
-        table.add(f"making the trace, {size / 1e6:.1f} MB", amount(taken, "s"), "", "")
+        table.add(f"generating the trace, {size / 1e6:.1f} MB", amount(taken, "s"), "", "")
         course, taken = timed(partial(read, path))
-        table.add("reading it", amount(taken, "s"), "", "")
+        table.add("reading the trace", amount(taken, "s"), "", "")
     for name in POLICIES:
         summary, taken = timed(partial(place, course, name))
         goal = at_most(taken, GOAL_S, "s") if options.pods == GOAL_PODS else ""

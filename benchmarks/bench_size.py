@@ -1,11 +1,11 @@
-"""How much memory and disk a fleet takes, and whether both grow with it in a straight line.
+"""Memory and disk usage by number of nodes, and whether both grow linearly.
 
     python -m benchmarks.bench_size                        # 1,000 to 50,000 nodes, about two minutes
     python -m benchmarks.bench_size --nodes 100 500 --ticks 3
 
-Each size is a process of its own with everything that `serve` has but the source: history, store, published bodies,
-the web application and /metrics. It fills the longest window and then ticks on, so all rings are full and old and new
-snapshots meet in memory, as they do at every tick.
+Each size runs in a separate process with everything that `serve` has except the source: history, store, published
+bodies, the web application, and /metrics. It fills the longest window and then continues ticking, so that all rings are
+full and the old and new snapshots are in memory at the same time, as at every tick.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Measured = dict[str, Any]
 
 
 def memory(field: str, *, of: int | str = "self") -> float:
-    """A field of /proc/PID/status in MB: VmRSS, or VmHWM, the most it ever was."""
+    """Return a field of /proc/PID/status in MB: VmRSS, or VmHWM, its maximum."""
     lines = Path(f"/proc/{of}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith(field + ":"))
 
 
 async def measure(nodes: int, *, ticks: int) -> Measured:
-    """One size, in this process."""
+    """Measure one size in this process."""
     from watcher.store.store import Store
 
     with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +63,7 @@ async def _ticks(store: Any, nodes: int, *, ticks: int) -> Measured:
     spent = []
     await refresher.tick()
     gc.freeze()
-    await _idle()  # in the minute before the next tick the store has written what it was given
+    await _idle()  # the store finishes writing before the next tick
     for _ in range(ticks):
         clock.pass_time(60.0)
         began = time.process_time()
@@ -85,14 +85,14 @@ async def _ticks(store: Any, nodes: int, *, ticks: int) -> Measured:
 
 
 def published_of(refresher: Any) -> Any:
-    """What the refresher published; it must have."""
+    """Return the published snapshot; raises RuntimeError if there is none."""
     if refresher.published is None:
         raise RuntimeError("the tick published nothing")
     return refresher.published
 
 
 async def _idle() -> None:
-    """Wait until this process has nothing more to do."""
+    """Wait until this process has no pending work."""
     used = -1.0
     while time.process_time() - used > 0.01:
         used = time.process_time()
@@ -108,7 +108,7 @@ async def _saved(store: Any, end: float) -> None:
 
 
 def apart(nodes: int, *, ticks: int) -> Measured:
-    """One size, in a process of its own."""
+    """Measure one size in a separate process."""
     command = [sys.executable, "-m", "benchmarks.bench_size", "--one", str(nodes), "--ticks", str(ticks)]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     measured: Measured = json.loads(output)
@@ -116,10 +116,10 @@ def apart(nodes: int, *, ticks: int) -> Measured:
 
 
 def size_table(results: Sequence[Measured], *, ticks: int) -> Table:
-    """The table."""
+    """Return the table of results."""
     table = Table(
         f"Memory and disk, {len(METRICS)} metrics, after {ticks} ticks over a full history",
-        ["nodes", "peak RSS", "goal", "RSS", "RSS a node over the smallest", "bodies", "database", "CPU of a tick"],
+        ["nodes", "peak RSS", "goal", "RSS", "RSS per node above the smallest", "bodies", "database", "CPU of a tick"],
     )
     smallest = results[0]
     for one in results:
@@ -136,8 +136,8 @@ def size_table(results: Sequence[Measured], *, ticks: int) -> Table:
             amount(one["cpu"], "ms"),
         )
     table.notes.append(
-        f"The database has the samples of the longest window and {ticks} minutes of windows, its log included; what a "
-        "day of them takes is in docs/store.md. CPU is of everything: making up the samples, review, windows, bodies, "
+        f"The database has the samples of the longest window and {ticks} minutes of windows, with its log; the size "
+        "per day is in docs/store.md. CPU includes everything: generating the samples, review, windows, bodies, "
         "/metrics, storing."
     )
     return table

@@ -1,10 +1,10 @@
-"""How long a start takes: importing, and from the process's start to the first answer of GET /watcher.
+"""Start time: imports, and the time from the start of the process to the first response of GET /watcher.
 
     python -m benchmarks.bench_start
     python -m benchmarks.bench_start --nodes 100 --rounds 1
 
-The start that counts is the one after a crash: the database has the last windows, the source is away, and schedulers
-are asking already. Each round is a new process; the median counts.
+The critical start is the one after a crash: the database has the last windows, the source is unavailable, and
+schedulers already send requests. Each round is a new process; the median counts.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ CLEAN = [sys.executable, "-c"]
 
 
 class Start(NamedTuple):
-    """From the start of a process to its first 200 of GET /watcher, or to its end: seconds, and seconds of CPU."""
+    """Seconds and CPU seconds from the start of a process to its first 200 of GET /watcher, or to its end."""
 
     elapsed: float
     cpu: float
 
 
 def first_answer(service: Service) -> Start:
-    """Start it, and ask until it answers."""
+    """Start the service and send requests until it responds."""
     began = time.monotonic()
     service.launch()
     while time.monotonic() < began + GIVE_UP_S:
         try:
             if service.get("/watcher").status == 200:
                 return Start(time.monotonic() - began, service.cpu_seconds())
-        except OSError:  # nobody listens yet
+        except OSError:  # not listening yet
             pass
         if not service.is_running():
-            raise RuntimeError(f"the service ended:\n{service.log()}")
+            raise RuntimeError(f"the service exited:\n{service.log()}")
         time.sleep(PAUSE_S)
-    raise RuntimeError(f"no answer within {GIVE_UP_S:g} s:\n{service.log()}")
+    raise RuntimeError(f"no response within {GIVE_UP_S:g} s:\n{service.log()}")
 
 
 def imported(module: str, *, rounds: int) -> Start:
-    """What a new interpreter takes to start, import the module and end."""
+    """Return the time for a new interpreter to start, import the module, and exit."""
     taken = []
     for _ in range(rounds):
         began, used = time.monotonic(), _of_children()
@@ -74,7 +74,7 @@ def _medians(starts: Sequence[Start]) -> Start:
 
 
 def after_a_crash(folder: Path, *, nodes: int, rounds: int) -> Start:
-    """With the database of a service that was killed, and its Prometheus gone."""
+    """Start with the database of a killed service and without its Prometheus."""
     with Prometheus(folder / "prometheus") as prometheus:
         write_rules(prometheus, history_until(time.time(), nodes))
         service = Service(folder / "service", config=settings(prometheus, max_staleness="1h"))
@@ -88,22 +88,22 @@ def after_a_crash(folder: Path, *, nodes: int, rounds: int) -> Start:
 
 
 def wait_for_stored(service: Service) -> None:
-    """Wait until the database has what is served: the writer is never more than a tick behind."""
+    """Wait until the database has the served snapshot: the writer is at most one tick behind."""
     give_up = time.monotonic() + GIVE_UP_S
     while b"load_watcher_store_queued_ticks 0" not in service.get("/metrics").body:
         if time.monotonic() > give_up:
-            raise RuntimeError("the database does not take the ticks")
+            raise RuntimeError("the database does not store the ticks")
         time.sleep(0.05)
 
 
 def fresh_host(folder: Path, *, rounds: int) -> Start:
-    """With nothing stored, on this machine's own load."""
+    """Start with an empty database and the load of this machine."""
     starts = iter(range(rounds))
     return _median(lambda: Service(folder / f"host-{next(starts)}", "--provider", "host"), rounds)
 
 
 def fresh_prometheus(folder: Path, *, nodes: int, rounds: int) -> Start:
-    """With nothing stored, from a Prometheus that has recording rules."""
+    """Start with an empty database and a Prometheus with recording rules."""
     starts = iter(range(rounds))
     with Prometheus(folder / "prometheus") as prometheus:
         write_rules(prometheus, history_until(time.time(), nodes))
@@ -123,7 +123,7 @@ def _median(make: Callable[[], Service], rounds: int) -> Start:
 
 
 def rows(folder: Path, *, nodes: Sequence[int], rounds: int) -> list[tuple[str, Start, bool]]:
-    """What was measured: words, times, and whether the goal of one second holds for it."""
+    """Return the measurements: description, times, and whether the goal of one second applies."""
     few, many = min(nodes), max(nodes)
     crash = [
         (
@@ -164,8 +164,8 @@ def main() -> None:
             goal = at_most(start.elapsed, 1, "s") if judged else ""
             table.add(words, amount(start.elapsed, "s"), goal, amount(start.cpu, "s"))
     table.notes.append(
-        f"Medians of {options.rounds} starts. Imports are whole runs of the interpreter. The host provider takes its "
-        "first load over half a second, which no start can be shorter than."
+        f"Medians of {options.rounds} starts. Imports are complete interpreter runs. The host provider measures its "
+        "first load over half a second, which is the minimum for a start."
     )
     print(table.markdown())
 

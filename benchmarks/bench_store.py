@@ -1,11 +1,12 @@
-"""What the store costs: a day of minutes of three windows and four columns, and the samples of six metrics, at several
-sizes of the fleet. The tables of docs/store.md.
+"""Cost of the store: one day of three windows and four columns per minute, and the samples of six metrics, for several
+numbers of nodes. Generates the tables of docs/store.md.
 
-    python -m benchmarks.bench_store                      # believable load, 1,000 and 5,000 nodes, 24 hours: 3 minutes
+    python -m benchmarks.bench_store                      # realistic load, 1,000 and 5,000 nodes, 24 hours: 3 minutes
     python -m benchmarks.bench_store --nodes 20000 50000 --hours 3
     python -m benchmarks.bench_store --data noise         # every sample anywhere between 0 and 100
 
-Saves come as fast as the writer takes them, so those that meet the rewriting of an hour are in the percentiles.
+Saves are submitted as fast as the writer accepts them, so the percentiles include saves during the compaction of an
+hour.
 """
 
 import argparse
@@ -42,8 +43,8 @@ PROVENANCE = {metric.name: Provenance("Prometheus", metric.name, "percent", 300.
 
 
 class Fleet:
-    """Load of n nodes, slot by slot. smooth: a level of each node's own, a daily swing and noise with a memory of some
-    samples; noise: every sample anywhere between 0 and 100."""
+    """Load of n nodes, slot by slot. smooth: an individual level per node, a daily swing, and autocorrelated noise;
+    noise: independent samples between 0 and 100."""
 
     def __init__(self, nodes: int, data: str) -> None:
         self.names = tuple(
@@ -66,7 +67,7 @@ class Fleet:
         return np.clip(self._level + swing + self._drift, 0, 100)
 
     def minute(self, minute: int) -> TickRecord:
-        """The tick after four more slots."""
+        """Return the tick after four more slots."""
         first = 4 * minute
         for slot in range(first, first + 4):
             self._ring[slot % ROWS] = self._next(slot)
@@ -77,7 +78,7 @@ class Fleet:
             WindowRecord(window, when, self.names, COLUMNS, _columns(newest[: window.seconds // RESOLUTION]))
             for window in WINDOWS
         )
-        # A fetch overlaps the ones before, so the last two blocks are written again.
+        # A fetch overlaps the previous ones, so the last two blocks are written again.
         blocks = tuple(
             SampleBlock(
                 metric.name,
@@ -98,7 +99,7 @@ def _columns(samples: Any) -> Any:
 
 
 async def measure(nodes: int, hours: float, data: str) -> dict[str, float]:
-    """Everything that the table has of one size."""
+    """Return all values of the table for one size."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "load-watcher.db"
         store = _store_at(path)
@@ -115,16 +116,16 @@ async def measure(nodes: int, hours: float, data: str) -> dict[str, float]:
         size, samples = path.stat().st_size, _samples_size(path)
     return {
         "file, MB": size / 1e6,
-        "of it samples, MB": samples / 1e6,
+        "samples in the file, MB": samples / 1e6,
         "windows, MB per 1,000 nodes and day": (size - samples) / 1e6 / nodes * 1000 / hours * 24,
         "a save, ms: median": 1e3 * statistics.median(saved),
         "a save, ms: 99th percentile": 1e3 * float(np.percentile(saved, 99)),
         "a save, ms of CPU: median": 1e3 * statistics.median(cpu),
-        "rewriting a closed hour, all windows, ms": 1e3 * sum(slices) / max(1, round(hours) - 1),
-        "the longest slice of it, ms": 1e3 * max(slices),
+        "compaction of a closed hour, all windows, ms": 1e3 * sum(slices) / max(1, round(hours) - 1),
+        "longest compaction slice, ms": 1e3 * max(slices),
         "history of a node, ms: median": 1e3 * statistics.median(answers),
         "history of a node, ms: worst of 25": 1e3 * max(answers),
-        "open, with all samples, ms": 1e3 * reopened,
+        "opening, with all samples, ms": 1e3 * reopened,
         "peak memory of the process, MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     }
 
@@ -134,7 +135,8 @@ def _store_at(path: Path) -> Store:
 
 
 def _timed_slices(store: Store) -> list[float]:
-    """Seconds of every slice of tidying, from now on. Reaches inside: nothing outside tells them from saves."""
+    """Record the seconds of every slice of compaction from now on. Patches a private method, because slices are not
+    distinguishable from saves otherwise."""
     slices: list[float] = []
     original = store._tidy
 
@@ -176,8 +178,8 @@ def _samples_size(path: Path) -> int:
 
 
 def bytes_per_value() -> Table:
-    """Of a closed hour of 1,280 nodes."""
-    table = Table("Bytes a value of a closed hour", ["values", "bytes", "float32 as it is, zstd"])
+    """Return the table of bytes per value of a closed hour with 1,280 nodes."""
+    table = Table("Bytes per value of a closed hour", ["values", "bytes", "plain float32, zstd"])
     random = np.random.default_rng(1)
     fleets = {data: Fleet(1280, data) for data in ("smooth", "noise")}
     hours = {
@@ -199,7 +201,7 @@ def bytes_per_value() -> Table:
 
 
 def measured(nodes: int, hours: float, data: str) -> dict[str, float]:
-    """`measure` in a process of its own, whose peak of memory is then that of this size."""
+    """Run `measure` in a separate process, so that its peak memory is that of this size."""
     command = [sys.executable, "-m", "benchmarks.bench_store", "--one"]
     arguments = ["--nodes", str(nodes), "--hours", str(hours), "--data", data]
     output = subprocess.run([*command, *arguments], check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
@@ -218,7 +220,7 @@ def main() -> None:
         print(json.dumps(asyncio.run(measure(options.nodes[0], options.hours, options.data))))
         return
     title = (
-        f"{options.hours:g} hours of {options.data} load: {len(WINDOWS)} windows, {len(COLUMNS)} columns a minute, "
+        f"{options.hours:g} hours of {options.data} load: {len(WINDOWS)} windows, {len(COLUMNS)} columns per minute, "
         f"samples of {len(SAMPLED)} metrics every {RESOLUTION} s"
     )
     table = Table(title, ["", *(f"{nodes:,} nodes" for nodes in options.nodes)])

@@ -1,10 +1,10 @@
-"""What a tick costs: its stages in CPU time, and for how long it keeps the event loop from answering.
+"""Cost of a tick: CPU time by stage, and the longest time that the event loop is blocked.
 
     python -m benchmarks.bench_tick                        # 5,000 and 50,000 nodes, and a real Prometheus with 5,000
     python -m benchmarks.bench_tick --nodes 500 --real 0
 
-Stages are called as the tick calls them, the quickest of some repetitions counts; ticks are real ones, of a Refresher
-with a database, on a clock that leaps from minute to minute. Each size is measured in a process of its own.
+Stages are called as in a tick, and the fastest of several repetitions counts. Whole ticks are those of a Refresher with
+a database, with a simulated clock that advances minute by minute. Each size is measured in a separate process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from watcher.store.store import Store
 
 START = 1_700_000_010.0
 TICKS = 10
-NAIVE_NODES = 500  # a plain computation over more would take minutes
+NAIVE_NODES = 500  # a plain computation over more nodes would take minutes
 CONFIG = RefreshConfig()
 Measured = dict[str, Any]
 
@@ -56,7 +56,7 @@ Measured = dict[str, Any]
 
 
 def quickest(call: Callable[[], object], *, seconds: float = 1.0) -> float:
-    """CPU milliseconds of the quickest of at least three calls, as many as fit into `seconds`."""
+    """Return the CPU milliseconds of the fastest of at least three calls, as many as fit into `seconds`."""
     taken: list[float] = []
     give_up = time.monotonic() + seconds
     while len(taken) < 3 or (time.monotonic() < give_up and len(taken) < 50):
@@ -67,7 +67,7 @@ def quickest(call: Callable[[], object], *, seconds: float = 1.0) -> float:
 
 
 class Stages:
-    """The parts of a tick over a full history."""
+    """The stages of a tick over a full history."""
 
     def __init__(self, nodes: int) -> None:
         self.source = MadeUp(nodes)
@@ -83,7 +83,7 @@ class Stages:
             self.history.append(batch.metric, self._reviewed(batch).cells)
 
     def review(self) -> None:
-        """Combine, clean, and look for jumps in what is new."""
+        """Combine, clean, and check new samples for jumps."""
         for batch in self.newest.batches:
             cells = self._reviewed(batch).cells
             time, value = self.history.newest(batch.metric, cells.names)
@@ -96,7 +96,7 @@ class Stages:
         return samples.clean(batch.metric, cells, now=START + 60.0, limits=CONFIG.limits)
 
     def windows(self) -> None:
-        """AVG, STD and all else of every window of every metric."""
+        """Compute AVG, STD, and the other statistics of every window of every metric."""
         order = np.arange(len(self.history.names), dtype=np.int64)
         for metric in self.history.metrics:
             recent = self.history.recent(metric)
@@ -114,22 +114,22 @@ class Stages:
         return snapshot
 
     def refresh(self) -> None:
-        """Windows, then bodies of every window and shape in every coding."""
+        """Compute windows, then the bodies of every window and shape in every encoding."""
         Published(self.take_snapshot(), tag="t", monotonic=0.0, age_s=1.0).encode_default()
 
     def exposition(self) -> None:
-        """The nodes on /metrics, plain and as gzip."""
+        """Render the nodes on /metrics, plain and in gzip."""
         deflate(node_windows(self.snapshot, View()))
 
     def naive_numpy(self) -> None:
-        """AVG and STD as one would write them first, with NumPy."""
+        """Compute AVG and STD in the straightforward way with NumPy."""
         for values in self._samples():
             for window in CONFIG.windows:
                 rows = values[: window.seconds // CONFIG.resolution]
                 np.nanmean(rows, axis=0), np.nanstd(rows, axis=0)
 
     def naive_python(self) -> None:
-        """The same without NumPy, node by node, NAIVE_NODES of them."""
+        """Compute the same without NumPy, node by node, for NAIVE_NODES nodes."""
         for values in self._samples():
             for column in values.T[:NAIVE_NODES].tolist():
                 for window in CONFIG.windows:
@@ -143,7 +143,7 @@ class Stages:
 
 
 def measure_stages(nodes: int) -> Measured:
-    """CPU milliseconds by stage."""
+    """Return CPU milliseconds by stage."""
     stages = Stages(nodes)
     measured = {
         "windows": quickest(stages.windows),
@@ -161,7 +161,7 @@ def measure_stages(nodes: int) -> Measured:
 
 
 class Saving:
-    """A store that is waited for, so that its writing can be told from the tick."""
+    """A store whose pending writes can be awaited, to measure them separately from the tick."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -171,7 +171,7 @@ class Saving:
         self.last = record
 
     async def write(self) -> float:
-        """CPU milliseconds of writing what the last tick handed over."""
+        """Return the CPU milliseconds of writing the records of the last tick."""
         began = time.process_time()
         if self.last is not None:
             self.store.save(self.last)
@@ -183,7 +183,7 @@ class Saving:
 
 
 async def measure_ticks(provider: Provider, *, clock: Virtual, ticks: int) -> Measured:
-    """Real ticks: CPU, the event loop's worst stall, and what stood in its way."""
+    """Run real ticks; return CPU, the longest block of the event loop, and its cause."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(
             url=f"sqlite:///{folder}/bench.db", retention=86400, max_size=2**40, on_unusable="fail", upgrade=True
@@ -226,11 +226,11 @@ async def _tick(refresher: Refresher, saving: Saving, clock: Virtual) -> Measure
     return {"cpu": cpu, "stall": stall.worst, "culprit": stall.culprit, "save": await saving.write()}
 
 
-# --- in a process of its own -----------------------------------------------------------------------------------------
+# --- in a separate process -------------------------------------------------------------------------------------------
 
 
 def measure(nodes: int, *, ticks: int) -> Measured:
-    """Everything of one size."""
+    """Measure everything for one size."""
     return {
         **measure_stages(nodes),
         **asyncio.run(measure_ticks(MadeUp(nodes), clock=Virtual(START), ticks=ticks)),
@@ -238,14 +238,14 @@ def measure(nodes: int, *, ticks: int) -> Measured:
 
 
 def measure_real(url: str, now: float, *, ticks: int) -> Measured:
-    """Ticks with a Prometheus at `url`, whose newest sample is from about `now`: the clock starts earlier and ends
-    there."""
+    """Run ticks with a Prometheus at `url` whose newest sample is from about `now` (unix seconds); the simulated clock
+    starts earlier and ends there."""
     config = PrometheusConfig(address=url, metrics=METRICS)
     return asyncio.run(measure_ticks(PrometheusProvider(config), clock=Virtual(now - 60.0 * ticks), ticks=ticks))
 
 
 def apart(arguments: Sequence[str]) -> Measured:
-    """What this program prints in a process of its own."""
+    """Return the output of this program in a separate process."""
     command = [sys.executable, "-m", "benchmarks.bench_tick", *arguments]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     measured: Measured = json.loads(output)
@@ -253,7 +253,7 @@ def apart(arguments: Sequence[str]) -> Measured:
 
 
 def real_prometheus(nodes: int, *, ticks: int) -> Measured:
-    """Ticks with a real Prometheus that has recording rules for so many nodes."""
+    """Run ticks with a real Prometheus that has recording rules for `nodes` nodes."""
     with tempfile.TemporaryDirectory() as folder, Prometheus(Path(folder)) as prometheus:
         now = time.time()
         write_rules(prometheus, history_until(now, nodes, seconds=960.0 + 60.0 * ticks))
@@ -268,14 +268,14 @@ STAGES = {
     "refresh": "full refresh: windows, encode, compress, publish",
     "review": "review of a fetch: combine, clean, jumps",
     "metrics": "/metrics of the nodes, once per snapshot",
-    "save": "store a tick (in its own thread)",
+    "save": "store a tick (in a separate thread)",
     "tick": "whole tick, review to publish",
 }
 GOALS = {("windows", 5000): 50.0, ("refresh", 5000): 150.0, ("refresh", 50_000): 1500.0}
 
 
 def stage_table(results: Mapping[int, Measured]) -> Table:
-    """CPU by stage and size."""
+    """Return the table of CPU by stage and size."""
     columns = [part for nodes in results for part in (f"{nodes:,} nodes", "goal")]
     table = Table(
         f"CPU milliseconds of a tick, {len(METRICS)} metrics, windows of 5, 10 and 15 minutes", ["", *columns]
@@ -289,20 +289,20 @@ def stage_table(results: Mapping[int, Measured]) -> Table:
     for key, words in {"numpy": "NumPy's nanmean and nanstd", "python": "a Python loop over the nodes"}.items():
         cells = []
         for measured in results.values():
-            cells += [amount(measured[key], "ms"), f"{measured[key] / measured['windows']:.1f} × ours"]
+            cells += [amount(measured[key], "ms"), f"{measured[key] / measured['windows']:.1f} × windows"]
         table.add(f"AVG and STD of all windows by {words}", *cells)
     table.notes.append(
-        "Our windows include what the plain ways leave out: unrolling the ring, counts, coverage, the cadence of each "
+        "The windows of load-watcher also include unrolling the ring, counts, coverage, the sample interval of each "
         f"node, Latest. The Python loop was measured over at most {NAIVE_NODES} nodes and scaled."
     )
     return table
 
 
 def stall_table(results: Mapping[str, Measured]) -> Table:
-    """How long the event loop waits."""
+    """Return the table of the longest blocks of the event loop."""
     table = Table(
-        "Longest time that a tick keeps the event loop from running",
-        ["", "median tick", "worst tick", "goal", "without a tick", "CPU of a tick", "stood in the way"],
+        "Longest time that a tick blocks the event loop",
+        ["", "median tick", "worst tick", "goal", "idle", "CPU of a tick", "caused by"],
     )
     for name, measured in results.items():
         table.add(
@@ -320,7 +320,9 @@ def stall_table(results: Mapping[str, Measured]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[5000, 50_000])
-    parser.add_argument("--real", type=int, default=5000, help="nodes of the real Prometheus, 0 for none")
+    parser.add_argument(
+        "--real", type=int, default=5000, help="number of nodes in the real Prometheus; 0 skips it (default 5000)"
+    )
     parser.add_argument("--ticks", type=int, default=TICKS)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--one-real", help=argparse.SUPPRESS)
@@ -334,7 +336,7 @@ def main() -> None:
         return
     results = {nodes: apart(["--one", str(nodes), "--ticks", str(options.ticks)]) for nodes in options.nodes}
     print(stage_table(results).markdown())
-    stalls = {f"{nodes:,} nodes, samples at hand": measured for nodes, measured in results.items()}
+    stalls = {f"{nodes:,} nodes, prepared samples": measured for nodes, measured in results.items()}
     if options.real:
         stalls[f"{options.real:,} nodes, real Prometheus, rules"] = real_prometheus(options.real, ticks=options.ticks)
     print(stall_table(stalls).markdown())

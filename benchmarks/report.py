@@ -1,4 +1,4 @@
-"""Tables of measurements: what was measured, the numbers, the goal, and whether it was reached."""
+"""Tables of measurements: the measured quantity, the numbers, the goal, and whether it was reached."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REACHED, MISSED = "reached", "**missed**"
 
 @dataclass
 class Table:
-    """A table in Markdown, its first column words and the others numbers, with a title above and notes below."""
+    """A Markdown table with a text column followed by number columns, a title above, and notes below."""
 
     title: str
     columns: Sequence[str]
@@ -23,13 +23,13 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def add(self, *cells: str) -> None:
-        """Put a row at the end."""
+        """Append a row. Raises ValueError for a wrong number of cells."""
         if len(cells) != len(self.columns):
             raise ValueError(f"a row of {len(cells)} cells in a table of {len(self.columns)} columns: {cells}")
         self.rows.append(cells)
 
     def markdown(self) -> str:
-        """The table as text, columns aligned so that it reads well in a terminal too."""
+        """Return the table as text, with aligned columns for reading in a terminal."""
         grid = [list(self.columns), *map(list, self.rows)]
         widths = [max(len(row[column]) for row in grid) for column in range(len(self.columns))]
         lines = [
@@ -42,7 +42,7 @@ class Table:
 
 
 def amount(value: float | None, unit: str = "") -> str:
-    """A number with three significant digits at least, "–" for None."""
+    """Format a number with at least three significant digits and the unit; "–" for None."""
     if value is None:
         return "–"
     text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
@@ -50,12 +50,12 @@ def amount(value: float | None, unit: str = "") -> str:
 
 
 def at_least(value: float | None, goal: float, unit: str = "×") -> str:
-    """The goal, and whether `value` reaches it."""
+    """Return the goal as text, and whether `value` reaches it."""
     return _goal(f"≥ {goal:g}{unit}", None if value is None else value >= goal)
 
 
 def at_most(value: float | None, goal: float, unit: str) -> str:
-    """The goal, and whether `value` stays within it."""
+    """Return the goal as text, and whether `value` stays within it."""
     return _goal(f"≤ {goal:g} {unit}", None if value is None else value <= goal)
 
 
@@ -64,7 +64,7 @@ def _goal(text: str, reached: bool | None) -> str:
 
 
 def machine() -> str:
-    """One line about the machine and the moment."""
+    """Return one line with the date, the machine, and the versions."""
     facts = [
         f"{os.cpu_count()} cores of {_processor()}",
         f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
@@ -78,7 +78,7 @@ def machine() -> str:
 
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown make")
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown model")
 
 
 def _version(command: Sequence[str], *, words: slice) -> str:

@@ -1,7 +1,7 @@
-"""A source of samples that costs nothing to ask: load made up as it is asked for, the same for the same time.
+"""A source of synthetic samples with negligible cost and deterministic values.
 
-The load of a real cluster is in tests/real/fleet.py; but what is kept to answer from it would be counted as memory of
-the service's. Here a sample is a function of its node and its slot.
+tests/real/fleet.py generates more realistic load, but its stored data would count as memory of the service. Here a
+sample is a function of its node and its slot.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from watcher.model import METRIC_BY_KEY, Metric, SeriesBatch, Unit
 from watcher.providers.base import Fetch, QueryPlan
 
 METRICS = ("CPU", "Memory", "Storage", "NetworkTransmit", "NetworkReceive", "NetworkTransmitDrop")
-"""The six metrics of the benchmarks, by key."""
+"""Keys of the six metrics of the benchmarks."""
 STEP_S = 15.0
 
 
 def names(count: int) -> list[str]:
-    """Node names as long as a cloud's."""
+    """Return node names as long as those of a cloud provider."""
     return [f"ip-10-{n >> 16 & 255}-{n >> 8 & 255}-{n & 255}.eu-central-1.compute.internal" for n in range(count)]
 
 
 class MadeUp:
-    """A Provider of `nodes` nodes with the six metrics of the benchmarks, each scraped every 15 s at a moment of its
-    own. `prepared`, once set, is the next answer: for whoever measures the tick and not this."""
+    """A provider of `nodes` nodes with the six metrics of the benchmarks, each node scraped every 15 s at its own
+    offset. If `prepared` is set, the next fetch returns it, to measure a tick without the generation of samples."""
 
     source = "Prometheus"
     remembers = True
@@ -43,20 +43,20 @@ class MadeUp:
         self._plans = {m.name: QueryPlan(m.name, m.name, "percent", "node", 300.0, "made up") for m in self.metrics}
 
     async def start(self) -> None:
-        """Nothing to take up."""
+        """Do nothing: there is no connection."""
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is no connection."""
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
-        """What was prepared, else the samples between the two, made in a thread."""
+        """Return the prepared batch, or the samples between the two times (unix seconds), generated in a thread."""
         if self.prepared is not None:
             answer, self.prepared = self.prepared, None
             return answer
         return await asyncio.to_thread(self.answer, since, until)
 
     def answer(self, since: float, until: float) -> Fetch:
-        """The samples with since <= time <= until."""
+        """Return the samples with since <= time <= until (unix seconds)."""
         return Fetch(batches=tuple(self._batch(metric, since, until) for metric in self.metrics), plans=self._plans)
 
     def _batch(self, metric: Metric, since: float, until: float) -> SeriesBatch:
@@ -68,14 +68,14 @@ class MadeUp:
         return SeriesBatch(metric, self.nodes, series, time[asked], values[asked])
 
     def _values(self, metric: Metric, slot: int) -> F64:
-        """The load of all nodes in one slot: a slow wave around a level of its own, and noise."""
+        """Return the load of all nodes in one slot: a slow wave around each node's level, plus noise."""
         noise = np.random.default_rng([slot, self.metrics.index(metric)]).normal(0.0, 2.0, len(self._level))
         percent = np.clip(self._level + 8.0 * np.sin(slot / 40.0 + self._phase) + noise, 0.0, 100.0)
         return percent if metric.unit is Unit.PERCENT else percent * 1e5
 
 
 class Virtual:
-    """Both clocks, moved by the benchmark: a tick every minute of theirs, as soon as the one before is over."""
+    """Simulated wall and monotonic clocks: the benchmark advances them by a minute as soon as a tick has ended."""
 
     def __init__(self, wall: float) -> None:
         self.wall = wall
@@ -88,6 +88,6 @@ class Virtual:
         return self.steady
 
     def pass_time(self, seconds: float) -> None:
-        """Time goes by."""
+        """Advance both clocks by `seconds`."""
         self.wall += seconds
         self.steady += seconds

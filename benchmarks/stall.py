@@ -1,8 +1,8 @@
-"""How long an event loop was kept from running, and by what.
+"""Measure for how long an event loop is blocked, and by which code.
 
-A coroutine that wants to run every millisecond notes by how much it was late. The loop is late because another thread
-holds Python's global lock, because a callback takes long, or because the machine has no core for it; the last is why
-the same is measured while nothing is done, and stands beside it.
+A coroutine that wakes up every millisecond records its lateness. The loop is late because another thread holds the
+global interpreter lock, because a callback takes long, or because no core is free. For the last reason, the lateness of
+an idle loop is reported too.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from types import FrameType
 
 PERIOD_S = 0.001
-IDLE = ("_run", "_work", "request", "converse")  # of a thread that waits: for work, or for an answer
+IDLE = ("_run", "_work", "request", "converse")  # functions of threads that wait for work or for a response
 PACKAGE = Path(__file__).resolve().parents[1] / "watcher"
 
 
 @dataclass
 class Stall:
-    """The worst lateness, in ms, and where the other threads were when the loop ran again."""
+    """The maximum lateness in ms, and the code that other threads were running when the loop continued."""
 
     worst: float = 0.0
     culprit: str = ""
@@ -32,7 +32,7 @@ class Stall:
 
 @asynccontextmanager
 async def watching() -> AsyncIterator[Stall]:
-    """Watch the running loop for as long as the block lasts."""
+    """Measure the running loop while the block runs."""
     stall = Stall()
     task = asyncio.create_task(_watch(stall))
     await asyncio.sleep(2 * PERIOD_S)
@@ -54,7 +54,7 @@ async def _watch(stall: Stall) -> None:
 
 
 def _elsewhere() -> str:
-    """What of our package each other thread is in."""
+    """Return the functions of this package that other threads are running."""
     own = threading.get_ident()
     found = {_line(frame) for thread, frame in sys._current_frames().items() if thread != own}
     return ", ".join(sorted(found - {""}))

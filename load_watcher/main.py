@@ -1,4 +1,4 @@
-"""The command line `load-watcher`. Each command has a file in commands/."""
+"""The command line `load-watcher`. Each command has a module in `load_watcher.commands`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,11 @@ COMMANDS: tuple[click.Command, ...] = (
 @click.group(commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="load-watcher", message="%(prog)s %(version)s")
 def main() -> None:
-    """Windows of node load for Kubernetes scheduling.
+    """Real-load-aware scheduling and node protection for Kubernetes.
 
-    Settings come from flags, then the environment (LOAD_WATCHER_<SECTION>_<KEY>), then load-watcher.toml.
+    Settings are read from flags, environment variables (LOAD_WATCHER_<SECTION>_<KEY>) and the TOML file, in this order
+    of precedence; docs/settings.md lists all of them. Every command exits with 2 if its arguments or the settings are
+    invalid.
+
+    A DURATION is a number with a unit, for example 250ms, 30s, 15m or 1h30m; without a unit it is in seconds.
     """

@@ -1,7 +1,7 @@
-"""Runs the migrations of the tables of watcher/store/schema.py, on the connection and in the transaction handed over.
+"""Runs the migrations of the tables in watcher/store/schema.py on the caller's connection and in its transaction.
 
-There is one way in, `watcher.store.database.migrate` (load-watcher db upgrade, and serve at its start), because that is
-what makes SQLite's DDL transactional: a migration that fails must leave nothing behind.
+Migrations must be started by `watcher.store.database.migrate` (load-watcher db upgrade, and serve at its start), which
+makes SQLite's DDL transactional: a failed migration is rolled back completely.
 """
 
 import logging
@@ -12,9 +12,9 @@ from watcher.store.tables import metadata
 
 connection = context.config.attributes.get("connection")
 if connection is None:
-    raise SystemExit("run load-watcher db upgrade: migrations need the connection that it opens")
+    raise SystemExit("migrations cannot be run by the alembic command; run load-watcher db upgrade")
 
-# It announces at INFO, on every start, which dialect it has found. What was upgraded, the store logs itself.
+# Alembic logs the dialect at INFO on every start. The store itself logs which migration was run.
 logging.getLogger("alembic.runtime.migration").setLevel(logging.WARNING)
 
 context.configure(connection=connection, target_metadata=metadata, render_as_batch=True)

@@ -1,1 +1,1 @@
-"""The scheduling plug-ins, clients of the watcher API. Nothing here yet: they come with the kube-scheduler extender."""
+"""Scheduling plug-ins, the kube-scheduler extender that runs them, and shadow mode."""

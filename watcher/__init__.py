@@ -1,7 +1,7 @@
-"""The service: samples in, windows of node load out.
+"""The service: reads samples of node load and serves windows computed from them.
 
-Here belongs what turns Prometheus, or this host, into 5-, 10- and 15-minute windows, keeps them and serves them, and
-the client of that API. What decides from them (scores, throttling) belongs to `scorers` and `agent`.
+This package computes 5-, 10- and 15-minute windows from Prometheus, this host or other sources, stores and serves them,
+and has the client of that API. Decisions based on them (scores, throttling) are in `scorers` and `agent`.
 """
 
 __version__ = "0.1.0"

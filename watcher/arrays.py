@@ -1,4 +1,4 @@
-"""Types of NumPy arrays."""
+"""Types of NumPy arrays, by the type of their elements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# In quotes: the agent's processes have no arrays, and NumPy would be a quarter of their memory.
+# Quoted, because the agent's processes use no arrays and importing NumPy would take a quarter of their memory.
 F64: TypeAlias = "NDArray[np.float64]"
 F32: TypeAlias = "NDArray[np.float32]"
 I64: TypeAlias = "NDArray[np.int64]"

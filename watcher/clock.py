@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall time and monotonic time, both in seconds."""
+    """Wall clock (unix seconds) and monotonic clock (seconds)."""
 
     def now(self) -> float: ...
 
@@ -15,7 +15,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The wall clock and the monotonic clock of the machine."""
 
     def now(self) -> float:
         return time.time()

@@ -1,8 +1,8 @@
-"""The nouns everything else speaks: metrics, operators, windows, samples, snapshots, and the shapes on the wire.
+"""Data model: metrics, operators, windows, samples, snapshots, and the JSON types of the HTTP API.
 
-Pure: no I/O, no clock. A *sample* is one reading of one metric of one node at its true time. A *slot* is
-floor(time / resolution), so slots are aligned to the wall clock and two replicas agree. A *window* is a number of
-whole slots that ends with the newest accepted sample. A *snapshot* is what one tick knew of all nodes.
+Pure: no I/O, no clock. A *sample* is one reading of one metric of one node, with the time that the source gives. A
+*slot* is floor(time / resolution), so slots are aligned to the wall clock and identical on all replicas. A *window* is
+a number of whole slots that ends with the newest accepted sample. A *snapshot* is the state of all nodes at one tick.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MetricType(StrEnum):
-    """What is measured, spelt as the Trimaran plug-ins compare it (case matters to them)."""
+    """Type of a metric, spelt as in the Trimaran plug-ins, which compare case-sensitively."""
 
     CPU = "CPU"
     MEMORY = "Memory"
@@ -31,8 +31,8 @@ class MetricType(StrEnum):
 
 
 class Operator(StrEnum):
-    """How the samples of a window became one number. The order is the order on the wire: TargetLoadPacking takes the
-    last of AVG and Latest that it meets, so Latest precedes AVG."""
+    """Aggregation of a window's samples to one number. The members are in wire order: TargetLoadPacking uses the last
+    of AVG and Latest in the list, so Latest precedes AVG."""
 
     LATEST = "Latest"
     AVG = "AVG"
@@ -49,7 +49,7 @@ QUANTILE = {Operator.P50: 0.5, Operator.P90: 0.9, Operator.P95: 0.95, Operator.P
 
 
 class Unit(StrEnum):
-    """The unit of a metric's values inside and on the wire."""
+    """Unit of a metric's values, in memory and on the wire."""
 
     PERCENT = "percent"
     BYTES_PER_SECOND = "bytes/s"
@@ -57,7 +57,7 @@ class Unit(StrEnum):
     WATTS = "watts"
 
 
-# Units a source may declare -> (our unit, factor). The one place where units are converted.
+# Unit that a source may declare -> (unit of the metric, factor). Units are converted only with this table.
 SOURCE_UNITS: Mapping[str, tuple[Unit, float]] = {
     "ratio": (Unit.PERCENT, 100.0),
     "percent": (Unit.PERCENT, 1.0),
@@ -70,7 +70,7 @@ SOURCE_UNITS: Mapping[str, tuple[Unit, float]] = {
 
 
 class Combine(StrEnum):
-    """How several series of one node become one (contract 5.1, "Types")."""
+    """How several series of one node are combined into one."""
 
     NEWEST_MAX = "newest, then maximum"
     SUM = "sum"
@@ -80,8 +80,8 @@ class Combine(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric of a node. `key` names it in settings, `name` on the wire (upstream's rule name, whatever expression
-    produced the values). `moves` says that on a living node it never stands still."""
+    """One metric of a node. `key` is its name in settings, `name` its name on the wire (upstream's recording rule name,
+    regardless of the expression that produced the values). `moves`: the value always changes on a running node."""
 
     key: str
     name: str
@@ -168,7 +168,7 @@ METRIC_ORDER: Mapping[str, int] = {metric.name: order for order, metric in enume
 
 @dataclass(frozen=True, slots=True)
 class SeriesBatch:
-    """Samples of one metric as a source gave them, already in the metric's unit, not yet reviewed.
+    """Samples of one metric as the source returned them, converted to the metric's unit, not yet reviewed.
 
     `nodes[k]` is the node of series k (a name may repeat: several series of one node); `series[i]`, `time[i]` (unix
     seconds, true source time) and `value[i]` are sample i. Within a series samples come in ascending time.
@@ -183,7 +183,7 @@ class SeriesBatch:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """At most one sample per node and slot: what fits into the history. Arrays of equal length; `node` indexes
+    """At most one sample per node and slot, as the history stores them. Arrays of equal length; `node` indexes
     `names`, `slot` = floor(time / resolution), `time` in unix seconds, `value` in the metric's unit."""
 
     names: tuple[str, ...]
@@ -193,7 +193,7 @@ class Cells:
     value: F64
 
     def where(self, keep: Bool) -> Cells:
-        """The cells where `keep` is true, same names."""
+        """Return the cells for which `keep` is true; `names` is unchanged."""
         return Cells(self.names, self.node[keep], self.slot[keep], self.time[keep], self.value[keep])
 
 
@@ -201,24 +201,24 @@ _OF_CLUSTER = " of cluster "
 
 
 def origin_of(source: str, *, cluster: str) -> str:
-    """The source of a metric's samples, and the cluster where it has a name, as Provenance has them."""
+    """Return the value of Provenance.source: the source's name, with the cluster's name if it has one."""
     return f"{source}{_OF_CLUSTER}{cluster}" if cluster else source
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a metric's samples come from. If any of it changes, old and new samples must not share a window."""
+    """Origin of a metric's samples. If any field changes, old and new samples must not share a window."""
 
     source: str
-    """Name of the provider on the wire, and the cluster where it has a name (origin_of)."""
+    """Name of the provider on the wire, with the cluster's name if it has one (origin_of)."""
     expression: str
     unit: str
     smoothing_s: float
-    """Over how many seconds the source itself already averages (recording rules with rate[5m]: 300; host: 0)."""
+    """Seconds over which the source itself averages (recording rules with rate[5m]: 300; host: 0)."""
 
     @property
     def cluster(self) -> str:
-        """The cluster that the samples are of, "" where it has no name."""
+        """Name of the cluster that the samples describe, "" if it has no name."""
         return self.source.partition(_OF_CLUSTER)[2]
 
 
@@ -227,7 +227,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A length of time as users write it ("15m") and in seconds."""
+    """A window length as users write it ("15m") and in seconds."""
 
     label: str
     seconds: int
@@ -237,18 +237,20 @@ DEFAULT_WINDOW_S = 900
 
 
 def default_window(windows: Sequence[Window]) -> Window:
-    """15 minutes if served, else the longest below, else the shortest. `windows` ascend and are not empty."""
+    """Return the longest window of at most 15 minutes, or the shortest window if all are longer.
+
+    `windows` is in ascending order and not empty."""
     within = [window for window in windows if window.seconds <= DEFAULT_WINDOW_S]
     return within[-1] if within else windows[0]
 
 
 @dataclass(frozen=True, slots=True)
 class MetricWindows:
-    """One metric of all n nodes in all W windows; NaN is "not known". Row order of the windows: ascending length.
+    """One metric of all n nodes in all W windows; NaN means unknown. Rows are windows in ascending length.
 
-    `average`, `deviation` (population) and `count` are [W, n]; an average is NaN where the window does not count for
-    that node (too few samples, contract 5.1 "Coverage"). `coverage` [W, n] is count * cadence / window, at most 1.
-    `latest`, `sampled` (unix seconds of the newest sample) and `cadence` (seconds) are [n].
+    `average`, `deviation` (population) and `count` are [W, n]; an average is NaN if the window has too few samples for
+    that node (see history.covers). `coverage` [W, n] is count * cadence / window, at most 1. `latest`, `sampled` (unix
+    seconds of the newest sample) and `cadence` (seconds) are [n].
     """
 
     metric: Metric
@@ -264,8 +266,8 @@ class MetricWindows:
 
 @dataclass(frozen=True, slots=True)
 class LastSample:
-    """What a node showed last: the time of its newest sample in unix seconds, and its last CPU and Memory in percent,
-    None where it had none."""
+    """Last known values of a node: the time of its newest sample in unix seconds, and its last CPU and Memory in
+    percent, None if unknown."""
 
     sampled: float
     cpu: float | None
@@ -274,12 +276,12 @@ class LastSample:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one tick knew, immutable. Times are unix seconds.
+    """State of all nodes at one tick, immutable. Times are unix seconds.
 
-    `timestamp` is when the fetch finished, `end` the time of the newest accepted sample. `nodes` is sorted by name;
-    all arrays follow it. `sampled` [n] is each node's newest sample, `age_s` [n] is NaN but for nodes that have gone
-    silent or are held (see review): there it is their age at `timestamp`. `on_demand(metric name, operator)` gives
-    MAX and percentiles [W, n] (same NaN rule as `average`), computed when first asked for.
+    `timestamp` is the end of the fetch, `end` the time of the newest accepted sample. `nodes` is sorted by name; all
+    arrays use its order. `sampled` [n] is the time of each node's newest sample. `age_s` [n] is the age in seconds at
+    `timestamp` of nodes that are silent or held (see review), NaN for all other nodes. `on_demand(metric name,
+    operator)` returns MAX and percentiles [W, n] (same NaN rule as `average`), computed on the first call.
     """
 
     timestamp: float
@@ -292,22 +294,22 @@ class Snapshot:
     sampled: F64
     age_s: F64
     quarantined: frozenset[str] = frozenset()
-    """nodes whose exporter repeats itself, left out until it moves again"""
+    """Nodes whose exporter repeats its last values; left out until the values change again."""
     lost: Mapping[str, float] = field(default_factory=dict)
-    """known node that vanished with many others in a partial outage -> its last sample's time; not empty means that
-    the list of all nodes would be a remnant and is not served (503)"""
+    """Known node that vanished with many others in a partial outage -> time of its last sample. If not empty, the list
+    of all nodes would be incomplete and is not served (503)."""
     left_out: Mapping[str, LastSample] = field(default_factory=dict)
-    """node with samples that is not among `nodes`, for whatever reason -> what it showed last"""
+    """Node with samples that is not among `nodes`, for any reason -> its last known values."""
     on_demand: Callable[[str, Operator], F64] | None = None
     samples: Callable[[str], tuple[F64, F64]] | None = None
-    """metric name -> the values behind the longest window and their times, each [slots, n], newest slot first; NaN
-    where there is none, and a carried value has no time"""
+    """Metric name -> values and times (unix seconds) of the longest window, each [slots, n], newest slot first; NaN
+    without a sample. A carried value has no time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderHealth:
-    """How the source stood at the last tick. `ok` is None until it was first asked; `reason` says why it is not ok, or
-    what it said of a part that its answers lack; `since` is the unix time in seconds at which this state began."""
+    """State of the source at the last tick. `ok` is None before the first query. `reason` explains why it is not ok, or
+    which part of its responses is missing. `since` is the unix time in seconds at which this state began."""
 
     ok: bool | None
     reason: str
@@ -315,17 +317,17 @@ class ProviderHealth:
 
     @property
     def partial(self) -> bool:
-        """Whether it answered, but not with all that it should have."""
+        """Whether the source responded with incomplete data."""
         return bool(self.ok and self.reason)
 
 
-# --- what the store keeps --------------------------------------------------------------------------------------------
+# --- stored records --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SampleBlock:
-    """k consecutive slots of one metric for all n nodes: `values` [k, n] (NaN: none) and `offset_ms` [k, n], the
-    milliseconds of the true time after the slot's start (CARRIED: not a sample, a carried value)."""
+    """k consecutive slots of one metric for all n nodes: `values` [k, n] (NaN: no sample) and `offset_ms` [k, n], the
+    sample time in milliseconds after the slot's start (CARRIED: a carried value, not a sample)."""
 
     metric: str
     first_slot: int
@@ -334,12 +336,13 @@ class SampleBlock:
     offset_ms: U16
 
 
-CARRIED = 65535  # in offset_ms: this cell was filled from the cell before, and never counts as coverage
+CARRIED = 65535  # offset_ms of a cell that was filled with the value of an earlier slot; never counts as coverage
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRecord:
-    """One minute of one window for the record: `values` [columns, n], columns are (metric name, operator)."""
+    """The values of one window that are recorded for one minute: `values` [columns, n], `time` in unix seconds; columns
+    are (metric name, operator)."""
 
     window: Window
     time: int
@@ -350,7 +353,7 @@ class WindowRecord:
 
 @dataclass(frozen=True, slots=True)
 class TickRecord:
-    """All that one tick asks the store to keep, in one transaction."""
+    """All data of one tick that the store saves in one transaction."""
 
     timestamp: float
     end: float
@@ -361,12 +364,12 @@ class TickRecord:
     blocks: tuple[SampleBlock, ...]
     records: tuple[WindowRecord, ...]
     lost: Mapping[str, float] = field(default_factory=dict)
-    """as in Snapshot: a start must go on refusing the list that was refused"""
+    """As in Snapshot: after a restart, a list of nodes that was refused is still refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What the store had at start: the samples of the last tick that it kept, and where they came from."""
+    """Stored samples that are loaded at start, as of the last saved tick, with their origin."""
 
     timestamp: float
     end: float
@@ -382,7 +385,7 @@ class Restored:
 
 
 class FindingKind(StrEnum):
-    """What the review of samples can find, and what the service finds out about its source."""
+    """Kinds of findings: of the review of samples, and about the source and the store."""
 
     MISSING = "missing"
     STALE = "stale"
@@ -408,7 +411,7 @@ class FindingKind(StrEnum):
 
 
 class Remedy(StrEnum):
-    """What was done about a finding. `reported` means nothing was changed."""
+    """Action taken on a finding. `reported`: no data was changed."""
 
     REPORTED = "reported"
     DROPPED = "dropped"
@@ -426,7 +429,8 @@ class Remedy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One observation about one node's metric (either may be "": the whole fleet, all metrics) at `time`."""
+    """One observation about one node's metric at `time` (unix seconds). `node` "" means the whole fleet, `metric` ""
+    means all metrics."""
 
     kind: FindingKind
     node: str
@@ -436,6 +440,6 @@ class Finding:
     remedy: Remedy
 
 
-# --- shapes on the wire ----------------------------------------------------------------------------------------------
-# These types are the one source of the JSON that clients decode and of /openapi.json. The hot bodies are written by
-# publish.py with templates; a test holds that both agree byte for byte in meaning.
+# --- JSON types of the HTTP API --------------------------------------------------------------------------------------
+# These types define the JSON that clients decode and /openapi.json. publish.py writes the frequently requested bodies
+# with templates; a test checks that both decode to the same document.

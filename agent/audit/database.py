@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 APPLICATION_ID = 0x4C574147
-"""LWAG, in the header of the file."""
+"""SQLite application_id of the file: the letters LWAG."""
 SCHEMA = 2
-"""2: weights and memory.high are remembered too, by their knobs."""
+"""Schema version. Version 2 also stores cpu.weight and memory.high, keyed by knob."""
 ROWS = 20_000
-"""How many deeds are kept; the oldest go first."""
+"""Maximum number of audit entries; the oldest are deleted first."""
 _SQLITE = b"SQLite format 3\0"
 _TABLES = """
 CREATE TABLE deeds (
@@ -62,11 +62,11 @@ _UPGRADES = {
         "ALTER TABLE originals ADD COLUMN knob TEXT NOT NULL DEFAULT 'cpu.max'",
     )
 }
-"""What makes the next schema of one."""
+"""SQL statements that upgrade a file from the given schema version to the next one."""
 
 
 class AuditError(Exception):
-    """The file cannot be read or written: nothing may be done to any pod. `hint` says what can be done about it."""
+    """The audit file cannot be read or written, so no pod may be changed. `hint` is a remedy for the operator."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -74,8 +74,8 @@ class AuditError(Exception):
 
 
 def _unusable(path: Path) -> str:
-    """Why the file that is there cannot be ours any more, "" if it is or there is none. Raises AuditError if it is
-    another program's or newer, sqlite3.Error and OSError if that cannot be found out."""
+    """Why the existing file cannot be used as the audit file; "" if it can, or if there is none. Raises AuditError if
+    it belongs to another program or a newer version, and sqlite3.Error or OSError if it cannot be checked."""
     try:
         with path.open("rb") as file:
             header = file.read(100)
@@ -84,7 +84,7 @@ def _unusable(path: Path) -> str:
     if not header:
         return ""
     if header[:16] != _SQLITE:
-        return "it is no SQLite database"
+        return "it is not a SQLite database"
     connection = sqlite3.connect(path, timeout=1.0, isolation_level=None)
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -92,16 +92,17 @@ def _unusable(path: Path) -> str:
         if application != APPLICATION_ID:
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if not application and not tables:
-                return ""  # it was just being made
+                return ""  # a process ended while it created the file
             raise AuditError(
-                f"{path} is another program's database, and is left to it",
-                hint="Give the agent a file of its own: agent.state_file, --state-file.",
+                f"{path} is a database of another program and is left unchanged",
+                hint="Set a different file: agent.state_file or --state-file.",
             )
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > SCHEMA:
             raise AuditError(
-                f"{path} was written by a newer load-watcher (schema {version}, this one knows {SCHEMA})",
-                hint="Run that one (its `load-watcher agent restore` puts everything back), or move the file away.",
+                f"{path} was written by a newer load-watcher (schema {version}, this version supports {SCHEMA})",
+                hint="Run the newer version (its `load-watcher agent restore` restores all values), or move the file"
+                " away.",
             )
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         return "" if verdict == "ok" else f"it is damaged ({verdict})"
@@ -118,13 +119,14 @@ def _set_aside(path: Path, why: str, *, now: float) -> str:
     aside, number = path.with_name(f"{path.name}.set-aside-{stamp}"), 1
     while aside.exists():
         aside, number = path.with_name(f"{path.name}.set-aside-{stamp}-{number}"), number + 1
-    for suffix in ("-wal", "-shm", "-journal", ""):  # the file last: while it is there, this is tried again
+    for suffix in ("-wal", "-shm", "-journal", ""):  # the file last: while it exists, the move is retried
         part = path.with_name(path.name + suffix)
         if part.exists():
             os.replace(part, aside.with_name(aside.name + suffix))
     return (
-        f"the audit file {path} cannot be used: {why}. It is kept as {aside}, and a new one begins. Original CPU quotas"
-        " that it held are not put back: containers that were throttled then keep their quota until they restart"
+        f"the audit file {path} cannot be used: {why}. It was moved to {aside}, and a new file is created. Original"
+        " CPU quotas stored in the old file are not restored: containers that are throttled keep their quota until"
+        " they restart"
     )
 
 
@@ -154,32 +156,32 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def _translated(path: Path) -> Iterator[None]:
-    """Whatever fails inside is an AuditError."""
+    """Convert sqlite3.Error and OSError from the block to AuditError."""
     try:
         yield
     except sqlite3.Error as error:
         raise AuditError(f"the audit file {path}: {error}", hint=_hint(error)) from error
     except OSError as error:
         raise AuditError(
-            f"the audit file {path}: {error.strerror or error}", hint="The agent needs to write there."
+            f"the audit file {path}: {error.strerror or error}", hint="The agent needs write access to this path."
         ) from error
 
 
 _HINTS = {
-    sqlite3.SQLITE_BUSY: "Another agent, or another program, has it open: only one may. What a running agent would"
-    " do is at its GET /explain; to look beside it, name another file by --state-file.",
-    sqlite3.SQLITE_FULL: "The disk is full. Nothing is done to any pod until it can be written again.",
-    sqlite3.SQLITE_IOERR: "The disk is full or failing. Nothing is done to any pod until it can be written again.",
-    sqlite3.SQLITE_READONLY: "It can only be read here. Nothing is done to any pod until it can be written.",
-    sqlite3.SQLITE_CANTOPEN: "It cannot be made or opened there: does the directory exist, and may the agent write?",
-    sqlite3.SQLITE_CORRUPT: "It is damaged. At the next start it is moved aside, and a new one begins.",
+    sqlite3.SQLITE_BUSY: "Another agent or another program has the file open; only one process may. For the plan of a"
+    " running agent, see its GET /explain; to run a preview next to it, name another file with --state-file.",
+    sqlite3.SQLITE_FULL: "The disk is full. No pod is changed until the file can be written again.",
+    sqlite3.SQLITE_IOERR: "The disk is full or failing. No pod is changed until the file can be written again.",
+    sqlite3.SQLITE_READONLY: "The file is read-only. No pod is changed until it can be written.",
+    sqlite3.SQLITE_CANTOPEN: "The file cannot be created or opened: check that the directory exists and is writable.",
+    sqlite3.SQLITE_CORRUPT: "The file is damaged. At the next start it is moved aside and a new one is created.",
 }
 
 
 def _hint(error: sqlite3.Error) -> str:
-    return _HINTS.get(_code(error), "Nothing is done to any pod until it can be written again.")
+    return _HINTS.get(_code(error), "No pod is changed until the file can be written again.")
 
 
 def _code(error: sqlite3.Error) -> int:
-    """SQLite's primary code."""
+    """The primary SQLite error code, without the extended bits."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

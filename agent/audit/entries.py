@@ -15,27 +15,31 @@ from agent.model import Released
 
 
 class Outcome(StrEnum):
-    """What became of a deed."""
+    """Outcome of an audit entry."""
 
     BEGUN = "begun"
-    """Not known: it was about to be done when the process ended, or it is being done now."""
+    """Unknown: the action is in progress, or the process ended before it finished."""
     DONE = "done"
     GONE = "gone"
-    """There was nothing left to do it to; what was to be released is released."""
+    """The pod or container no longer existed, so its resources are released."""
     FAILED = "failed"
     PROTECTED = "protected"
-    """A PodDisruptionBudget did not allow it."""
+    """A PodDisruptionBudget refused the eviction."""
     UNANSWERED = "unanswered"
-    """The API did not answer: it may have been done."""
+    """The API did not respond; the action may have been carried out."""
     FOREIGN = "foreign"
-    """Somebody else had changed it meanwhile: left alone."""
+    """Another program had changed the value; it was left unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
-    """One thing done, or about to be. `planned` is what it was to release and `used` what was used before, by resource;
-    `before` and `after` are what it changes ({"quota": 50000, "period": 100000}; quota null is unlimited). `measured`
-    is what was released as far as a cycle later tells, negative if more is used than before."""
+    """An audit entry: one action that is planned, in progress or finished.
+
+    time, finished, measured_at  unix seconds
+    planned, measured, used      by resource, in millicores and bytes: the planned release, the release measured in a
+                                 later cycle (negative if usage grew), and the usage before the action
+    before, after                the changed value ({"quota": 50000, "period": 100000} in microseconds; null: unlimited)
+    """
 
     time: float
     kind: str
@@ -60,11 +64,11 @@ class Deed:
 
     @property
     def namespace(self) -> str:
-        """Of the pod, "" where it is about none."""
+        """Namespace of the pod; "" for an entry without a pod."""
         return self.pod.partition("/")[0]
 
     def as_json(self) -> dict[str, Any]:
-        """As GET /audit and the lines on standard output have it."""
+        """The entry in the format of GET /audit and of the lines on standard output."""
         return asdict(self)
 
 
@@ -73,8 +77,8 @@ _MAPS = ("planned", "used", "before", "after", "measured")
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What a control group had, and which values are the agent's own: what it wrote last, and what it was about to
-    write. `container` is "" for a pod's own group."""
+    """Original value of a control group, with the value that the agent last wrote (`written`) and the value that it was
+    about to write (`intended`). `container` is "" for the pod's own group; `since` is in unix seconds."""
 
     key: str
     pod: str
@@ -88,27 +92,27 @@ class Remembered:
 
     @property
     def knob(self) -> Knob:
-        """What it is."""
+        """Which knob the value belongs to (cpu.max, cpu.weight or memory.high)."""
         return knobs.knob_of(self.original)
 
     @property
     def container_id(self) -> str:
-        """Of the container, "" for a pod's own group."""
+        """Id of the container; "" for the pod's own group."""
         return self.key if self.knob == knobs.CPU_MAX else ""
 
     def is_ours(self, found: Value) -> bool:
-        """Whether the agent itself made it so."""
+        """Whether the agent wrote, or may have written, the value `found`."""
         return found in (self.written, self.intended)
 
 
 def key_of(container_id: str, uid: str, knob: Knob) -> str:
-    """Under which what a group had is remembered: a container's quota by its id, what is of a pod by its uid."""
+    """Key of an original value: the container id for a quota, uid/knob for a value of the pod's own group."""
     return container_id or f"{uid}/{knob}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which deeds: the newest `limit` (1000 at most) of those that are so."""
+    """Selects the newest `limit` (at most 1000) audit entries that match all given fields; times in unix seconds."""
 
     since: float | None = None
     until: float | None = None
@@ -121,8 +125,8 @@ class Filter:
 
 
 def json_lines(write: Callable[[str], object]) -> Callable[[Deed], None]:
-    """A `tell` that writes a line of JSON for each event. One that cannot be written is no reason not to act: the file
-    has it."""
+    """Return a `tell` callback that writes each entry as a line of JSON. Write errors are ignored: the entry is in the
+    audit file."""
 
     def tell(deed: Deed) -> None:
         with contextlib.suppress(OSError, ValueError):

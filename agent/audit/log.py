@@ -1,18 +1,18 @@
-"""What the agent remembers on disk: what it did and why, and what it must put back.
+"""The agent's audit file: actions with their reasons and results, and the original values that it has to restore.
 
-One SQLite file, with the strictest of SQLite's ways of writing: what was committed is there after `kill -9` and after a
-power cut. Whatever is done to a pod is written here before it is done ("audit first, act second"), so that a file that
-cannot be written (a full disk) keeps the agent from acting, and a new start always finds
+It is one SQLite file in WAL mode with synchronous=FULL, so committed data survives `kill -9` and a power failure. The
+agent writes each action before it carries it out, so a file that cannot be written (a full disk) stops all actions.
+After a restart the agent finds in it
 
-* what each control group had before the agent first touched it (quota, weight, memory.high), beside what the agent
-  last wrote and what it was about to write: only one of the latter two is the agent's own, everything else was somebody
-  else's and stays;
-* each deed, with what it was to release, what became of it, and what it released as measured a cycle later;
-* how many evictions there were of late, and whatever else the agent is to know again (`keep`, `kept`).
+* the value that each control group had before the agent's first write (quota, weight, memory.high), the value that the
+  agent last wrote, and the value that it was about to write. A group with any other value was changed by another
+  program and is left unchanged;
+* each audit entry, with the planned release, the outcome, and the release measured one cycle later;
+* recent evictions, and other saved values (`keep`, `kept`).
 
-The file is opened for this process alone: two agents would undo each other's work.
+The file is locked for this process: two agents would undo each other's changes.
 
-Everything here blocks, for as long as a disk takes to write; callers in an event loop use a thread.
+All functions block while the disk is written; callers in an event loop use a thread.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ MOST_ROWS_ASKED = 1000
 
 
 class Audit:
-    """The file, open. `tell` gets every deed when it begins, ends and is measured. Each method may raise AuditError."""
+    """The open audit file. `tell` is called with each entry when it begins, ends and is measured. Each method may raise
+    AuditError."""
 
     def __init__(
         self, connection: sqlite3.Connection, *, path: Path, tell: Callable[[Deed], None], rows: int, notice: str
     ) -> None:
         self.path = path
         self.notice = notice
-        """Said to whoever runs the agent; "" if all was well."""
+        """Message for the operator if a damaged file was moved aside, otherwise ""."""
         self._connection = connection
         self._tell = tell
         self._rows = rows
@@ -71,9 +72,9 @@ class Audit:
         rows: int = ROWS,
         begin_anew: bool = True,
     ) -> Self:
-        """Open the file, or make it. One that is damaged is moved aside and kept; `notice` then says so. Raises
-        AuditError if another process has it, if it is another program's, if a newer version wrote it, if it cannot be
-        written, or, without `begin_anew`, if it would be moved aside."""
+        """Open the file, or create it. A damaged file is moved aside, and `notice` reports it. `now` is in unix
+        seconds. Raises AuditError if another process has the file open, if it belongs to another program, if a newer
+        version wrote it, if it cannot be written, or, without `begin_anew`, if it would have to be moved aside."""
         notice = ""
         with _translated(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,8 +82,8 @@ class Audit:
             if why and not begin_anew:
                 raise AuditError(
                     f"the audit file {path} cannot be used: {why}",
-                    hint="If it is the agent's, containers that were throttled keep their quota until they restart:"
-                    " move it away to go on without it. If it is not, name the agent's by --state-file.",
+                    hint="If it is the agent's file, move it away to continue without it; throttled containers then"
+                    " keep their quota until they restart. Otherwise, name the agent's file with --state-file.",
                 )
             if why:
                 notice = _set_aside(path, why, now=now)
@@ -91,21 +92,23 @@ class Audit:
         return cls(connection, path=path, tell=tell, rows=rows, notice=notice)
 
     def close(self) -> None:
-        """Once."""
+        """Close the file. Must be called only once."""
         with self._lock:
             self._connection.close()
 
-    # --- deeds -------------------------------------------------------------------------------------------------------
+    # --- entries -----------------------------------------------------------------------------------------------------
 
     def begin(self, deed: Deed) -> Deed:
-        """Write down what is about to be done; once this returns, it may be. Returns it with its number."""
+        """Record an action before it is carried out; the caller may act once this returns. Returns the entry with its
+        id."""
         with self._transaction():
             return self._news_of(self._insert(deed))
 
     def begin_change(self, deed: Deed, *, path: str, found: Value, intended: Value, afresh: bool = False) -> Deed:
-        """The same of a group's knob. What the group has now (`found`) is remembered as its original unless one is
-        already, or, `afresh`, in its place: somebody else has given it a new one since. Otherwise `found` is what the
-        agent wrote last, although it may have ended before it could say so."""
+        """Record a change of a group's knob before it is carried out. If no original value is stored, or if `afresh`
+        (another program has changed the value since), the current value `found` is stored as the original. Otherwise
+        `found` is stored as the value that the agent last wrote, because the agent may have ended before recording
+        it."""
         knob = knobs.knob_of(intended)
         key = key_of(deed.container_id, deed.uid, knob)
         identity = (key, deed.pod, deed.uid, deed.container, path, deed.time)
@@ -122,7 +125,7 @@ class Audit:
         return begun
 
     def finish(self, deed: Deed, outcome: Outcome, *, now: float, message: str = "") -> Deed:
-        """Write down what became of it."""
+        """Record the outcome of an entry; `now` is in unix seconds."""
         with self._transaction():
             return self._news_of(self._update(deed, outcome, now=now, message=message))
 
@@ -136,8 +139,8 @@ class Audit:
         knob: Knob = knobs.CPU_MAX,
         message: str = "",
     ) -> Deed:
-        """The same of a group's knob. `written` is what the group has now by the agent's doing; None if it has none of
-        the agent's any more, and then there is nothing left to put back."""
+        """Record the outcome of a change of a group's knob. `written` is the value that the agent wrote; None if the
+        group no longer has a value of the agent, and then the original value is deleted."""
         key = key_of(deed.container_id, deed.uid, knob)
         with self._transaction():
             done = self._news_of(self._update(deed, outcome, now=now, message=message))
@@ -150,7 +153,7 @@ class Audit:
         return done
 
     def measured(self, deed: Deed, released: Released, *, now: float) -> Deed:
-        """Write down what a deed released, as far as can be seen."""
+        """Record the measured release of an entry (millicores, bytes); `now` is in unix seconds."""
         with self._transaction():
             self._connection.execute(
                 "UPDATE deeds SET measured = ?, measured_at = ? WHERE id = ?",
@@ -159,14 +162,15 @@ class Audit:
             return self._news_of(replace(deed, measured=released, measured_at=now))
 
     def unmeasured(self, *, since: float, before: float) -> tuple[Deed, ...]:
-        """Deeds begun in that time (`before` not included) that were done and of which no effect is known yet."""
+        """Entries of that time (unix seconds, `before` excluded) that were carried out and have no measured release
+        yet."""
         return self._select(
             "outcome IN ('done', 'gone') AND measured IS NULL AND planned != '{}' AND time >= ? AND time < ?",
             (since, before),
         )
 
     def deeds(self, wanted: Filter | None = None) -> tuple[Deed, ...]:
-        """What was done, newest first."""
+        """The entries that match `wanted`, newest first."""
         wanted = wanted or Filter()
         tests = {
             "time >= ?": wanted.since,
@@ -182,7 +186,7 @@ class Audit:
         return self._select(" AND ".join(given) or "1", tuple(given.values()), limit=limit)
 
     def evictions(self, *, after: int = 0) -> Mapping[int, Eviction]:
-        """Those that were done, or may have been, after the deed of that number: by their numbers, oldest first."""
+        """Evictions that were done, or may have been, with an entry id above `after`: by entry id, oldest first."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT id, time, namespace, owner FROM deeds WHERE id > ? AND kind = 'evict'"
@@ -192,14 +196,15 @@ class Audit:
             return {number: Eviction(*row) for number, *row in rows}
 
     def totals(self) -> Mapping[tuple[str, str], int]:
-        """How often each kind of deed had each outcome, since the file was made."""
+        """Number of entries by (kind, outcome) since the file was created."""
         with self._reading() as connection:
             return {(kind, outcome): count for kind, outcome, count in connection.execute("SELECT * FROM totals")}
 
-    # --- what is to be put back --------------------------------------------------------------------------------------
+    # --- original values ---------------------------------------------------------------------------------------------
 
     def remembered(self, key: str | None = None) -> Mapping[str, Remembered]:
-        """What has, or may have, a value of the agent's, by its key (`key_of`); or this one alone."""
+        """Original values of all groups that have, or may have, a value of the agent, by key (`key_of`); with `key`,
+        only for this key."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT knob, key, pod, uid, container, path, since, original, written, intended"
@@ -209,13 +214,13 @@ class Audit:
             return {row[1]: _remembered(row) for row in rows}
 
     def owed(self) -> int:
-        """How many these are."""
+        """Number of stored original values."""
         with self._reading() as connection:
             (count,) = connection.execute("SELECT count(*) FROM originals").fetchone()
             return int(count)
 
     def originals(self) -> Mapping[str, Original]:
-        """The quotas among them, for the planner, by container id."""
+        """Stored original CPU quotas, by container id, for the planner."""
         return {
             each.container_id: Original(each.original.quota, each.original.period)
             for each in self.remembered().values()
@@ -223,22 +228,23 @@ class Audit:
         }
 
     def forget(self, key: str) -> None:
-        """There is nothing to be put back: the group has ended, or has its original value, or somebody else's."""
+        """Delete an original value that needs no restore: the group is gone, or has its original value or one of
+        another program."""
         with self._transaction():
             self._connection.execute("DELETE FROM originals WHERE key = ?", (key,))
 
-    # --- whatever else -----------------------------------------------------------------------------------------------
+    # --- other saved values ------------------------------------------------------------------------------------------
 
     def keep(self, name: str, value: object) -> None:
-        """Remember something under this name, in the place of what was there: anything that msgspec writes as JSON (the
-        ledger of what is in flight, the analyzer's counters)."""
+        """Save a value under this name, replacing the earlier one: anything that msgspec encodes as JSON (the ledger,
+        the analyzer's counts)."""
         with self._transaction():
             encoded = msgspec.json.encode(value)
             self._connection.execute("INSERT OR REPLACE INTO kept (name, value) VALUES (?, ?)", (name, encoded))
 
     def kept(self, name: str, kind: type[T]) -> T | None:
-        """What was kept under this name; None if there is nothing, or nothing of this kind: an earlier version of the
-        agent may have kept something else, and whatever needs it must be able to begin without."""
+        """The value saved under this name; None if there is none, or if it cannot be decoded as `kind` (another version
+        of the agent may have saved a different type)."""
         with self._reading() as connection:
             row = connection.execute("SELECT value FROM kept WHERE name = ?", (name,)).fetchone()
         if row is None:
@@ -246,14 +252,14 @@ class Audit:
         try:
             return msgspec.json.decode(row[0], type=kind)
         except msgspec.DecodeError as error:
-            log.warning("what the audit file keeps as %s cannot be read, and is passed over: %s", name, error)
+            log.warning("ignoring the value %r saved in the audit file, which cannot be decoded: %s", name, error)
             return None
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- transactions ------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """What is written inside, by this thread, is committed at once: one wait for the disk and not one each."""
+        """Commit all writes of this thread in the block as one transaction, with a single disk sync."""
         with self._transaction():
             self._joined = True
             try:
@@ -281,7 +287,7 @@ class Audit:
             self._tell(deed)
 
     def _news_of(self, deed: Deed) -> Deed:
-        """To be told once it is committed."""
+        """Queue an entry to be reported after the commit; returns it."""
         self._news.append(deed)
         return deed
 
@@ -336,7 +342,7 @@ def _as_deed(row: tuple[Any, ...]) -> Deed:
 def _remembered(row: tuple[Any, ...]) -> Remembered:
     knob, key, pod, uid, container, path, since, *values = row
     original, written, intended = (None if text is None else knobs.from_text(knob, text) for text in values)
-    assert original is not None  # the table says so
+    assert original is not None  # the column is NOT NULL
     return Remembered(key, pod, uid, container, path, since, original, written, intended)
 
 

@@ -1,12 +1,13 @@
-"""Control groups of pods and containers: where they are, what they use, and what holds them back.
+"""Access to the control groups (cgroups) of pods and containers: paths, usage and limits.
 
-Linux has two interfaces for one thing. Version 1 has a tree of directories for each controller (cpu, cpuacct, memory),
-version 2 one tree for all; a *hybrid* machine has version 1's, and an empty one of version 2 beside them, which tells
-of pressure. The kubelet lays its groups out in two ways, by its *driver*: cgroupfs has `/kubepods/burstable/podUID/ID`,
-systemd has `/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope`.
+Linux has two cgroup interfaces. Version 1 has a directory tree for each controller (cpu, cpuacct, memory); version 2
+has one tree for all controllers. A *hybrid* machine has the trees of version 1 and an additional, empty version 2 tree
+that reports pressure. The kubelet names its groups according to its cgroup *driver*: with cgroupfs
+`/kubepods/burstable/podUID/ID`, with systemd
+`/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope`.
 
-None of that is seen by who uses this room. `find_layout` looks what there is, `open_tree` gives the one interface
-(`base.Tree`, `base.Group`), `paths` knows the names, `errors` says what can go wrong, once, by name.
+Callers of this package see neither difference. `find_layout` detects the layout, `open_tree` returns the common
+interface (`base.Tree`, `base.Group`), `paths` builds and parses group names, `errors` defines the exceptions.
 
-What is here reads and writes files and decides nothing.
+The package only reads and writes files; it contains no policy.
 """

@@ -1,11 +1,13 @@
-"""The one interface to control groups, whatever version the machine has, and what it is made of.
+"""The interface to control groups that cgroup versions 1 and 2 share, and the values that it returns.
 
-A `Tree` opens groups by their path ("/kubepods/besteffort/podUID"), a `Group` reads and writes. A group is open like a
-file: use it as a context manager. Whether it is there shows when it is first asked. All that fails is a CgroupError.
+A `Tree` opens groups by path ("/kubepods/besteffort/podUID"); a `Group` reads and writes the files of one group. Use a
+group as a context manager, like a file. Opening a group does not check that it exists; the first read or write does.
+All failures are CgroupErrors.
 
-Directories are entered one by one, and none that is a symbolic link: what a path says is what is opened.
+Directories are entered one at a time, and symbolic links are not followed, so the group that is opened is always the
+one that the path names.
 
-Units: CPU time in nanoseconds, quotas and periods in microseconds, memory in bytes. Unlimited is None.
+Units: CPU time in nanoseconds, quotas and periods in microseconds, memory in bytes. None means unlimited.
 """
 
 from __future__ import annotations
@@ -36,21 +38,22 @@ _IN_EVERY_GROUP = "cgroup.procs"
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How much CPU a group may use: `quota` microseconds in each `period`; None is as much as there is."""
+    """CPU limit of a group: `quota` microseconds in each `period` (microseconds); a quota of None is unlimited."""
 
     quota: int | None
     period: int = 100_000
 
     @property
     def cores(self) -> float:
-        """As cores; infinite without a limit."""
+        """The quota in cores; infinity if unlimited."""
         return float("inf") if self.quota is None else self.quota / self.period
 
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """What a group used since it was made, and how often it was held back: periods in which it ran, those of them in
-    which its quota was used up, and for how long. None where the cpu controller is not enabled for it."""
+    """CPU usage of a group since its creation, and its throttling: the number of periods in which it ran, the number of
+    periods in which it used up its quota, and the throttled time. The throttling values are None if the cpu controller
+    is not enabled for the group."""
 
     usage_ns: int
     periods: int | None = None
@@ -60,8 +63,8 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a group has now. The working set is without the file cache that was not used of late, as the kubelet counts
-    it for its evictions."""
+    """Current memory usage of a group in bytes. The working set excludes the inactive file cache, as in the kubelet's
+    eviction signals."""
 
     usage: int
     working_set: int
@@ -69,7 +72,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Averages:
-    """Percent of time that was lost to waiting, over 10, 60 and 300 seconds, and its total in microseconds."""
+    """Percentage of time (0–100) lost to waiting, averaged over 10, 60 and 300 seconds, and its total in
+    microseconds."""
 
     avg10: float
     avg60: float
@@ -79,7 +83,8 @@ class Averages:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """Of one resource: time in which some tasks waited for it, and in which all did (None: not told)."""
+    """Pressure stall information of one resource: time in which some tasks, or all tasks (`full`), waited for it.
+    `full` is None if the kernel does not report it."""
 
     some: Averages
     full: Averages | None
@@ -89,7 +94,7 @@ class Pressure:
 
 
 class Directory:
-    """A directory that is open, with its path for messages."""
+    """An open directory, and its path for error messages."""
 
     __slots__ = ("_fd", "path")
 
@@ -99,32 +104,33 @@ class Directory:
 
     @classmethod
     def at(cls, path: str) -> Directory:
-        """The root of a tree; it alone may be reached through symbolic links (/sys/fs/cgroup/cpu is one, often)."""
+        """Open the root of a tree. Only a root may be reached through symbolic links (/sys/fs/cgroup/cpu is often
+        one)."""
         try:
             return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
         except OSError as error:
             raise errors.of_read(error, path=path) from error
 
     def close(self) -> None:
-        """Once."""
+        """Close the file descriptor. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def child(self, name: str) -> Directory:
-        """A directory in this one."""
+        """Open a subdirectory. Raises CgroupDenied for an invalid name or a symbolic link."""
         path = f"{self.path}/{name}"
         if not name or "/" in name or name in (".", ".."):
-            raise errors.CgroupDenied("is no name of a group", path=path)
+            raise errors.CgroupDenied("not a valid group name", path=path)
         try:
             return Directory(os.open(name, _DIRECTORY, dir_fd=self._fd), path)
         except OSError as error:
             if os.path.islink(path):
-                raise errors.CgroupDenied("is a symbolic link, which is not followed", path=path) from error
+                raise errors.CgroupDenied("symbolic links are not followed", path=path) from error
             raise errors.of_read(error, path=path) from error
 
     def walk(self, path: str) -> Directory:
-        """The directory at a path from here."""
+        """Open the directory at a path relative to this directory."""
         here, names = self, [name for name in path.split("/") if name]
         for name in names:
             try:
@@ -136,7 +142,7 @@ class Directory:
         return here if names else Directory(os.dup(self._fd), self.path)
 
     def directories(self) -> list[str]:
-        """The names of the directories in this one, sorted."""
+        """The names of the subdirectories, sorted."""
         try:
             with os.scandir(self._fd) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -144,7 +150,8 @@ class Directory:
             raise errors.of_read(error, path=self.path) from error
 
     def parse(self, name: str, parser: Callable[[bytes], T], *, expected: str, whole: bool = False) -> T:
-        """What a file says. One read brings all of it, but for lists of processes: those want `whole`."""
+        """Read a file and parse its content. One read returns the complete content of most files; lists of processes
+        can be longer and need `whole`."""
         try:
             fd = os.open(name, _READ, dir_fd=self._fd)
             try:
@@ -161,7 +168,7 @@ class Directory:
             raise errors.garbled(content, path=f"{self.path}/{name}", expected=expected) from error
 
     def write(self, name: str, value: str, *, hint: str = "") -> None:
-        """Write a value in one piece."""
+        """Write a value with a single write call. Raises CgroupError."""
         try:
             fd = os.open(name, _WRITE, dir_fd=self._fd)
             try:
@@ -179,7 +186,7 @@ class Directory:
             return errors.CgroupUnsupported(
                 "this group has no such file",
                 path=path,
-                hint="Is its controller enabled for it (cgroup.subtree_control), and the kernel new enough?",
+                hint="Enable the controller (cgroup.subtree_control), and check that the kernel is recent enough.",
             )
         return errors.of_read(error, path=path if error.errno not in _MISSING else self.path)
 
@@ -198,12 +205,12 @@ _MISSING = (errno.ENOENT, errno.ENODEV)
 
 
 class Group(ABC):
-    """One control group. Readings raise CgroupGone when it has ended, CgroupUnsupported where this machine does not
-    have that, CgroupGarbled for what cannot be understood. Writings read back what they wrote."""
+    """One control group. Reads raise CgroupGone if the group no longer exists, CgroupUnsupported if this machine does
+    not provide the value, and CgroupGarbled if the content is invalid. Writes read the value back to verify it."""
 
     path: str
     least_weight: int
-    """The smallest that this version takes."""
+    """The smallest weight that this cgroup version accepts."""
 
     def __enter__(self) -> Self:
         return self
@@ -215,93 +222,94 @@ class Group(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it; groups below that are open stay so."""
+        """Close this group. Open child groups remain open."""
 
     @abstractmethod
     def child(self, name: str) -> Group:
-        """A group below this one, which must stay open until that one was first asked."""
+        """A group below this group. This group must remain open until the first access to the child."""
 
     @abstractmethod
     def children(self) -> list[str]:
-        """The names of the groups below this one, sorted."""
+        """The names of the groups directly below this group, sorted."""
 
-    # --- readings ----------------------------------------------------------------------------------------------------
+    # --- reads -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def cpu_usage_ns(self) -> int:
-        """CPU time used since the group was made."""
+        """CPU time used since the group was created, in nanoseconds."""
 
     @abstractmethod
     def cpu(self) -> Cpu:
-        """The same, with how often it was held back."""
+        """CPU time used since the group was created, and how often the group was throttled."""
 
     @abstractmethod
     def quota(self) -> Quota:
-        """How much CPU it may use."""
+        """The CPU quota and its period."""
 
     @abstractmethod
     def weight(self) -> int:
-        """Its part of a CPU that is short, as this version counts: cpu.shares (2 to 262144, 1024 by default) or
-        cpu.weight (1 to 10000, 100 by default)."""
+        """The CPU weight in the unit of this cgroup version: cpu.shares (2 to 262144, default 1024) or cpu.weight (1 to
+        10000, default 100)."""
 
     @abstractmethod
     def shares(self) -> int:
-        """The same as version 1's shares on either; of a weight what the kubelet would have made it from."""
+        """The CPU weight as cpu.shares on both versions; a cpu.weight is converted back with the kubelet's formula."""
 
     @abstractmethod
     def memory(self) -> Memory:
-        """What memory it has."""
+        """Memory usage and working set in bytes."""
 
     @abstractmethod
     def memory_limit(self) -> int | None:
-        """Above which it is killed."""
+        """The memory limit in bytes, above which processes are OOM-killed; None if unlimited."""
 
     @abstractmethod
     def memory_high(self) -> int | None:
-        """Above which it is slowed down and reclaimed from. Version 2 alone."""
+        """Bytes above which the group is throttled and its memory reclaimed; None if unlimited. Version 2 only."""
 
     @abstractmethod
     def oom_kills(self) -> int:
-        """How many of its processes were killed for want of memory."""
+        """The number of processes of the group that were killed because of missing memory."""
 
     @abstractmethod
     def pressure(self, resource: Resource) -> Pressure:
-        """What it waited for. Version 2 alone, or where its tree stands beside version 1's."""
+        """Pressure stall information. Available on version 2 and on hybrid machines."""
 
     @abstractmethod
     def processes(self) -> tuple[int, ...]:
-        """The ids of the processes in it (not of those in groups below)."""
+        """The ids of the processes in this group, without processes of child groups."""
 
-    # --- writings ----------------------------------------------------------------------------------------------------
+    # --- writes ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def set_quota(self, quota: Quota) -> None:
-        """Let it use that much CPU. Raises CgroupRefused for a quota below 1000 or above the parent's (version 1)."""
+        """Set the CPU quota. Raises CgroupRefused for a quota below 1000 µs or, on version 1, above the parent's
+        quota."""
 
     @abstractmethod
     def set_weight(self, weight: int) -> None:
-        """As `weight` reads it."""
+        """Set the CPU weight, in the same unit as `weight`."""
 
     @abstractmethod
     def set_memory_high(self, limit: int | None) -> None:
-        """In whole pages, rounded down. Version 2 alone."""
+        """Set memory.high in bytes, rounded down to whole pages; None removes the limit. Version 2 only."""
 
     @abstractmethod
     def reclaim(self, wanted: int) -> int:
-        """Take memory from it that can be had again from files, about `wanted` bytes (version 1 takes all there is);
-        how much less it has afterwards, 0 at least. May take seconds."""
+        """Reclaim about `wanted` bytes from the file cache of the group (version 1 reclaims as much as possible).
+        Returns by how many bytes the usage fell, at least 0. Can take several seconds."""
 
 
 class Tree(ABC):
-    """All groups of the machine."""
+    """The cgroup hierarchy of the machine."""
 
     @abstractmethod
     def open(self, path: str) -> Group:
-        """The group at a path, which begins at the root of the tree. It may not be there."""
+        """The group at a path relative to the root of the tree. The group may not exist."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it."""
+        """Close the root directories of the tree."""
 
     def __enter__(self) -> Self:
         return self
@@ -313,8 +321,8 @@ class Tree(ABC):
 
 
 def read_back(wanted: T, found: T, *, path: str) -> None:
-    """Raises CgroupUnapplied if the kernel has something else than what it was given."""
+    """Raises CgroupUnapplied if the value that the kernel reports differs from the value that was written."""
     if wanted != found:
         raise errors.CgroupUnapplied(
-            f"{wanted!r} was written, and it is {found!r}", path=path, hint="Does somebody else write it too?"
+            f"{wanted!r} was written, but the file contains {found!r}", path=path, hint="Another process may write it."
         )

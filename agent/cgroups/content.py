@@ -1,6 +1,7 @@
-"""What the files of control groups say.
+"""Parsers for the content of cgroup files.
 
-Pure: bytes in, numbers out; ValueError for what the kernel never writes. Who read them names the file.
+Pure functions from bytes to numbers; they raise ValueError for content that the kernel never writes. The caller adds
+the name of the file.
 """
 
 from __future__ import annotations
@@ -8,25 +9,25 @@ from __future__ import annotations
 from agent.cgroups.base import Averages, Pressure, Quota
 
 UNLIMITED_V1 = 2**62
-"""Version 1 writes a limit of memory that is none as the largest number of whole pages, close to 2**63."""
+"""Version 1 writes an unlimited memory limit as the largest number of whole pages, close to 2**63."""
 
 
 def natural(content: bytes) -> int:
     """A whole number that is not negative."""
     text = content.strip()
-    if not text.isdigit():  # int would take signs, and underscores within
+    if not text.isdigit():  # int() would also accept signs and underscores
         raise ValueError(content)
     return int(text)
 
 
 def integer(content: bytes) -> int:
-    """A whole number, negative ones too."""
+    """A whole number, possibly negative."""
     text = content.strip()
     return -natural(text[1:]) if text[:1] == b"-" else natural(text)
 
 
 def positive(content: bytes) -> int:
-    """A whole number above 0: of a period, by which is divided."""
+    """A whole number above 0, such as a period, which is used as a divisor."""
     number = natural(content)
     if not number:
         raise ValueError(content)
@@ -34,12 +35,12 @@ def positive(content: bytes) -> int:
 
 
 def naturals(content: bytes) -> tuple[int, ...]:
-    """A number a line."""
+    """Whole numbers separated by whitespace, normally one per line."""
     return tuple(natural(line) for line in content.split())
 
 
 def limit(content: bytes) -> int | None:
-    """A number of bytes, or None where it is "max", or version 1's largest."""
+    """A number of bytes; None for "max" and for the "unlimited" value of version 1."""
     if content.strip() == b"max":
         return None
     number = natural(content)
@@ -47,7 +48,7 @@ def limit(content: bytes) -> int | None:
 
 
 def field(content: bytes, key: bytes) -> int | None:
-    """The number beside a key, of lines of keys and numbers; None where there is no such key."""
+    """The number that follows a key, in a file with one key and one number per line; None if the key is missing."""
     start = content.find(b"\n" + key + b" ") + 1
     if not start and not content.startswith(key + b" "):
         return None
@@ -60,7 +61,7 @@ def field(content: bytes, key: bytes) -> int | None:
 
 
 def required(content: bytes, key: bytes) -> int:
-    """The same where it must be there."""
+    """Like `field`, but raises ValueError if the key is missing."""
     found = field(content, key)
     if found is None:
         raise ValueError(content)
@@ -68,13 +69,13 @@ def required(content: bytes, key: bytes) -> int:
 
 
 def cpu_max(content: bytes) -> Quota:
-    """Version 2's cpu.max: "max 100000" or "20000 100000"."""
+    """The cpu.max file of version 2: "max 100000" or "20000 100000" (quota and period in microseconds)."""
     quota, period = content.split()
     return Quota(None if quota == b"max" else positive(quota), positive(period))
 
 
 def pressure(content: bytes) -> Pressure:
-    """A file of pressure: lines `some` and, but for the CPU of older kernels, `full`."""
+    """A pressure file: the lines `some` and `full`. Older kernels do not write `full` for the CPU."""
     lines = {}
     for line in content.splitlines():
         name, *pairs = line.split()
@@ -86,6 +87,6 @@ def pressure(content: bytes) -> Pressure:
 
 def _percent(text: bytes) -> float:
     number = float(text)
-    if not 0.0 <= number <= 100.0:  # nor what is no number at all
+    if not 0.0 <= number <= 100.0:  # also rejects NaN
         raise ValueError(text)
     return number

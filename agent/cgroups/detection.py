@@ -1,7 +1,8 @@
-"""What control groups a machine has, found by looking: version, driver of the kubelet, and where its groups begin.
+"""Detection of the machine's cgroup layout: version, the kubelet's cgroup driver, and the parent of the kubelet's
+groups.
 
-Told by what stands in the tree and not by what is mounted: in a container the host's tree is mounted anywhere, and the
-container's own says nothing of the host's.
+Detection inspects the directories of the given tree instead of the mount table: in a container the host's tree can be
+mounted at any path, and the container's own mounts do not describe the host.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ log = logging.getLogger(__name__)
 
 OF_VERSION_2 = "cgroup.controllers"
 NESTS = ("", "kubelet")
-"""A segment before the others that is looked for: kind starts its kubelets with --cgroup-root=/kubelet."""
+"""Parent groups of `kubepods` that detection tries: none, and that of kind, which starts its kubelets with
+--cgroup-root=/kubelet."""
 NO_KUBELET = (
-    "Is the host's cgroup file system mounted here, and does the kubelet have --cgroups-per-qos? "
-    "If it has a --cgroup-root, name that as cgroup_nest"
+    "Check that the host's cgroup file system is mounted here and that the kubelet runs with --cgroups-per-qos. "
+    "If the kubelet has a --cgroup-root, set cgroup_nest to it"
 )
 
 
 class NoCgroups(Exception):
-    """There is nothing here that could be read. `hint` says what may be wrong."""
+    """No usable control groups were found. `hint` names the likely reason."""
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
@@ -36,7 +38,7 @@ class NoCgroups(Exception):
 
 
 class Version(StrEnum):
-    """Of the interface. A hybrid is version 1 with an empty tree of version 2 beside it."""
+    """Version of the cgroup interface. HYBRID is version 1 with an additional, empty version 2 tree."""
 
     V1 = "v1"
     V2 = "v2"
@@ -45,8 +47,8 @@ class Version(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the groups of this machine are laid out. `driver` is None where there are none of a kubelet. `nest` is a
-    segment that comes before those of the kubelet, "" for none."""
+    """How the control groups of this machine are arranged. `driver` is None if no kubelet groups were found. `nest` is
+    the parent group of the kubelet's groups, "" for none."""
 
     root: str
     version: Version
@@ -54,15 +56,16 @@ class Layout:
     nest: str = ""
 
     def path_of(self, segments: tuple[str, ...]) -> str:
-        """Where the group with these segments (`paths.pod_segments`) is. Raises NoCgroups without a driver."""
+        """The path of the group with these segments (see `paths.pod_segments`). Raises NoCgroups if the driver is
+        unknown."""
         if self.driver is None:
-            raise NoCgroups(f"there are no groups of a kubelet in {self.root}", hint=NO_KUBELET)
+            raise NoCgroups(f"no kubelet groups found in {self.root}", hint=NO_KUBELET)
         return group_path((self.nest, *segments) if self.nest else segments, self.driver)
 
 
 def find_layout(root: str, *, driver: Driver | None = None, nest: str | None = None) -> Layout:
-    """What there is below `root`, usually /sys/fs/cgroup; `driver` and `nest` where they are known. Raises NoCgroups
-    where there are no control groups at all."""
+    """Detect the layout below `root`, usually /sys/fs/cgroup. Pass `driver` and `nest` if they are known. Raises
+    NoCgroups if `root` contains no control groups."""
     version = _version(root)
     tree = root if version is Version.V2 else _controller(root, "cpu") or root
     nests = NESTS if nest is None else (nest,)
@@ -71,21 +74,21 @@ def find_layout(root: str, *, driver: Driver | None = None, nest: str | None = N
     there = [layout for layout in candidates if pods[layout] is not None]
     if not there:
         return Layout(root, version, None)
-    # A machine whose driver was changed keeps the empty groups of the old one until it starts anew.
-    best = max(there, key=lambda layout: pods[layout] or 0)  # the first of equals
+    # After a change of the driver the empty groups of the old driver remain until the machine restarts.
+    best = max(there, key=lambda layout: pods[layout] or 0)  # of equal layouts, the first
     if len(there) > 1:
-        log.info("of %d layouts in %s that of %s is taken, with %s pods", len(there), root, best.driver, pods[best])
+        log.info("found %d layouts in %s; using that of %s, with %s pods", len(there), root, best.driver, pods[best])
     return best
 
 
 def top_of(layout: Layout) -> str:
-    """The directory of the group that all of the kubelet's are in, of those that have quotas. Raises NoCgroups."""
+    """The directory of the `kubepods` group; on version 1 that of the cpu controller. Raises NoCgroups."""
     tree = layout.root if layout.version is Version.V2 else f"{layout.root}/cpu"
     return tree + layout.path_of((ROOT_SEGMENT,))
 
 
 def open_tree(layout: Layout) -> Tree:
-    """The tree, to be closed in the end. Raises CgroupError where it cannot be read."""
+    """Open the tree; the caller closes it. Raises CgroupError if it cannot be read."""
     if layout.version is Version.V2:
         return TreeV2(layout.root)
     roots = {name: path for name in (*CONTROLLERS, UNIFIED) if (path := _controller(layout.root, name))}
@@ -96,20 +99,20 @@ def _version(root: str) -> Version:
     if os.path.exists(f"{root}/{OF_VERSION_2}"):
         return Version.V2
     if _controller(root, "cpu") is None:
-        hint = "Mount the host's /sys/fs/cgroup there, or say where it is (agent.cgroup)."
-        raise NoCgroups(f"there are no control groups in {root}: neither {OF_VERSION_2} nor cpu", hint=hint)
+        hint = "Mount the host's /sys/fs/cgroup there, or set agent.cgroup to its path."
+        raise NoCgroups(f"no control groups found in {root}: neither {OF_VERSION_2} nor cpu exists", hint=hint)
     return Version.HYBRID if os.path.exists(f"{root}/{UNIFIED}/{OF_VERSION_2}") else Version.V1
 
 
 def _controller(root: str, name: str) -> str | None:
-    """Where the tree of a controller is. Distributions mount cpu and cpuacct together, with a link for each name; a
-    link that leads out of `root` is none."""
+    """The directory of a controller's tree. Distributions mount cpu and cpuacct together, with a link for each name; a
+    link that leads out of `root` is ignored."""
     path, home = os.path.realpath(f"{root}/{name}"), os.path.realpath(root)
     return path if path.startswith(f"{home}/") and os.path.isdir(path) else None
 
 
 def _pods(top: str) -> int | None:
-    """How many pods have their groups below `top`, directly or one level down; None where there is no such group."""
+    """The number of pod groups directly below `top` or one level deeper; None if `top` does not exist."""
     if not os.path.isdir(top):
         return None
     classes = _directories(top)
@@ -121,5 +124,5 @@ def _directories(path: str) -> list[str]:
     try:
         with os.scandir(path) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-    except OSError:  # it went meanwhile
+    except OSError:  # it was removed meanwhile
         return []

@@ -1,7 +1,7 @@
-"""What can go wrong with a control group, in words that say what to do about it.
+"""Exceptions for cgroup operations.
 
-The kernel says it with an errno that means something else for each file; it is translated here, once, with the name of
-the file and, where it was a write, what was to be written.
+The meaning of an errno depends on the cgroup file. This module translates each errno once, into an exception that names
+the file, the value of a failed write, and the remedy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SHOWN_CHARACTERS = 60
 
 
 class CgroupError(Exception):
-    """A group did not do what was asked. `path` is the file or the directory, `hint` what can be done about it."""
+    """A cgroup operation failed. `path` is the file or the directory, `hint` is the remedy."""
 
     def __init__(self, message: str, *, path: str, hint: str = "") -> None:
         super().__init__(f"{path}: {message}")
@@ -22,66 +22,70 @@ class CgroupError(Exception):
 
 
 class CgroupGone(CgroupError):
-    """The group is not there (any more): its pod or container has ended."""
+    """The group does not exist, usually because its pod or container has ended."""
 
 
 class CgroupUnsupported(CgroupError):
-    """The group is there and has no such file: this kernel, this version of cgroups, or a controller not enabled."""
+    """The group exists but has no such file: the kernel or the cgroup version does not provide it, or the controller is
+    not enabled."""
 
 
 class CgroupRefused(CgroupError):
-    """The kernel does not take the value (EINVAL, ERANGE): out of range, or against the groups above or below."""
+    """The kernel rejected the value (EINVAL, ERANGE, ENOSPC): out of range, or in conflict with a parent or child
+    group."""
 
 
 class CgroupBusy(CgroupError):
-    """The kernel cannot do it now (EBUSY): what is used is more than the new limit, or processes are still there."""
+    """The kernel cannot apply the value now (EBUSY): current usage exceeds the new limit, or processes are still in the
+    group."""
 
 
 class CgroupDenied(CgroupError):
-    """We may not (EACCES, EPERM, EROFS)."""
+    """This process lacks the permission (EACCES, EPERM, EROFS), or the path is not allowed."""
 
 
 class CgroupGarbled(CgroupError):
-    """A file holds what it never should: nothing, half a line, something that is no number."""
+    """A file has invalid content: empty, truncated, or not a number."""
 
 
 class CgroupUnapplied(CgroupError):
-    """The kernel took a value without complaint, and has another one."""
+    """The kernel accepted a write, but reports a different value."""
 
 
 def of_read(error: OSError, *, path: str) -> CgroupError:
-    """What a failed reading means. That a file alone is missing and not the group is for who knows the group to say."""
+    """The exception for a failed read. A missing file in an existing group cannot be distinguished here; the caller,
+    which knows the group, checks for it."""
     if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOTDIR):
-        return CgroupGone("there is no such group any more", path=path)
+        return CgroupGone("the group no longer exists", path=path)
     if error.errno == errno.ELOOP:
-        return CgroupDenied("is a symbolic link, which is not followed", path=path)
+        return CgroupDenied("symbolic links are not followed", path=path)
     if error.errno == errno.EOPNOTSUPP:
         return CgroupUnsupported(
-            "this kernel does not keep it", path=path, hint="For pressure it must be booted with psi=1."
+            "this kernel does not provide it", path=path, hint="For pressure, boot the kernel with psi=1."
         )
-    needs = "The agent needs to be root, with the host's cgroup file system mounted."
+    needs = "Run the agent as root, with the host's cgroup file system mounted."
     return CgroupDenied(f"cannot be read: {_words(error)}", path=path, hint=needs)
 
 
 def of_write(error: OSError, *, path: str, value: str, hint: str = "") -> CgroupError:
-    """What a failed writing of `value` means; `hint` is what is known about this file's EINVAL."""
+    """The exception for a failed write of `value`; `hint` explains an EINVAL of this file."""
     what = f"{value!r} cannot be written"
     if error.errno in (errno.EINVAL, errno.ERANGE, errno.ENOSPC):
-        return CgroupRefused(f"{what}: the kernel refuses it", path=path, hint=hint)
+        return CgroupRefused(f"{what}: the kernel rejects the value", path=path, hint=hint)
     if error.errno == errno.EBUSY:
-        return CgroupBusy(f"{what}: it is busy", path=path, hint="More is used than that, and cannot be reclaimed.")
+        return CgroupBusy(f"{what}: busy", path=path, hint="Current usage exceeds the value and cannot be reclaimed.")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        needs = "Writing needs root, and the host's cgroup file system mounted read-write (a privileged container)."
+        needs = "Writing needs root and the host's cgroup file system mounted read-write (a privileged container)."
         return CgroupDenied(f"{what}: {_words(error)}", path=path, hint=needs)
     return CgroupError(f"{what}: {_words(error)}", path=path)
 
 
 def garbled(content: bytes, *, path: str, expected: str) -> CgroupGarbled:
-    """For a file whose content is not what it should be."""
+    """The exception for a file with invalid content."""
     if not content.strip():
-        return CgroupGarbled(f"is empty, not {expected}", path=path)
+        return CgroupGarbled(f"the file is empty, expected {expected}", path=path)
     shown = content[:SHOWN_CHARACTERS].decode("ascii", errors="backslashreplace")
-    return CgroupGarbled(f"holds {shown!r}, not {expected}", path=path)
+    return CgroupGarbled(f"contains {shown!r}, expected {expected}", path=path)
 
 
 def _words(error: OSError) -> str:

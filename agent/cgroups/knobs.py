@@ -1,6 +1,5 @@
-"""What the agent writes to control groups and gives back, as values that can be kept, compared and told: a quota
-(cpu.max), a weight (cpu.weight; cpu.shares of version 1), and where reclaiming begins (memory.high).
-"""
+"""The control-group limits that the agent sets and restores, as values that can be stored, compared and printed: CPU
+quota (cpu.max), CPU weight (cpu.weight; cpu.shares on version 1), and the soft memory limit (memory.high)."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ NOUNS: Mapping[Knob, str] = {CPU_MAX: "quota", CPU_WEIGHT: CPU_WEIGHT, MEMORY_HI
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A part of a CPU that is short, as this version counts."""
+    """A CPU weight in the unit of the cgroup version: cpu.weight or cpu.shares."""
 
     weight: int
 
 
 @dataclass(frozen=True, slots=True)
 class High:
-    """Bytes above which a group is slowed down and reclaimed from; None is no such limit."""
+    """Bytes above which a group is throttled and its memory reclaimed; None is unlimited."""
 
     limit: int | None
 
@@ -36,19 +35,19 @@ Value = Quota | Weight | High
 
 
 def knob_of(value: Value) -> Knob:
-    """Which one a value is of."""
+    """The name of the limit that a value belongs to."""
     return CPU_MAX if isinstance(value, Quota) else CPU_WEIGHT if isinstance(value, Weight) else MEMORY_HIGH
 
 
 def read(group: Group, knob: Knob) -> Value:
-    """What a group has. Raises CgroupError."""
+    """The current value of a group's limit. Raises CgroupError."""
     if knob == CPU_MAX:
         return group.quota()
     return Weight(group.weight()) if knob == CPU_WEIGHT else High(group.memory_high())
 
 
 def write(group: Group, value: Value) -> None:
-    """Give it to a group. Raises CgroupError."""
+    """Set a limit of a group. Raises CgroupError."""
     if isinstance(value, Quota):
         group.set_quota(value)
     elif isinstance(value, Weight):
@@ -58,7 +57,7 @@ def write(group: Group, value: Value) -> None:
 
 
 def at_least(value: Value, other: Value) -> bool:
-    """Whether it leaves a group no less than another of the same knob."""
+    """Whether `value` restricts a group no more than `other`. False for values of different limits."""
     if isinstance(value, Quota) and isinstance(other, Quota):
         if value.quota is None or other.quota is None:
             return value.quota is None
@@ -71,14 +70,14 @@ def at_least(value: Value, other: Value) -> bool:
 
 
 def as_text(value: Value) -> str:
-    """As version 2's file has it."""
+    """The value in the text format of the version 2 file."""
     if isinstance(value, Quota):
         return f"{_or_max(value.quota)} {value.period}"
     return str(value.weight) if isinstance(value, Weight) else _or_max(value.limit)
 
 
 def from_text(knob: Knob, text: str) -> Value:
-    """Back from that. Raises ValueError."""
+    """Parse the format of `as_text`. Raises ValueError."""
     if knob == CPU_MAX:
         quota, period = text.split()
         return Quota(None if quota == "max" else int(quota), int(period))
@@ -92,14 +91,14 @@ def _or_max(number: int | None) -> str:
 
 
 def as_json(value: Value) -> Mapping[str, Any]:
-    """As the audit shows it."""
+    """The value as it appears in the audit log."""
     if isinstance(value, Quota):
         return {"quota": value.quota, "period": value.period}
     return {CPU_WEIGHT: value.weight} if isinstance(value, Weight) else {MEMORY_HIGH: value.limit}
 
 
 def in_words(value: Value) -> str:
-    """For messages."""
+    """The value with its unit, for log and error messages."""
     if isinstance(value, Quota):
         return "unlimited" if value.quota is None else f"{value.quota} of {value.period} µs"
     if isinstance(value, Weight):

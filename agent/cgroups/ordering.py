@@ -1,10 +1,10 @@
-"""In which order the quotas of several groups are to be changed.
+"""The order in which to change the quotas of several groups.
 
-Version 1 never lets a group have more than the one above it: the kernel answers EINVAL to a child that is raised over
-its parent, and to a parent that is lowered below a child (crane.md §10.1). So what goes down goes from the leaves, and
-what goes up from the root. Version 2 takes any order, this one too.
+On version 1 a group's quota cannot exceed that of its parent: the kernel returns EINVAL for raising a child above its
+parent, and for lowering a parent below a child. Therefore quotas are lowered from the leaves to the root, and raised
+from the root to the leaves. Version 2 accepts any order.
 
-Pure.
+Pure functions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agent.cgroups.base import Quota
 
 @dataclass(frozen=True, slots=True)
 class QuotaChange:
-    """What the group at `path` has, and what it is to have."""
+    """The current and the new quota of the group at `path`."""
 
     path: str
     before: Quota
@@ -26,13 +26,13 @@ class QuotaChange:
 
     @property
     def raises(self) -> bool:
-        """Whether it may use more afterwards."""
+        """Whether the change allows the group more CPU."""
         return self.after.cores > self.before.cores
 
 
 def in_order(changes: Iterable[QuotaChange]) -> tuple[QuotaChange, ...]:
-    """The changes as they are to be made: first what is lowered, from the leaves to the root, then what is raised, from
-    the root to the leaves; groups side by side by name."""
+    """Sort the changes: first the reductions, from the leaves to the root, then the increases, from the root to the
+    leaves. Groups of equal depth are sorted by path."""
 
     def place(change: QuotaChange) -> tuple[bool, int, str]:
         depth = change.path.count("/")
@@ -42,5 +42,5 @@ def in_order(changes: Iterable[QuotaChange]) -> tuple[QuotaChange, ...]:
 
 
 def fits_below(quota: Quota, parent: Quota) -> bool:
-    """Whether version 1 lets a group have this below a parent that has that."""
+    """Whether version 1 accepts `quota` for a child of a group with the quota `parent`."""
     return math.isinf(parent.cores) or quota.cores <= parent.cores

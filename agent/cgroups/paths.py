@@ -1,14 +1,14 @@
-"""How the kubelet and the container runtimes name the groups of pods and containers.
+"""Names of the control groups that the kubelet and container runtimes create for pods and containers.
 
-A pod's name is made of segments: `kubepods`, its QoS class unless it is Guaranteed, and `pod` with its uid. The driver
-cgroupfs joins them with slashes. systemd has slices, whose name holds those of all slices above with a dash between, so
-dashes within a segment become underscores. Below the pod each container has a group of its own, named by its id, and
-for systemd by the runtime too.
+The name of a pod's group consists of segments: `kubepods`, the QoS class (omitted for Guaranteed), and `pod` followed
+by the UID. The cgroupfs driver joins the segments with slashes. The systemd driver creates slices: the name of a slice
+contains the names of all its parents, joined with dashes, so dashes within a segment are replaced by underscores. Each
+container has a group below its pod's group, named after its id and, with systemd, also after the runtime.
 
-A group is known for a pod's by what its name says and not by where it stands: kind and nested kubelets put all of it
-below another directory, and upstream, which looked at the last element alone, took systemd's pods for containers.
+A pod's group is recognized by its name at any depth, because kind and nested kubelets put the hierarchy below another
+directory. Crane compares only the last path element, and therefore takes systemd's pod slices for containers.
 
-Pure: names in, names out.
+Pure functions on names; no file access.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _POD_SLICE = re.compile(
     re.ASCII,
 )
 # containerd's CRI plug-in, cri-o, dockershim's and cri-dockerd's Docker, podman; the groups of their monitors
-# (crio-conmon-ID, libpod-conmon-ID) are no containers.
+# (crio-conmon-ID, libpod-conmon-ID) are not containers.
 _CONTAINER = re.compile(rf"(?:(?:cri-containerd|crio|docker|libpod)-)?+(?!conmon-)(?P<id>{_ID})(?:\.scope)?", re.ASCII)
 
 
 class Driver(StrEnum):
-    """Who lays the groups out, as the kubelet's `cgroupDriver` names it."""
+    """The cgroup driver, with the values of the kubelet's `cgroupDriver`."""
 
     CGROUPFS = "cgroupfs"
     SYSTEMD = "systemd"
@@ -52,7 +52,7 @@ class Driver(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:
-    """A group that is a pod's, or a container's of it: then `container` is its id, else ""."""
+    """The group of a pod, or of one of its containers: `container` is the container id, "" for the group of the pod."""
 
     uid: str
     qos: QosClass
@@ -60,22 +60,23 @@ class PodGroup:
 
 
 def is_uid(text: str) -> bool:
-    """Whether this can be the uid of a pod: no slash, no dot, nothing that leads elsewhere. Static pods have a hash."""
+    """Whether the text is a valid pod UID: no slashes or dots, so that it cannot lead to another path. Static pods have
+    a hash as UID."""
     return _VALID_UID.fullmatch(text) is not None
 
 
 def pod_segments(qos: str, uid: str) -> tuple[str, ...]:
-    """The name of a pod's group in segments, as upstream's GetCgroupName has it; () for a class that is none. Raises
-    ValueError for a uid that is none."""
+    """The segments of a pod's group name, as from the kubelet's GetCgroupName; () for an unknown QoS class. Raises
+    ValueError for an invalid UID."""
     if qos not in _CLASS_SEGMENTS:
         return ()
     if not is_uid(uid):
-        raise ValueError(f"{uid[:60]!r} is no uid of a pod")
+        raise ValueError(f"{uid[:60]!r} is not a valid pod UID")
     return (ROOT_SEGMENT, *_CLASS_SEGMENTS[qos], f"pod{uid}")
 
 
 def group_path(segments: tuple[str, ...], driver: Driver) -> str:
-    """Where the group of that name is in the tree of a controller: "/" for no segments."""
+    """The path of a group in a controller's tree; "/" for no segments."""
     if not segments:
         return "/"
     if driver is Driver.CGROUPFS:
@@ -84,28 +85,28 @@ def group_path(segments: tuple[str, ...], driver: Driver) -> str:
 
 
 def pod_path(driver: Driver, qos: str, uid: str) -> str:
-    """Where the group of a pod is; "/", which is nobody's, for a class that is none. Raises ValueError for a uid that
-    is none."""
+    """The path of a pod's group; "/", which belongs to no pod, for an unknown QoS class. Raises ValueError for an
+    invalid UID."""
     return group_path(pod_segments(qos, uid), driver)
 
 
 def expand_slice(name: str) -> str:
-    """The path of a systemd slice from its name: "a-b.slice" is /a.slice/a-b.slice, "-.slice" the root. Raises
-    ValueError for a name that is none."""
+    """The path of a systemd slice: "a-b.slice" is /a.slice/a-b.slice, "-.slice" is the root. Raises ValueError for an
+    invalid slice name."""
     stem, dot, suffix = name.rpartition(".")
     if not dot or suffix != "slice" or "/" in name:
-        raise ValueError(f"{name[:60]!r} is no name of a slice")
+        raise ValueError(f"{name[:60]!r} is not a slice name")
     if stem == "-":
         return "/"
     parts = stem.split("-")
     if not all(parts):
-        raise ValueError(f"{name[:60]!r} is no name of a slice: a part of it is empty")
+        raise ValueError(f"{name[:60]!r} is not a slice name: one of its parts is empty")
     return "".join(f"/{'-'.join(parts[: depth + 1])}.slice" for depth in range(len(parts)))
 
 
 def read_path(path: str) -> PodGroup | None:
-    """Whose group a path names: a pod's, a container's, or None for any other. Works with both drivers, and wherever
-    the kubelet's groups are."""
+    """The pod or container that a group path belongs to; None for other groups. Supports both drivers and any parent
+    directory."""
     elements = [element for element in path.split("/") if element]
     for depth, element in enumerate(elements):
         found = _pod_of(element, above=elements[depth - 1] if depth else "")
@@ -120,7 +121,7 @@ def read_path(path: str) -> PodGroup | None:
 
 
 def read_pod(name: str) -> str | None:
-    """The uid of the pod whose group has this name (the last element of its path), None for any other group."""
+    """The UID of the pod whose group has this name (the last path element); None for other groups."""
     if found := _POD_SLICE.fullmatch(name):
         return found["uid"].replace("_", "-")
     found = _POD.fullmatch(name)
@@ -128,7 +129,7 @@ def read_pod(name: str) -> str | None:
 
 
 def container_id(name: str) -> str | None:
-    """The id of the container whose group has this name, below its pod's; None for a group that is no container's."""
+    """The id of the container whose group has this name below its pod's group; None for other groups."""
     if name.endswith((".slice", ".mount", ".service")):
         return None
     found = _CONTAINER.fullmatch(name)

@@ -1,7 +1,8 @@
-"""Version 1: a tree of directories for each controller, which the group has under the same path in each.
+"""cgroup version 1: one directory tree for each controller, with the same relative group path in each tree.
 
-Facts that were measured (crane.md §10): an unlimited quota is -1; less than 1000 µs, and more than the parent has, is
-EINVAL; a limit below what is used is EBUSY; 0 into memory.force_empty drops the file cache under running processes.
+Measured behaviour of the kernel: an unlimited quota is -1; a quota below 1000 µs or above the parent's fails with
+EINVAL; a memory limit below the current usage fails with EBUSY; writing 0 to memory.force_empty drops the file cache
+even while processes are running.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from agent.cgroups.ordering import fits_below
 
 CONTROLLERS = ("cpu", "cpuacct", "memory")
 UNIFIED = "unified"
-"""Not a controller: version 2's tree, where it stands beside (hybrid)."""
+"""Key for the version 2 tree of a hybrid machine; not a controller."""
 SHARES = (2, 262144)
 
 
 class TreeV1(Tree):
-    """`roots` is where each controller's tree is: CONTROLLERS, and UNIFIED where there is one. Controllers that are
-    mounted together, as cpu and cpuacct mostly are, have one tree."""
+    """`roots` maps the controllers in CONTROLLERS, and UNIFIED on a hybrid machine, to the directories of their trees.
+    Controllers that are mounted together, usually cpu and cpuacct, share one tree."""
 
     def __init__(self, roots: Mapping[str, str]) -> None:
         trees = {path: Directory.at(path) for path in dict.fromkeys(roots.values())}
@@ -33,11 +34,11 @@ class TreeV1(Tree):
 
     def close(self) -> None:
         for root in self._roots.values():
-            root.close()  # the second time it does nothing
+            root.close()  # idempotent: controllers can share a root
 
 
 class GroupV1(Group):
-    """A group. Its directories are opened as they are needed."""
+    """A version 1 group. Its directories are opened on first use."""
 
     __slots__ = ("_above", "_open", "_roots", "_step", "path")
     least_weight = SHARES[0]
@@ -65,7 +66,7 @@ class GroupV1(Group):
     def _in(self, controller: str) -> Directory:
         root = self._roots.get(controller)
         if root is None:
-            raise CgroupUnsupported("this machine has it not", path=f"{controller}:{self.path}")
+            raise CgroupUnsupported("this machine does not have this controller", path=f"{controller}:{self.path}")
         found = self._open.get(root.path)
         if found is None:
             above = self._above
@@ -73,7 +74,7 @@ class GroupV1(Group):
             self._open[root.path] = found
         return found
 
-    # --- readings ----------------------------------------------------------------------------------------------------
+    # --- reads -------------------------------------------------------------------------------------------------------
 
     def cpu_usage_ns(self) -> int:
         return self._in("cpuacct").parse("cpuacct.usage", content.natural, expected="nanoseconds")
@@ -117,31 +118,32 @@ class GroupV1(Group):
     def processes(self) -> tuple[int, ...]:
         return self._in("cpu").parse("cgroup.procs", content.naturals, expected="process ids", whole=True)
 
-    # --- writings ----------------------------------------------------------------------------------------------------
+    # --- writes ------------------------------------------------------------------------------------------------------
 
     def set_quota(self, quota: Quota) -> None:
         cpu, wanted = self._in("cpu"), -1 if quota.quota is None else quota.quota
         if self._period() != quota.period:
-            cpu.write("cpu.cfs_period_us", str(quota.period), hint="A period has 1000 to 1000000 microseconds.")
+            cpu.write("cpu.cfs_period_us", str(quota.period), hint="A period must be 1000 to 1000000 µs.")
         try:
-            cpu.write("cpu.cfs_quota_us", str(wanted), hint="A quota has at least 1000 microseconds, or -1 for none.")
+            cpu.write("cpu.cfs_quota_us", str(wanted), hint="A quota must be at least 1000 µs, or -1 for unlimited.")
         except CgroupError as error:
             error.hint += self._limit_above(quota)
             raise
         read_back(quota, self.quota(), path=f"{cpu.path}/cpu.cfs_quota_us")
 
     def _limit_above(self, quota: Quota) -> str:
-        """What to say where the group above has less; nothing where it has not, or cannot be asked."""
+        """A hint if the parent group's quota is lower than `quota`; empty if it is not, or if the parent cannot be
+        read."""
         parent = self.path.rpartition("/")[0]
         with contextlib.suppress(CgroupError), GroupV1(self._roots, parent) as above:
             most = above.quota()
             if parent and not fits_below(quota, most):
-                return f" The group above has {most.quota} of {most.period}, and none below may have more."
+                return f" The parent group has {most.quota} of {most.period} µs, which a child cannot exceed."
         return ""
 
     def set_weight(self, weight: int) -> None:
         cpu = self._in("cpu")
-        cpu.write("cpu.shares", str(weight), hint=f"Shares are {SHARES[0]} to {SHARES[1]}.")
+        cpu.write("cpu.shares", str(weight), hint=f"Shares must be {SHARES[0]} to {SHARES[1]}.")
         read_back(weight, self.weight(), path=f"{cpu.path}/cpu.shares")
 
     def set_memory_high(self, limit: int | None) -> None:
@@ -153,7 +155,7 @@ class GroupV1(Group):
         return max(before - self.memory().usage, 0)
 
     def _of_version_2(self, file: str) -> CgroupUnsupported:
-        return CgroupUnsupported(f"{file} is of version 2, and these are of version 1", path=self.path)
+        return CgroupUnsupported(f"{file} needs cgroup version 2, and this is version 1", path=self.path)
 
 
 def _throttling(text: bytes) -> tuple[int, int, int]:

@@ -1,7 +1,8 @@
-"""Version 2: one tree for all controllers.
+"""cgroup version 2: one directory tree for all controllers.
 
-Facts that were measured (crane.md §10): cpu.stat tells usage_usec without the cpu controller too; a quota below 1000 µs
-and -1 are EINVAL, unlimited is "max"; a child may have more than its parent, and runs within the parent's all the same.
+Measured behaviour of the kernel: cpu.stat contains usage_usec even without the cpu controller; a quota below 1000 µs
+and -1 fail with EINVAL, "max" is unlimited; a child can have a higher quota than its parent, but its usage is still
+limited by the parent.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ PAGE = mmap.PAGESIZE
 
 
 def shares_of_weight(weight: int) -> int:
-    """The cpu.shares from which the kubelet makes this cpu.weight: weight = 1 + (shares - 2) * 9999 / 262142, rounded
-    down; of those that give the same weight the smallest. (Runtimes of 2025 and later bend that line.)"""
+    """Convert cpu.weight to cpu.shares by inverting the kubelet's formula weight = 1 + (shares - 2) * 9999 / 262142,
+    rounded down; of all shares with this weight, the smallest. (Container runtimes since 2025 use a different,
+    non-linear formula.)"""
     return 2 + -(-(weight - 1) * 262142 // 9999)
 
 
 class TreeV2(Tree):
-    """`root` is where it is mounted."""
+    """`root` is the mount point of the cgroup2 file system."""
 
     def __init__(self, root: str) -> None:
         self._root = Directory.at(root)
@@ -37,7 +39,7 @@ class TreeV2(Tree):
 
 
 class GroupV2(Group):
-    """A group. Its directory is opened when it is needed."""
+    """A version 2 group. Its directory is opened on first use."""
 
     __slots__ = ("_above", "_open", "_root", "_step", "path")
     least_weight = WEIGHTS[0]
@@ -67,7 +69,7 @@ class GroupV2(Group):
             self._open = self._root.walk(self.path) if above is None else above._here.child(self._step)
         return self._open
 
-    # --- readings ----------------------------------------------------------------------------------------------------
+    # --- reads -------------------------------------------------------------------------------------------------------
 
     def cpu_usage_ns(self) -> int:
         return self._here.parse("cpu.stat", _usage_ns, expected="statistics with usage_usec")
@@ -105,15 +107,15 @@ class GroupV2(Group):
     def processes(self) -> tuple[int, ...]:
         return self._here.parse("cgroup.procs", content.naturals, expected="process ids", whole=True)
 
-    # --- writings ----------------------------------------------------------------------------------------------------
+    # --- writes ------------------------------------------------------------------------------------------------------
 
     def set_quota(self, quota: Quota) -> None:
         value = f"{'max' if quota.quota is None else quota.quota} {quota.period}"
-        self._here.write("cpu.max", value, hint="A quota has at least 1000 microseconds, a period 1000 to 1000000.")
+        self._here.write("cpu.max", value, hint="A quota must be at least 1000 µs, a period 1000 to 1000000 µs.")
         read_back(quota, self.quota(), path=f"{self._here.path}/cpu.max")
 
     def set_weight(self, weight: int) -> None:
-        self._here.write("cpu.weight", str(weight), hint=f"A weight is {WEIGHTS[0]} to {WEIGHTS[1]}.")
+        self._here.write("cpu.weight", str(weight), hint=f"A weight must be {WEIGHTS[0]} to {WEIGHTS[1]}.")
         read_back(weight, self.weight(), path=f"{self._here.path}/cpu.weight")
 
     def set_memory_high(self, limit: int | None) -> None:
@@ -126,7 +128,7 @@ class GroupV2(Group):
         try:
             self._here.write("memory.reclaim", str(wanted))
         except CgroupError as error:
-            # EAGAIN: there was less to be had than that. What was had is measured below.
+            # EAGAIN: less than that could be reclaimed. The reclaimed amount is measured below.
             if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EAGAIN:
                 raise
         return max(before - self.memory().usage, 0)

@@ -13,9 +13,12 @@ from agent.model import CpuThrottle
 
 @dataclass(frozen=True, slots=True)
 class RuleMemory:
-    """The counts of one rule. `triggered`: it has been, and has not been restored in full since; `since` when that
-    began. `restored`: it has been told to restore since. `seen`: its metric was there once, so that its absence is a
-    loss and not a mistake or a start."""
+    """Counts and flags of one rule.
+
+    triggered  the rule was triggered at `since` (unix seconds) and has not been restored in full
+    restored   the rule has had the verdict RESTORED since it was last triggered
+    seen       the metric was available at least once; only then does onMissing: all treat its absence as above
+    """
 
     above: int = 0
     below: int = 0
@@ -27,15 +30,15 @@ class RuleMemory:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one cycle leaves to the next. `keeps_away` is what was last decided about new pods; None before the first
-    decision, when a taint of an earlier run may still be there."""
+    """State that one cycle passes to the next. `last_triggered` is in unix seconds. `keeps_away` is the last decision
+    about new pods; None before the first decision, when a taint from an earlier run may still exist."""
 
     rules: Mapping[str, RuleMemory] = field(default_factory=dict)
     last_triggered: float | None = None
     keeps_away: bool | None = None
 
     def later(self, seconds: float) -> Memory:
-        """The same for who counts time from elsewhere: every time in it is so much later (or earlier)."""
+        """Return a copy with all times shifted by `seconds` (negative: earlier), for a wall clock that jumped."""
         last = None if self.last_triggered is None else self.last_triggered + seconds
         rules = {
             key: each if each.since is None else replace(each, since=each.since + seconds)
@@ -46,7 +49,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A Kubernetes event about the node, as upstream words it."""
+    """A Kubernetes Event about the node, with the reasons and wording of Crane."""
 
     type: Literal["Normal", "Warning"]
     reason: Literal["AvoidanceTriggered", "RestoreTriggered"]
@@ -56,8 +59,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A pod that may be acted on, for these metrics; how, after merging all rules that want it. `weight_first`: its
-    weight is lowered before its quota."""
+    """Parameters for acting on one pod, merged over all rules that select it for `metrics`. `weight_first`: lower
+    cpu.weight before the CPU quota."""
 
     metrics: frozenset[str]
     throttle: CpuThrottle = field(default_factory=CpuThrottle)
@@ -67,11 +70,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What some rules want together. Watermarks and pods (namespace/name) of each action, `hold` and `loosen` being to
-    lower memory.high and to give it back; `ceilings` are watermarks
-    that restoring must not reach, of metrics whose rules leave room between the two; `missed` are metrics that are
-    missing and whose rules say onMissing: all; `since` says when the rules that evict for a metric were first
-    triggered."""
+    """Actions that a set of rules demands together: for each action the watermarks by metric, and the pods
+    (namespace/name).
+
+    hold, loosen  lower memory.high, and restore it
+    ceilings      by metric, the watermark that restoring must not reach
+    missed        missing metrics whose rules have onMissing: all
+    since         by metric, when the first evicting rule was triggered (unix seconds)
+    """
 
     down: Watermarks = field(default_factory=dict)
     up: Watermarks = field(default_factory=dict)
@@ -92,9 +98,9 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The whole of a cycle's judgement. `demand` is to be carried out; `preview` is what the rules in preview would
-    want on their own. `keep_away` is what to do about new pods, None for no change. `released` are pods that no rule
-    may throttle any more, and that are still owed their quota."""
+    """Result of one cycle's analysis. `demand` is to be carried out; `preview` is the demand of the rules in preview.
+    `keep_away` is the decision about new pods, None for no change, and `because` its reason. `released` are pods with a
+    lowered quota or weight that no rule covers any more."""
 
     time: float
     findings: tuple[RuleFinding, ...]
@@ -108,4 +114,4 @@ class Analysis:
     warnings: tuple[str, ...]
     memory: Memory
     unheld: tuple[str, ...] = ()
-    """The same of pods that no rule may hold back from memory any more."""
+    """Pods with a lowered memory.high that no rule covers any more."""

@@ -1,15 +1,15 @@
-"""From this cycle's samples and the counts so far to what the policies want.
+"""Evaluates the rules against one cycle's samples and returns the actions that they demand.
 
-For every rule: take the series of its metric that its selector picks; above means that any of them is over the
-watermark, below that all are at or under the restore watermark. Counted in a row, `avoidanceThreshold` samples above
-trigger it, and `restoreThreshold` samples below restore what it did; between the two watermarks nothing is counted. A
-metric that is missing leaves the counts alone.
+For each rule, the analyzer takes the series of the rule's metric that the selector matches. A sample counts as above if
+any series is over the watermark, and as below if all series are at or under the restore watermark.
+`avoidanceThreshold` consecutive samples above trigger the rule; `restoreThreshold` consecutive samples below restore
+it. A sample between the two watermarks interrupts both counts. A missing metric leaves the counts unchanged.
 
-Any triggered rule keeps new pods away. Once none is triggered, some rule is restored, and its action's cool-down since
-the last trigger is over, what was throttled is given back, step by step, until nothing is owed, and pods may come again
-unless another rule is still holding.
+Any triggered rule keeps new pods away from the node. When no rule is triggered, a rule is restored, and the cool-down
+of its action since the last trigger is over, throttled pods get their original values back step by step. New pods are
+allowed again unless another rule is still in the verdict HOLDING.
 
-The counts are a value, handed in and returned: preview, replay and a restart work on the same function.
+The counts are passed in and returned as a value, so that preview, replay and a restarted agent use the same function.
 
 Pure: no I/O, no clock.
 """
@@ -45,7 +45,7 @@ from agent.model import (
 
 @dataclass(frozen=True, slots=True)
 class _Owed:
-    """What was taken and not given back in full."""
+    """Original values that the agent lowered and has not restored in full."""
 
     originals: Originals
     knobs: Knobs
@@ -57,14 +57,14 @@ class _Owed:
         return owed_memory(pods, self.knobs)
 
     def by(self, takes: _Takes, pods: Sequence[PodState]) -> bool:
-        """To these pods, of what a rule takes."""
+        """Whether any of these pods still has a lowered value of the kinds in `takes`."""
         return (takes.cpu and self.cpu(pods)) or (takes.memory and self.memory(pods))
 
 
 @dataclass(frozen=True, slots=True)
 class _Takes:
-    """What a rule takes from its pods, and gives back: what its action names and its metric can be helped by. (A rule
-    on memory may have an action that throttles, and one on CPU an action with memory.high.)"""
+    """Kinds of values that a rule lowers and restores: named by its action and with an effect on its metric. (A rule
+    on memory may name an action that throttles CPU, and a rule on CPU an action with memory.high.)"""
 
     cpu: bool
     memory: bool
@@ -84,7 +84,7 @@ class _Takes:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """One rule's verdict, with what it was made of."""
+    """One rule's finding with its counts, pods and action."""
 
     rule: Rule
     finding: RuleFinding
@@ -113,8 +113,9 @@ def analyze(
     knobs: Knobs | None = None,
     metrics: Mapping[str, Metric] | None = None,
 ) -> Analysis:
-    """One cycle. `originals` are the quotas that were lowered and not yet given back in full, `knobs` what the groups
-    of pods have besides them; `metrics` say which rules can take what their actions name, None that all can."""
+    """Analyze one cycle. `originals` are the original quotas of containers whose quota is lowered, `knobs` the
+    cpu.weight and memory.high of pods. `metrics` limits each rule to the actions that affect its metric; None means no
+    such limit."""
     options = options or Options()
     owes = _Owed(originals or {}, knobs or {})
     pods_of = {
@@ -168,7 +169,7 @@ def _judge(
         after, verdict = _counted(rule, seen, _side(rule, worst.value), state.time, owes, options)
         return _Judged(rule, _finding(rule, verdict, after, worst), before, after, pods, action, takes)
     why = state.missing.get(rule.metric) or (
-        "none of its series matches the selector" if rule.metric in state.metrics else "nobody collects it"
+        "no series matches the selector" if rule.metric in state.metrics else "no source collects it"
     )
     if rule.on_missing == "all" and before.seen:
         after, verdict = _counted(rule, before, "above", state.time, owes, options)
@@ -180,7 +181,7 @@ _Side = Literal["above", "between", "below"]
 
 
 def _restore_watermark(rule: Rule) -> float:
-    """Never above the watermark: such a rule would trigger and restore at once."""
+    """The restore watermark, capped at the watermark: above it, a rule would be triggered and restored at once."""
     return rule.watermark if rule.restore_watermark is None else min(rule.restore_watermark, rule.watermark)
 
 
@@ -193,7 +194,7 @@ def _side(rule: Rule, sample: float) -> _Side:
 def _counted(
     rule: Rule, memory: RuleMemory, side: _Side, now: float, owes: bool, options: Options
 ) -> tuple[RuleMemory, Verdict]:
-    """The counts after one more sample, and what they say. At least one sample is needed of either kind."""
+    """Return the counts after one more sample, and the verdict. Thresholds below 1 count as 1."""
     needed, calm = max(1, rule.avoidance_threshold), max(1, rule.restore_threshold)
     if options.counting is Counting.CUMULATIVE:
         return _counted_cumulatively(memory, side, needed, calm)
@@ -208,13 +209,13 @@ def _counted(
         return counted, Verdict.RESTORED if counted.below >= calm else Verdict.QUIET
     if not memory.triggered and not owes:
         return counted, Verdict.QUIET
-    # A clock that was set back must not hold a rule for ever.
+    # A wall clock that was set back must not keep a rule triggered indefinitely.
     dwelt = memory.since is None or memory.since > now or now - memory.since >= rule.min_dwell_seconds
     return counted, Verdict.RESTORED if counted.below >= calm and dwelt else Verdict.HOLDING
 
 
 def _counted_cumulatively(memory: RuleMemory, side: _Side, needed: int, calm: int) -> tuple[RuleMemory, Verdict]:
-    """As today's upstream counts: `above` survives a dip until a restore."""
+    """Count as current Crane does: `above` survives samples below until a restore."""
     if side == "above":
         above = min(memory.above + 1, needed)
         verdict = Verdict.TRIGGERED if above >= needed else Verdict.COUNTING
@@ -246,16 +247,16 @@ def _finding(rule: Rule, verdict: Verdict, memory: RuleMemory, worst: Series | N
 
 
 def _said(finding: RuleFinding, why: str) -> str:
-    """The finding in a sentence."""
+    """One-sentence description of the finding."""
     counts = {
         Verdict.QUIET: "nothing to do",
-        Verdict.COUNTING: f"{finding.above} of {finding.avoidance_threshold} samples above that trigger it",
+        Verdict.COUNTING: f"{finding.above} of {finding.avoidance_threshold} samples above to trigger",
         Verdict.TRIGGERED: f"triggered, action {finding.action}",
-        Verdict.HOLDING: f"was triggered; {finding.below} of {finding.restore_threshold} samples below that restore it",
+        Verdict.HOLDING: f"was triggered; {finding.below} of {finding.restore_threshold} samples below to restore",
         Verdict.RESTORED: f"restored, action {finding.action}",
-        Verdict.MISSING: "nothing is counted and nothing done",
+        Verdict.MISSING: "counts unchanged, no action taken",
     }[finding.verdict]
-    preview = " (preview: nobody acts on it)" if finding.preview else ""
+    preview = " (preview: no action is taken)" if finding.preview else ""
     if finding.sample is None:
         counted = f"counts as above (onMissing: all); {counts}" if finding.blind else counts
         return f"{finding.rule}: {finding.metric} is missing ({why}): {counted}{preview}"
@@ -280,8 +281,8 @@ class _Scheduling:
 
 
 def _scheduling(enforced: Sequence[_Judged], memory: Memory, now: float, options: Options) -> _Scheduling:
-    """Whether new pods are kept away, and whether what was throttled may come back."""
-    # Set back, the clock would make the cool-down last for as long as it was set back.
+    """Decide whether to keep new pods away, and whether throttled pods may be restored."""
+    # If the wall clock was set back, the cool-down must not become longer by that amount.
     last = None if memory.last_triggered is None else min(memory.last_triggered, now)
     if Quirk.SCHEDULING in options.quirks:
         return _upstream_scheduling(enforced, last, now)
@@ -291,8 +292,8 @@ def _scheduling(enforced: Sequence[_Judged], memory: Memory, now: float, options
         return _Scheduling(True, f"triggered: {names}", False, now)
     for each in enforced:
         if each.restored and each.action is not None and (last is None or now > last + each.action.cool_down_seconds):
-            because = f"{each.rule.key} is restored, and its cool-down is over"
-            # What one rule gives back of what it took is its own; new pods concern them all.
+            because = f"{each.rule.key} is restored and its cool-down is over"
+            # A rule restores its own pods independently; new pods are allowed only if no other rule holds.
             return _Scheduling(None if _holding(enforced, options) else False, because, True, last)
     asks = any(each.after.triggered and each.action is not None for each in enforced)
     nobody_asks = not asks and options.counting is Counting.LATCHED
@@ -301,26 +302,26 @@ def _scheduling(enforced: Sequence[_Judged], memory: Memory, now: float, options
     )
     decided = memory.keeps_away is False and options.counting is Counting.LATCHED
     if not decided and (not enforced or (nobody_asks and not unsure)):
-        return _Scheduling(False, "no rule asks for it", False, last)
+        return _Scheduling(False, "no rule requires it", False, last)
     return _Scheduling(None, "", False, last)
 
 
 def _holding(enforced: Sequence[_Judged], options: Options) -> bool:
-    """Whether a rule that was triggered is not far enough below yet."""
+    """Whether any triggered rule still has the verdict HOLDING."""
     held = any(each.after.triggered and each.finding.verdict is Verdict.HOLDING for each in enforced)
     return held and options.counting is Counting.LATCHED
 
 
 def _upstream_scheduling(enforced: Sequence[_Judged], last: float | None, now: float) -> _Scheduling:
     if not enforced:
-        return _Scheduling(False, "no rule asks for it", True, last)
+        return _Scheduling(False, "no rule requires it", True, last)
     for each in enforced:
         if each.triggered:
             return _Scheduling(True, f"triggered: {each.rule.key}", True, now)
         if each.restored and each.action is not None:
             if last is not None and now <= last + each.action.cool_down_seconds:
                 return _Scheduling(True, f"{each.rule.key} is restored within its cool-down", True, now)
-            return _Scheduling(False, f"{each.rule.key} is restored, and its cool-down is over", True, last)
+            return _Scheduling(False, f"{each.rule.key} is restored and its cool-down is over", True, last)
     return _Scheduling(None, "", True, last)
 
 
@@ -335,7 +336,7 @@ def _demand(judged: Sequence[_Judged], may_restore: bool, options: Options) -> D
     hold = [each for each in holding if each.triggered]
     loosen = [each for each in holding if each.restored and may_restore]
     up_metrics = {each.rule.metric for each, _ in up}
-    # Room that one rule gives back must not be what triggers another, so all that throttle for the metric have a say.
+    # Restoring for one rule must not trigger another one, so all rules that throttle for the metric limit it.
     having_a_say = up if options.counting is not Counting.LATCHED else throttling
     bounds = [each.rule for each, _ in having_a_say if each.rule.metric in up_metrics]
     return Demand(
@@ -375,7 +376,7 @@ def _restore_ratio(action: AvoidanceAction) -> CpuThrottle:
 
 
 def _ceilings(rules: Iterable[Rule]) -> dict[str, float]:
-    """The watermarks that throttle, of each metric the smallest."""
+    """The smallest throttling watermark of each metric."""
     found: dict[str, float] = {}
     for rule in rules:
         found[rule.metric] = min(rule.watermark, found.get(rule.metric, rule.watermark))
@@ -391,7 +392,7 @@ def _since(evicting: Iterable[_Judged]) -> dict[str, float]:
 
 
 def _merged(wanted: Iterable[tuple[_Judged, Wanted]]) -> dict[str, Wanted]:
-    """By pod, in order of names."""
+    """Merge by pod (namespace/name), sorted by name."""
     found: dict[str, Wanted] = {}
     for judged, each in wanted:
         for pod in judged.pods:
@@ -400,8 +401,8 @@ def _merged(wanted: Iterable[tuple[_Judged, Wanted]]) -> dict[str, Wanted]:
 
 
 def merge(first: Wanted, second: Wanted) -> Wanted:
-    """Two rules want the same pod: the larger ratios, the shorter grace of those that name one, and its weight first
-    only if both say so."""
+    """Merge the demands of two rules on the same pod: the larger ratios, the shorter of the given grace periods, and
+    cpu.weight first only if both rules ask for it."""
     graces = [grace for grace in (first.grace_seconds, second.grace_seconds) if grace is not None]
     return Wanted(
         first.metrics | second.metrics,
@@ -415,9 +416,9 @@ def merge(first: Wanted, second: Wanted) -> Wanted:
 
 
 def _released(pods: Iterable[PodState], enforced: Iterable[_Judged], owed: _Owed) -> tuple[str, ...]:
-    """Pods with a lowered quota that no rule is answerable for: its policy went, or changed, or is a preview now."""
+    """Pods with a lowered quota or weight that no rule covers: the policy was removed or changed, or is in preview."""
     rules = list(enforced)
-    # A metric that cannot be throttled joins in where another one is throttled for: then all pods of both are.
+    # If one triggered rule throttles, a triggered rule with a metric that cannot be throttled covers its pods too.
     joined = any(each.takes.cpu and each.triggered for each in rules)
     covered = {
         pod.key
@@ -429,7 +430,7 @@ def _released(pods: Iterable[PodState], enforced: Iterable[_Judged], owed: _Owed
 
 
 def _unheld(pods: Iterable[PodState], enforced: Iterable[_Judged], owed: _Owed) -> tuple[str, ...]:
-    """The same of a lowered memory.high."""
+    """Pods with a lowered memory.high that no rule covers."""
     covered = {pod.key for each in enforced if each.takes.memory for pod in each.pods}
     return tuple(sorted(pod.key for pod in pods if pod.key not in covered and owed.memory((pod,))))
 
@@ -437,7 +438,8 @@ def _unheld(pods: Iterable[PodState], enforced: Iterable[_Judged], owed: _Owed) 
 def _remembered(
     judged: Sequence[_Judged], scheduling: _Scheduling, memory: Memory, owed: _Owed, options: Options
 ) -> Memory:
-    """A rule is done with once it may restore and nothing is owed to its pods any more."""
+    """The state for the next cycle. A triggered rule is reset once it may restore and its pods have their original
+    values again."""
     rules: dict[str, RuleMemory] = {}
     for each in judged:
         after = replace(each.after, restored=not each.triggered and (each.restored or each.before.restored))
@@ -451,7 +453,8 @@ def _remembered(
 
 
 def _events(judged: Iterable[_Judged], options: Options) -> tuple[Event, ...]:
-    """Of what changed; today's upstream tells of a triggered rule in every cycle."""
+    """Events of rules whose verdict changed; with cumulative counting, as in current Crane, a triggered rule has an
+    Event in every cycle."""
     events: list[Event] = []
     every_cycle = options.counting is Counting.CUMULATIVE
     for each in judged:
@@ -470,5 +473,5 @@ def _warnings(policies: Policies) -> tuple[str, ...]:
     undefined = sorted({rule.action for rule in policies.rules if rule.action not in policies.actions})
     return (
         *(f"PodQOS {name} matches every pod of the node: its scopes are an empty list" for name in everything),
-        *(f"there is no AvoidanceAction {name}, which a rule names: nothing is done for it" for name in undefined),
+        *(f"AvoidanceAction {name}, named by a rule, does not exist: no action is taken for it" for name in undefined),
     )

@@ -1,7 +1,7 @@
-"""How many evictions a node may do within a time, and which one would be too many.
+"""Limits on the number of evictions of a node within a time window.
 
-Asked twice: by the planner, so that a plan (and a preview) has no eviction that will not be done and finds others in
-its place, and by the executor just before it acts.
+Both the planner and the executor check them: the planner, so that a plan or preview contains no eviction that would be
+refused and selects other pods instead; the executor, immediately before it evicts.
 
 Pure: no I/O, no clock.
 """
@@ -15,7 +15,7 @@ from agent.model import EvictStep
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """One that was done, or may have been; or one that is planned."""
+    """An eviction that was done, may have been done, or is planned. `time` is in unix seconds, `owner` KIND/NAME."""
 
     time: float
     namespace: str
@@ -24,8 +24,8 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How many evictions this node may do within `window` seconds: in all, of one namespace's pods, and of pods that
-    one controller owns (a ReplicaSet that loses two replicas at once may lose its service)."""
+    """Maximum number of evictions of this node within `window` seconds: in total, of pods of one namespace, and of pods
+    of one controller (a service may fail if its ReplicaSet loses two replicas at once)."""
 
     window: float = 600.0
     node: int = 6
@@ -33,18 +33,18 @@ class Limits:
     owner: int = 1
 
     def refusal(self, past: tuple[Eviction, ...], step: EvictStep) -> str:
-        """Why this pod may not be evicted now, after those of the last `window` seconds; "" if it may."""
+        """Why a limit forbids this eviction, given the evictions of the last `window` seconds; "" if allowed."""
         namespace = step.pod.partition("/")[0]
         of_namespace = [each for each in past if each.namespace == namespace]
         of_owner = [each for each in of_namespace if step.owner and each.owner == step.owner]
         counts = [
             (len(past), self.node, "this node"),
-            (len(of_namespace), self.namespace, f"the namespace {namespace}"),
-            (len(of_owner), self.owner, f"{step.owner} in {namespace}"),
+            (len(of_namespace), self.namespace, f"namespace {namespace}"),
+            (len(of_owner), self.owner, f"{step.owner} in namespace {namespace}"),
         ]
         return next(
             (
-                f"{whose} may have {most} evictions in {self.window:.0f} s, and has them"
+                f"eviction limit of {whose} reached ({most} in {self.window:.0f} s)"
                 for count, most, whose in counts
                 if count >= most
             ),
@@ -54,12 +54,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits, and the evictions of the last `window` seconds."""
+    """The eviction limits with the evictions of the last `window` seconds."""
 
     limits: Limits
     past: tuple[Eviction, ...] = ()
 
     def refusal(self, planned: tuple[EvictStep, ...], step: EvictStep) -> str:
-        """Why this one would be too many after those `planned`; "" if it would not."""
+        """Why a limit forbids this eviction after the `planned` ones; "" if allowed."""
         more = tuple(Eviction(0.0, each.pod.partition("/")[0], each.owner) for each in planned)
         return self.limits.refusal(self.past + more, step)

@@ -1,4 +1,4 @@
-"""A plan in words that a person can follow.
+"""Text descriptions of a plan for operators, as GET /explain and the preview show them.
 
 Pure: no I/O, no clock.
 """
@@ -24,7 +24,7 @@ from agent.model import (
 VERBS: Mapping[StageKind, str] = {
     "throttle": "throttles",
     "reclaim": "reclaims page cache of",
-    "hold": "holds back",
+    "hold": "lowers memory.high of",
     "evict": "evicts",
     "restore": "restores",
 }
@@ -33,12 +33,12 @@ _MEBIBYTE = 1 << 20
 
 
 def number(value: float) -> str:
-    """A value of a metric, whose unit nobody knows here, so that large ones can be read."""
+    """Format a metric's value without unit, with thousands separators from 10,000."""
     return f"{value:,.0f}" if abs(value) >= 10_000.0 else f"{value:g}"
 
 
 def amount(resource: str, value: float) -> str:
-    """A quantity of a resource with its unit."""
+    """Format a quantity of a resource (millicores, bytes) with its unit."""
     if resource == CPU:
         return f"{value:.0f} millicores"
     if resource == EXTENDED_CPU:
@@ -49,38 +49,38 @@ def amount(resource: str, value: float) -> str:
 
 
 def effect(kind: StageKind, released: Released) -> str:
-    """What acting on a pod does to the node."""
+    """Describe the change in the node's usage after acting on a pod; `released` in millicores and bytes."""
     amounts = [amount(resource, value) for resource, value in released.items() if value > 0.0]
-    verb = "lets come back" if kind == "restore" else "releases"
-    return f"{verb} {', '.join(amounts)}" if amounts else f"{verb} nothing that can be computed"
+    verb = "gives back" if kind == "restore" else "releases"
+    return f"{verb} {', '.join(amounts)}" if amounts else f"{verb} no computable amount"
 
 
 def measured(metric: str, used: float | None, watermark: float) -> str:
-    """What a metric is, and what it should not be above."""
+    """Describe a metric's value and its watermark."""
     is_now = "missing" if used is None else number(used)
     return f"{metric} is {is_now}, watermark {number(watermark)}"
 
 
 def precise(stage: Stage, resource: str) -> str:
-    """How a stage came to its pods."""
+    """Describe how a stage with a computed gap chose its pods."""
     gap, after = stage.gap or 0.0, stage.gap_after or 0.0
     used = measured(stage.metric, stage.used, stage.watermark)
-    flying = f", {amount(resource, stage.in_flight)} of it in flight" if stage.in_flight > 0.0 else ""
+    flying = f", {amount(resource, stage.in_flight)} in flight" if stage.in_flight > 0.0 else ""
     if gap <= 0.0:
         return f"{used}{flying}: nothing to {stage.kind}"
     chosen = [candidate.pod for candidate in stage.candidates if candidate.chosen]
-    what = "may come back" if stage.kind == "restore" else "must be released"
-    left = "which closes it" if after <= 0.0 else f"which leaves {amount(resource, after)}"
-    done = f"{VERBS[stage.kind]} {', '.join(chosen)}, {left}" if chosen else "no pod for it"
+    what = "may be given back" if stage.kind == "restore" else "must be released"
+    left = "which closes the gap" if after <= 0.0 else f"which leaves a gap of {amount(resource, after)}"
+    done = f"{VERBS[stage.kind]} {', '.join(chosen)}, {left}" if chosen else "no pod can be chosen"
     return f"{used}{flying}: {amount(resource, gap)} {what}; {done} ({len(chosen)} of {len(stage.candidates)} pods)"
 
 
 def step(each: Step) -> str:
-    """One step, as it would be carried out."""
+    """Describe one step as text for operators."""
     if isinstance(each, SchedulingStep):
-        return f"{'keep new pods away' if each.disable else 'let new pods come'} ({each.reason})"
+        return f"{'keep new pods away' if each.disable else 'allow new pods'} ({each.reason})"
     if isinstance(each, EvictStep):
-        return f"evict {each.pod}, {each.grace_seconds:g} s of grace: {effect('evict', each.released)}"
+        return f"evict {each.pod}, grace period {each.grace_seconds:g} s: {effect('evict', each.released)}"
     if isinstance(each, ReclaimStep):
         return f"reclaim up to {amount(MEMORY, each.bytes)} of page cache from {each.pod}"
     kind: StageKind = each.kind
@@ -100,7 +100,7 @@ def _quota(quota: int | None, each: QuotaStep) -> str:
 
 
 def sentences(made: Plan) -> tuple[str, ...]:
-    """The rules, what each stage made of them, and the steps."""
+    """Describe a plan in order: warnings, rules, stages, steps, and the same for rules in preview."""
     return (
         *made.warnings,
         *(rule.text for rule in made.rules),

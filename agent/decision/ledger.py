@@ -1,14 +1,16 @@
-"""What was done a moment ago and does not show yet: it counts as released until it is seen, or its time is up.
+"""Ledger of steps in flight: steps whose effect is not visible in the usage yet. Their release counts until it is
+visible or a deadline passes.
 
-A pod that was asked to go burns CPU and holds memory until it has gone; a lowered quota shows in the usage a cycle
-later. Without this, every cycle in between would take new victims. An entry is kept until its effect is seen:
+An evicted pod uses CPU and memory until it has ended, and a lowered quota shows in the usage one cycle later. Without
+the ledger, every cycle in between would select more pods. An entry counts as follows:
 
-    evicted     its whole usage will be released, until the pod is gone, or grace + slack are over
-    throttled   what it still uses above the new quota will be, until it does not, or the effect's time is over;
-                of a lowered weight, and of memory.high, what it still uses above what is hoped for
-    restored    what it does not use yet of what came back will come, until it does, or the effect's time is over
+    evicted     the pod's whole usage, until the pod is gone, or its grace period and the slack are over
+    throttled   the usage above the new quota, until there is none, or `effect_seconds` are over; for cpu.weight and
+                memory.high, the usage above the expected usage
+    restored    the part of the restored amount that is not used yet, until it is used, or `effect_seconds` are over
 
-Pods that somebody else ends count like evicted ones. A clock that is set back shortens nothing and prolongs nothing.
+Pods that another client deletes count like evicted ones. Setting the wall clock back neither shortens nor extends a
+deadline.
 
 Pure: no I/O, no clock.
 """
@@ -38,9 +40,9 @@ from agent.model import (
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """One step whose effect is awaited. `target` is the new quota in cores, of throttled and restored; None is
-    unlimited. With a `knob` it is about the pod's own group, and `target` what that is hoped to use, in cores or
-    bytes."""
+    """One step whose effect is pending. `since`, `deadline` and `shows` (when the metric can show the effect) are in
+    unix seconds. `target` is the new quota in cores of a throttled or restored container, None for unlimited. With a
+    `knob`, the step concerns the pod's own group, and `target` is the expected usage in cores or bytes."""
 
     kind: Literal["evict", "throttle", "hold", "restore"]
     pod: str
@@ -55,24 +57,24 @@ class InFlight:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """A later entry of the same key takes its place."""
+        """A later entry with the same key replaces this one."""
         return self.uid, self.container_id, self.knob
 
     @property
     def resource(self) -> str:
-        """What its target is of."""
+        """Resource of the target (`MEMORY` or `CPU`)."""
         return MEMORY if self.knob == MEMORY_HIGH else CPU
 
 
 Ledger = tuple[InFlight, ...]
 
 MOMENT = 1.0
-"""Seconds within which two times are those of one cycle."""
+"""Seconds: times that differ by at most this much belong to the same cycle."""
 
 
 def booked(ledger: Ledger, steps: Iterable[Step], now: float, options: Options) -> Ledger:
-    """With the steps that were carried out now. A later one takes the place of an earlier one on the same container or
-    pod; what failed is not booked."""
+    """Return the ledger with the steps carried out at `now` (unix seconds). A later step replaces an earlier one on the
+    same container or pod. The caller passes no failed steps."""
     entries = {each.key: each for each in ledger}
     for step in steps:
         if isinstance(step, EvictStep):
@@ -96,8 +98,8 @@ def _in_flight(step: QuotaStep | KnobStep, now: float, options: Options) -> InFl
 
 
 def settled(ledger: Ledger, state: State, options: Options) -> Ledger:
-    """What is still awaited in this state. A pod that does not end in its time is remembered for as long as it is
-    there, so that it is not waited for twice."""
+    """Return the entries whose effect is still pending in this state, including pods that are terminating. The entry of
+    a pod that outlives its deadline stays until the pod is gone, so that it does not get a second deadline."""
     pods = {pod.uid: pod for pod in state.pods}
     kept = [
         current
@@ -121,7 +123,7 @@ def settled(ledger: Ledger, state: State, options: Options) -> Ledger:
 
 
 def later(ledger: Ledger, seconds: float) -> Ledger:
-    """The same for who counts time from elsewhere: every time in it is so much later (or earlier)."""
+    """Return a copy with all times shifted by `seconds` (negative: earlier), for a wall clock that jumped."""
     return tuple(
         replace(each, since=each.since + seconds, deadline=each.deadline + seconds, shows=each.shows + seconds)
         for each in ledger
@@ -129,7 +131,7 @@ def later(ledger: Ledger, seconds: float) -> Ledger:
 
 
 def falling(ledger: Ledger, state: State) -> dict[str, float]:
-    """What will be released without further doing, by resource, in millicores and bytes."""
+    """Pending release of earlier steps by resource, in millicores and bytes."""
     pods = {pod.uid: pod for pod in state.pods}
     leaving = going(ledger, state.time)
     total: dict[str, float] = {}
@@ -138,7 +140,7 @@ def falling(ledger: Ledger, state: State) -> dict[str, float]:
             continue
         if entry.kind == "evict":
             still = {**entry.released, **usage_released(pods[entry.uid])}
-        elif entry.kind in ("throttle", "hold") and entry.uid not in leaving:  # who goes releases it all
+        elif entry.kind in ("throttle", "hold") and entry.uid not in leaving:  # the eviction counts in full
             still = _share(entry, _still_above(entry, pods[entry.uid]))
         else:
             continue
@@ -148,7 +150,7 @@ def falling(ledger: Ledger, state: State) -> dict[str, float]:
 
 
 def rising(ledger: Ledger, state: State) -> dict[str, float]:
-    """What will come back without further doing, by resource, in millicores."""
+    """Pending usage increase from earlier restores by resource, in millicores."""
     pods = {pod.uid: pod for pod in state.pods}
     total: dict[str, float] = {}
     for entry in _running(ledger, state.time):
@@ -160,12 +162,12 @@ def rising(ledger: Ledger, state: State) -> dict[str, float]:
 
 
 def going(ledger: Ledger, now: float) -> frozenset[str]:
-    """Uids of pods that were asked to go and have time left for it."""
+    """Uids of evicted pods whose deadline has not passed; `now` in unix seconds."""
     return frozenset(entry.uid for entry in _running(ledger, now) if entry.kind == "evict")
 
 
 def lowered(ledger: Ledger, now: float) -> Mapping[str, float]:
-    """By container id: the quota in cores that was set a moment ago, and that will hold whatever the usage says."""
+    """Recently lowered quotas in cores, by container id. They take effect even if the usage does not show it yet."""
     return {
         entry.container_id: entry.target
         for entry in _running(ledger, now)
@@ -174,13 +176,13 @@ def lowered(ledger: Ledger, now: float) -> Mapping[str, float]:
 
 
 def turned(ledger: Ledger, now: float, kind: str, knob: str) -> frozenset[str]:
-    """Uids of pods whose knob was turned that way a moment ago, and may not show it yet."""
+    """Uids of pods whose `knob` was recently changed by a step of this `kind`, and whose effect may be pending."""
     return frozenset(entry.uid for entry in _running(ledger, now) if (entry.kind, entry.knob) == (kind, knob))
 
 
 def set_since(ledger: Ledger, read: float) -> frozenset[str]:
-    """Ids of containers whose quota, and uids of pods of which a knob, was set after, or in the moment in which, a
-    state was read: what that says of it is past already (a second plan of the same cycle)."""
+    """Ids of containers and uids of pods whose quota or knob was set at or after `read` (unix seconds), the time when a
+    state was read. The state is outdated for them (in a second plan of the same cycle)."""
     return frozenset(
         entry.container_id or entry.uid
         for entry in ledger
@@ -189,7 +191,7 @@ def set_since(ledger: Ledger, read: float) -> frozenset[str]:
 
 
 def raised(ledger: Ledger, now: float) -> frozenset[str]:
-    """Container ids whose quota was raised a moment ago."""
+    """Ids of containers whose quota was recently raised."""
     return frozenset(
         entry.container_id for entry in _running(ledger, now) if entry.kind == "restore" and not entry.knob
     )
@@ -200,7 +202,7 @@ def _running(ledger: Ledger, now: float) -> Iterable[InFlight]:
 
 
 def _in_time(entry: InFlight, now: float) -> InFlight:
-    """With its time running from now, where it would begin in the future."""
+    """Return the entry with its times shifted to start at `now` if it starts in the future."""
     ahead = entry.since - now
     if ahead <= 0.0:
         return entry
@@ -212,7 +214,7 @@ def _awaited(entry: InFlight, pod: PodState, now: float) -> bool:
         return now <= entry.deadline or pod.terminating
     if now > entry.deadline or (entry.container_id and _container(entry, pod) is None):
         return False
-    if now < entry.shows or (entry.knob and entry.kind == "restore"):  # nobody knows how much will come back
+    if now < entry.shows or (entry.knob and entry.kind == "restore"):  # the increase cannot be computed
         return True
     return (_still_below(entry, pod) if entry.kind == "restore" else _still_above(entry, pod)) > 0.0
 
@@ -222,7 +224,7 @@ def _container(entry: InFlight, pod: PodState) -> ContainerState | None:
 
 
 def _used(entry: InFlight, pod: PodState) -> float | None:
-    """Millicores or bytes of what the entry is about, the container or the pod."""
+    """Usage of the entry's container or pod in millicores or bytes; None if unknown."""
     of = _container(entry, pod) if entry.container_id else pod
     if of is None:
         return 0.0
@@ -232,14 +234,15 @@ def _used(entry: InFlight, pod: PodState) -> float | None:
 
 
 def _aimed(entry: InFlight) -> float | None:
-    """The target in the same unit."""
+    """The target in millicores or bytes; None if there is none."""
     if entry.target is None:
         return None
     return entry.target if entry.resource == MEMORY else entry.target * 1_000.0
 
 
 def _still_above(entry: InFlight, pod: PodState) -> float:
-    """How much is used above the target, no more than was to be released; all of that while the usage is not known."""
+    """Usage above the target, at most the planned release, in millicores or bytes; the whole planned release if the
+    usage is unknown."""
     planned, used, aimed = entry.released.get(entry.resource, 0.0), _used(entry, pod), _aimed(entry)
     if aimed is None:
         return planned if entry.knob else 0.0
@@ -247,7 +250,7 @@ def _still_above(entry: InFlight, pod: PodState) -> float:
 
 
 def _still_below(entry: InFlight, pod: PodState) -> float:
-    """How much is not used yet of what came back."""
+    """The part of the restored amount that is not used yet, in millicores or bytes."""
     planned, used, aimed = entry.released.get(entry.resource, 0.0), _used(entry, pod), _aimed(entry)
     if entry.container_id and _container(entry, pod) is None:
         return 0.0
@@ -257,7 +260,7 @@ def _still_below(entry: InFlight, pod: PodState) -> float:
 
 
 def _share(entry: InFlight, still: float) -> dict[str, float]:
-    """The same part of everything that the step was to release."""
+    """Scale the planned release of all resources by the fraction `still` of the entry's own resource."""
     planned = entry.released.get(entry.resource, 0.0)
     part = still / planned if planned > 0.0 else 0.0
     return {resource: amount * part for resource, amount in entry.released.items()}

@@ -1,9 +1,10 @@
-"""What is to be done this cycle, in order, and why: what the planner hands to the executor and `/explain` shows.
+"""The plan of a cycle: its steps in order with their reasons. The planner passes it to the executor, and GET /explain
+returns it.
 
-    load-watcher agent ─▶ analyzer: which rules hold, on which pods ─▶ planner: `Plan` ─▶ executor carries out `steps`
+    analyzer: rules and their pods ─▶ planner: `Plan` ─▶ executor: carries out `steps`
 
-Everything is plain data (str, float, None, tuples and dicts of them), so that msgspec writes it as JSON as it is. A gap
-that cannot be known is None, never infinity.
+All fields are plain data (str, float, None, and tuples and dicts of them), so msgspec encodes them as JSON directly. An
+unknown gap is None, never infinity.
 
 Pure: no I/O, no clock.
 """
@@ -21,25 +22,26 @@ StageKind = Literal["throttle", "reclaim", "hold", "evict", "restore"]
 
 
 class Verdict(StrEnum):
-    """What a rule says after this cycle's sample."""
+    """Verdict on a rule after this cycle's sample."""
 
     QUIET = "quiet"
-    """Not above, and nothing to restore."""
+    """The sample is not above the watermark, and nothing has to be restored."""
     COUNTING = "counting"
-    """Above, but not often enough yet."""
+    """The sample is above the watermark, but too few consecutive ones are yet."""
     TRIGGERED = "triggered"
     HOLDING = "holding"
-    """Was triggered, is not above now, and may not restore yet."""
+    """The rule was triggered, the sample is not above the watermark, and restoring is not allowed yet."""
     RESTORED = "restored"
-    """Below for long enough: what was throttled may come back."""
+    """Enough samples are at or below the restore watermark: throttled pods may be restored."""
     MISSING = "missing"
-    """There is no sample: nothing is counted and nothing done."""
+    """There is no sample: the counts are unchanged and no action is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleFinding:
-    """One rule, held against this cycle's sample. `rule` is policy.rule; `sample` the highest of the series that the
-    rule selects, and `series` that one's labels. The counts are those after this sample."""
+    """One rule evaluated against this cycle's sample. `rule` is policy.rule. `sample` is the highest of the series that
+    the rule selects, in the metric's unit, and `series` its labels. `above` and `below` are the counts after this
+    sample."""
 
     rule: str
     metric: str
@@ -55,14 +57,14 @@ class RuleFinding:
     restore_threshold: int = 1
     preview: bool = False
     blind: bool = False
-    """Triggered because its metric is missing and it says onMissing: all."""
+    """The metric is missing and counts as above, because the rule has onMissing: all."""
     text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One pod that a stage looked at, in its order. `keys` are its sort keys by name, first to last; `released` is what
-    acting on it would take off the node (None where its usage is not known)."""
+    """One pod that a stage considered, in order. `keys` are its sort keys by name, first to last; `released` is what
+    acting on it releases, in millicores and bytes (None if its usage is unknown)."""
 
     pod: str
     uid: str
@@ -73,27 +75,31 @@ class Candidate:
 
 
 class Mode(StrEnum):
-    """How a stage chose its pods."""
+    """How a stage chooses its pods."""
 
     PRECISE = "precise"
-    """In order until the gap is closed."""
+    """Pods in order until the gap is closed."""
     NOT_QUANTIFIED = "not quantified"
-    """All of them: what a metric of the stage needs cannot be computed."""
+    """All pods: the gap of a metric of the stage cannot be computed."""
     MISSED = "usage missed"
-    """All of them: the usage that a rule names is missing, and the rule says onMissing: all."""
+    """All pods: the metric of a rule is missing, and the rule has onMissing: all."""
     ONE = "one at a time"
-    """The first one: what it lets come back cannot be computed, and is awaited before the next."""
+    """The first pod only: the effect of restoring it cannot be computed and is observed before the next pod."""
     NOTHING = "nothing"
-    """None: no metric of the stage knows how."""
+    """No pod: no metric of the stage supports the action, or a value needed to compute the gap is missing."""
     WAITING = "waiting"
-    """None yet: throttling comes first, or somebody was let go a moment ago, and the effect is awaited."""
+    """No pod yet: throttling has to take effect first, or a memory.high was restored recently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One action for one metric. `gap` and `gap_after` are in the unit of what is released (millicores, bytes), before
-    and after the chosen pods; above 0 is what is still to be released (or, restoring, may still come back). None where
-    it is not known. `in_flight` is what earlier steps will still release (or bring back), already taken off `gap`."""
+    """One action for one metric.
+
+    watermark, used  in the metric's unit
+    in_flight        pending release of earlier steps (for restore: increase), already subtracted from `gap`
+    gap, gap_after   before and after the chosen pods, in millicores or bytes; above 0, the amount still to be released
+                     (for restore: that may still be given back). None if unknown
+    """
 
     kind: StageKind
     metric: str
@@ -109,12 +115,14 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`steps` are carried out in order: scheduling, throttling, reclaiming, holding back,
-    eviction, restoring. `preview` are those
-    that the rules with strategy Preview would want on their own; nobody carries them out. `scheduling_disabled` is what
-    was last decided about new pods (None before the first decision), for who finds that the last step did not get
-    through. `left_alone` says of every pod that may not be touched why (namespace/name -> reason); `sentences` tell the
-    whole to a person."""
+    """The plan of one cycle; `time` in unix seconds.
+
+    steps                in the order of execution: scheduling, throttle, reclaim, memory.high, evict, restore
+    preview              steps that the rules with strategy Preview alone would cause; never carried out
+    scheduling_disabled  last decision about new pods (None before the first), to retry a failed scheduling step
+    left_alone           pods that must not be changed (namespace/name -> reason)
+    sentences            the plan as text for operators
+    """
 
     time: float
     steps: tuple[Step, ...] = ()

@@ -1,5 +1,5 @@
-"""What a plan is made from, and what follows from it before any pod is looked at: which metrics can be brought to their
-watermark precisely, which one acts on all pods otherwise, and how far the node is off.
+"""Inputs of a plan, and the gaps computed from them before pods are selected: which metrics are quantified, which one
+is used to act on all pods otherwise, and how much the node has to release.
 
 Pure: no I/O, no clock.
 """
@@ -22,11 +22,15 @@ from agent.model import MEMORY, Knobs, State
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a plan is made from besides the analysis. `own` are uids and namespace/names of the agent's own pods;
-    `budget` is what may be evicted now, None for no limit; `unavailable` are pods that cannot be acted on in this
-    cycle (the API refused them, they are gone), with the reason, so that a second plan finds others; `knobs` are what
-    the groups of pods have besides quotas, without which there are no gentler steps, and `unturned` those of them (uid
-    and knob) that the kernel refused to lower of late."""
+    """Inputs of a plan in addition to the analysis.
+
+    own          uids and namespace/names of the agent's own pods
+    budget       evictions that are allowed now; None: no limit
+    unavailable  pods (namespace/name) that cannot be acted on in this cycle (refused by the API, or gone), with the
+                 reason; a second plan selects others
+    knobs        cpu.weight and memory.high of pods; without them there are no soft limits
+    unturned     (uid, knob) pairs that the kernel recently refused to lower
+    """
 
     state: State
     metrics: Metrics
@@ -41,22 +45,22 @@ class Given:
 
 
 def divided(kind: StageKind, marks: Watermarks, metrics: Metrics) -> tuple[list[str], list[str]]:
-    """The metrics of a set whose release can be computed, the most urgent first, and those where it cannot; among these
-    is every metric that is not registered."""
+    """Split the metrics of `marks` into the quantified ones, most urgent first, and the others, which include
+    unregistered metrics."""
     quantified = [name for name in marks if name in metrics and _quantified(metrics[name], kind)]
     return _by_urgency(quantified, metrics), [name for name in marks if name not in quantified]
 
 
 def most_urgent(kind: StageKind, marks: Watermarks, metrics: Metrics) -> str:
-    """Of the metrics of a set that know how, the one with the highest action priority, and of several the first by
-    name; "" where none does."""
+    """The metric with the highest action priority that supports the action; ties go to the first name. "" if no
+    metric supports it."""
     able = [name for name in marks if name in metrics and _able(metrics[name], kind)]
     return next(iter(_by_urgency(able, metrics)), "")
 
 
 def gaps(kind: StageKind, marks: Watermarks, given: Given) -> dict[str, float | None]:
-    """How far the node is from each watermark, in units of release; None where the usage is missing. A metric that is
-    not quantified, or of which the node's capacity is not known, has no entry."""
+    """The gap to each watermark by metric, in millicores or bytes; None if the usage is missing. Metrics that are not
+    quantified, or for which the node's capacity is unknown, have no entry."""
     found: dict[str, float | None] = {}
     for name in sorted({*marks, *_missed_by_nobody(given)}):
         metric = given.metrics.get(name)
@@ -71,13 +75,13 @@ def gaps(kind: StageKind, marks: Watermarks, given: Given) -> dict[str, float | 
 
 
 def in_flight(kind: StageKind, metric: Metric, given: Given) -> float:
-    """What earlier steps are about to release, or, restoring, to bring back."""
+    """Pending release of earlier steps (for restore: pending increase), in millicores or bytes."""
     flying = rising if kind == "restore" else falling
     return flying(given.ledger, given.state).get(metric.resource, 0.0)
 
 
 def _missed_by_nobody(given: Given) -> list[str]:
-    """Metrics that upstream misses although no rule names them."""
+    """Missing metrics that no rule names, which Crane counts as missed too (Quirk.ANY_MISSED)."""
     if Quirk.ANY_MISSED not in given.options.quirks:
         return []
     return [name for name in given.metrics if given.state.value(name) is None]

@@ -1,15 +1,16 @@
-"""From what the policies want to what is done to which pod, and not to one pod more.
+"""Turns the demand of the policies into steps on pods, with no more pods than needed.
 
-A stage is one action: throttle, reclaim, hold back from memory, then evict, then restore. Of its metrics
+Each stage is one action, in the order: throttle, reclaim, lower memory.high, evict, restore. A stage selects pods as
+follows:
 
-- one that is not quantified, or whose usage is missing although a rule says onMissing: all, leaves no choice: the most
-  urgent metric that knows how acts on all of the pods;
-- otherwise, metric by metric, the most urgent first: pods in the metric's order, until its gap is closed. What a pod
-  releases closes all gaps at once, and a victim that later ones made unnecessary is let go.
+- If one of its metrics is not quantified, or is missing and a rule has onMissing: all, the most urgent metric that
+  supports the action acts on all pods.
+- Otherwise, metric by metric, the most urgent first, it takes pods in the metric's order until the gap is closed. The
+  release of a pod reduces the gaps of all metrics, and a selected pod that later ones made unnecessary is dropped.
 
-What earlier steps are about to release (agent/decision/ledger.py) is taken off the usage first. Evicting for a resource
-that can be throttled waits until throttling had time to show; memory does not wait. Restoring goes the other way round,
-the pod that matters most first, and ends with the exact original quota.
+The pending release of earlier steps (agent/decision/ledger.py) is subtracted from the usage first. Eviction for a
+resource that is throttled waits until throttling has had time to take effect; eviction for memory does not wait.
+Restoring proceeds in reverse order, the most important pod first, and ends with the exact original values.
 
 Pure: no I/O, no clock.
 """
@@ -31,11 +32,11 @@ from agent.metrics.action_metric import Planned
 from agent.metrics.original_values import is_original, knobs_of
 from agent.model import KnobStep, QuotaStep, SchedulingStep, Step
 
-NOBODY_THROTTLES = "no rule throttles it any more"
+NOBODY_THROTTLES = "no rule covers it any more"
 
 
 def plan(analysis: Analysis, given: Given) -> Plan:
-    """The steps of one cycle, and why these."""
+    """Plan the steps of one cycle."""
     run = Stages(given)
     stages = run.of(analysis.demand)
     scheduling = _scheduling(analysis)
@@ -57,10 +58,10 @@ def plan(analysis: Analysis, given: Given) -> Plan:
 
 
 def still_needed(step: Step, made: Plan, given: Given, done: Collection[Step] = ()) -> str:
-    """Why this step of a plan is not needed any more, by a state that was read just now; "" if it is. `done` are the
-    steps of this plan that were carried out already: their release is counted on.
+    """Why a step is not needed any more, given a newly read state; "" if it is needed. `done` are the steps of this
+    plan that were carried out already; their planned release reduces the gap.
 
-    A step that acts on all pods for want of a gap is needed as long as its pod is there."""
+    A step of a stage without a computed gap is needed as long as its pod exists."""
     if isinstance(step, SchedulingStep):
         return ""
     pod = next((each for each in given.state.pods if each.uid == step.uid), None)
@@ -77,7 +78,7 @@ def still_needed(step: Step, made: Plan, given: Given, done: Collection[Step] = 
     if gap is None:
         return f"{metric.name} is missing now"
     gap -= sum(each.released.get(metric.resource, 0.0) for each in done if not isinstance(each, SchedulingStep))
-    return "" if gap > CLOSED else f"{metric.name} needs it no more"
+    return "" if gap > CLOSED else f"the gap of {metric.name} is closed already"
 
 
 def _scheduling(analysis: Analysis) -> tuple[SchedulingStep, ...]:
@@ -85,7 +86,7 @@ def _scheduling(analysis: Analysis) -> tuple[SchedulingStep, ...]:
 
 
 def _released(keys: Iterable[str], given: Given) -> tuple[QuotaStep, ...]:
-    """Original quotas for pods that no rule throttles any more."""
+    """Steps that restore the original quotas of pods that no rule covers any more; `keys` are namespace/name."""
     pods = {pod.key: pod for pod in given.state.pods}
     done = set_since(given.ledger, given.state.time)
     return tuple(
@@ -111,7 +112,7 @@ def _released(keys: Iterable[str], given: Given) -> tuple[QuotaStep, ...]:
 
 
 def _knobs_released(analysis: Analysis, given: Given) -> tuple[KnobStep, ...]:
-    """The original weights and memory.high of those that no rule throttles or holds back any more."""
+    """Steps that restore the original cpu.weight and memory.high of pods that no rule covers any more."""
     pods = {pod.key: pod for pod in given.state.pods}
     done = set_since(given.ledger, given.state.time)
     steps: list[KnobStep] = []

@@ -1,8 +1,8 @@
-"""Which pods may suffer which action, and which none at all.
+"""Selects the pods on which an action is allowed, and the pods that must never be changed.
 
-A PodQOS allows its actions on the pods that match it. It matches by labels and by scopes, all of which must hold;
-without either it matches nothing, but an empty list of scopes matches every pod, as upstream has it: policies say so
-aloud (`matches_everything`).
+A PodQOS allows its actions on the pods that match its labels and all of its scopes. Without labels and scopes it
+matches no pod, but an empty list of scopes matches every pod, as in Crane; the analyzer warns about that
+(`matches_everything`).
 
 Pure: no I/O, no clock.
 """
@@ -18,7 +18,7 @@ FINISHED = ("Succeeded", "Failed")
 
 
 def matches(policy: PodQos, pod: PodState, options: Options) -> bool:
-    """Whether the PodQOS speaks of this pod."""
+    """Whether the PodQOS selects this pod."""
     selects = policy.selector is not None and bool(policy.selector.requirements)
     if not selects and policy.scopes is None:
         return False
@@ -28,7 +28,7 @@ def matches(policy: PodQos, pod: PodState, options: Options) -> bool:
 
 
 def matches_everything(policy: PodQos) -> bool:
-    """Whether it allows its actions on every pod of the node, which is seldom what was meant."""
+    """Whether the PodQOS selects every pod of the node, which is seldom intended."""
     selects = policy.selector is not None and bool(policy.selector.requirements)
     return policy.scopes is not None and not policy.scopes and not selects
 
@@ -36,29 +36,30 @@ def matches_everything(policy: PodQos) -> bool:
 def allowed(
     action: str, policies: Iterable[PodQos], pods: Iterable[PodState], options: Options
 ) -> tuple[PodState, ...]:
-    """The pods on which some PodQOS allows the action, each once, by name."""
+    """The pods on which any PodQOS allows the action, sorted by namespace/name."""
     allowing = [policy for policy in policies if action in policy.allowed_actions]
     found = [pod for pod in pods if any(matches(policy, pod, options) for policy in allowing)]
     return tuple(sorted(found, key=lambda pod: pod.key))
 
 
 def protection(pod: PodState, own: frozenset[str]) -> str:
-    """Why nothing is ever done to this pod, or "". `own` are uids and namespace/names of the agent's own pods."""
+    """Why this pod must never be changed; "" if it may be. `own` has uids and namespace/names of the agent's own
+    pods."""
     if pod.uid in own or pod.key in own:
-        return "it is the agent itself"
+        return "it is the agent's own pod"
     if pod.terminating:
         return "it is terminating already"
     if pod.phase in FINISHED:
         return f"it has finished ({pod.phase})"
     if pod.static:
-        return "it is a static pod, or the mirror of one: the kubelet would start it again"
+        return "it is a static pod or a mirror pod: the kubelet would start it again"
     if pod.priority >= CRITICAL_PRIORITY:
-        return f"it is critical to the system (priority {pod.priority})"
+        return f"it is system-critical (priority {pod.priority})"
     return ""
 
 
 def _in_scope(scope: PodScope, pod: PodState, options: Options) -> bool:
-    """In and NotIn of an exact string or of ranges; without values neither holds."""
+    """Whether In or NotIn holds for the exact string or the priority ranges; without values, neither holds."""
     if scope.scope == "Priority":
         ranges = scope.ranges
         if scope.operator == "NotIn" and Quirk.NOT_IN in options.quirks:

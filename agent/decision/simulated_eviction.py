@@ -1,8 +1,8 @@
-"""Which pods the planner would evict of a node that is over a watermark: for whoever has a node in plain numbers, as a
-simulation has, and neither control groups nor policies.
+"""Selects the pods that the planner would evict from a node over a watermark. Simulations use it: it needs neither
+control groups nor policies.
 
-The policy is the plainest: CPU or memory above the watermark evicts, any pod that nothing protects may go, and the
-orders and the arithmetic are the planner's own.
+It applies a fixed policy: usage of CPU or memory above the watermark evicts, and every pod that is not protected may be
+evicted. Eviction order and arithmetic are the same as in the planner.
 
 Pure: no I/O, no clock.
 """
@@ -29,7 +29,7 @@ EVERYTHING = PodScope("QOSClass", "In", tuple(each.value for each in QosClass))
 
 
 class Pod(Protocol):
-    """A pod with the cores and bytes that it uses; `owner` is KIND/NAME."""
+    """A pod with its usage in cores and bytes; `owner` is KIND/NAME, `started` in unix seconds."""
 
     @property
     def uid(self) -> str: ...
@@ -52,7 +52,7 @@ class Pod(Protocol):
 
 
 class Node(Protocol):
-    """A node at a time (unix seconds): what it has, what it uses, and its pods."""
+    """A node at a point in time (unix seconds), with its capacity and usage in cores and bytes, and its pods."""
 
     @property
     def time(self) -> float: ...
@@ -69,7 +69,8 @@ class Node(Protocol):
 
 
 def evicted(node: Node, *, watermark: float) -> tuple[str, ...]:
-    """The uids of the pods that the planner would evict, in its order; the watermark in percent of CPU and memory."""
+    """The uids of the pods that the planner would evict, in eviction order; `watermark` in percent, for both CPU and
+    memory."""
     rules = tuple(Rule("simulated", name, name, watermark, EVICT) for name in (CPU_PERCENT, MEMORY_PERCENT))
     policies = Policies(
         rules,

@@ -1,13 +1,13 @@
-"""The gentler steps: what is done to a pod before its quota is lowered, and before it is evicted.
+"""Plans soft limits: cpu.weight before a pod's quota is lowered, and memory.high before a pod is evicted.
 
-`cpu.weight` leaves a pod all the CPU that nobody else wants. Where a policy asks for it, it takes the place of a pod's
-first lowered quota: the pod's weight becomes the least there is, and what the quota would have released is hoped for
-until the effect's time is over. If it was in vain the quota follows. A weight takes nothing where CPU is left, so
-giving it back, after the quotas, lets nothing come back that could be computed.
+A pod with a low `cpu.weight` can still use idle CPU. If a policy asks for it, lowering the weight to the minimum
+replaces the pod's first quota step. The release that the quota would have had is assumed until `effect_seconds` are
+over; if usage has not fallen by then, the quota follows. Restoring a weight, which happens after the quotas, gives back
+an amount that cannot be computed.
 
-`memory.high` lets the kernel reclaim from a pod, and slows it down while it wants more. It is set to just below what
-the pod uses, by the gap and no more than a twentieth of its usage, and never below its request. What the kernel cannot
-reclaim stays in use; then there is no further step, and the gap is there again once the effect's time is over.
+`memory.high` makes the kernel reclaim memory from a pod and slow it down while it allocates more. It is set below the
+pod's usage by the gap, at most by a twentieth of the usage, and never below the pod's request. If the kernel cannot
+reclaim the memory, the pod gets no further step, and the gap is open again once `effect_seconds` are over.
 
 Pure: no I/O, no clock.
 """
@@ -19,17 +19,18 @@ from agent.metrics.pod_actions import UNKNOWN_MEMORY
 from agent.model import CPU, CPU_WEIGHT, MEMORY, MEMORY_HIGH, KnobStep, PodKnobs, PodState
 
 MOST_HELD = 0.05
-"""The part of its usage that is taken from a pod in a round, at most."""
+"""Largest fraction of a pod's usage that one step reclaims."""
 GRAIN = 1 << 16
-"""Bytes: the largest page that Linux has for a limit; a multiple of it is kept by every kernel as it was written."""
+"""Bytes: the largest base page size of Linux. Kernels store a multiple of it unchanged."""
 SLACK = 0.01
-"""How far above memory.high, as a part of it, a pod is that keeps to it: each CPU has some pages charged in advance."""
+"""Fraction by which a pod's usage may exceed memory.high although the limit works: each CPU charges some pages in
+advance."""
 _MILLI = 1_000.0
 
 
 def weight_lowered(pod: PodState, knobs: PodKnobs, quotas: Planned) -> Planned:
-    """In the place of these quotas; those themselves where the weight had its turn, where it is the least already, or
-    where nobody knows it."""
+    """Replace these quota steps by a step that lowers cpu.weight to the minimum. Returns `quotas` unchanged if the
+    weight was lowered before, is at its minimum, or is unknown, or if the quotas release no CPU."""
     hoped = quotas.released.get(CPU, 0.0)
     if knobs.weight is None or knobs.original_weight is not None or knobs.weight <= knobs.least_weight or hoped <= 0.0:
         return quotas
@@ -42,7 +43,7 @@ def weight_lowered(pod: PodState, knobs: PodKnobs, quotas: Planned) -> Planned:
 
 
 def weight_restored(pod: PodState, knobs: PodKnobs, metric: str) -> Planned:
-    """The original one, at once."""
+    """Plan restoring the original cpu.weight in one step."""
     if knobs.weight is None:
         return Planned(problem="its cpu.weight cannot be read now")
     step = KnobStep(pod.key, pod.uid, CPU_WEIGHT, knobs.weight, knobs.original_weight, metric, kind="restore")
@@ -50,18 +51,18 @@ def weight_restored(pod: PodState, knobs: PodKnobs, metric: str) -> Planned:
 
 
 def held_back(pod: PodState, knobs: PodKnobs, metric: str, gap: float) -> Planned:
-    """memory.high just below what the pod uses."""
+    """Plan setting memory.high below the pod's usage; `gap` in bytes."""
     if pod.memory is None:
         return Planned(problem=UNKNOWN_MEMORY, unknown=True)
     if knobs.memory_high is None:
-        return Planned(problem="its control group has no memory.high, which is of version 2")
+        return Planned(problem="its control group has no memory.high (cgroup v2 only)")
     wanted = pod.memory - min(gap, MOST_HELD * pod.memory)
     least = -(-(pod.memory_request or 1) // GRAIN) * GRAIN
     after = max(int(wanted) // GRAIN * GRAIN, least)
     if after >= pod.memory:
-        return Planned(problem="it uses no more than its request")
+        return Planned(problem="its memory usage does not exceed its request")
     if pod.memory > (1.0 + SLACK) * knobs.memory_high or after >= knobs.memory_high:
-        return Planned(problem="its memory.high is below its usage already, and the kernel finds no more to take")
+        return Planned(problem="its memory.high is below its usage already, and the kernel can reclaim no more")
     released = {MEMORY: float(pod.memory - after)}
     step = KnobStep(
         pod.key,
@@ -78,7 +79,7 @@ def held_back(pod: PodState, knobs: PodKnobs, metric: str, gap: float) -> Planne
 
 
 def loosened(pod: PodState, knobs: PodKnobs, metric: str) -> Planned:
-    """The original memory.high, at once."""
+    """Plan restoring the original memory.high in one step."""
     if knobs.memory_high is None:
         return Planned(problem="its memory.high cannot be read now")
     before, after = limit(knobs.memory_high), limit(knobs.original_high)
@@ -86,5 +87,5 @@ def loosened(pod: PodState, knobs: PodKnobs, metric: str) -> Planned:
 
 
 def limit(high: float | None) -> int | None:
-    """As a step has it: None is no limit."""
+    """Convert a memory.high in bytes (infinity: no limit) to the form of a step (None: no limit)."""
     return None if high is None or high == float("inf") else int(high)

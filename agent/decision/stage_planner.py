@@ -1,5 +1,5 @@
-"""One demand, stage after stage: throttle, reclaim, hold back, evict, restore. See agent/decision/planner.py for the
-rules.
+"""Plans the stages of one demand: throttle, reclaim, lower memory.high, evict, restore. See agent/decision/planner.py
+for the rules.
 
 Pure: no I/O, no clock.
 """
@@ -26,12 +26,12 @@ from agent.metrics.sorters import Sorter
 from agent.model import CPU_WEIGHT, MEMORY, MEMORY_HIGH, EvictStep, KnobStep, PodState, PodStep, QuotaStep, ReclaimStep
 
 CLOSED = 1e-6
-"""Millicores or bytes: a gap of no more than this is closed, whatever the arithmetic left of it."""
+"""Millicores or bytes: a gap up to this size counts as closed, to allow for rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """A pod that was looked at for a metric; `why` it was not chosen, "" if it was."""
+    """A pod considered for a metric. `why` is the reason why it was not chosen; "" if it was."""
 
     pod: PodState
     metric: Metric
@@ -41,8 +41,8 @@ class _Looked:
 
 @dataclass(slots=True)
 class _Task:
-    """One stage being worked on. `gaps` shrink with every pod that is chosen; `taken` are the uids of those,
-    and `came_back` what restoring them lets come back, by resource."""
+    """State of one stage while it selects pods. `gaps` (by metric, millicores or bytes) shrink with each chosen pod,
+    `taken` has the uids of the chosen pods, and `came_back` the amounts that restoring them gives back, by resource."""
 
     kind: StageKind
     marks: Watermarks
@@ -54,20 +54,20 @@ class _Task:
     came_back: dict[str, float] = field(default_factory=dict)
 
     def look(self, looked: _Looked) -> None:
-        """Adds a pod, chosen or not."""
+        """Add a considered pod, chosen or not."""
         self.looked.append(looked)
         if not looked.why:
             self.taken.add(looked.pod.uid)
 
     @property
     def chosen(self) -> list[_Looked]:
-        """In the order in which they were."""
+        """The chosen pods in the order of selection."""
         return [each for each in self.looked if not each.why]
 
 
 class Stages:
-    """The stages of one demand. What one releases is taken off the gaps of the next; the steps gather in `steps`, and
-    `left_alone` says of the pods to which nothing is ever done why."""
+    """Plans the stages of one demand. The release of one stage is subtracted from the gaps of the next. `steps`
+    collects the steps; `left_alone` has the pods that must not be changed, with the reason."""
 
     def __init__(self, given: Given) -> None:
         self._given = given
@@ -79,7 +79,7 @@ class Stages:
         self.left_alone = _left_alone(given)
 
     def of(self, demand: Demand) -> tuple[Stage, ...]:
-        """All of them, in order."""
+        """Plan all stages of the demand, in order."""
         throttled = self._stage(_Task("throttle", demand.down, demand.throttled, {}), demand.missed)
         reclaimed = self._reclaim(_Task("reclaim", demand.reclaim, demand.reclaimed, {}))
         held = self._hold(_Task("hold", demand.hold, demand.held, {}))
@@ -92,12 +92,12 @@ class Stages:
         return (*throttled, *reclaimed, *held, *waiting, *evicted, *restored, *loose)
 
     def _reclaim(self, task: _Task) -> tuple[Stage, ...]:
-        """Page cache of the pods that may, of memory alone. What that releases shows only afterwards: it closes no gap,
-        and the executor looks again before every further step."""
+        """Reclaim page cache, for memory metrics only. The release is known only afterwards, so it reduces no gap in
+        the plan, and the executor reads the usage again before each further step."""
         return self._stage(self._of_memory(task), ())
 
     def _hold(self, task: _Task) -> tuple[Stage, ...]:
-        """memory.high of the pods that may, for memory alone."""
+        """Lower memory.high, for memory metrics only."""
         return self._stage(self._of_memory(task), ())
 
     def _of_memory(self, task: _Task) -> _Task:
@@ -105,8 +105,8 @@ class Stages:
         return replace(task, marks=marks)
 
     def _loosen(self, task: _Task) -> tuple[Stage, ...]:
-        """The original memory.high for one pod, and for the next once that had time to show: how much a pod that was
-        held back will want, nobody can compute."""
+        """Restore the original memory.high of one pod. The next pod follows when the effect shows, because the memory
+        that a pod will allocate without the limit cannot be computed."""
         task, knobs = self._of_memory(task), self._given.knobs
         owing = [pod for key, pod in self._pods.items() if key in task.wanted and owed_memory((pod,), knobs)]
         if not owing or not task.marks:
@@ -114,7 +114,7 @@ class Stages:
         name = most_urgent("hold", task.marks, self._given.metrics)
         metric, watermark = self._given.metrics[name], task.marks[name][0]
         if turned(self._given.ledger, self._given.state.time, "restore", MEMORY_HIGH):
-            text = f"{name}: another pod got its memory.high back a moment ago, and what it takes is awaited"
+            text = f"{name}: waits for the effect of a memory.high that was restored recently"
             return (self._told("restore", name, watermark, Mode.WAITING, text),)
         for pod in reversed(self._sorter(metric).sort(pod for pod in owing if pod.key not in self.left_alone)):
             why = "one at a time" if task.taken else ""
@@ -122,12 +122,12 @@ class Stages:
             task.look(_Looked(pod, metric, planned, why or _refusal("restore", planned)))
         self._take(task)
         told = ", ".join(each.pod.key for each in task.chosen) or "no pod"
-        text = f"{name}: {told} of {len(owing)} gets its memory.high back"
+        text = f"{name}: restores memory.high of {told}, of {len(owing)} with a lowered one"
         stage = self._told("restore", name, watermark, Mode.ONE, text)
         return (replace(stage, candidates=self._candidates(task, metric)),)
 
     def _waiting(self, demand: Demand) -> tuple[Stage, ...]:
-        """Metrics whose evictions wait for what throttling does."""
+        """Stages of metrics whose evictions wait for the effect of throttling."""
         now, settle = self._given.state.time, self._given.options.settle_seconds
         if not self.steps and not lowered(self._given.ledger, now) and not self._weighing:
             return ()
@@ -135,12 +135,12 @@ class Stages:
         for name, values in demand.evict.items():
             left = settle - (now - demand.since.get(name, now - settle))
             if left > 0.0 and self._shared(name, demand.down):
-                text = f"{name}: evicts in {left:.0f} s at the soonest, for throttling comes first"
+                text = f"{name}: evicts in {left:.0f} s at the earliest, because throttling has to take effect first"
                 stages.append(self._told("evict", name, values[0], Mode.WAITING, text))
         return tuple(stages)
 
     def _shared(self, name: str, down: Iterable[str]) -> bool:
-        """Whether throttling for one of these metrics helps this one too."""
+        """Whether throttling for one of the metrics `down` releases the resource of the metric `name` too."""
         resource = self._resource(name)
         return any(name == other or (resource and resource == self._resource(other)) for other in down)
 
@@ -149,7 +149,7 @@ class Stages:
         return "" if metric is None else metric.resource
 
     def _stage(self, task: _Task, may_miss: Collection[str]) -> tuple[Stage, ...]:
-        """One action for all of its metrics."""
+        """Plan one action for all of its metrics. A metric in `may_miss` counts as missed if its usage is missing."""
         if not task.marks:
             return ()
         quantified, others = divided(task.kind, task.marks, self._given.metrics)
@@ -165,11 +165,11 @@ class Stages:
     # --- all pods ----------------------------------------------------------------------------------------------------
 
     def _all_of_them(self, task: _Task, mode: Mode, reason: str) -> tuple[Stage, ...]:
-        """One step on every pod, by the most urgent metric that knows how."""
+        """Plan one step on every pod, with the most urgent metric that supports the action."""
         urgent = most_urgent(task.kind, task.marks, self._given.metrics)
         if not urgent:
             name = next(iter(task.marks))
-            text = f"{reason}, and none of {', '.join(task.marks)} knows how to {task.kind}: nothing is done"
+            text = f"{reason}, and none of {', '.join(task.marks)} supports {task.kind}: no action is taken"
             return (self._told(task.kind, name, task.marks[name][0], Mode.NOTHING, text),)
         metric = self._given.metrics[urgent]
         lag = max(self._given.metrics[name].lag_seconds for name in task.marks if name in self._given.metrics)
@@ -179,12 +179,13 @@ class Stages:
             why = _refusal(task.kind, planned) or self._recent(task.kind, pod) or self._too_many(task, planned)
             task.look(_Looked(pod, metric, planned, why))
         self._take(task, reason)
-        acted = f"{explanation.VERBS[task.kind]} all that may be, {len(task.chosen)} of {len(task.looked)} pods"
+        acted = f"{explanation.VERBS[task.kind]} all possible pods, {len(task.chosen)} of {len(task.looked)}"
         stage = self._told(task.kind, urgent, task.marks[urgent][0], mode, f"{urgent}: {reason}; {acted}")
         return (replace(stage, candidates=self._candidates(task, metric)),)
 
     def _recent(self, kind: StageKind, pod: PodState) -> str:
-        """Why a pod whose last step does not show yet gets no other one, where no gap would say when to stop."""
+        """Why a pod gets no further step while its last one is pending, in a stage without a computed gap; "" if it
+        may."""
         ledger, now = self._given.ledger, self._given.state.time
         recent: Collection[str] = lowered(ledger, now) if kind == "throttle" else raised(ledger, now)
         if kind != "evict" and any(container.id in recent for container in pod.containers):
@@ -194,7 +195,7 @@ class Stages:
     # --- until the gap is closed -------------------------------------------------------------------------------------
 
     def _precisely(self, task: _Task, names: Iterable[str], opened: Mapping[str, float]) -> tuple[Stage, ...]:
-        """In order, metric by metric, and not one pod more."""
+        """Plan metric by metric until the gaps are closed; `opened` has the gaps in millicores or bytes."""
         freed = {} if task.kind == "restore" else self._freed
         opened = {name: gap - freed.get(self._resource(name), 0.0) for name, gap in opened.items()}
         task.gaps = dict(opened)
@@ -208,7 +209,7 @@ class Stages:
         return tuple(self._told_precisely(task, metric, opened.get(metric.name)) for metric in metrics)
 
     def _until_closed(self, task: _Task, metric: Metric) -> None:
-        """Goes through the pods that may be acted on for one metric."""
+        """Consider the allowed pods for one metric, in order, until its gap is closed."""
         keys = [key for key, each in task.wanted.items() if metric.name in each.metrics]
         for pod in self._ordered(task.kind, metric, keys):
             room = task.gaps[metric.name] if task.kind in ("reclaim", "hold") else self._room(task, metric)
@@ -217,9 +218,9 @@ class Stages:
                 planned = self._evicted_for_all(task, metric, pod, planned)
             looked = _Looked(pod, metric, self._gently(task, metric, pod, _worth_it(planned)))
             if pod.uid in task.taken:
-                looked = replace(looked, why="it is acted on for another metric already")
+                looked = replace(looked, why="it is chosen for another metric already")
             elif task.gaps[metric.name] <= CLOSED:
-                looked = replace(looked, why="the gap is closed without it")
+                looked = replace(looked, why="the gap is already closed")
             else:
                 why = _refusal(task.kind, looked.planned) or self._futile(looked) or self._too_many(task, planned)
                 looked = replace(looked, why=why)
@@ -228,7 +229,8 @@ class Stages:
                 self._credit(task, looked, 1.0)
 
     def _evicted_for_all(self, task: _Task, metric: Metric, pod: PodState, planned: Planned) -> Planned:
-        """With what the pod's end releases by the knowledge of the other metrics: each knows of its own resource."""
+        """Add the pod's release of the resources of all other metrics, because each metric plans its own resource
+        only."""
         others = [self._given.metrics[name] for name in task.gaps if name != metric.name]
         released: dict[str, float] = {}
         for other in others:
@@ -237,7 +239,8 @@ class Stages:
         return Planned(tuple(replace(step, released=released) for step in planned.steps), released)
 
     def _room(self, task: _Task, metric: Metric) -> float | None:
-        """How much restoring may bring back at most without reaching the watermark that throttles."""
+        """Maximum amount (millicores or bytes) that restoring may give back below the throttling watermark; None for
+        no limit."""
         ceiling, used, scale = task.ceilings.get(metric.name), *self._measured(metric)
         if ceiling is None or used is None or scale is None:
             return None
@@ -248,14 +251,14 @@ class Stages:
         return self._given.state.value(metric.name), metric.scale(self._given.state)
 
     def _futile(self, looked: _Looked) -> str:
-        """Why evicting this pod would help nobody."""
+        """Why evicting this pod would not reduce the gap; "" if it would."""
         evicts = any(isinstance(step, EvictStep) for step in looked.planned.steps)
         if not evicts or Quirk.FUTILE in self._given.options.quirks:
             return ""
         return "" if looked.planned.released.get(looked.metric.resource, 0.0) > CLOSED else "it would release nothing"
 
     def _too_many(self, task: _Task, planned: Planned) -> str:
-        """Why evicting this pod too would be more than the node may do now."""
+        """Why the node's eviction limits forbid evicting this pod too; "" if they allow it."""
         if self._given.budget is None:
             return ""
         chosen = tuple(step for each in task.chosen for step in each.planned.steps if isinstance(step, EvictStep))
@@ -263,7 +266,7 @@ class Stages:
         return next(filter(None, (self._given.budget.refusal(chosen, step) for step in asked)), "")
 
     def _credit(self, task: _Task, looked: _Looked, sign: float) -> None:
-        """Takes a pod's release off every gap of what it releases."""
+        """Subtract a pod's release from the gaps of the released resources; `sign` -1.0 adds it back."""
         own_only = Quirk.OWN_GAP in self._given.options.quirks
         for resource, amount in looked.planned.released.items() if task.kind == "restore" else ():
             task.came_back[resource] = task.came_back.get(resource, 0.0) + sign * amount
@@ -272,30 +275,30 @@ class Stages:
                 task.gaps[name] -= sign * looked.planned.released.get(self._resource(name), 0.0)
 
     def _let_go(self, task: _Task) -> None:
-        """Spares victims without whom all gaps stay closed. The order of ranks holds: one that matters less than
-        another victim stays one, however much that other releases."""
+        """Drop chosen pods without which all gaps stay closed, the last chosen first. A pod that ranks lower than
+        another chosen pod stays chosen, even if the other one releases enough."""
         for place in reversed(range(len(task.looked))):
             each = task.looked[place]
             if each.why:
                 continue
             self._credit(task, each, -1.0)
             if all(gap <= CLOSED for gap in task.gaps.values()) and self._may_be_spared(task, each):
-                task.looked[place] = replace(each, why="the others release enough without it")
+                task.looked[place] = replace(each, why="the other chosen pods release enough")
                 task.taken.remove(each.pod.uid)
             else:
                 self._credit(task, each, 1.0)
 
     def _may_be_spared(self, task: _Task, each: _Looked) -> bool:
-        """Whether there are other victims, and none of them matters more."""
+        """Whether there are other chosen pods, and none of them ranks higher."""
         sorter, others = self._sorter(each.metric), [other for other in task.chosen if other is not each]
         return bool(others) and not any(sorter.rank(each.pod, other.pod) < 0 for other in others)
 
     def _told_precisely(self, task: _Task, metric: Metric, gap: float | None) -> Stage:
-        """What is told of one metric."""
+        """The stage of one metric, with its text and candidates; `gap` before the chosen pods."""
         stage = self._told(task.kind, metric.name, task.marks[metric.name][0], Mode.PRECISE, "")
         if gap is None:
-            missing = "its usage is missing" if stage.used is None else "the node's capacity is not known"
-            return replace(stage, mode=Mode.NOTHING, text=f"{metric.name}: {missing}: nothing is done")
+            missing = "its usage is missing" if stage.used is None else "the node's capacity is unknown"
+            return replace(stage, mode=Mode.NOTHING, text=f"{metric.name}: {missing}: no action is taken")
         stage = replace(
             stage,
             in_flight=in_flight(task.kind, metric, self._given),
@@ -308,7 +311,7 @@ class Stages:
     # --- pods --------------------------------------------------------------------------------------------------------
 
     def _ordered(self, kind: StageKind, metric: Metric, keys: Iterable[str]) -> list[PodState]:
-        """The pods that may be acted on, in front who is first."""
+        """The pods that may be acted on, in the order of the metric (for restore: reversed)."""
         quirks = self._given.options.quirks
         pods = [self._pods[key] for key in keys if key in self._pods and key not in self.left_alone]
         if kind == "restore" and Quirk.QUOTAS not in quirks:
@@ -322,38 +325,38 @@ class Stages:
         return metric.sort if metric.sortable and metric.sort is not None else self._given.metrics.chains.general
 
     def _planned(self, kind: StageKind, metric: Metric, pod: PodState, wanted: Wanted, room: float | None) -> Planned:
-        """What the metric would do to the pod."""
+        """The steps of the action on one pod, as the metric plans them; `room` in millicores or bytes."""
         given = self._given
         circumstances = Circumstances(given.state, given.options, given.originals, room)
         if kind == "evict":
             if pod.daemon and not given.options.evict_daemons:
-                return Planned(problem="its DaemonSet would start it again at once")
+                return Planned(problem="its DaemonSet would recreate it immediately")
             return metric.evict(pod, wanted.grace_seconds, circumstances) if metric.evict else Planned()
         if kind == "reclaim":
             return _reclaiming(pod, metric, room or 0.0)
         if any(each in self._set for each in (pod.uid, *(container.id for container in pod.containers))):
-            return Planned(problem="it was changed in this very cycle")
+            return Planned(problem="it was already changed in this cycle")
         if kind == "hold" and (pod.uid, MEMORY_HIGH) in given.unturned:
-            return Planned(problem="the kernel refused to lower its memory.high of late")
+            return Planned(problem="the kernel recently refused to lower its memory.high")
         if kind == "hold":
             return held_back(pod, knobs_of(pod, given.knobs), metric.name, room or 0.0)
         function = metric.throttle if kind == "throttle" else metric.restore
         return function(pod, wanted.throttle, circumstances) if function else Planned()
 
     def _gently(self, task: _Task, metric: Metric, pod: PodState, planned: Planned) -> Planned:
-        """Its weight before its quotas, on the way down; its weight after them, on the way up."""
+        """Lower cpu.weight before the quotas, and restore it after the quotas."""
         knobs = knobs_of(pod, self._given.knobs)
         if task.kind == "restore" and not owed((pod,), self._given.originals) and knobs.owes_weight:
             return weight_restored(pod, knobs, metric.name)
         if task.kind != "throttle" or not planned.steps:
             return planned
         if pod.uid in self._weighing:
-            return Planned(problem="its cpu.weight was lowered a moment ago, and is still taking effect")
+            return Planned(problem="its cpu.weight was lowered recently and is still taking effect")
         weight_first = task.wanted[pod.key].weight_first and (pod.uid, CPU_WEIGHT) not in self._given.unturned
         return weight_lowered(pod, knobs, planned) if weight_first else planned
 
     def _take(self, task: _Task, reason: str = "") -> None:
-        """Puts the steps of the chosen pods into the plan."""
+        """Add the steps of the chosen pods to the plan; `reason` overrides the text with usage and watermark."""
         for each in task.chosen:
             name = each.metric.name
             because = reason or explanation.measured(name, self._given.state.value(name), task.marks[name][0])
@@ -381,21 +384,21 @@ class Stages:
 
 
 def _left_alone(given: Given) -> dict[str, str]:
-    """Why nothing is done to a pod, for every one where it is not."""
+    """Pods that must not be changed (namespace/name), with the reason."""
     leaving = going(given.ledger, given.state.time)
     found: dict[str, str] = {}
     for pod in sorted(given.state.pods, key=lambda each: each.key):
         reason = protection(pod, given.own) or given.unavailable.get(pod.key, "")
         if not reason and pod.uid in leaving:
-            reason = "it was asked to go, and has time left for it"
+            reason = "its eviction is in progress"
         if reason:
             found[pod.key] = reason
     return found
 
 
 def _as_throttled(pod: PodState, given: Given) -> PodState:
-    """With the usage that its containers will have once the quotas of a moment ago hold: what they are still above
-    those is on its way down already, and no second step can release it."""
+    """The pod with the usage that its containers will have when recently lowered quotas take effect. Usage above those
+    quotas counts as released already, so no second step may release it."""
     recent = lowered(given.ledger, given.state.time)
     if not any(container.id in recent for container in pod.containers):
         return pod
@@ -408,31 +411,32 @@ def _as_throttled(pod: PodState, given: Given) -> PodState:
 
 
 def _reclaiming(pod: PodState, metric: Metric, gap: float) -> Planned:
-    """No more than is needed: the kernel takes what it can have of it, and that page cache has to be read again."""
+    """Plan reclaiming page cache from one pod, at most the gap (bytes), because the pod has to read reclaimed pages
+    again."""
     if pod.memory is None:
         return Planned(problem=UNKNOWN_MEMORY, unknown=True)
     amount = min(ceil(gap), pod.memory)
     if amount <= 0:
-        return Planned(problem="it has nothing to give")
+        return Planned(problem="it has no memory to reclaim")
     return Planned((ReclaimStep(pod.key, pod.uid, amount, metric.name),))
 
 
 def _refusal(kind: StageKind, planned: Planned) -> str:
-    """Why nothing can be done to the pod."""
+    """Why there are no steps for the pod; "" if there are."""
     if planned.problem:
         return planned.problem
-    return "" if planned.steps else f"there is nothing to {kind}"
+    return "" if planned.steps else f"it has nothing to {kind}"
 
 
 def _lagging(planned: Planned, seconds: float) -> Planned:
-    """With the time until the metrics show what was done."""
+    """Set the delay in seconds until the metrics show the effect of the steps."""
     turns = (QuotaStep, KnobStep)
     steps = (replace(step, lag_seconds=seconds) if isinstance(step, turns) else step for step in planned.steps)
     return replace(planned, steps=tuple(steps))
 
 
 def _worth_it(planned: Planned) -> Planned:
-    """Without quotas for containers that have none and would not use less by it."""
+    """Drop quota steps for containers without a quota whose usage the new quota would not reduce."""
     steps = tuple(
         step
         for step in planned.steps

@@ -1,8 +1,9 @@
-"""Carrying out plans: quotas that can be put back, evictions under budgets, the node's taint, and nothing of it unless
-enforcing was asked for.
+"""Carries out plans: restorable quotas, evictions under budgets, and the node's taint. It changes nothing unless
+enforcement is enabled.
 
-`executor` goes through a plan; `quotas` changes CPU quotas by comparing and setting, `groups` finds them; `cluster`
-does what goes through the Kubernetes API, `control` has the ConfigMap with the brake and the budget; `rivals` knows
-other agents that manage the same groups, and `claim` keeps all but one of ours from it; `effects` holds what was
-planned against what is measured, and `recent` counts evictions, whoever sets the clock.
+`executor` processes a plan. `quotas` changes quotas, cpu.weight and memory.high by compare-and-set, and `groups` finds
+the control groups. `cluster` uses the Kubernetes API; `control` reads the ConfigMap that stops the agents and holds the
+eviction budget. `rivals` detects other agents that manage the same groups, and `claim` locks the groups against other
+load-watcher agents. `effects` measures the release of steps, and `recent` counts evictions independently of wall clock
+changes.
 """

@@ -1,7 +1,7 @@
-"""The claim to a kubelet's control groups: of all load-watcher agents one may change them, whatever files they keep.
+"""The lock on a kubelet's control groups: only one load-watcher agent may change them, whichever audit file it uses.
 
-It is a lock (flock) on the directory that the groups are in. So it is there for whoever sees the same groups, in a pod
-or beside it, leaves nothing behind, and goes with the process that has it, however that ends.
+It is an flock on the directory of the groups. It works for all processes that see the same groups, in a pod or on the
+host, leaves no file behind, and is released when the process ends, even after a crash.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from agent.cgroups.detection import NoCgroups
 
 log = logging.getLogger(__name__)
 
-ANOTHER = "another load-watcher agent that enforces"
-CURE = "`ps -ef` or `kubectl get pods -A -o wide` shows both: end one of them"
+ANOTHER = "another enforcing load-watcher agent"
+CURE = "find both with `ps -ef` or `kubectl get pods -A -o wide`, and stop one of them"
 
 
 class Claim:
-    """The claim to the groups in the directory that `place` finds, which raises NoCgroups where there are none. Its
-    methods block, for as long as system calls take."""
+    """The lock on the groups in the directory that `place()` returns; `place` raises NoCgroups if there are none. Its
+    methods block for the duration of a few system calls."""
 
     def __init__(self, place: Callable[[], str]) -> None:
         self._place = place
@@ -30,32 +30,33 @@ class Claim:
         self._told = ""
 
     def others(self) -> tuple[str, ...]:
-        """Who has it, in words as `rivals` has them; if nobody, it is taken, and kept until it is released."""
+        """Take the lock and hold it until `release`. If another process holds it, return a description of the holder,
+        in the form of `rivals`; otherwise return ()."""
         if self._is_ours():
             return ()
         self.release()
         try:
             self._take(self._place())
-        except NoCgroups:  # there is nothing to be changed
+        except NoCgroups:  # there are no groups to protect
             return ()
         except BlockingIOError:
-            self._tell(f"{ANOTHER} has the control groups in {self._path}: {CURE}")
+            self._tell(f"{ANOTHER} holds the lock on the control groups in {self._path}: {CURE}")
             return (ANOTHER,)
         except OSError as error:
-            # Groups that cannot even be opened nobody changes; whoever wants to is told why he cannot.
-            self._tell(f"whether another agent has the control groups in {self._path} is not known: {error.strerror}")
+            # If the directory cannot be opened, this agent cannot change the groups either; the log has the reason.
+            self._tell(f"cannot check the lock of other agents on control groups in {self._path}: {error.strerror}")
             return ()
         self._tell("")
         return ()
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock if it is held."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def _is_ours(self) -> bool:
-        """Whether it was taken, and the directory is still the one that is there: a kubelet may make a new one."""
+        """Whether the lock is held on the current directory, which a kubelet may have replaced."""
         if self._descriptor is None:
             return False
         try:
@@ -74,9 +75,9 @@ class Claim:
         self._descriptor = descriptor
 
     def _tell(self, trouble: str) -> None:
-        """Log changes, not states."""
+        """Log `trouble` if it changed since the last call; "" means that there is none."""
         if trouble and trouble != self._told:
             log.error("%s", trouble)
         elif self._told and not trouble:
-            log.info("no other load-watcher agent has the control groups in %s any more", self._path)
+            log.info("acquired the lock on the control groups in %s", self._path)
         self._told = trouble

@@ -1,4 +1,4 @@
-"""What the executor does through the Kubernetes API: evictions under budgets, taint and condition of a node, Events."""
+"""The executor's use of the Kubernetes API: evictions under budgets, taint and condition of a node, and Events."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ COMPONENT = "load-watcher-agent"
 TAINT_EFFECT = "PreferNoSchedule"
 MIRROR = "kubernetes.io/config.mirror"
 PATIENCE_S = 3.0
-"""For whatever quotas have to wait for."""
+"""Timeout in seconds of API calls that delay quota changes."""
 SILENT_FOR_S = 60.0
-"""After an Event that could not be written: a plan has many, and none of them is worth waiting for a dead server."""
+"""Seconds without Events after one could not be written, so that not all Events of a plan wait for the server."""
 TOLD_AGAIN_AFTER_S = 600.0
-"""What goes on cycle after cycle is told of a pod this often."""
+"""Minimum interval in seconds between Events of the same reason about a pod, for actions that repeat in every cycle."""
 AGAIN_AFTER_S = 30.0
-"""How long a pod that a budget protected is left alone, where the API does not say."""
+"""Seconds before an eviction that a PodDisruptionBudget refused is retried, if the API returns no delay."""
 
 FATES = {
     Outcome.EVICTED: Fate.DONE,
@@ -42,7 +42,7 @@ FATES = {
 
 
 class Cluster:
-    """The API, as the executor on one node uses it."""
+    """Kubernetes API operations of the executor on one node."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class Cluster:
         clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`control` is the NAMESPACE/NAME of the ConfigMap (see `control`), `within` the seconds that one eviction may
-        be tried for, `patience` those that anything else may take: a server that hangs must not hold quotas up. By
-        `monotonic` is waited for budgets: who sets the clock makes that no longer."""
+        """`control` is NAMESPACE/NAME of the ConfigMap (see the module `control`). `within` is the timeout in seconds
+        of one eviction with its retries, `patience` that of all other calls, so that an unresponsive server does not
+        delay quota changes. Retry delays of budgets use `monotonic`, which wall clock changes do not affect."""
         self.node = node
         self.controls = Controls(client, control, node=node, patience=patience)
         self._client = client
@@ -74,24 +74,25 @@ class Cluster:
     # --- evictions ---------------------------------------------------------------------------------------------------
 
     async def objection(self, step: EvictStep) -> tuple[Fate, str] | None:
-        """Why this pod is not to be evicted, asked of the API itself: what the node knows of it may be old, and a pod
-        that is critical must not go whatever a plan says. None if it may. Raises KubeUnreachable."""
+        """Why this pod must not be evicted, with the step's result; None if it may be. It reads the pod from the API,
+        because the node's data may be outdated, and a critical pod must never be evicted. Raises KubeUnreachable."""
         now = self._monotonic()
         self._not_before = {uid: until for uid, until in self._not_before.items() if until > now}
         if (until := self._not_before.get(step.uid)) is not None:
-            return Fate.PROTECTED, f"a budget refused it a moment ago; again in {until - now:.0f} s"
+            return Fate.PROTECTED, f"a disruption budget refused it recently; next attempt in {until - now:.0f} s"
         try:
             pod = await self._client.get(PODS, step.pod)
         except KubeNotFound:
-            return Fate.GONE, "there is no such pod"
+            return Fate.GONE, "the pod does not exist"
         except KubeUnreachable:
             raise
         except KubeError as error:
-            return Fate.FAILED, f"the API cannot say what it is now: {error}"
+            return Fate.FAILED, f"the pod cannot be read from the API: {error}"
         return _objection(pod, step)
 
     async def evict(self, step: EvictStep) -> tuple[Fate, str]:
-        """Ask for it. What passes (a busy server) is tried again for a few seconds. Raises nothing."""
+        """Evict the pod through the eviction API. Transient errors (a busy server) are retried for `within` seconds.
+        Raises nothing."""
         done = await self._evictor.evict(
             step.pod, within=self._within, uid=step.uid, grace_seconds=int(step.grace_seconds)
         )
@@ -103,8 +104,8 @@ class Cluster:
     # --- the node ----------------------------------------------------------------------------------------------------
 
     async def set_scheduling(self, step: SchedulingStep) -> tuple[bool, str]:
-        """Taint and condition, or neither; returns whether the taint was not so before, and what is wrong, "" for
-        nothing. Raises nothing."""
+        """Set or remove taint and condition of the node. Returns whether the taint changed, and an error message ("" if
+        it succeeded). Raises nothing."""
         changed = False
         try:
             async with asyncio.timeout(self._patience):
@@ -122,16 +123,16 @@ class Cluster:
                     message=step.reason,
                 )
         except TimeoutError:
-            return changed, f"the API did not do it within {self._patience:.0f} s"
+            return changed, f"the API did not respond within {self._patience:.0f} s"
         except KubeError as error:
             return changed, f"{error}. {error.hint}" if error.hint else str(error)
         return changed, ""
 
-    # --- telling -----------------------------------------------------------------------------------------------------
+    # --- Events ------------------------------------------------------------------------------------------------------
 
     async def tell(self, about: About | None, *, reason: str, message: str, warning: bool = True) -> None:
-        """Write an Event about a pod, or about this node (None). One that cannot be written is no reason not to act;
-        that they cannot be is logged once, and none is tried for a minute."""
+        """Write an Event about a pod, or about this node (None). A failure does not stop the plan: it is logged once,
+        and no Events are written for SILENT_FOR_S."""
         now = self._clock()
         if self._silent_since is not None and 0.0 <= now - self._silent_since < SILENT_FOR_S:
             return
@@ -143,13 +144,13 @@ class Cluster:
                 )
         except (KubeError, TimeoutError) as error:
             if self._silent_since is None:
-                log.warning("no Events are written: %s", str(error) or "the API does not answer")
+                log.warning("Events cannot be written, none for a minute: %s", str(error) or "the API does not respond")
             self._silent_since = now
         else:
             self._silent_since = None
 
     async def tell_seldom(self, about: About, *, reason: str, message: str, warning: bool = True) -> None:
-        """The same of what is done to a pod again and again: one Event of each reason in TOLD_AGAIN_AFTER_S."""
+        """Write an Event about a repeated action on a pod: at most one per reason in TOLD_AGAIN_AFTER_S."""
         now = self._clock()
         lately = {each: at for each, at in self._told_at.items() if 0.0 <= now - at < TOLD_AGAIN_AFTER_S}
         if (about.uid, reason) not in lately:
@@ -161,13 +162,13 @@ class Cluster:
 def _objection(pod: Pod, step: EvictStep) -> tuple[Fate, str] | None:
     metadata = pod.metadata
     if metadata.uid != step.uid:
-        return Fate.GONE, "there is another pod of that name now"
+        return Fate.GONE, "another pod has that name now"
     if metadata.deletion_timestamp is not None:
-        return Fate.GONE, "it is ending already"
+        return Fate.GONE, "it is terminating already"
     if pod.status.phase in ("Succeeded", "Failed"):
-        return Fate.GONE, f"it has ended ({pod.status.phase})"
+        return Fate.GONE, f"it has finished ({pod.status.phase})"
     if (pod.spec.priority or 0) >= CRITICAL_PRIORITY:
-        return Fate.NOT_ALLOWED, f"it is critical (priority {pod.spec.priority})"
+        return Fate.NOT_ALLOWED, f"it is system-critical (priority {pod.spec.priority})"
     if MIRROR in metadata.annotations or any(owner.kind == "Node" for owner in metadata.owner_references):
-        return Fate.NOT_ALLOWED, "it is a static pod, which only its node can end"
+        return Fate.NOT_ALLOWED, "it is a static pod: the kubelet would start it again"
     return None

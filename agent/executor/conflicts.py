@@ -1,8 +1,8 @@
-"""Other agents that manage the same control groups: with one of them on the node, two hands would turn one wheel.
+"""Detects other agents on the node that manage the same control groups, with which changes would conflict.
 
-Known are koordlet (Koordinator), which suppresses BestEffort pods by quota and cpuset, and crane-agent (Crane), which
-reads the very same policies. Told by their pods on this node (the labels of their charts, or a DaemonSet of that name),
-and by their processes, which also those have that run without a pod.
+It knows koordlet (Koordinator), which suppresses BestEffort pods by quota and cpuset, and crane-agent (Crane), which
+reads the same policies. It detects them by their pods on this node (labels of their Helm charts, or a DaemonSet of that
+name), and by their processes, for agents that run without a pod.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ ENDED = ("Succeeded", "Failed")
 
 
 def rivals(pods: Iterable[PodState], processes: Iterable[str] = ()) -> tuple[str, ...]:
-    """What of them is here, in words: "koordlet (pod koordinator-system/koordlet-x2x4z)". `processes` are names."""
+    """Descriptions of the detected agents, for example "koordlet (pod koordinator-system/koordlet-x2x4z)". `processes`
+    are process names."""
     found = [
         f"{name} (pod {pod.key})" for pod in sorted(pods, key=lambda pod: pod.key) if (name := _rival(pod)) is not None
     ]
@@ -43,7 +44,7 @@ def _rival(pod: PodState) -> str | None:
 
 
 def process_names(proc: Path = Path("/proc")) -> frozenset[str]:
-    """The names (`comm`) of all processes that can be seen. It blocks, for a millisecond or two."""
+    """The names (`comm`) of all visible processes. It blocks for a few milliseconds."""
     names = set()
     for path in proc.glob("[0-9]*/comm"):
         try:

@@ -1,19 +1,19 @@
-"""The ConfigMap by which one hand stops all agents of a cluster, and by which they share a budget of evictions.
+"""The control ConfigMap, which stops all agents of a cluster and holds the eviction budget that they share.
 
     data:
-      enforcement: "on"            # on | off: nothing new is done | restore: off, and everything is given back now
+      enforcement: "on"            # on | off: no new steps | restore: off, and all original values are restored now
       evictions-per-minute: "10"   # in the whole cluster
-      nodes-at-once: "5%"          # nodes that may evict within the same minute: a number, or a share of all nodes
-      recent-evictions: |          # kept by the agents: unix seconds and node, a line for each of the last minute
+      nodes-at-once: "5%"          # nodes that may evict within the same minute: a number, or a percentage of all
+      recent-evictions: |          # written by the agents: unix seconds and node, one line per eviction in a minute
         1700000000 node-1
 
-An agent that wants to evict reads the map, counts the lines of the last minute, and writes its own line under the
-condition that the map is still what it read (resourceVersion). Who comes second is refused by the API server (409),
-reads again, and may find the budget used up. So no two agents spend the same token, and none needs to be in charge. A
-token is spent by asking; an eviction that a PodDisruptionBudget then refuses does not bring it back.
+Before an eviction, an agent reads the ConfigMap, counts the lines of the last minute, and adds its own line with the
+resourceVersion that it read. If another agent was faster, the API server refuses the write (409); the agent reads
+again, and may find the budget used up. So two agents cannot spend the same token, and no coordinator is needed. A
+token is spent by the request; an eviction that a PodDisruptionBudget then refuses does not return it.
 
-Whatever makes the budget unknown (no API, no map, a value that cannot be read) allows no eviction. A brake that was
-seen pulled stays pulled while the API is away.
+If the budget is unknown (no API, no ConfigMap, an invalid value), no eviction is allowed. If enforcement was last read
+as off or restore, it stays so while the API is unavailable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WINDOW_S = 60.0
 NODES_COUNTED_FOR_S = 600.0
 RETRY_AFTER_S = (0.05, 0.1, 0.2, 0.4)
 AHEAD_S = 60.0
-"""A line that is further in the future was written by a clock that is wrong."""
+"""Seconds: a line that is further in the future comes from a node with a wrong clock and is ignored."""
 
 ENFORCEMENT = "enforcement"
 PER_MINUTE = "evictions-per-minute"
@@ -40,7 +40,7 @@ RECENT = "recent-evictions"
 
 
 class Enforcement(StrEnum):
-    """What the map says of acting at all."""
+    """Value of the key `enforcement`."""
 
     ON = "on"
     OFF = "off"
@@ -49,32 +49,32 @@ class Enforcement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What the map says. `problem` is why no eviction is allowed, whatever it says; "" for none."""
+    """Content of the ConfigMap. `recent` are (unix seconds, node). `problem` is the reason why no eviction is allowed
+    regardless of the content; "" for none."""
 
     enforcement: Enforcement = Enforcement.ON
     per_minute: int = 0
     nodes_at_once: float = 0.0
-    """A number of nodes; or, below 1, a share of all. "1" is one node, "100%" is infinity."""
+    """A number of nodes or, below 1, a fraction of all nodes. "1" is one node, "100%" is infinity."""
     recent: tuple[tuple[float, str], ...] = ()
     problem: str = ""
     away: bool = False
-    """The API does not answer: nothing is to be asked of it in this cycle."""
+    """The API does not respond: no more requests in this cycle."""
 
 
 def read_control(data: Mapping[str, str]) -> Control:
-    """The map's data. A word for `enforcement` that is not known is taken for off: somebody wanted something stopped.
-    Pure."""
+    """Parse the ConfigMap's data. An unknown value of `enforcement` counts as off, the safe choice. Pure."""
     problems = []
     word = data.get(ENFORCEMENT, Enforcement.ON).strip().lower()
     known = word in [each.value for each in Enforcement]
     if not known:
-        problems.append(f'{ENFORCEMENT} must be "on", "off" or "restore", and is {word[:40]!r}: taken for off')
+        problems.append(f'{ENFORCEMENT} must be "on", "off" or "restore", not {word[:40]!r}: treated as off')
     per_minute = _whole(data.get(PER_MINUTE, ""))
     if per_minute is None:
         problems.append(f"{PER_MINUTE} must be a whole number")
     nodes = _nodes(data.get(NODES_AT_ONCE, ""))
     if nodes is None:
-        problems.append(f'{NODES_AT_ONCE} must be a number of nodes or a share of them, like "5%"')
+        problems.append(f'{NODES_AT_ONCE} must be a number of nodes or a percentage of them, for example "5%"')
     return Control(
         Enforcement(word) if known else Enforcement.OFF,
         per_minute or 0,
@@ -85,7 +85,8 @@ def read_control(data: Mapping[str, str]) -> Control:
 
 
 def refusal(control: Control, *, node: str, nodes: int, now: float) -> str:
-    """Why `node` may not evict now, by the last minute of a cluster of so many `nodes`; "" if it may. Pure."""
+    """Why the budget forbids an eviction on `node`, in a cluster of `nodes` nodes; "" if it allows it. `now` in unix
+    seconds. Pure."""
     if control.problem:
         return control.problem
     last = fresh(control.recent, now)
@@ -99,14 +100,14 @@ def refusal(control: Control, *, node: str, nodes: int, now: float) -> str:
 
 
 def allowed_nodes(at_once: float, nodes: int) -> int:
-    """Of a share at least one node, so that a small cluster is not stuck. Pure."""
+    """Number of nodes that may evict within a minute; a fraction allows at least one node, for small clusters. Pure."""
     if at_once == float("inf"):
         return max(1, nodes)
     return max(1, int(at_once * nodes)) if 0 < at_once < 1 else int(at_once)
 
 
 def fresh(recent: tuple[tuple[float, str], ...], now: float) -> tuple[tuple[float, str], ...]:
-    """The lines of the last minute. Pure."""
+    """The evictions of the last minute; `now` in unix seconds. Pure."""
     return tuple(each for each in recent if now - WINDOW_S < each[0] <= now + AHEAD_S)
 
 
@@ -123,7 +124,7 @@ def _nodes(text: str) -> float | None:
 
 
 def _recent(text: str) -> tuple[tuple[float, str], ...]:
-    """Lines that cannot be read are nobody's."""
+    """Parse the lines of `recent-evictions`; invalid lines are ignored."""
     found = []
     for line in text.splitlines():
         time, _, node = line.strip().partition(" ")
@@ -137,7 +138,8 @@ def _written(recent: tuple[tuple[float, str], ...]) -> str:
 
 
 class Controls:
-    """The map of this cluster, NAMESPACE/NAME. `patience` is how many seconds a look at it may take."""
+    """Client of the control ConfigMap with the name `key` (NAMESPACE/NAME). `patience` is the timeout of a read in
+    seconds."""
 
     def __init__(self, client: KubeClient, key: str, *, node: str, patience: float) -> None:
         self._client = client
@@ -145,20 +147,20 @@ class Controls:
         self._node = node
         self._patience = patience
         self.last: Enforcement | None = None
-        """What was last read; None if there was no map. Whoever starts with what the process before it knew sets it."""
+        """The last value read; None if there was no ConfigMap. At the start, the executor sets the saved value."""
         self._nodes: tuple[float, int] | None = None
 
     async def look(self) -> Control:
-        """What the map says now. Raises nothing: where it cannot be read, evictions are not allowed, and a brake that
-        was pulled when it last could be stays so."""
+        """Read the ConfigMap. Raises nothing: if it cannot be read, evictions are not allowed, and the last value of
+        `enforcement` stays in effect."""
         try:
             async with asyncio.timeout(self._patience):
                 control = read_control((await self._client.get(CONFIG_MAPS, self._key)).data)
         except KubeNotFound:
             self.last = None
-            return Control(problem=f"there is no ConfigMap {self._key}, which says how many evictions are allowed")
+            return Control(problem=f"the ConfigMap {self._key} with the eviction budget does not exist")
         except TimeoutError:
-            return self._unknown("the API does not answer", away=True)
+            return self._unknown("the API does not respond", away=True)
         except KubeError as error:
             return self._unknown(str(error), away=isinstance(error, KubeUnreachable))
         self.last = control.enforcement
@@ -169,7 +171,8 @@ class Controls:
         return Control(self.last or Enforcement.ON, problem=problem, away=away)
 
     async def take(self, *, now: float) -> str:
-        """Spend a token of the budget for one eviction; returns why there is none, "" if it is spent. Never raises."""
+        """Spend a token of the budget for one eviction; `now` in unix seconds. Returns why none is available, "" if it
+        was spent. Never raises."""
         try:
             nodes = await self._count(now)
             for delay in (*RETRY_AFTER_S, None):
@@ -179,8 +182,8 @@ class Controls:
                     if delay is not None:
                         await asyncio.sleep(delay)
         except KubeError as error:
-            return f"the budget of the cluster cannot be asked: {error}"
-        return "other nodes were quicker, every time"
+            return f"the eviction budget of the cluster cannot be read or written: {error}"
+        return "the eviction budget of the cluster could not be updated: other nodes changed it at every attempt"
 
     async def _take_once(self, nodes: int, now: float) -> str:
         read = await self._client.get(CONFIG_MAPS, self._key)
@@ -195,7 +198,7 @@ class Controls:
         return ""
 
     async def _count(self, now: float) -> int:
-        """How many nodes the cluster has; asked seldom."""
+        """Number of nodes in the cluster, cached for NODES_COUNTED_FOR_S; `now` in unix seconds."""
         if self._nodes is None or not 0 <= now - self._nodes[0] < NODES_COUNTED_FOR_S:
             self._nodes = (now, await self._client.count(NODES))
         return self._nodes[1]

@@ -1,6 +1,6 @@
-"""What steps really released: usage before against usage a cycle later.
+"""Measures the release of steps by comparing the usage before a step with the usage in a later cycle.
 
-Pure.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from agent.model import CPU, MEMORY, EvictStep, KnobStep, PodState, QuotaStep, R
 
 MILLI = 1000.0
 PODS_MISSING = "pods"
-"""Under this name State.missing says why there are no pods (agent.state.collector)."""
+"""Key of State.missing with the reason why the pods are unknown (agent.state.collector)."""
 
 
 def used_by(step: Step, state: State) -> Released:
-    """What a step's container or pod uses, in millicores and bytes; without what is not known."""
+    """Usage of a step's container or pod in millicores and bytes; unknown values are left out."""
     if isinstance(step, (QuotaStep, KnobStep, EvictStep, ReclaimStep)):
         return _used(state, step.uid, step.container_id if isinstance(step, QuotaStep) else "")
     return {}
 
 
 def measured(deed: Deed, state: State) -> Released | None:
-    """How much less is used now than before the deed (of what was restored: how much more), of what was to change. A
-    pod or container that is gone uses nothing. None where it cannot be told."""
+    """Decrease of usage since the audit entry (for restore: increase) for the planned resources, in millicores and
+    bytes. A pod or container that is gone counts as using nothing. None if it cannot be measured."""
     if PODS_MISSING in state.missing:
-        return None  # it is not known which pods there are, and none of them is gone for that
+        return None  # the pods are unknown, so an absent pod is not necessarily gone
     pod = next((each for each in state.pods if each.uid == deed.uid), None)
     gone = pod is None or (deed.container_id != "" and all(each.id != deed.container_id for each in pod.containers))
     now = dict.fromkeys(deed.used, 0.0) if gone else _used(state, deed.uid, deed.container_id)

@@ -1,10 +1,10 @@
-"""Carrying out a plan, step by step: audit first, act second, and one that fails does not stop the rest.
+"""Carries out a plan step by step. Each step is audited before it is carried out; a failed step does not stop the rest.
 
-    stance ─▶ each step: allowed? ─▶ still needed? ─▶ audit ─▶ act ─▶ audit ─▶ Event
+    enforcement level ─▶ each step: allowed? ─▶ still needed? ─▶ audit ─▶ act ─▶ audit ─▶ Event
 
-What may be done at all (the stance) is found out anew for every plan: preview unless enforcing was asked for; preview
-beside another agent that manages the same groups; what the cluster's ConfigMap says; quotas alone while the API is
-away. If the audit cannot be written nothing more is done.
+The enforcement level is determined for every plan: preview unless agent.mode is enforce; preview if another agent
+manages the same groups; then the value in the cluster's ConfigMap; only changes of control groups while the API is
+unavailable. If the audit file cannot be written, no further steps are carried out.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Needed = Callable[[Step, Sequence[Step]], Awaitable[str]]
-"""Reads usage again and says why a step is not needed any more, "" if it is; gets the steps that were carried out.
-Raises nothing."""
+"""Reads the usage again and returns why a step is not needed any more, "" if it is needed. Arguments: the step, and the
+steps carried out so far."""
 
 MEASURED_FOR_S = 120.0
-"""A deed of which no effect was seen by then has none that could be told from others'."""
+"""Seconds: after this time, the effect of an audit entry can no longer be separated from other changes in usage."""
 RENEWED_AFTER_S = 300.0
-"""A rule that stays triggered says so in every cycle; whether the taint is still there is looked after this often."""
+"""Seconds before an existing taint is checked again, although a triggered rule demands it in every cycle."""
 ENFORCEMENT_KEPT = "enforcement"
 TAINTED_KEPT = "scheduling disabled"
 EVENTS = {
@@ -58,7 +58,7 @@ EVENTS = {
     CPU_WEIGHT: ("CpuWeightLowered", "CpuWeightRestored"),
     MEMORY_HIGH: ("MemoryHeldBack", "MemoryRestored"),
 }
-"""The reasons of Events, by what is changed: when it is first taken, and when it is back."""
+"""Event reasons by knob: when the value is first lowered, and when the original value is restored."""
 OUTCOMES = {
     Fate.DONE: Outcome.DONE,
     Fate.GONE: Outcome.GONE,
@@ -68,9 +68,9 @@ OUTCOMES = {
 
 
 class Executor:
-    """Carries out plans on one node. Without a `cluster` there are only quotas: nothing is evicted or tainted, and no
-    ConfigMap is asked. Its methods must not overlap; one that is cancelled ends once what it is writing is written.
-    Making one may raise AuditError."""
+    """Carries out plans on one node. Without a `cluster`, it only changes control groups: no evictions, no taint, no
+    ConfigMap. Calls must not overlap; a cancelled call ends after its current write. The constructor may raise
+    AuditError."""
 
     def __init__(
         self,
@@ -96,16 +96,16 @@ class Executor:
     # --- one plan ----------------------------------------------------------------------------------------------------
 
     async def run(self, plan: Plan, *, state: State, cycle: int, needed: Needed) -> Report:
-        """Carry out the steps of a plan in their order. `state` is what it was made from: what pods used before. Raises
-        nothing: what fails is in the report."""
+        """Carry out the steps of a plan in order. `state` is the state that the plan was made from, with the usage
+        before. Raises nothing: errors are in the report."""
         steps = self._with_what_is_undone(plan)
         try:
             quotas, tainted = await _in_thread(self._means.audit.owed), await self.tainted()
         except AuditError as error:
-            return Report(Stance.PREVIEW, "the audit cannot be read", (), _told(error))
+            return Report(Stance.PREVIEW, "the audit file cannot be read", (), _told(error))
         owing = quotas + tainted
         if tainted and plan.scheduling_disabled is False and not any(isinstance(s, SchedulingStep) for s in steps):
-            steps = (SchedulingStep(False, "no rule asks for the taint that an earlier run left"), *steps)
+            steps = (SchedulingStep(False, "no rule requires the taint that an earlier run left"), *steps)
         if not steps and not owing:
             return Report(Stance.ENFORCE if self._permissions.enforce else Stance.PREVIEW)
         situation = await self._situation(state, owing=owing)
@@ -124,33 +124,34 @@ class Executor:
         return report
 
     def _say(self, stance: Stance, why: str) -> None:
-        """In the log, once: that less may be done than was asked for, and that all may be done again."""
+        """Log a change of the enforcement level, if agent.mode is enforce."""
         if not self._permissions.enforce or stance is self._said:
             return
         self._said = stance
         if stance is Stance.ENFORCE:
-            log.info("what is decided is done again, evictions too")
+            log.info("full enforcement resumed")
         else:
-            log.warning("not all that is decided is done: %s, for %s", stance, why)
+            log.warning("enforcement restricted to '%s': %s", stance, why)
 
     def _just_tainted(self) -> bool:
-        """Whether this process set the taint a moment ago."""
+        """Whether this process set the taint within the last RENEWED_AFTER_S."""
         return self._tainted_at is not None and 0.0 <= self._means.clock() - self._tainted_at < RENEWED_AFTER_S
 
     def _with_what_is_undone(self, plan: Plan) -> tuple[Step, ...]:
-        """A taint that could not be set or taken off is tried again until it can, or until the opposite is wanted."""
+        """The plan's steps, with a failed scheduling step of an earlier plan, which is retried until it succeeds or the
+        opposite is decided."""
         undone, self._undone = self._undone, None
         if undone is None or any(isinstance(step, SchedulingStep) for step in plan.steps):
             return plan.steps
         return (undone, *plan.steps) if plan.scheduling_disabled in (None, undone.disable) else plan.steps
 
     async def budget(self) -> Budget:
-        """What this node may evict now, by its own limits. Raises AuditError."""
+        """The node's eviction limits with its recent evictions. Raises AuditError."""
         return Budget(self._means.limits, await _in_thread(self._means.recent.past))
 
     async def knobs(self, state: State, *, wanted: bool) -> Knobs:
-        """What the groups of the pods have besides quotas, if that is `wanted` or something of it is to be put back.
-        Raises AuditError."""
+        """Read cpu.weight and memory.high of the pods if `wanted`, or if any of them has to be restored. Raises
+        AuditError."""
         return await _in_thread(self._knobs, state, wanted)
 
     def _knobs(self, state: State, wanted: bool) -> Knobs:
@@ -160,56 +161,56 @@ class Executor:
         return look_at((pod for pod in state.pods if pod.containers), self._means.groups, remembered)
 
     async def tainted(self) -> bool:
-        """Whether the node may have a taint of the agent's. Raises AuditError."""
+        """Whether the node may have a taint that the agent set. Raises AuditError."""
         return bool(await _in_thread(self._means.audit.kept, TAINTED_KEPT, bool))
 
     async def _situation(self, state: State, *, owing: int) -> _Situation:
         if not self._permissions.enforce:
-            left = f"; {owing} changes of an earlier run stay, until load-watcher agent restore" if owing else ""
-            return _Situation(Stance.PREVIEW, f"enforcing was not asked for{left}")
+            left = f"; {owing} changes of an earlier run stay until load-watcher agent restore is run" if owing else ""
+            return _Situation(Stance.PREVIEW, f"the agent runs in preview mode{left}")
         others = await _in_thread(self._others, state)
         if others and not self._permissions.beside_others:
             why = f"the same control groups are managed by {', '.join(others)}"
             return _Situation(Stance.RESTORE_ALL if owing else Stance.PREVIEW, why)
         cluster = self._means.cluster
         if cluster is None:
-            return _Situation(Stance.THROTTLE_ONLY, "there is no Kubernetes API")
+            return _Situation(Stance.THROTTLE_ONLY, "no Kubernetes API is configured")
         control = await cluster.controls.look()
         await self._remember_brake(cluster.controls.last)
         return _of(control)
 
     def _others(self, state: State) -> tuple[str, ...]:
-        """Who else manages the control groups, in words."""
+        """Descriptions of other agents that manage the control groups."""
         found = rivals(state.pods, process_names(self._permissions.proc))
         return found if self._permissions.claim is None else (*found, *self._permissions.claim.others())
 
     async def _remember_brake(self, brake: Enforcement | None) -> None:
-        """Over a restart too, for the API may be away then."""
+        """Save the value of `enforcement`, because the API may be unavailable after a restart."""
         if brake == self._brake:
             return
-        log.info("enforcement in this cluster is %s", brake or "not said")
+        log.info("enforcement in the cluster's ConfigMap is %s", brake or "not set")
         self._brake = brake
         try:
             await _in_thread(self._means.audit.keep, ENFORCEMENT_KEPT, brake or Enforcement.ON)
         except AuditError as error:
             log.warning("%s", _told(error))
 
-    # --- everything back ---------------------------------------------------------------------------------------------
+    # --- restoring all values ----------------------------------------------------------------------------------------
 
     async def restore_all(self, *, reason: str, cycle: int = 0) -> tuple[PutBack, ...]:
-        """Every quota back to what it was, and new pods welcome again. Raises AuditError if that cannot be recorded."""
+        """Restore all original values and remove the taint. Raises AuditError if that cannot be recorded."""
         situation, state = _Situation(Stance.RESTORE_ALL, reason), State(self._means.clock())
         return await _Run(self._means, situation, state, cycle, _always).put_everything_back()
 
     async def leave(self, on_exit: OnExit) -> tuple[PutBack, ...]:
-        """The last thing to be done before the process ends. Raises AuditError."""
-        return await self.restore_all(reason="the agent ends") if on_exit is OnExit.RESTORE else ()
+        """Restore all values at shutdown if `on_exit` is RESTORE. Raises AuditError."""
+        return await self.restore_all(reason="the agent shuts down") if on_exit is OnExit.RESTORE else ()
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
     async def look_back(self, state: State) -> tuple[Deed, ...]:
-        """Held against this state: what the deeds of the cycle before released. Quotas of containers that have ended
-        are forgotten. To be called once a cycle, before `run`. Raises AuditError."""
+        """Measure the release of earlier steps with this state, and delete stored original values of groups that have
+        ended. Must be called once per cycle, before `run`. Raises AuditError."""
         return await _in_thread(self._look_back, state)
 
     def _look_back(self, state: State) -> tuple[Deed, ...]:
@@ -231,7 +232,7 @@ async def _always(_: Step, __: Sequence[Step]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Situation:
-    """How much may be done in this cycle, why so, and whether the API is away: then nothing is asked of it."""
+    """Enforcement level of this cycle with its reason. `away`: the API does not respond, and gets no more requests."""
 
     stance: Stance
     why: str = ""
@@ -240,9 +241,11 @@ class _Situation:
 
 def _of(control: Control) -> _Situation:
     if control.enforcement is Enforcement.RESTORE:
-        return _Situation(Stance.RESTORE_ALL, "the cluster's ConfigMap says restore", control.away)
+        return _Situation(Stance.RESTORE_ALL, "enforcement is restore in the cluster's ConfigMap", control.away)
     if control.enforcement is Enforcement.OFF:
-        return _Situation(Stance.RESTORE_ONLY, control.problem or "the cluster's ConfigMap says off", control.away)
+        return _Situation(
+            Stance.RESTORE_ONLY, control.problem or "enforcement is off in the cluster's ConfigMap", control.away
+        )
     if control.problem:
         return _Situation(Stance.THROTTLE_ONLY, control.problem, control.away)
     return _Situation(Stance.ENFORCE)
@@ -250,7 +253,7 @@ def _of(control: Control) -> _Situation:
 
 @dataclass(slots=True)
 class _Run:
-    """One plan being carried out."""
+    """State of one plan during its execution."""
 
     means: _Means
     situation: _Situation
@@ -260,8 +263,8 @@ class _Run:
     just_tainted: bool = False
     results: list[Result] = field(default_factory=list)
     acting: Result | None = None
-    """What is known of a step that is being carried out, from when it may have been done: whatever fails after that,
-    it is counted on."""
+    """Result of the current step from the moment when it may have been carried out. If a later operation fails, the
+    step still counts."""
 
     @property
     def why(self) -> str:
@@ -272,7 +275,7 @@ class _Run:
         return self.situation.stance
 
     async def carry_out(self, steps: Sequence[Step]) -> Report:
-        """All that can be, with what became of each: also of those before a failure that nobody thought of."""
+        """Carry out the steps and return the results, including the steps before an unexpected error."""
         trouble, fault = "", False
         try:
             if self.stance is Stance.RESTORE_ALL:
@@ -283,15 +286,15 @@ class _Run:
         except AuditError as error:
             self._count_on_acting()
             trouble = _told(error)
-            log.error("nothing more is done in this cycle: %s", trouble)
+            log.error("no further steps in this cycle, because the audit file failed: %s", trouble)
         except Exception as error:
             self._count_on_acting()
-            trouble, fault = f"a fault of the agent's own: {error!r}", True
-            log.exception("nothing more is done in this cycle")
+            trouble, fault = f"internal error of the agent: {error!r}", True
+            log.exception("no further steps in this cycle, because of an internal error")
         try:
             await self._tell_node()
-        except Exception:  # what was done is to be counted on, told or not
-            log.exception("the Event of all evictions is not written")
+        except Exception:  # completed steps must be returned even if the Event fails
+            log.exception("writing the Event about the evictions failed")
         return Report(self.stance, self.why, tuple(self.results), trouble, fault)
 
     def _count_on_acting(self) -> None:
@@ -300,7 +303,7 @@ class _Run:
             self.acting = None
 
     async def put_everything_back(self) -> tuple[PutBack, ...]:
-        """Quotas, and the taint if there is one of ours. Raises AuditError."""
+        """Restore all original values, and remove the taint if the agent set it. Raises AuditError."""
         found = await _in_thread(self.means.quotas.put_all_back, reason=self.why, cycle=self.cycle)
         tainted = await _in_thread(self.means.audit.kept, TAINTED_KEPT, bool)
         if self.means.cluster is not None and tainted and not self.situation.away:
@@ -308,7 +311,7 @@ class _Run:
         return found
 
     async def _one(self, step: Step) -> Result:
-        """One step. Raises AuditError."""
+        """Carry out one step if it is allowed and needed. Raises AuditError."""
         if why := self._forbidden(step):
             return Result(step, Fate.NOT_ALLOWED, why)
         if why := await self.needed(step, [each.step for each in self.results if each.booked]):
@@ -365,7 +368,7 @@ class _Run:
     async def _page_cache(self, step: ReclaimStep) -> Result:
         result = await _in_thread(self._reclaim, step)
         if result.fate is Fate.DONE and self.means.cluster is not None and not self.situation.away:
-            about, message = About("Pod", step.pod, step.uid), f"page cache taken, {result.text}: {step.reason}"
+            about, message = About("Pod", step.pod, step.uid), f"page cache reclaimed, {result.text}: {step.reason}"
             await self.means.cluster.tell_seldom(about, reason="PageCacheReclaimed", message=message)
         return result
 
@@ -391,15 +394,16 @@ class _Run:
     # --- evictions ---------------------------------------------------------------------------------------------------
 
     async def _evict(self, step: EvictStep) -> Result:
-        """Ask whoever can say no, from the nearest to the farthest; then write it down, and do it."""
+        """Check the local limits, the pod in the API, and the cluster's budget; then record the eviction and request
+        it."""
         audit, cluster, limits, now = self.means.audit, self.means.cluster, self.means.limits, self.means.clock()
-        assert cluster is not None  # _forbidden saw to it
+        assert cluster is not None  # _forbidden guarantees it
         if why := limits.refusal(await _in_thread(self.means.recent.past), step):
             return Result(step, Fate.NOT_ALLOWED, why)
         try:
             objection = await cluster.objection(step)
-        except KubeUnreachable as error:  # each further victim would wait for it as long as this one did
-            self.situation = _Situation(Stance.THROTTLE_ONLY, f"the Kubernetes API went away: {error}", away=True)
+        except KubeUnreachable as error:  # each further eviction would run into the same timeout
+            self.situation = _Situation(Stance.THROTTLE_ONLY, f"the Kubernetes API is unreachable: {error}", away=True)
             return Result(step, Fate.NOT_ALLOWED, self.why)
         if objection is not None:
             return Result(step, *objection)
@@ -408,7 +412,7 @@ class _Run:
         deed = self._deed(step, owner=step.owner, after={"graceSeconds": step.grace_seconds})
         begun = await _in_thread(audit.begin, deed)
         self.means.recent.note(begun.id)
-        self.acting = Result(step, Fate.UNANSWERED, "it may have been asked for", begun.id)
+        self.acting = Result(step, Fate.UNANSWERED, "the eviction may have been requested", begun.id)
         fate, text = await cluster.evict(step)
         result = self.acting = Result(step, fate, text, begun.id)
         outcome = OUTCOMES.get(fate, Outcome.FAILED)
@@ -421,9 +425,9 @@ class _Run:
     # --- scheduling --------------------------------------------------------------------------------------------------
 
     async def _scheduling(self, step: SchedulingStep) -> Result:
-        """Taint and condition of the node. Raises AuditError."""
+        """Set or remove taint and condition of the node. Raises AuditError."""
         audit, cluster = self.means.audit, self.means.cluster
-        assert cluster is not None  # _forbidden saw to it
+        assert cluster is not None  # _forbidden guarantees it
         after = {"schedulingDisabled": step.disable}
         deed = Deed(time=self.means.clock(), kind=step.kind, cycle=self.cycle, reason=step.reason, after=after)
         begun = await _in_thread(audit.begin, deed)
@@ -435,11 +439,11 @@ class _Run:
             await _in_thread(audit.keep, TAINTED_KEPT, False)
         if changed:
             reason = "SchedulingDisabled" if step.disable else "SchedulingEnabled"
-            what = "new pods are kept away" if step.disable else "new pods are welcome again"
+            what = "new pods are kept away" if step.disable else "new pods are allowed again"
             await cluster.tell(None, reason=reason, message=f"{what}: {step.reason}", warning=step.disable)
         return Result(step, Fate.FAILED if wrong else Fate.DONE, wrong, begun.id)
 
-    # --- telling -----------------------------------------------------------------------------------------------------
+    # --- Events ------------------------------------------------------------------------------------------------------
 
     async def _tell_pod(self, step: PodStep, *, reason: str, message: str, warning: bool) -> None:
         if self.means.cluster is not None and not self.situation.away:
@@ -447,7 +451,7 @@ class _Run:
             await self.means.cluster.tell(about, reason=reason, message=message, warning=warning)
 
     async def _tell_node(self) -> None:
-        """One Event of all evictions."""
+        """Write one Event about all evictions of the plan."""
         evicted = [each.step for each in self.results if each.fate is Fate.DONE and isinstance(each.step, EvictStep)]
         if self.means.cluster is not None and evicted:
             reasons = sorted({each.reason for each in evicted})
@@ -456,15 +460,15 @@ class _Run:
 
 
 async def _in_thread(act: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
-    """What blocks, in a thread. Who is cancelled meanwhile waits for its end: nothing must be written to a control
-    group behind the back of whoever puts everything back next."""
+    """Run a blocking function in a thread. If the caller is cancelled, it waits for the thread to finish, so that no
+    control group is written after the values have been restored at shutdown."""
     task = asyncio.ensure_future(asyncio.to_thread(act, *arguments, **more))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("what was being done when it was cancelled failed: %s", error)
+            log.warning("an operation in progress at the cancellation failed: %s", error)
         raise
 
 
@@ -473,14 +477,14 @@ def _told(error: AuditError) -> str:
 
 
 def would(step: Step) -> str:
-    """What a step would do, for preview. Pure."""
+    """Describe what a step would do, for preview. Pure."""
     if isinstance(step, SchedulingStep):
-        return "would keep new pods away" if step.disable else "would let new pods come again"
+        return "would keep new pods away" if step.disable else "would allow new pods again"
     if isinstance(step, EvictStep):
-        return f"would evict {step.pod} with {step.grace_seconds:.0f} s of grace"
+        return f"would evict {step.pod} with a grace period of {step.grace_seconds:.0f} s"
     if isinstance(step, ReclaimStep):
-        return f"would take up to {step.bytes} bytes of page cache off {step.pod}"
+        return f"would reclaim up to {step.bytes} bytes of page cache from {step.pod}"
     if isinstance(step, KnobStep):
-        return f"would make the {step.knob} of {step.pod} {'unlimited' if step.after is None else step.after}"
-    quota = "no CPU quota" if step.after is None else f"a CPU quota of {step.after} of {step.period} µs"
-    return f"would give {step.pod} ({step.container}) {quota}"
+        return f"would set {step.knob} of {step.pod} to {'unlimited' if step.after is None else step.after}"
+    quota = "unlimited" if step.after is None else f"{step.after} µs per {step.period} µs"
+    return f"would set the CPU quota of {step.pod} ({step.container}) to {quota}"

@@ -1,4 +1,4 @@
-"""Where the control groups of a pod and of its containers are."""
+"""Finds the control groups of pods and containers."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from agent.qos import QosClass
 
 
 class Groups(Protocol):
-    """The control groups of this node. All raise CgroupError for what fails."""
+    """The control groups of this node. All methods raise CgroupError."""
 
     def find(self, uid: str, container: str = "") -> str | None:
-        """The path of a container's group by its id, or of the pod's own; None if it is not there (any more)."""
+        """Path of the group of a container (by id), or of the pod's own group; None if it does not exist."""
 
     def open(self, path: str) -> Group:
-        """The group at a path. It may not be there."""
+        """Open the group at a path; it need not exist."""
 
     def look(self) -> None:
-        """Fails where there are no groups of a kubelet at all: then the wrong tree is looked at, or an empty one, and
-        that a group is not in it does not say that its container has ended."""
+        """Raise CgroupError if there are no groups of a kubelet at all. The tree is then wrong or empty, so a missing
+        group does not mean that its container has ended."""
 
 
 class KubeletGroups:
-    """Those that the kubelet made. `layout` and `tree` are asked for each time: they may change, as a machine does."""
+    """The control groups that the kubelet created. `layout` and `tree` are called for each operation, because both may
+    change."""
 
     def __init__(self, layout: Callable[[], Layout], tree: Callable[[], Tree]) -> None:
         self._layout = layout
         self._tree = tree
 
     def find(self, uid: str, container: str = "") -> str | None:
-        """Looked for under each QoS class: a pod's class may be unknown, its uid is not."""
+        """Search all QoS classes for the uid, because the pod's class may be unknown."""
         if not is_uid(uid):
             return None
         for qos in (QosClass.BEST_EFFORT, QosClass.BURSTABLE, QosClass.GUARANTEED):
@@ -57,12 +58,10 @@ class KubeletGroups:
             return None
 
     def open(self, path: str) -> Group:
-        """The group at a path."""
         with _translated(path):
             return self._tree().open(path)
 
     def look(self) -> None:
-        """Fails where there are none."""
         with _translated(ROOT_SEGMENT):
             self._layout().path_of((ROOT_SEGMENT,))
 

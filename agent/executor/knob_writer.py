@@ -1,11 +1,11 @@
-"""Changing CPU quotas, and the weights and memory.high of pods, so that each can be put back: what was there is
-remembered before anything is written, and what is not the agent's own any more is left to whom it belongs.
+"""Changes CPU quotas, cpu.weight and memory.high so that each can be restored. The original value is stored before the
+first write, and values that another program has set are left unchanged.
 
-Restoring compares before it sets: what the agent wrote last (or was about to write when it ended) is its own; anything
-else was written by somebody else (an in-place resize, an operator), and stays. Between the comparison and the writing
-there is no lock that would keep others out: the kernel has none. It is microseconds.
+Restoring compares before it writes. If the current value is the one that the agent last wrote, or was about to write,
+the original value is restored; any other value was set by another program or an operator (for example an in-place
+resize) and stays. The kernel offers no lock for the few microseconds between comparison and write.
 
-Everything here blocks.
+All functions block.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agent.model import KnobStep, QuotaStep
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """What became of one remembered value: `fate` is DONE, GONE, FOREIGN or FAILED."""
+    """Result of restoring one stored original value: `fate` is DONE, GONE, FOREIGN or FAILED."""
 
     remembered: Remembered
     fate: Fate
@@ -35,8 +35,8 @@ class PutBack:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What became of a step; whether it was the `first` to take something from the group, or the `last`, after which
-    that has its original value again."""
+    """Result of a step. `first`: it was the first to lower the group's value; `last`: the group has its original value
+    again."""
 
     result: Result
     first: bool = False
@@ -45,7 +45,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What a step does to which group."""
+    """The change of a group's value by a step."""
 
     step: QuotaStep | KnobStep
     before: Value
@@ -75,7 +75,7 @@ def _change(step: QuotaStep | KnobStep) -> _Change:
 
 
 def told_of(step: QuotaStep | KnobStep, deed: Deed) -> Deed:
-    """The deed with what the step changes."""
+    """Return the audit entry with the values before and after the step."""
     change = _change(step)
     name = step.container if isinstance(step, QuotaStep) else ""
     before, after = as_json(change.before), as_json(change.after)
@@ -83,8 +83,8 @@ def told_of(step: QuotaStep | KnobStep, deed: Deed) -> Deed:
 
 
 class Quotas:
-    """Writes quotas, weights and memory.high. Raises AuditError, and then has written nothing that is not in the
-    audit."""
+    """Writes quotas, cpu.weight and memory.high. Methods may raise AuditError; every write to a group is recorded in
+    the audit file first."""
 
     def __init__(self, audit: Audit, groups: Groups, *, clock: Callable[[], float]) -> None:
         self._audit = audit
@@ -92,7 +92,7 @@ class Quotas:
         self._clock = clock
 
     def carry_out(self, step: QuotaStep | KnobStep, deed: Deed) -> Changed:
-        """One step of a plan. `deed` is what the audit is to say of it."""
+        """Carry out one step of a plan; `deed` is its audit entry."""
         change = _change(step)
         known = self._audit.remembered(change.key).get(change.key)
         try:
@@ -142,12 +142,12 @@ class Quotas:
             return Result(step, fate, _told(error), begun.id)
         left = None if wanted == original else wanted
         self._audit.finish_change(begun, Outcome.DONE, now=self._clock(), written=left, knob=change.knob)
-        text = f"its {change.noun} is {in_words(wanted)}" + (", as it was at first" if left is None else "")
+        text = f"its {change.noun} is {in_words(wanted)}" + (", the original value" if left is None else "")
         return Result(step, Fate.DONE, text, begun.id)
 
     def _leave(self, change: _Change, deed: Deed, found: Value) -> Result:
-        """Restoring what somebody else changed: it is theirs now."""
-        text = f"somebody else made its {change.noun} {in_words(found)}: left alone"
+        """Record that a value to be restored was changed by another program and is left unchanged."""
+        text = f"another program set its {change.noun} to {in_words(found)}: left unchanged"
         begun = self._audit.begin(deed)
         self._audit.finish_change(
             begun, Outcome.FOREIGN, now=self._clock(), written=None, knob=change.knob, message=text
@@ -155,7 +155,8 @@ class Quotas:
         return Result(change.step, Fate.FOREIGN, text, begun.id)
 
     def _read(self, path: str, knob: Knob) -> Value:
-        """Raises CgroupGone only where other groups of the kubelet are to be seen."""
+        """Read the value of a knob. Raises CgroupGone only if other groups of the kubelet exist, CgroupError
+        otherwise."""
         try:
             with self._groups.open(path) as group:
                 return knobs.read(group, knob)
@@ -170,8 +171,8 @@ class Quotas:
             return None
 
     def forget_ended(self, present: Collection[str]) -> None:
-        """There is nothing to be given back to who is neither among those that are `present` (ids of containers, uids
-        of pods) nor has a control group."""
+        """Delete the stored original values of containers and pods that are not `present` (container ids, pod uids) and
+        have no control group."""
         for each in self._audit.remembered().values():
             if (each.container_id or each.uid) not in present and self._is_gone(each):
                 self._audit.forget(each.key)
@@ -186,9 +187,9 @@ class Quotas:
         return False
 
     def let_go(self, seen: Mapping[str, Quota]) -> None:
-        """Nothing is owed to a group that has what it had, or that somebody else gave more (an in-place resize): no
-        plan will restore it. `seen` are quotas by container id; who seems to be one of them is looked at again, and so
-        is all that is of pods."""
+        """Delete the stored original values of groups that have their original value, or to which another program gave
+        more (an in-place resize), because no plan will restore them. `seen` are the quotas by container id; candidates
+        among them are read again, as are all values of pods."""
         for each in self._audit.remembered().values():
             if each.container_id and not (each.key in seen and at_least(seen[each.key], each.original)):
                 continue
@@ -196,21 +197,21 @@ class Quotas:
             if found == each.original:
                 self._audit.forget(each.key)
             elif not isinstance(found, CgroupError) and not each.is_ours(found) and at_least(found, each.original):
-                text = f"somebody else made its {NOUNS[each.knob]} {in_words(found)}: left alone"
-                deed = _restoring(each, found, now=self._clock(), reason="it has more than it had", cycle=0)
+                text = f"another program set its {NOUNS[each.knob]} to {in_words(found)}: left unchanged"
+                deed = _restoring(each, found, now=self._clock(), reason="its value is above the original", cycle=0)
                 begun = self._audit.begin(deed)
                 self._audit.finish_change(
                     begun, Outcome.FOREIGN, now=self._clock(), written=None, knob=each.knob, message=text
                 )
 
-    # --- all of them -------------------------------------------------------------------------------------------------
+    # --- all values --------------------------------------------------------------------------------------------------
 
     def put_all_back(self, *, reason: str, cycle: int = 0) -> tuple[PutBack, ...]:
-        """All that the agent changed, back to what it was; after a crash too, for which nothing but the audit is
-        needed. One that fails stays remembered, and costs no other.
+        """Restore all original values, also after a crash; only the audit file is needed. A value that fails stays
+        stored and does not affect the others.
 
-        All are looked at, then written down together, then changed, then written down together: hundreds of them must
-        not wait for the disk one by one while the process is about to be killed."""
+        All values are read, recorded in one transaction, written, and their results recorded in one transaction, so
+        that hundreds of values need only two disk syncs while the process may be about to be killed."""
         owing = tuple(self._audit.remembered().values())
         found = {each.key: self._look(each) for each in owing}
         begun: dict[str, Deed] = {}
@@ -244,9 +245,11 @@ class Quotas:
         if isinstance(found, CgroupError):
             return PutBack(remembered, Fate.FAILED, _told(found))
         if found == remembered.original:
-            return PutBack(remembered, Fate.DONE, f"its {noun} is {in_words(found)} already, as it was at first")
+            return PutBack(remembered, Fate.DONE, f"its {noun} is already {in_words(found)}, the original value")
         if not remembered.is_ours(found):
-            return PutBack(remembered, Fate.FOREIGN, f"somebody else made its {noun} {in_words(found)}: left alone")
+            return PutBack(
+                remembered, Fate.FOREIGN, f"another program set its {noun} to {in_words(found)}: left unchanged"
+            )
         try:
             with self._groups.open(remembered.path) as group:
                 knobs.write(group, remembered.original)
@@ -254,7 +257,7 @@ class Quotas:
             return PutBack(remembered, Fate.GONE, gone)
         except CgroupError as error:
             return PutBack(remembered, Fate.FAILED, _told(error))
-        return PutBack(remembered, Fate.DONE, f"its {noun} is {in_words(remembered.original)}, as it was at first")
+        return PutBack(remembered, Fate.DONE, f"its {noun} is {in_words(remembered.original)}, the original value")
 
     def _conclude(self, result: PutBack, begun: Deed | None) -> None:
         if begun is not None:
@@ -265,7 +268,7 @@ class Quotas:
 
 
 def _restoring(remembered: Remembered, found: Value, *, now: float, reason: str, cycle: int) -> Deed:
-    """Giving a group its original value, as the audit has it."""
+    """The audit entry of restoring a group's original value."""
     return Deed(
         time=now,
         kind="restore",

@@ -18,29 +18,29 @@ from agent.executor.recent_evictions import RecentEvictions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """What the operator of this node allows."""
+    """Permissions from the settings of this node."""
 
     enforce: bool = False
     limits: Limits = field(default_factory=Limits)
     beside_others: bool = False
-    """Also beside a koordlet, a crane-agent or another load-watcher agent."""
+    """Enforce although a koordlet, a crane-agent or another load-watcher agent manages the same groups."""
     claim: Claim | None = None
-    """To the control groups, against other load-watcher agents."""
+    """Lock on the control groups against other load-watcher agents."""
     proc: Path = Path("/proc")
-    """Where the processes of the node are seen, other agents among them."""
+    """Path of the host's /proc, to detect processes of other agents."""
 
 
 class OnExit(StrEnum):
-    """What becomes of quotas and the taint when the agent ends in good order."""
+    """Handling of lowered quotas and the taint at a regular shutdown."""
 
     KEEP = "keep"
-    """They stay; a new start goes on from there."""
+    """They stay, and a restarted agent continues from them."""
     RESTORE = "restore"
 
 
 @dataclass(frozen=True, slots=True)
 class _Means:
-    """What steps are carried out with."""
+    """Dependencies for carrying out steps."""
 
     audit: Audit
     groups: Groups

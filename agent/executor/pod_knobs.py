@@ -1,6 +1,6 @@
-"""What the control groups of pods have besides the quotas of their containers, and had before the agent came.
+"""Reads cpu.weight and memory.high of pods, and adds their stored original values.
 
-Blocks.
+All functions block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNLIMITED = float("inf")
 
 
 def look_at(pods: Iterable[PodState], groups: Groups, remembered: Iterable[Remembered]) -> Knobs:
-    """By uid. What cannot be read is None; raises nothing."""
+    """Read the knobs of pods, by uid. Values that cannot be read are None; raises nothing."""
     weights: dict[str, int] = {}
     highs: dict[str, float] = {}
     for each in remembered:

@@ -1,11 +1,11 @@
-"""Evictions of the last minutes, so counted that nobody who sets the machine's clock makes them more or fewer.
+"""Counts the evictions of the last minutes independently of changes of the wall clock.
 
-The audit has them by wall time. A process notes for each how old it is by a clock that only goes forward; what that
-was before the process began is taken from the wall clock once, and one that seems to be of the future is taken for one
-of just now. So a clock that was set back while no agent ran blocks evictions for one `window`, and one that was set
-ahead forgets at most what was evicted before it.
+The audit file records evictions with wall time. A running process tracks the age of each one with the monotonic clock.
+For evictions before its start, it computes the age from the wall clock once; an eviction in the future counts as
+current. So if the clock was set back while no agent ran, evictions are blocked for at most one `window`; if it was set
+forward, earlier evictions may count as older than they are.
 
-Blocks.
+All methods block.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agent.decision.eviction_limits import Eviction
 
 
 class RecentEvictions:
-    """Those of the last `window` seconds. Calls must not overlap."""
+    """The evictions of the last `window` seconds. Calls must not overlap."""
 
     def __init__(
         self, audit: Audit, *, window: float, clock: Callable[[], float], monotonic: Callable[[], float]
@@ -27,17 +27,17 @@ class RecentEvictions:
         self._clock = clock
         self._monotonic = monotonic
         self._at: dict[int, float] | None = None
-        """When each was done, by the number of its deed, of all after `_over`."""
+        """Monotonic time in seconds of each eviction after `_over`, by id of its audit entry."""
         self._over = 0
-        """The number of a deed up to which all are older than the window."""
+        """Id of an audit entry; all evictions up to it are older than the window."""
 
     def note(self, number: int) -> None:
-        """The eviction of this deed is being done now."""
+        """Record that the eviction with this audit entry id is being carried out now."""
         if self._at is not None:
             self._at[number] = self._monotonic()
 
     def past(self) -> tuple[Eviction, ...]:
-        """Oldest first. Raises AuditError."""
+        """The evictions within the window, oldest first. Raises AuditError."""
         now, wall, known = self._monotonic(), self._clock(), self._at
         found = self._audit.evictions(after=self._over)
         at = {

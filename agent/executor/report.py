@@ -1,6 +1,6 @@
-"""What came of carrying out a plan.
+"""Results of carrying out a plan.
 
-Pure.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from agent.model import KnobStep, Step
 
 
 class Stance(StrEnum):
-    """How much the executor may do."""
+    """Enforcement level: the steps that the executor may carry out."""
 
     PREVIEW = "preview"
-    """Nothing: it says what it would do."""
+    """No steps; the executor only reports what it would do."""
     ENFORCE = "enforce"
     THROTTLE_ONLY = "throttle only"
-    """No evictions: nobody can say whether more evictions are allowed in this cluster."""
+    """No evictions, because the eviction budget of the cluster is unknown."""
     RESTORE_ONLY = "restore only"
-    """Nothing new: somebody pulled the brake. What was taken is given back as the rules say."""
+    """No new steps, because enforcement is off in the cluster. Values are restored as the rules allow."""
     RESTORE_ALL = "restore all"
-    """The same, and everything is given back now."""
+    """No new steps, and all original values are restored now."""
 
 
 class Fate(StrEnum):
-    """What became of a step."""
+    """Result of carrying out one step."""
 
     WOULD = "would"
-    """It is preview: this would have been done."""
+    """Preview: the step was not carried out."""
     DONE = "done"
     GONE = "gone"
-    """Pod or container are not there any more: what was to be released is released."""
+    """The pod or container no longer exists, so its resources are released."""
     NOT_NEEDED = "not needed"
-    """Usage was read again just before, and the gap was closed."""
+    """The step was no longer needed, for example because a newly read usage closed the gap."""
     NOT_ALLOWED = "not allowed"
-    """The stance, a rate limit or the budget of the cluster forbids it."""
+    """The enforcement level, an eviction limit or the cluster's eviction budget forbids the step."""
     FOREIGN = "foreign"
-    """Somebody else changed it meanwhile: left alone."""
+    """Another program changed the value meanwhile; it was left unchanged."""
     PROTECTED = "protected"
-    """A PodDisruptionBudget did not allow it."""
+    """A PodDisruptionBudget refused the eviction."""
     UNANSWERED = "unanswered"
-    """The API did not answer; it may have been done."""
+    """The API did not respond; the step may have been carried out."""
     FAILED = "failed"
 
 
@@ -52,7 +52,7 @@ UNAVAILABLE = frozenset({Fate.GONE, Fate.PROTECTED, Fate.FAILED, Fate.FOREIGN})
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one step: what became of it, why, and the number of its deed in the audit (0: there is none)."""
+    """Result of one step with its reason, and the id of its audit entry (0: none)."""
 
     step: Step
     fate: Fate
@@ -61,15 +61,15 @@ class Result:
 
     @property
     def booked(self) -> bool:
-        """Whether its release is to be counted on: it was done, or may have been (a further victim would be one too
-        many), or the pod that was to be evicted had gone by itself."""
+        """Whether the ledger counts the step's release: it was done, or may have been (another eviction could be one
+        too many), or the pod to be evicted was already gone."""
         return self.fate in (Fate.DONE, Fate.UNANSWERED) or (self.fate is Fate.GONE and self.step.kind == "evict")
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Of one plan. `why` says where the stance comes from; `trouble` is what kept the rest from being carried out, and
-    `fault` whether that was a mistake in the agent itself."""
+    """Results of one plan. `why` is the reason for the enforcement level; `trouble` is the error that stopped the plan,
+    and `fault` is true if it is an internal error of the agent."""
 
     stance: Stance
     why: str = ""
@@ -79,12 +79,12 @@ class Report:
 
     @property
     def booked(self) -> tuple[Step, ...]:
-        """The steps for the ledger."""
+        """The steps whose release the ledger counts."""
         return tuple(each.step for each in self.results if each.booked)
 
     @property
     def unavailable(self) -> Mapping[str, str]:
-        """Pods (namespace/name) that could not be acted on, with the reason, so that another plan finds others."""
+        """Pods (namespace/name) that could not be acted on, with the reason, so that a second plan selects others."""
         return {
             each.step.pod: each.text or each.fate.value
             for each in self.results
@@ -93,7 +93,7 @@ class Report:
 
     @property
     def unturned(self) -> frozenset[tuple[str, str]]:
-        """Uids and knobs that the kernel refused to lower: the harder step on the same pod takes that one's place."""
+        """(uid, knob) pairs that the kernel refused to lower; a harder step on the same pod replaces the soft limit."""
         return frozenset(
             (each.step.uid, each.step.knob)
             for each in self.results
@@ -101,11 +101,11 @@ class Report:
         )
 
     def count(self, fate: Fate) -> int:
-        """How many steps had this fate."""
+        """Number of steps with this result."""
         return sum(each.fate is fate for each in self.results)
 
 
 def _refused_gently(result: Result) -> bool:
-    """Whether it was a gentler step that failed, which is no reason to spare the pod."""
+    """Whether a soft limit failed; the pod may then still be throttled or evicted."""
     step = result.step
     return isinstance(step, KnobStep) and step.kind != "restore" and result.fate is Fate.FAILED

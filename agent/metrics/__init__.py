@@ -1,8 +1,8 @@
-"""The metrics that the agent acts on, one file each, and the table that names them.
+"""The metrics that the agent acts on, one module per metric or family, and the table of them.
 
-A new metric is one file, one line here and one test file; outside packages add theirs through the entry-point group
-`load_watcher.agent_metrics` (agent/service/custom_metrics.py). A metric that is not in the table can trigger a rule,
-which then keeps new pods away; nothing is throttled or evicted for it.
+A new metric needs a module, a line in the table and a test file. Other packages add metrics through the entry-point
+group `load_watcher.agent_metrics` (agent/service/custom_metrics.py). A rule on a collected metric that is not in the
+table only keeps new pods away; it does not throttle or evict pods.
 
 Pure: no I/O, no clock.
 """

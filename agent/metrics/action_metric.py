@@ -1,9 +1,8 @@
-"""What a metric is to the agent: the seed's attributes.
+"""The attributes of a metric that the agent can act on.
 
-A metric says how it is called in the state, how urgent it is, in which order its pods are hit, and what throttling,
-restoring and evicting a pod does to it. Its functions plan: they return the steps for one pod and what these release,
-and do nothing themselves. "Quantified" is a metric of which that release can be computed; only such a metric can be
-brought to just under its watermark and not further.
+A metric has a name in the state, a priority, an order of pods, and functions that throttle, restore and evict a pod.
+These functions only plan: they return the steps for one pod with their release, without side effects. A metric is
+quantified if that release can be computed; only then can the planner act on just as many pods as needed.
 
 Pure: no I/O, no clock.
 """
@@ -23,8 +22,9 @@ LEAST_PRIORITY, MOST_PRIORITY = 0, 10
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a metric's function may know besides the pod. `originals` are the quotas before the agent's first write, by
-    container id; `room` is how much (in units of release) restoring may bring back at most, None for no such bound."""
+    """Inputs of a metric's function in addition to the pod. `originals` are the CPU quotas before the agent's first
+    write, by container id. `room` is the maximum amount that restoring may give back, in the unit of the release
+    (millicores or bytes); None for no limit."""
 
     state: State
     options: Options
@@ -34,8 +34,8 @@ class Circumstances:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The steps for one pod, and what they release by resource. With `problem` there are none: it says why (a usage is
-    not known, a floor is reached), and `unknown` that it is for want of a usage."""
+    """The steps for one pod with their release by resource (millicores, bytes). With a `problem`, there are no steps,
+    and `problem` is the reason (unknown usage, quota at its minimum); `unknown`: the reason is an unknown usage."""
 
     steps: tuple[PodStep, ...] = ()
     released: Released = field(default_factory=dict)
@@ -48,17 +48,23 @@ EvictFunction = Callable[[PodState, float | None, Circumstances], Planned]
 
 
 def one(_: State) -> float | None:
-    """The scale of a metric that is in the unit of what is released."""
+    """The scale of a metric whose unit is the unit of the release."""
     return 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """`name` is that of the collected value; `action_priority` 0 (lowest) to 10. `resource` is what acting on it
-    releases, and `scale` how many units of that there are in one of the metric (a percent of memory is so many bytes);
-    None where the state does not tell. `lag_seconds` is how long the metric takes to show what was done; where no gap
-    says when to stop, a pod gets its next step only then. `throttle` and `restore` get percent to take or give, `evict`
-    seconds of grace (None for the pod's own). Raises ValueError for attributes that contradict each other."""
+    """A metric that rules can name, with its actions. Raises ValueError for contradictory attributes.
+
+    name             name of the collected value
+    action_priority  0 (lowest) to 10
+    resource, scale  the resource that acting on the metric releases, and units of the release per unit of the metric
+                     (bytes per percent of memory, for example); None if the state does not allow to compute it
+    throttle         plans one step down for a pod, with percent in a CpuThrottle; `restore` plans one step up
+    evict            plans the eviction of a pod with a grace period in seconds (None: the pod's own)
+    lag_seconds      delay until the metric shows the effect of a step; without a computed gap, a pod gets its next
+                     step only after it
+    """
 
     name: str
     action_priority: int = LEAST_PRIORITY
@@ -77,25 +83,25 @@ class Metric:
 
     def __post_init__(self) -> None:
         problems = [
-            (not self.name, "it has no name"),
-            (not LEAST_PRIORITY <= self.action_priority <= MOST_PRIORITY, "action_priority is not 0 to 10"),
-            (self.sortable and self.sort is None, "it is sortable and has no sort"),
+            (not self.name, "name is empty"),
+            (not LEAST_PRIORITY <= self.action_priority <= MOST_PRIORITY, "action_priority must be from 0 to 10"),
+            (self.sortable and self.sort is None, "sortable requires sort"),
             (self.throttleable and (self.throttle is None or self.restore is None), "throttle or restore is missing"),
-            (self.throttle_quantified and not self.throttleable, "quantified, but not throttleable"),
-            (self.evictable and self.evict is None, "it is evictable and has no evict"),
-            (self.evict_quantified and not self.evictable, "quantified, but not evictable"),
+            (self.throttle_quantified and not self.throttleable, "throttle_quantified requires throttleable"),
+            (self.evictable and self.evict is None, "evictable requires evict"),
+            (self.evict_quantified and not self.evictable, "evict_quantified requires evictable"),
             (
                 (self.throttle_quantified or self.evict_quantified) and not self.resource,
-                "it is quantified and names no resource that is released",
+                "a quantified metric requires resource",
             ),
         ]
         found = [text for wrong, text in problems if wrong]
         if found:
-            raise ValueError(f"the metric {self.name or '(nameless)'}: {'; '.join(found)}")
+            raise ValueError(f"metric {self.name or '(unnamed)'}: {'; '.join(found)}")
 
 
 def eviction(pod: PodState, grace: float | None, metric: str, released: Released) -> Planned:
-    """The one step of evicting a pod. Whether anything is released is for the caller to weigh."""
+    """Plan evicting a pod; `grace` in seconds, None for the pod's own. The caller checks that it releases something."""
     step = EvictStep(
         pod=pod.key,
         uid=pod.uid,

@@ -1,16 +1,17 @@
-"""How far a container's CPU quota is lowered and raised, and what that does to its usage.
+"""Computes the next lower and the next higher CPU quota of a container, and the change of its usage.
 
-u is the usage in cores, q / p the quota in cores (none: unlimited), s the step and m the floor in percent.
+u is the usage in cores, q / p the quota in cores (none: unlimited), s the step and m the minimum in percent.
 
     lower:  base = q / p, or u where there is no quota
             new = max(base * (1 - s / 100), request, limit * m / 100, extended limit * m / 100, 1000 us / p)
             released = 1000 * max(0, min(u, q / p) - new)                                              millicores
     raise:  new = min(q / p * (1 + s / 100), original)
-            came back = 1000 * max(0, min(new, cores of the node) - u)                                 millicores
+            given back = 1000 * max(0, min(new, cores of the node) - u)                                millicores
 
-Lowering never raises: a floor above the quota leaves it alone. A container that the kernel did not hold back gets its
-original quota at once, for it does not use what it has; unlimited is given back once the quota is beyond what the node
-has. The rules are upstream's (pkg/ensurance/executor/cpu_usage.go) without its faults: see upstream_quota.py.
+Lowering never raises a quota: if a lower bound is above the quota, the quota stays. A container that the kernel did not
+throttle gets its original quota in one step, because it does not use its current one. Unlimited is restored once the
+quota exceeds the cores of the node. The rules follow Crane (pkg/ensurance/executor/cpu_usage.go) without its
+faults (see upstream_quota.py).
 
 Pure: no I/O, no clock.
 """
@@ -23,24 +24,24 @@ from agent.metrics.original_values import quota_cores
 from agent.model import ContainerState, CpuThrottle, Original
 
 LEAST_QUOTA = 1_000
-"""Microseconds: the kernel refuses less with EINVAL, whatever the period."""
+"""Microseconds: the kernel refuses a smaller quota with EINVAL, for any period."""
 LEAST_RISE = 0.01
-"""Cores: a step that lack of room makes smaller than this is not worth a write."""
+"""Cores: a restore step that the limit `room` makes smaller than this is not written."""
 MOST_CORES = 60.0
-"""A quota of more cores than this holds nobody back (upstream's MaxUpQuota, as it was meant)."""
+"""Cores: a quota above this counts as no restriction (the intended meaning of MaxUpQuota in Crane)."""
 MILLICORES = 1_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class NewQuota:
-    """`quota` in microseconds a period (None: unlimited), and the millicores that it frees or lets come back."""
+    """`quota` in microseconds per period (None: unlimited), and the `millicores` that it releases or gives back."""
 
     quota: int | None
     millicores: float
 
 
 def lowered(container: ContainerState, usage: float, ratio: CpuThrottle) -> NewQuota | None:
-    """The next quota down for a container that uses so many cores; None if it may not be lower than it is."""
+    """The next lower quota for a container with this usage in cores; None if the quota is at its minimum."""
     quota = quota_cores(container)
     base = usage if quota is None else quota
     floors = (
@@ -66,8 +67,8 @@ def raised(
     node_cores: float | None = None,
     room: float | None = None,
 ) -> NewQuota | None:
-    """The next quota up towards the original one, bringing back no more than `room` millicores; None if it is there
-    already, or if there is no room worth a step."""
+    """The next higher quota towards the original one, giving back at most `room` millicores; None if the original is
+    reached, or if `room` is too small for a step. `usage` is in cores."""
     quota = quota_cores(container)
     goal = None if original.quota is None else original.quota / original.period
     if quota is None or (goal is not None and quota >= goal):
@@ -94,7 +95,7 @@ def _came_back(usage: float, cores: float, most: float) -> float:
 
 
 def _scaled(original: Original, period: int) -> int | None:
-    """The original quota; had the period been changed meanwhile, as many cores of the new one."""
+    """The original quota in microseconds, converted to the current period if that has changed."""
     if original.quota is None or original.period == period:
         return original.quota
     return max(LEAST_QUOTA, original.quota * period // original.period)

@@ -1,4 +1,4 @@
-"""cpu_total_usage: what all of the node's CPUs are busy with, in millicores. Throttled and evicted precisely."""
+"""cpu_total_usage: CPU usage of the node in millicores. Throttling and eviction are quantified."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME = "cpu_total_usage"
 
 
 def metrics(chains: Chains) -> tuple[Metric, ...]:
-    """Millicores are what its steps release."""
+    """The metric; its steps release millicores."""
     return (
         Metric(
             name=NAME,

@@ -1,5 +1,5 @@
-"""cpu_total_utilization: busy share of the node's CPUs, in percent. Evicted precisely; like upstream's not throttled:
-a rule that throttles names cpu_total_usage."""
+"""cpu_total_utilization: CPU utilization of the node in percent (0-100). Eviction is quantified. As in Crane, it cannot
+be throttled; a rule that throttles must use cpu_total_usage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _millicores_in_a_percent(state: State) -> float | None:
 
 
 def metrics(chains: Chains) -> tuple[Metric, ...]:
-    """A percent is a hundredth of the node's cores."""
+    """The metric; one percent is a hundredth of the node's cores, in millicores."""
     return (
         Metric(
             name=NAME,

@@ -1,6 +1,6 @@
-"""disk_*: rates and utilization of the node's disks, one series a disk (label diskName). Which pod reads and writes how
-much is not known here, so they are not quantified, and a rule on one of them acts on all of its pods. There is no
-disk_write_utilization: /proc/diskstats has one time in which a disk was busy, with whatever."""
+"""disk_*: rates and utilization of the node's disks, one series per disk (label diskName). The share of each pod is
+unknown, so the metrics are not quantified, and a rule acts on all of its pods. There is no disk_write_utilization,
+because /proc/diskstats has only one busy time per disk, for reads and writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = (
 
 
 def metrics(chains: Chains) -> tuple[Metric, ...]:
-    """Evictable, in the general order."""
+    """The disk metrics; they can only evict, in the general pod order."""
     return tuple(
         Metric(name=name, action_priority=2, sortable=True, sort=chains.general, evictable=True, evict=evicting(name))
         for name in NAMES

@@ -1,5 +1,5 @@
-"""ext_res_container_cpu_total_usage: cores that all containers with gocrane.io/cpu use together. Throttled and evicted
-precisely, and only pods that have such CPU are: acting on others would release none of it."""
+"""ext_res_container_cpu_total_usage: total CPU usage in cores of all containers with gocrane.io/cpu. Throttling and
+eviction are quantified, and only affect pods with that resource; other pods would release none of it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def _millicores_in_a_core(_: State) -> float:
 def _if_extended(function: ThrottleFunction) -> ThrottleFunction:
     def of_extended(pod: PodState, ratio: CpuThrottle, circumstances: Circumstances) -> Planned:
         if not pod.extended_cpu_limit:
-            return Planned(problem="it has no extended CPU")
+            return Planned(problem="it has no extended CPU (gocrane.io/cpu)")
         return function(pod, ratio, circumstances)
 
     return of_extended
 
 
 def metrics(_: Chains) -> tuple[Metric, ...]:
-    """A core is a thousand of the millicores that its steps release."""
+    """The metric, in cores; its steps release millicores."""
     return (
         Metric(
             name=NAME,

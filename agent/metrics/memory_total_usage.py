@@ -1,5 +1,5 @@
-"""memory_total_usage: bytes of the node's memory that nobody else could have. It cannot be throttled, and running out
-of it kills: the most urgent metric there is. Evicted precisely."""
+"""memory_total_usage: memory of the node that is not available to other programs, in bytes. It cannot be throttled, and
+a shortage kills processes, so it has the highest priority. Eviction is quantified."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "memory_total_usage"
 
 
 def metrics(chains: Chains) -> tuple[Metric, ...]:
-    """Bytes are what evicting releases: the pod's working set."""
+    """The metric; evicting a pod releases its working set in bytes."""
     return (
         Metric(
             name=NAME,

@@ -1,4 +1,5 @@
-"""memory_total_utilization: share of the node's memory that nobody else could have, in percent. Evicted precisely."""
+"""memory_total_utilization: memory of the node that is not available to other programs, in percent (0-100). Eviction is
+quantified."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ def _bytes_in_a_percent(state: State) -> float | None:
 
 
 def metrics(chains: Chains) -> tuple[Metric, ...]:
-    """A percent is a hundredth of the node's memory."""
+    """The metric; one percent is a hundredth of the node's memory, in bytes."""
     return (
         Metric(
             name=NAME,

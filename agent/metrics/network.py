@@ -1,5 +1,5 @@
-"""network_*: rates of the node's network interfaces, one series an interface (label NetInterface). Which pod sends and
-receives how much is not known here, so they are not quantified, and a rule on one of them acts on all of its pods."""
+"""network_*: rates of the node's network interfaces, one series per interface (label NetInterface). The share of each
+pod is unknown, so the metrics are not quantified, and a rule acts on all of its pods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = (
 
 
 def metrics(chains: Chains) -> tuple[Metric, ...]:
-    """Evictable, in the general order."""
+    """The network metrics; they can only evict, in the general pod order."""
     return tuple(
         Metric(name=name, action_priority=2, sortable=True, sort=chains.general, evictable=True, evict=evicting(name))
         for name in NAMES

@@ -1,8 +1,8 @@
-"""How the agent decides where documents, versions and good sense differ: one default, and the others by name.
+"""Options of the analyzer and planner, for behavior that differs between this project and versions of Crane.
 
-The default is what this product means to be right: the seed's framework without the faults that were found in it.
-`Options.upstream()` does what gocrane/crane of 2024-12 does (with its two repairs without which it does nothing), for
-comparing and for those who move over; `Options.v06()` counts as its first release did.
+The default is the recommended behavior: the Crane design without its known faults. `Options.upstream()` reproduces
+gocrane/crane of 2024-12 (with two repairs without which it takes no action), for comparison and migration.
+`Options.v06()` counts samples as Crane v0.6.0 does.
 
 Pure: no I/O, no clock.
 """
@@ -15,53 +15,57 @@ from typing import Self
 
 
 class Counting(StrEnum):
-    """How samples above and below become "triggered" and "restored"."""
+    """How samples above and below a watermark lead to the verdicts TRIGGERED and RESTORED."""
 
     LATCHED = "latched"
-    """In a row, and only what was triggered is restored, in every cycle until that is done."""
+    """Consecutive samples; only a triggered rule is restored, in every cycle until its pods are restored in full."""
     CONSECUTIVE = "consecutive"
-    """v0.6: in a row; restored in every cycle below, also when nothing was ever triggered."""
+    """Crane v0.6: consecutive samples; restored in every cycle below, even if the rule was never triggered."""
     CUMULATIVE = "cumulative"
-    """Today's upstream: a dip does not reset the count of those above; restored once an episode."""
+    """Current Crane: samples below do not reset the count of samples above; restored once per episode."""
 
 
 class Order(StrEnum):
-    """Whose chains of sort keys (agent/metrics/sorters.py)."""
+    """Which chains of sort keys to use (agent/metrics/sorters.py): `seed` of this project, `upstream` of Crane."""
 
     SEED = "seed"
     UPSTREAM = "upstream"
 
 
 class Quirk(StrEnum):
-    """What upstream does and this product does not, each by itself."""
+    """Behaviors of Crane that differ from this project's; each can be enabled separately."""
 
     SCHEDULING = "scheduling"
-    """Merges rules for scheduling in order, restarts the cool-down when it asks to restore too early, and lets
-    throttled pods recover without waiting for it."""
+    """The first triggered or restored rule decides about new pods, a restore within the cool-down restarts the
+    cool-down, and throttled pods are restored without waiting for it."""
     GRACE = "grace"
-    """Forgets the action's grace period."""
+    """The action's grace period is ignored."""
     NOT_IN = "not-in"
-    """Of several priorities that a scope excludes only the last counts."""
+    """If a scope excludes several priorities, only the last one is excluded."""
     ANY_MISSED = "any-missed"
-    """A metric that no rule names counts as missed too, and then all pods are acted on."""
+    """A missing metric that no rule names counts as missed too, and all pods are acted on."""
     RESTORE_MORE = "restore-more"
-    """The excess factor makes a restore larger, not smaller."""
+    """The excess factor enlarges the gap of a restore instead of reducing it."""
     OWN_GAP = "own-gap"
-    """A release closes the gap of one metric only."""
+    """The release of a pod reduces the gap of one metric only."""
     FUTILE = "futile"
-    """Evicts pods that free nothing, or of which nobody knows what they free."""
+    """Pods are evicted even if their release is zero or unknown."""
     QUOTAS = "quotas"
-    """Its arithmetic of quotas (agent/metrics/upstream_quota.py)."""
+    """CPU quotas are computed as in Crane (agent/metrics/upstream_quota.py)."""
     RESTORE_FORWARD = "restore-forward"
-    """The first pod to be throttled is the first to be restored."""
+    """Pods are restored in the order in which they are throttled, not in reverse."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`excess` widens the gap of throttling and evicting, and narrows that of restoring, by this share. Seconds:
-    `settle_seconds` is what throttling gets to show its effect before somebody is evicted for the same resource;
-    `effect_seconds` how long a new quota may take to show in the usage; `grace_slack_seconds` how much longer than its
-    grace period an evicted pod may take to go. `evict_daemons`: also pods of DaemonSets, which come back at once."""
+    """Options of the analyzer and planner.
+
+    excess               fraction by which the gap of throttling and eviction is enlarged, and that of restoring reduced
+    settle_seconds       time for throttling to take effect before pods are evicted for the same resource
+    effect_seconds       maximum time until a new quota shows in the usage
+    grace_slack_seconds  time beyond its grace period that an evicted pod may take to end
+    evict_daemons        also evict pods of DaemonSets, which are recreated immediately
+    """
 
     excess: float = 0.10
     settle_seconds: float = 30.0
@@ -74,7 +78,7 @@ class Options:
 
     @classmethod
     def upstream(cls, *, excess: float = 0.10) -> Self:
-        """As gocrane/crane 2b0ddae8 decides, repaired where it would never throttle and where restoring crashes."""
+        """Behave as gocrane/crane 2b0ddae8, except for two faults: it would never throttle, and restoring crashes."""
         return cls(
             excess=excess,
             settle_seconds=0.0,
@@ -86,5 +90,5 @@ class Options:
 
     @classmethod
     def v06(cls) -> Self:
-        """Counting and cool-down as in v0.6.0; everything else as by default."""
+        """Count samples and apply the cool-down as Crane v0.6.0 does; everything else has its default."""
         return cls(counting=Counting.CONSECUTIVE)

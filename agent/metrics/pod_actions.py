@@ -1,5 +1,5 @@
-"""What acting on a whole pod does: CPU quotas of its containers, and its eviction. The metrics' functions are made
-here.
+"""Creates the functions with which metrics plan steps on a pod: lowering and restoring the CPU quotas of its
+containers, and evicting it.
 
 Pure: no I/O, no clock.
 """
@@ -16,14 +16,14 @@ from agent.metrics.original_values import owed
 from agent.model import CPU, EXTENDED_CPU, MEMORY, ContainerState, CpuThrottle, PodState, QuotaStep
 
 NODE_CORES = "cpu_core_numbers"
-UNKNOWN_CPU = "its CPU usage is not known, so nobody can tell what this would release"
-UNKNOWN_MEMORY = "its memory usage is not known, so nobody can tell what this would release"
+UNKNOWN_CPU = "its CPU usage is unknown, so the release cannot be computed"
+UNKNOWN_MEMORY = "its memory usage is unknown, so the release cannot be computed"
 
 NextQuota = Callable[[ContainerState, float, CpuThrottle, Circumstances], NewQuota | None]
 
 
 def usage_released(pod: PodState) -> dict[str, float]:
-    """What the node gets back when the pod is gone, so far as it is known: by resource, in millicores and bytes."""
+    """Known usage of the pod, which its eviction releases: by resource, in millicores and bytes."""
     released: dict[str, float] = {}
     if pod.cpu is not None:
         released[CPU] = MILLICORES * pod.cpu
@@ -35,14 +35,14 @@ def usage_released(pod: PodState) -> dict[str, float]:
 
 
 def evicting(metric: str, resource: str = "") -> EvictFunction:
-    """Evicts a pod for a metric. Where the pod's usage of `resource` is not known there is no step; a metric that names
-    none is not quantified, and takes what is known."""
+    """Return a function that plans the eviction of a pod for a metric. If the pod's usage of `resource` is unknown, it
+    plans no step. Without `resource` the metric is not quantified, and the known usage is the release."""
 
     def evict(pod: PodState, grace: float | None, circumstances: Circumstances) -> Planned:
         released = usage_released(pod)
         futile = Quirk.FUTILE in circumstances.options.quirks
         if resource == EXTENDED_CPU and not pod.extended_cpu_limit:
-            return Planned(problem="it has no extended CPU")
+            return Planned(problem="it has no extended CPU (gocrane.io/cpu)")
         if resource and resource not in released and not futile:
             return Planned(problem=UNKNOWN_MEMORY if resource == MEMORY else UNKNOWN_CPU, unknown=True)
         return eviction(pod, grace, metric, released)
@@ -51,23 +51,24 @@ def evicting(metric: str, resource: str = "") -> EvictFunction:
 
 
 def throttling(metric: str) -> ThrottleFunction:
-    """Lowers the CPU quota of each container of a pod by one step."""
+    """Return a function that plans lowering the CPU quota of each container of a pod by one step."""
 
     def throttle(pod: PodState, ratio: CpuThrottle, circumstances: Circumstances) -> Planned:
         quirks = Quirk.QUOTAS in circumstances.options.quirks
         if ratio.step_ratio <= 0 and not quirks:
-            return Planned(problem="its action takes nothing: stepCPURatio is 0")
+            return Planned(problem="its action has stepCPURatio 0, which lowers nothing")
         lower = upstream_quota.lowered if quirks else cpu_quota.lowered
         planned = _steps(pod, metric, ratio, circumstances, lambda c, usage, step, _: lower(c, usage, step))
         if planned.steps or planned.problem:
             return planned
-        return Planned(problem="its quotas are at their floor (request, minCPURatio, or what the kernel takes)")
+        return Planned(problem="its quotas are at their minimum (request, minCPURatio, or the kernel's minimum)")
 
     return throttle
 
 
 def restoring(metric: str) -> ThrottleFunction:
-    """Raises the CPU quota of each container of a pod by one step, towards the original one."""
+    """Return a function that plans raising the CPU quota of each container of a pod by one step, towards the
+    original."""
 
     def restore(pod: PodState, ratio: CpuThrottle, circumstances: Circumstances) -> Planned:
         next_quota = _upstream_raise if Quirk.QUOTAS in circumstances.options.quirks else _raise
@@ -75,7 +76,7 @@ def restoring(metric: str) -> ThrottleFunction:
         if planned.steps or planned.problem:
             return planned
         at_home = not owed((pod,), circumstances.originals)
-        return Planned(problem="it has its original quotas" if at_home else "there is no room for a step")
+        return Planned(problem="it has its original quotas" if at_home else "a step would exceed the watermark")
 
     return restore
 
@@ -97,8 +98,7 @@ def _upstream_raise(container: ContainerState, usage: float, ratio: CpuThrottle,
 def _steps(
     pod: PodState, metric: str, ratio: CpuThrottle, circumstances: Circumstances, next_quota: NextQuota
 ) -> Planned:
-    """The steps of all containers with a name (one without is the sandbox) and a usage, and what they change
-    together."""
+    """The steps of all containers with a name (the sandbox has none) and a known usage, and their total release."""
     steps: list[QuotaStep] = []
     changes: list[float] = []
     containers = [container for container in pod.containers if container.name]

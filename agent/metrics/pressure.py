@@ -1,7 +1,7 @@
-"""psi_{cpu,memory,io}_{some,full}_{avg10,avg60,avg300}: share of the last seconds in which some, or all, tasks waited
-for a resource, in percent (Documentation/accounting/psi.rst). Nobody can compute how much of it a pod causes, so none
-is quantified: a rule on one of them acts on all of its pods. Waiting for CPU can be throttled, all can be evicted
-for."""
+"""psi_{cpu,memory,io}_{some,full}_{avg10,avg60,avg300}: percentage (0-100) of the last 10, 60 or 300 seconds in which
+some or all tasks waited for a resource (Documentation/accounting/psi.rst in the Linux kernel). The share that a pod
+causes cannot be computed, so the metrics are not quantified, and a rule acts on all of its pods. Rules on
+CPU pressure can throttle; rules on all of them can evict."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from agent.metrics.sorters import Chains
 
 SHARES = ("some", "full")
 SPANS = {"avg10": 10.0, "avg60": 60.0, "avg300": 300.0}
-"""The seconds over which each is an average."""
+"""Averaging period in seconds of each suffix."""
 
 
 def metrics(chains: Chains) -> tuple[Metric, ...]:
-    """Memory's is more urgent than that of CPU: what waits for memory is about to be killed."""
+    """The pressure metrics. Memory has a higher priority than CPU, because tasks that wait for memory are close to
+    being killed."""
     return tuple(
         make(f"psi_{resource}_{share}_{span}", chains, seconds)
         for resource, make in (("cpu", _cpu), ("memory", _memory), ("io", _io))

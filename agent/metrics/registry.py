@@ -30,12 +30,12 @@ TABLE: tuple[Callable[[Chains], tuple[Metric, ...]], ...] = (
     network.metrics,
 )
 UPSTREAM = TABLE[:4]
-"""What upstream registers."""
+"""The part of the table that Crane registers."""
 
 
 class Metrics(Mapping[str, Metric]):
-    """The registry: by name, and the watcher's windows by what their names begin with. `extra` are metrics of the
-    user's and of other packages. Raises ValueError if two have the same name."""
+    """The registry of metrics by name; the watcher's windows are found by their name prefix. `extra` are user-defined
+    metrics and metrics of other packages. Raises ValueError if two metrics have the same name."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class Metrics(Mapping[str, Metric]):
             self.register(metric)
 
     def register(self, metric: Metric) -> None:
-        """The seed's registerMetricMap. Raises ValueError if its name is taken."""
+        """Add a metric. Raises ValueError if its name is taken or has the prefix of window metrics."""
         if metric.name in self._metrics or metric.name.startswith(trigger_only.WINDOW_PREFIX):
-            raise ValueError(f"there is a metric {metric.name} already; give yours another name")
+            raise ValueError(f"the metric name {metric.name} is already in use; choose another name")
         self._metrics[metric.name] = metric
 
     @property
     def chains(self) -> Chains:
-        """The sorters of the order that was asked for."""
+        """The sorters of the configured order."""
         return self._chains
 
     def __getitem__(self, name: str) -> Metric:
@@ -75,5 +75,5 @@ class Metrics(Mapping[str, Metric]):
 
 
 def upstream_metrics(extra: Iterable[Metric] = ()) -> Metrics:
-    """Those of upstream alone, hit in its order."""
+    """The registry with only Crane's metrics and its pod order."""
     return Metrics(Order.UPSTREAM, extra, UPSTREAM)

@@ -1,18 +1,18 @@
-"""Which pod is hit first: chains of sort keys.
+"""The order in which pods are acted on: chains of sort keys.
 
-A chain compares two pods key by key; the first key that tells them apart decides. In front is who is hit first. The
-last key is always namespace/name, so that the order is total and the same in every cycle.
+A chain compares two pods key by key; the first key in which they differ decides. The pod that sorts first is acted on
+first. The last key is always namespace/name, so that the order is total and the same in every cycle.
 
-| key | who comes first |
+| key | pod that comes first |
 |---|---|
-| classAndPriority | the lower QoS class (unknown, BestEffort, Burstable, Guaranteed), then the lower priority value |
-| priority, qosClass | the two, each alone: upstream compares the value before the class |
-| cpuUsage, memUsage | who uses more: the load falls sooner, and fewer pods are hit |
-| extCpuUsage, extMemUsage | who has a limit of gocrane.io/cpu (memory), then the smaller share of it in use |
-| usesExtCpu, usesExtMem | who has such a limit: upstream's very first key |
-| runningTime | who has not started, then the youngest |
+| classAndPriority | lower QoS class (unknown, BestEffort, Burstable, Guaranteed), then lower priority value |
+| priority, qosClass | the same as two separate keys: Crane compares the priority before the class |
+| cpuUsage, memUsage | higher usage, so that fewer pods are affected |
+| extCpuUsage, extMemUsage | pod with a limit of gocrane.io/cpu (memory), then the smaller used fraction of it |
+| usesExtCpu, usesExtMem | pod with such a limit; the first key in Crane |
+| runningTime | pod that has not started, then the most recently started |
 
-Usages that differ by 1e-9 or less are equal. A pod whose usage is not known comes after those where it is.
+Usages that differ by 1e-9 or less are equal. Pods with unknown usage come last.
 
 Pure: no I/O, no clock.
 """
@@ -36,8 +36,8 @@ _CLASSES = (QosClass.UNKNOWN, QosClass.BEST_EFFORT, QosClass.BURSTABLE, QosClass
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """One dimension. `compare(p1, p2)` is below 0 if p1 is hit first, above 0 if p2 is, 0 if this key cannot tell;
-    `value` is what an explanation shows. `rank`: it says how much a pod matters, and not how much it uses."""
+    """One sort key. `compare(p1, p2)` is below 0 if p1 comes first, above 0 if p2 does, and 0 if they are equal.
+    `value` is the value shown in explanations. `rank`: the key describes a pod's importance, not its usage."""
 
     name: str
     compare: Callable[[PodState, PodState], int]
@@ -47,50 +47,50 @@ class SortKey:
 
 @dataclass(frozen=True, slots=True)
 class Sorter:
-    """A chain of keys (`ordered_by`)."""
+    """A chain of sort keys, created by `ordered_by`."""
 
     keys: tuple[SortKey, ...]
 
     def sort(self, pods: Iterable[PodState]) -> list[PodState]:
-        """The pods, in front who is hit first; whatever order they came in."""
-        named = sorted(pods, key=lambda pod: pod.key)  # equality within a tolerance is not transitive: begin the same
+        """Return the pods in the order in which they are acted on, independent of the input order."""
+        named = sorted(pods, key=lambda pod: pod.key)  # equality within a tolerance is not transitive: fix the input
         return sorted(named, key=cmp_to_key(self.compare))
 
     def compare(self, first: PodState, second: PodState) -> int:
-        """By the first key that tells the two apart; 0 if none does."""
+        """Compare by the first key in which the pods differ; 0 if there is none."""
         for key in self.keys:  # called for every pair of pods
             if result := key.compare(first, second):
                 return result
         return 0
 
     def values(self, pod: PodState) -> dict[str, Shown]:
-        """What each key sees in the pod, in order."""
+        """The value of each key for the pod, in order, by key name."""
         return {**{key.name: key.value(pod) for key in self.keys}, "name": pod.key}
 
     def rank(self, first: PodState, second: PodState) -> int:
-        """As `compare`, by the keys alone that say how much a pod matters."""
+        """Like `compare`, but only by the keys with `rank`."""
         return next((result for key in self.keys if key.rank and (result := key.compare(first, second))), 0)
 
 
 def ordered_by(*keys: SortKey) -> Sorter:
-    """The seed's `orderedBy(…)`."""
+    """Create a chain from sort keys, the most significant first."""
     return Sorter(keys)
 
 
 def _numbers(first: float | None, second: float | None) -> int:
-    """Smaller first, unknown last."""
+    """Compare two numbers: the smaller first, None last."""
     if first is None or second is None:
         return (first is None) - (second is None)
     return 0 if abs(first - second) <= TOLERANCE else -1 if first < second else 1
 
 
 def ascending(name: str, value: Callable[[PodState], float | None], *, rank: bool = False) -> SortKey:
-    """A key by which the pod with the smaller number is hit first, and one without a number last."""
+    """A key by which pods with a smaller number come first, and pods without a number last."""
     return SortKey(name, lambda p1, p2: _numbers(value(p1), value(p2)), value, rank)
 
 
 def descending(name: str, value: Callable[[PodState], float | None]) -> SortKey:
-    """A key by which the pod with the larger number is hit first, and one without a number last."""
+    """A key by which pods with a larger number come first, and pods without a number last."""
 
     def negative(pod: PodState) -> float | None:
         number = value(pod)
@@ -143,7 +143,7 @@ uses_ext_mem = SortKey(
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """The sorters that our own metrics use."""
+    """The sorters of the built-in metrics."""
 
     general: Sorter
     cpu: Sorter

@@ -1,9 +1,8 @@
-"""Metrics that only trigger: the watcher's windows (window_cpu_avg_5m, …) and values of a PromQL expression of the
-user's.
+"""Metrics that only trigger rules: the watcher's windows (window_cpu_avg_5m, …) and user-defined PromQL expressions.
 
-They say that something is wrong, not by how much which pod makes it so: a window lags minutes behind, and nobody knows
-what an expression stands for. So they never make a gap and are never quantified; a rule on one of them acts on all of
-its pods, one step at a time."""
+They show that a limit is exceeded, but not how much a pod contributes: a window lags by minutes, and the meaning of an
+expression is unknown. So they have no gap and are never quantified; a rule on such a metric acts on all of its pods,
+one step at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ ActsOn = Literal["cpu", "memory", "anything"]
 
 
 def window(name: str, chains: Chains) -> Metric:
-    """A window of the watcher's; those of CPU can be throttled."""
+    """The metric for a window of the watcher, by its name; windows of CPU can be throttled."""
     kind, _, minutes = name.removeprefix(WINDOW_PREFIX).partition("_")
     return triggering(
         name,
@@ -40,8 +39,9 @@ def triggering(
     evictable: bool = True,
     lag_seconds: float = 60.0,
 ) -> Metric:
-    """The attributes of such a metric: `acts_on` says in whose order its pods are hit, `throttleable` that lowering
-    their CPU quota helps, `lag_seconds` when that shows. Raises ValueError for a priority that is none."""
+    """Create a trigger-only metric. `acts_on` selects the pod order; `throttleable` and `evictable` are the allowed
+    actions; `lag_seconds` is the delay until the metric shows their effect. Raises ValueError for an invalid
+    priority."""
     return Metric(
         name=name,
         action_priority=action_priority,
@@ -57,5 +57,5 @@ def triggering(
 
 
 def _seconds(span: str) -> float:
-    """Of "5m"; of what is no span, the longest that the watcher has."""
+    """Seconds of a window such as "5m"; 900 for any other text, the longest window of the watcher."""
     return float(span[:-1]) * 60.0 if span.endswith("m") and span[:-1].isdecimal() else 900.0

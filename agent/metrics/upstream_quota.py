@@ -1,8 +1,8 @@
-"""Upstream's arithmetic of CPU quotas, faults and all, for `Quirk.QUOTAS`: to compare with, not to be recommended.
+"""CPU quotas computed as in Crane, including its faults, for `Quirk.QUOTAS`: for comparison, not recommended.
 
-What differs from cpu_quota.py: the floor of minCPURatio is a hundred times too high; there is no floor for what the
-kernel takes; a floor above the quota raises it; of a pod's containers only the last one's release counts; a quota that
-was never lowered is raised too; a container with an extended limit jumps to it; unlimited is never given back.
+Differences from cpu_quota.py: the minimum from minCPURatio is a hundred times too high; the kernel's minimum is not
+applied; a minimum above the quota raises the quota; only the release of a pod's last container counts; a quota that was
+never lowered is raised too; a container with an extended limit gets that limit at once; unlimited is never restored.
 
 Pure: no I/O, no clock.
 """
@@ -17,7 +17,7 @@ _SAME = 1e-9
 
 
 def lowered(container: ContainerState, usage: float, ratio: CpuThrottle) -> NewQuota | None:
-    """The next quota down."""
+    """The next lower quota for a container with this usage in cores; None if it does not change."""
     quota = quota_cores(container)
     cores = (usage if quota is None else quota) * (1.0 - ratio.step_ratio / 100.0)
     if container.cpu_request is not None and container.cpu_request > cores:
@@ -31,7 +31,7 @@ def lowered(container: ContainerState, usage: float, ratio: CpuThrottle) -> NewQ
 
 
 def raised(container: ContainerState, usage: float, ratio: CpuThrottle) -> NewQuota | None:
-    """The next quota up; None where there is none to raise."""
+    """The next higher quota for a container with this usage in cores; None if the container has no quota."""
     quota = quota_cores(container)
     if quota is None:
         return None

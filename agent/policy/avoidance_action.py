@@ -24,15 +24,15 @@ def _avoidance_action(document: Document, complaints: Complaints) -> model.Avoid
         if throttle is not None and throttle.step_cpu_ratio == 0:
             with complaints.at("throttle"), complaints.at("cpuThrottle"):
                 if complaints.spotless():
-                    complaints.notice("takes nothing off: stepCPURatio is 0")
+                    complaints.notice("does not throttle: stepCPURatio is 0")
         if spec.throttle is not None and throttle is None:
             with complaints.at("throttle"):
-                complaints.notice("takes nothing off: it has no cpuThrottle")
+                complaints.notice("does not throttle CPU: it has no cpuThrottle")
     memory = spec.throttle.memory_throttle if spec.throttle is not None else None
     gentle = _gentle(document, complaints)
     if model.CPU_WEIGHT in gentle and throttle is None:
         with _at_annotation(schema.GENTLE_ANNOTATION, complaints):
-            complaints.notice(f"{model.CPU_WEIGHT} has no effect: there is no cpuThrottle, which it would precede")
+            complaints.notice(f"{model.CPU_WEIGHT} has no effect: it precedes cpuThrottle, which is missing")
     return model.AvoidanceAction(
         name=document.name,
         cool_down_seconds=float(spec.cool_down_seconds),
@@ -62,12 +62,12 @@ def _restore_step(document: Document, complaints: Complaints) -> int | None:
 
 
 def _gentle(document: Document, complaints: Complaints) -> frozenset[model.GentleKnob]:
-    """The knobs that are turned first, of a list with commas."""
+    """The soft limits to set first, from the comma-separated annotation."""
     names = [name.strip() for name in _annotation(document, schema.GENTLE_ANNOTATION).split(",") if name.strip()]
     with _at_annotation(schema.GENTLE_ANNOTATION, complaints):
         for name in names:
             if name not in _GENTLE:
-                complaints.problem(f"there is no gentler step {shown(name)}", near(name, _GENTLE))
+                complaints.problem(f"unknown soft limit {shown(name)}", near(name, _GENTLE))
     return frozenset(knob for knob in _GENTLE if knob in names)
 
 
@@ -78,10 +78,10 @@ def _at_annotation(name: str, complaints: Complaints) -> Iterator[None]:
 
 
 def read_percentage(text: str) -> float:
-    """ "10%" as 0.1, and "" as 0, as Crane's flag --execute-excess has it. Raises ValueError for anything else."""
+    """ "10%" as 0.1 and "" as 0, like Crane's flag --execute-excess. Raises ValueError for other text."""
     if not text:
         return 0.0
     number = text.removesuffix("%")
     if number == text or not _PERCENTAGE.fullmatch(number):
-        raise ValueError(f'{shown(text)} is no percentage, like "10%"')
+        raise ValueError(f'{shown(text)} is not a percentage like "10%"')
     return float(number) / 100

@@ -1,7 +1,7 @@
-"""From the text of a file to its objects: YAML of several documents, JSON, and Lists as `kubectl get` writes them.
+"""Parse the text of a file into its objects: multi-document YAML, JSON, and Lists as `kubectl get` writes them.
 
-What YAML allows and Kubernetes does not is refused where it would hide a mistake: a key given twice (the second wins
-without a word), an alias (a few lines of them unfold to gigabytes).
+Two features of YAML are rejected because they would hide mistakes: duplicate keys (the second would silently replace
+the first) and aliases (a few lines can expand to gigabytes).
 
 Pure: text in, values out.
 """
@@ -18,12 +18,12 @@ import yaml
 from agent.policy.problems import Complaints, Place, shown
 
 LARGEST_FILE = 1 << 20
-"""A ConfigMap cannot be larger."""
+"""Characters; a ConfigMap cannot be larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One object as it was given, and where."""
+    """One object as written in the file, with its location."""
 
     place: Place
     content: dict[str, Any]
@@ -47,13 +47,13 @@ class Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as Kubernetes takes it."""
+    """A YAML loader with the restrictions of Kubernetes: no duplicate keys, aliases or dates."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(
-                problem="aliases (*name) are not taken here; write out what it stands for",
+                problem="aliases (*name) are not supported; write out the value",
                 problem_mark=event.start_mark,
             )
         return super().compose_node(parent, index)
@@ -62,8 +62,10 @@ class _Loader(yaml.SafeLoader):
         text = super().construct_scalar(node)
         try:
             str(text).encode()
-        except UnicodeEncodeError:  # what JSON writes as \ud800 is half a character: nobody could be told of it
-            raise yaml.MarkedYAMLError(problem="half a character is no text", problem_mark=node.start_mark) from None
+        except UnicodeEncodeError:  # a lone surrogate, such as \ud800 in JSON, cannot be encoded
+            raise yaml.MarkedYAMLError(
+                problem="the text contains a lone surrogate character", problem_mark=node.start_mark
+            ) from None
         return text
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
@@ -71,12 +73,12 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise yaml.MarkedYAMLError(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
+                    raise yaml.MarkedYAMLError(problem=f"duplicate key {key.value}", problem_mark=key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
 
-# 2026-01-01 and 12:30:00 are text to Kubernetes; a date would be no JSON.
+# 2026-01-01 and 12:30:00 are strings in Kubernetes; JSON has no dates.
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -84,7 +86,8 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def one_value(text: str) -> Any:
-    """What stands in a text of a single document, an annotation for instance. Raises ValueError, which says why not."""
+    """The value of a text with a single YAML document, such as an annotation. Raises ValueError with the reason if it
+    is invalid."""
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -92,7 +95,7 @@ def one_value(text: str) -> Any:
 
 
 def read_text(origin: str, text: str, complaints: Complaints) -> tuple[Document, ...] | None:
-    """The objects of a file; None, with a problem told, if it cannot be read as a whole."""
+    """The objects of a file; None, with a problem reported, if the file as a whole cannot be read."""
     if len(text) > LARGEST_FILE:
         complaints.problem(f"has {len(text):,} characters, more than {LARGEST_FILE:,}", "Split it.")
         return None
@@ -103,7 +106,9 @@ def read_text(origin: str, text: str, complaints: Complaints) -> tuple[Document,
             else list(yaml.load_all(text, Loader=_Loader))
         )
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        complaints.problem(f"is not YAML: {_in_one_line(error)}", "kubectl apply --dry-run=client -f FILE says it too.")
+        complaints.problem(
+            f"is not YAML: {_in_one_line(error)}", "Check the file with kubectl apply --dry-run=client -f FILE."
+        )
         return None
     documents: list[Document] = []
     for number, value in enumerate(values, start=1):
@@ -116,7 +121,7 @@ def _is_json(text: str) -> bool:
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return False  # YAML has mappings in braces too
+        return False  # may be a YAML mapping in braces
     return True
 
 
@@ -124,15 +129,15 @@ def _in_one_line(error: Exception) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    return "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+    return "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
 
 
 def _objects(value: Any, complaints: Complaints) -> Iterator[Document]:
-    """The object, or those of a List."""
+    """The object itself, or the items if it is a List."""
     if value is None:
         return
     if not isinstance(value, dict):
-        complaints.problem(f"is not an object of Kubernetes but {shown(value)}")
+        complaints.problem(f"must be a Kubernetes object, and is {shown(value)}")
         return
     document = Document(complaints.place, value)
     if document.kind.endswith("List") and isinstance(items := value.get("items"), list):

@@ -24,7 +24,8 @@ def _check_name(document: Document, kind: str, complaints: Complaints) -> None:
         elif kind in (NODE_QOS, OLDER_NODE_QOS):
             if not isinstance(name, str) or not _DNS_1035.fullmatch(name):
                 complaints.problem(
-                    f"{shown(name)} is no name for a {kind}", "Small letters, digits and -, a letter first, at most 63."
+                    f"{shown(name)} is not a valid name of a {kind}",
+                    "Lowercase letters, digits and -, a letter first, at most 63.",
                 )
         else:
             _check_label(name, complaints)
@@ -32,7 +33,9 @@ def _check_name(document: Document, kind: str, complaints: Complaints) -> None:
 
 def _check_label(name: Any, complaints: Complaints) -> None:
     if not isinstance(name, str) or not _DNS_1123.fullmatch(name):
-        complaints.problem(f"{shown(name)} is no name", "Small letters, digits and -, at most 63 (a DNS-1123 label).")
+        complaints.problem(
+            f"{shown(name)} is not a valid name", "Lowercase letters, digits and -, at most 63 (a DNS-1123 label)."
+        )
 
 
 def _annotations(document: Document) -> Mapping[str, Any]:
@@ -48,7 +51,7 @@ def _check_annotations(document: Document, kind: str, complaints: Complaints) ->
                 continue
             with complaints.at(str(name)):
                 if name not in known:
-                    complaints.problem(f"there is no such annotation of a {kind}", near(str(name), known))
+                    complaints.problem(f"unknown annotation of a {kind}", near(str(name), known))
                 elif not isinstance(value, str):
                     complaints.problem(f"must be text, and is {shown(value)}", "Put it in quotes.")
 

@@ -16,14 +16,14 @@ from agent.policy.struct_reader import read
 from watcher.core.kubernetes.quantity import NANO, nano
 
 _RULE_NAME = re.compile(r"[a-z0-9](?:[-_a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
-"""Underscores too: Crane's own examples name rules by their metrics, although its webhook refuses that."""
-_NOT_MEASURED = {"disk_write_utilization": "The kernel tells of reading and writing together: disk_total_utilization."}
-"""Metrics that Crane's documents name and that cannot be had, with what to name in their place."""
+"""Allows underscores: Crane's own examples name rules after their metrics, although its webhook rejects such names."""
+_NOT_MEASURED = {"disk_write_utilization": "The kernel reports reads and writes together: use disk_total_utilization."}
+"""Metrics that Crane's documentation names but that cannot be measured, with the metric to use instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeQos:
-    """What a NodeQOS says, on the nodes whose labels `selector` wants; None is every node."""
+    """A NodeQOS object. It applies to nodes with labels that match `selector`; None selects every node."""
 
     name: str
     selector: model.LabelSelector | None
@@ -50,14 +50,15 @@ def _node_qos(document: Document, metrics: Collection[str], complaints: Complain
 
 
 def check_probe(probe: schema.NodeQualityProbe, document: Document, complaints: Complaints) -> None:
-    """Crane's rule: exactly one way of looking at the node. (Without a probe at all ours is taken.)"""
+    """Crane's rule: a probe has exactly one of nodeLocalGet and httpGet. (Without a probe, metrics are read on the
+    node.)"""
     given = (document.content.get("spec") or {}).get("nodeQualityProbe") or {}
     if not isinstance(given, dict):
-        return  # which is told already
+        return  # already reported
     if probe.node_local_get is not None and given.get("httpGet") is not None:
-        complaints.problem("has nodeLocalGet and httpGet", "Leave httpGet out: nothing calls it.")
+        complaints.problem("has nodeLocalGet and httpGet", "Remove httpGet: it is never called.")
     elif probe.node_local_get is None and given.get("httpGet") is None:
-        complaints.problem("has neither nodeLocalGet nor httpGet", "Write nodeLocalGet: {}, or leave the probe out.")
+        complaints.problem("has neither nodeLocalGet nor httpGet", "Write nodeLocalGet: {}, or remove the probe.")
 
 
 def read_rules(
@@ -68,7 +69,7 @@ def read_rules(
     additions: Mapping[str, schema.RuleAddition],
     complaints: Complaints,
 ) -> tuple[model.Rule, ...]:
-    """The rules of a NodeQOS. What is wrong with one does not hide what is wrong with the next."""
+    """The rules of a NodeQOS. A problem in one rule does not hide problems in the next."""
     if not rules:
         complaints.problem("is missing: a NodeQOS without rules does nothing")
     result: list[model.Rule] = []
@@ -76,7 +77,7 @@ def read_rules(
         with complaints.at(number):
             if given.name and given.name in {each.name for each in result}:
                 with complaints.at("name"):
-                    complaints.problem(f"{given.name} is the name of another rule of this NodeQOS, too")
+                    complaints.problem(f"{given.name} is also the name of another rule of this NodeQOS")
             result.append(
                 _rule(given, policy=policy, metrics=metrics, addition=additions.get(given.name), complaints=complaints)
             )
@@ -95,7 +96,9 @@ def _rule(
         if not given.name:
             complaints.problem("is missing")
         elif not _RULE_NAME.fullmatch(given.name):
-            complaints.problem(f"{shown(given.name)} is no name", "Small letters, digits, - and _, at most 63.")
+            complaints.problem(
+                f"{shown(given.name)} is not a valid name", "Lowercase letters, digits, - and _, at most 63."
+            )
     with complaints.at("actionName"):
         if not given.action_name:
             complaints.problem("is missing")
@@ -104,7 +107,7 @@ def _rule(
     rule, watermark, selector = given.metric_rule or schema.MetricRule(), 0.0, model.LabelSelector()
     with complaints.at("metricRule"):
         if given.metric_rule is None:
-            complaints.problem("is missing", "It has a name and a value.")
+            complaints.problem("is missing", "Add it with a name and a value.")
         else:
             watermark, selector = read_metric_rule(rule, metrics=metrics, complaints=complaints)
     addition = addition or schema.RuleAddition()
@@ -127,13 +130,13 @@ def _rule(
 def read_metric_rule(
     rule: schema.MetricRule, *, metrics: Collection[str], complaints: Complaints
 ) -> tuple[float, model.LabelSelector]:
-    """The watermark and the selector of series. Both are told of, name and value, whatever is wrong with the other."""
+    """The watermark and the series selector. Problems of name and value are reported independently of each other."""
     with complaints.at("name"):
         if not rule.name:
             complaints.problem("is missing")
         elif rule.name not in metrics:
             cure = _NOT_MEASURED.get(rule.name) or near(rule.name, metrics)
-            complaints.problem(f"there is no metric {shown(rule.name)}", cure)
+            complaints.problem(f"unknown metric {shown(rule.name)}", cure)
     selector = model.LabelSelector()
     if rule.selector is not None:
         with complaints.at("selector"):
@@ -143,25 +146,25 @@ def read_metric_rule(
 
 
 def _watermark(value: schema.Quantity | None, complaints: Complaints) -> float:
-    """As Kubernetes' Quantity.Value() has it: the whole number, rounded up."""
-    cure = 'A quantity above 0, like "4000", "70" or "3Gi", in the unit of the metric.'
+    """The integer value of a quantity, rounded up like Quantity.Value() in Kubernetes; 0.0 if invalid."""
+    cure = 'Give a quantity above 0, like "4000", "70" or "3Gi", in the unit of the metric.'
     if value is None:
-        complaints.problem("a watermark must be given", cure)
+        complaints.problem("the watermark is missing", cure)
         return 0.0
     try:
         whole, exact = whole_number(value), nano(value)
     except ValueError:
-        complaints.problem(f"{shown(value)} is no quantity", cure)
+        complaints.problem(f"{shown(value)} is not a quantity", cure)
         return 0.0
     if exact <= 0:
         complaints.problem(f"must be above 0, and is {shown(value)}", cure)
     elif whole * NANO != exact:
-        complaints.notice(f"{shown(value)} counts as {whole}: watermarks are whole numbers, rounded up")
+        complaints.notice(f"{shown(value)} is rounded up to {whole}: watermarks are whole numbers")
     return float(whole)
 
 
 def whole_number(quantity: str | int | float) -> int:
-    """A quantity's whole number, rounded up: "4500m" is 5, "500m" is 1. Raises ValueError for what is no quantity."""
+    """A quantity rounded up to an integer: "4500m" is 5, "500m" is 1. Raises ValueError for an invalid quantity."""
     return -(-nano(quantity) // NANO)
 
 
@@ -173,7 +176,7 @@ def _whole_or_zero(quantity: str | int | float) -> float:
 
 
 def _additions(document: Document, rules: Collection[str], complaints: Complaints) -> Mapping[str, schema.RuleAddition]:
-    """What the annotation adds to the rules, by their names."""
+    """The rule settings in the annotation, by rule name."""
     text = _annotation(document, schema.RULES_ANNOTATION)
     if not text:
         return {}
@@ -184,8 +187,8 @@ def _additions(document: Document, rules: Collection[str], complaints: Complaint
         except ValueError as error:
             why = f" ({error})"
         if not isinstance(given, dict):
-            cure = 'Like {cpu-high: {restoreValue: "3500", minDwellSeconds: 60, onMissing: nothing}}.'
-            complaints.problem(f"must be YAML or JSON: a mapping of rules' names{why}", cure)
+            cure = 'Example: {cpu-high: {restoreValue: "3500", minDwellSeconds: 60, onMissing: nothing}}.'
+            complaints.problem(f"must be a mapping from rule names, in YAML or JSON{why}", cure)
             return {}
         return {str(name): _addition(str(name), value, rules, complaints) for name, value in given.items()}
 
@@ -193,7 +196,7 @@ def _additions(document: Document, rules: Collection[str], complaints: Complaint
 def _addition(name: str, given: object, rules: Collection[str], complaints: Complaints) -> schema.RuleAddition:
     with complaints.at(name):
         if name not in rules:
-            complaints.problem("this NodeQOS has no rule of that name", near(name, rules))
+            complaints.problem("this NodeQOS has no rule with this name", near(name, rules))
         addition = read(schema.RuleAddition, given, complaints)
         if addition.restore_value is not None:
             with complaints.at("restoreValue"):

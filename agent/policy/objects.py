@@ -1,7 +1,7 @@
-"""From one object as it was given to what the agent knows of it, with Crane's own rules of validation and ours.
+"""Convert one object into the agent's model, with Crane's validation rules and some stricter ones.
 
-The rules are those of Crane's webhook (pkg/webhooks/ensurance) and of its CRDs' schemas. Where they leave a way to hit
-pods by accident (an empty scopeSelector is every pod of the node), ours are stricter.
+The rules come from Crane's webhook (pkg/webhooks/ensurance) and CRD schemas. They are stricter where Crane's rules can
+select pods by accident (an empty scopeSelector selects every pod of the node).
 
 Pure.
 """
@@ -26,8 +26,8 @@ from agent.policy.schema import AVOIDANCE_ACTION, NODE_QOS, OLDER_NODE_QOS, POD_
 
 KINDS = (NODE_QOS, OLDER_NODE_QOS, AVOIDANCE_ACTION, POD_QOS)
 INERT_KINDS = {
-    "PodQOSEnsurancePolicy": "it never had a controller",
-    "ServicePolicy": "nothing ever read it",
+    "PodQOSEnsurancePolicy": "no controller ever supported it",
+    "ServicePolicy": "no component ever read it",
 }
 
 
@@ -36,7 +36,7 @@ Parsed = NodeQos | model.AvoidanceAction | model.PodQos
 
 @dataclass(frozen=True, slots=True)
 class PolicyObject:
-    """One object that could be read, and where it stood."""
+    """One successfully read object, with its location."""
 
     place: Place
     kind: str
@@ -44,13 +44,13 @@ class PolicyObject:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Kind and name, the older name of NodeQOS being another one."""
+        """Kind and name. The older name of NodeQOS counts as a separate kind."""
         return self.kind, self.value.name
 
 
 def read_object(document: Document, *, metrics: Collection[str], complaints: Complaints) -> PolicyObject | None:
-    """The policy in a document, so far as it can be read; None for what is none. `metrics` are the names that rules may
-    have. Problems and notices go to `complaints`."""
+    """The policy in a document, as far as it can be read; None if the document does not contain a policy. `metrics` are
+    the metric names that rules may use. Problems and notices are added to `complaints`."""
     complaints.place = document.place
     kind = _kind_of(document, complaints)
     if not kind:
@@ -59,7 +59,7 @@ def read_object(document: Document, *, metrics: Collection[str], complaints: Com
     _check_annotations(document, kind, complaints)
     for field in document.content.keys() - {"apiVersion", "kind", "metadata", "spec", "status"}:
         with complaints.at(str(field)):
-            complaints.problem("there is no such field", near(str(field), ("metadata", "spec", "kind", "apiVersion")))
+            complaints.problem("unknown field", near(str(field), ("metadata", "spec", "kind", "apiVersion")))
     value: Parsed
     if kind == AVOIDANCE_ACTION:
         value = _avoidance_action(document, complaints)
@@ -71,19 +71,19 @@ def read_object(document: Document, *, metrics: Collection[str], complaints: Com
 
 
 def _kind_of(document: Document, complaints: Complaints) -> str:
-    """Which of KINDS it is, "" for another; told, if somebody may have meant one of them."""
+    """The document's kind if it is one of KINDS, otherwise "". Reports a problem or notice for other kinds."""
     kind, group = document.kind, document.api_version.partition("/")[0]
     if group == schema.GROUP and kind in INERT_KINDS:
-        complaints.notice(f"is passed over: {INERT_KINDS[kind]}")
+        complaints.notice(f"is ignored: {INERT_KINDS[kind]}")
     elif group == schema.GROUP and kind not in KINDS:
         with complaints.at("kind"):
-            complaints.problem(f"{kind or 'nothing'} is no kind of {schema.GROUP}", near(kind, KINDS))
+            complaints.problem(f"{kind or 'nothing'} is not a kind of {schema.GROUP}", near(kind, KINDS))
     elif kind in KINDS and document.api_version != schema.API_VERSION:
         with complaints.at("apiVersion"):
             given = document.api_version
             complaints.problem(f"must be {schema.API_VERSION}, and is {shown(given) if given else 'missing'}")
     elif kind not in KINDS:
-        complaints.notice("is passed over: it is no policy" if kind else "is passed over: it has no kind")
+        complaints.notice("is ignored: it is not a policy" if kind else "is ignored: it has no kind")
     else:
         return kind
     return ""
@@ -98,7 +98,7 @@ def _kind_of(document: Document, complaints: Complaints) -> str:
 # --- PodQOS ----------------------------------------------------------------------------------------------------------
 
 
-# --- what several have -----------------------------------------------------------------------------------------------
+# --- shared helpers --------------------------------------------------------------------------------------------------
 
 
 def as_document(kind: str, item: Any, *, origin: str) -> Document:

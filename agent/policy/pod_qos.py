@@ -26,17 +26,17 @@ def _pod_qos(document: Document, complaints: Complaints) -> model.PodQos:
                 if not scopes and not (selector and selector.requirements) and complaints.spotless():
                     _check_every_pod(document, complaints)
         elif selector is None or not selector.requirements:
-            complaints.notice("selects no pod: it has neither a labelSelector nor a scopeSelector")
+            complaints.notice("selects no pods: it has neither a labelSelector nor a scopeSelector")
         if complaints.spotless() and _says_only_who_is_spared(selector, scopes or ()):
-            complaints.notice("selects every pod but for those that it leaves out")
+            complaints.notice("selects every pod except the excluded ones")
         with complaints.at("allowedActions"):
             if not spec.allowed_actions and complaints.spotless():
-                complaints.notice("allows no action: no pod suffers anything by it")
+                complaints.notice("allows no action: it has no effect on any pod")
     return model.PodQos(document.name, frozenset(spec.allowed_actions), selector, scopes)
 
 
 def _says_only_who_is_spared(selector: model.LabelSelector | None, scopes: tuple[model.PodScope, ...]) -> bool:
-    """Whether all that it asks for is what nearly every pod has: not to be one of some."""
+    """Whether all requirements only exclude pods or match every pod, so that nearly every pod is selected."""
     requirements = selector.requirements if selector is not None else ()
     labels = [operator in ("NotIn", "DoesNotExist") for _, operator, _ in requirements]
     spared = [*labels, *(scope.operator == "NotIn" or _is_everything(scope) for scope in scopes)]
@@ -44,7 +44,7 @@ def _says_only_who_is_spared(selector: model.LabelSelector | None, scopes: tuple
 
 
 def _is_everything(scope: model.PodScope) -> bool:
-    """Whether it names each class there is, or every priority that a pod of a user's may have."""
+    """Whether the scope lists every QoS class, or every priority that a user's pod may have."""
     if scope.scope == "QOSClass":
         return set(scope.values) >= set(_CLASSES)
     users = (-model.CRITICAL_PRIORITY, model.CRITICAL_PRIORITY // 2)
@@ -52,13 +52,13 @@ def _is_everything(scope: model.PodScope) -> bool:
 
 
 def _check_every_pod(document: Document, complaints: Complaints) -> None:
-    """To Crane an empty scopeSelector is every pod, which nobody means who writes it."""
+    """Reject an empty scopeSelector, which selects every pod in Crane, unless an annotation confirms it."""
     if _annotation(document, schema.EVERY_POD_ANNOTATION) == "true":
-        complaints.notice(f"selects every pod, as the annotation {schema.EVERY_POD_ANNOTATION} says")
+        complaints.notice(f"selects every pod, as the annotation {schema.EVERY_POD_ANNOTATION} confirms")
     else:
         complaints.problem(
             "is empty, which selects every pod of every node",
-            f'Say which, or leave it out to select none; if every pod is meant: {schema.EVERY_POD_ANNOTATION}: "true".',
+            f'Add requirements, or remove it to select none; for every pod: {schema.EVERY_POD_ANNOTATION}: "true".',
         )
 
 
@@ -87,7 +87,7 @@ def _scope(given: schema.ScopeRequirement, complaints: Complaints) -> model.PodS
                 if given.scope_name == "Priority":
                     ranges += _range(value, complaints)
                 elif given.scope_name == "QOSClass" and value not in _CLASSES:
-                    complaints.problem(f"there is no QoS class {shown(value)}", near(value, _CLASSES))
+                    complaints.problem(f"unknown QoS class {shown(value)}", near(value, _CLASSES))
     if not given.scope_name or not given.operator:
         return None
     return model.PodScope(given.scope_name, given.operator, given.values, tuple(ranges))
@@ -97,20 +97,20 @@ _CLASSES = tuple(each.value for each in QosClass if each.value)
 
 
 def _range(value: str, complaints: Complaints) -> list[tuple[int, int]]:
-    """ "1000" or "0-3000", both ends inclusive; unlike Crane's, the numbers may be negative ("-100--1")."""
+    """Parse "1000" or "0-3000", both ends inclusive. Unlike in Crane, numbers may be negative ("-100--1")."""
     match = _PRIORITY.fullmatch(value)
     if match is None:
-        complaints.problem(f'{shown(value)} is no priority and no range of them, like "1000" or "0-3000"')
+        complaints.problem(f'{shown(value)} is not a priority or a range of priorities, like "1000" or "0-3000"')
         return []
     lowest, highest = int(match[1]), int(match[2] or match[1])
     if lowest > highest:
-        complaints.problem(f"{value} is an empty range", f'Turn it round: "{highest}-{lowest}".')
+        complaints.problem(f"{value} is an empty range", f'Swap the ends: "{highest}-{lowest}".')
         return []
     return [(lowest, highest)]
 
 
 def label_selector(given: schema.LabelSelector, complaints: Complaints) -> model.LabelSelector:
-    """A selector as Kubernetes reads it; matchLabels are `In` with one value."""
+    """Convert a selector as Kubernetes interprets it; matchLabels become `In` with one value."""
     requirements: list[tuple[str, Literal["In", "NotIn", "Exists", "DoesNotExist"], tuple[str, ...]]] = [
         (key, "In", (value,)) for key, value in given.match_labels.items()
     ]
@@ -130,6 +130,6 @@ def _check_requirement(given: schema.LabelRequirement, complaints: Complaints) -
                 complaints.problem("is missing")
     with complaints.at("values"):
         if given.operator in ("In", "NotIn") and not given.values:
-            complaints.problem(f"is missing: {given.operator} needs at least one")
+            complaints.problem(f"is missing: {given.operator} needs at least one value")
         if given.operator in ("Exists", "DoesNotExist") and given.values:
-            complaints.problem(f"must be empty: {given.operator} takes none")
+            complaints.problem(f"must be empty: {given.operator} takes no values")

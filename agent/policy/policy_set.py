@@ -1,4 +1,4 @@
-"""A set of policies: read whole, checked whole, and what of it holds for a node.
+"""Read and check a set of policies as a whole, and select the policies that apply to a node.
 
 Pure: texts and labels in, values out.
 """
@@ -21,11 +21,11 @@ from agent.policy.schema import AVOIDANCE_ACTION
 MOST_PERCENT = 100.0
 
 Key = tuple[str, str]
-"""Kind and name."""
+"""Kind and name of an object."""
 
 
 class Abilities(Protocol):
-    """What can be done about a metric (an agent.metrics.Metric says so)."""
+    """Actions that a metric supports (agent.metrics.Metric implements this)."""
 
     @property
     def throttleable(self) -> bool: ...
@@ -36,27 +36,29 @@ class Abilities(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TriggerOnly:
-    """Of a metric that is collected and that nothing can be done about but to keep new pods away."""
+    """For a metric that is collected but cannot be reduced: its rules can only keep new pods away."""
 
     throttleable: bool = False
     evictable: bool = False
 
 
 KnownMetrics = Mapping[str, Abilities]
-"""By the names that rules may have."""
+"""By the metric names that rules may use."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """Policies that fit each other, by kind and name in the order of their names."""
+    """Consistent policies, sorted by kind and name."""
 
     objects: Mapping[Key, PolicyObject]
 
     def for_node(self, labels: Mapping[str, str] | None) -> model.Policies:
-        """What holds on a node with these labels. Where they are not known (None), a NodeQOS with a selector does not
-        hold: to act on the wrong node is worse than not to act. Rules whose action is not there do not hold either.
+        """The policies that apply to a node with these labels. If the labels are unknown (None), a NodeQOS with a
+        selector does not apply: acting on the wrong node is worse than not acting. Rules whose action does not exist do
+        not apply either.
 
-        Nothing here depends on the order in which files were read: policies by name, rules as they are written.
+        The result does not depend on the order in which files were read: policies are sorted by name, rules keep their
+        order.
         """
         actions = {each.value.name: each.value for each in self._of(model.AvoidanceAction)}
         rules = [
@@ -70,21 +72,21 @@ class PolicySet:
         return model.Policies(tuple(rules), actions, pod_qos)
 
     def all_known(self, labels: Mapping[str, str] | None) -> bool:
-        """Whether these labels tell of every NodeQOS if it holds."""
+        """Whether these labels decide for every NodeQOS if it applies."""
         return labels is not None or all(_selects(each.value.selector, None) for each in self._of(NodeQos))
 
-    def _of(self, kind: type) -> Iterable:  # type: ignore[type-arg]  # narrowed by who asks
+    def _of(self, kind: type) -> Iterable:  # type: ignore[type-arg]  # callers narrow the type
         return (self.objects[key] for key in sorted(self.objects) if isinstance(self.objects[key].value, kind))
 
     def without(self, gone: Collection[Key]) -> PolicySet:
-        """The same without these objects."""
+        """A copy without these objects."""
         return PolicySet({key: each for key, each in self.objects.items() if key not in gone})
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What came of reading: with problems `policies` is what could be read of them, and is not to be used. `unread` are
-    the origins (files, or objects of the API) of which nothing is known."""
+    """The result of reading policies. With problems, `policies` has only the objects that could be read and must not be
+    used. `unread` are the origins (files or API objects) whose content is unknown."""
 
     policies: PolicySet
     problems: tuple[Problem, ...] = ()
@@ -97,7 +99,8 @@ class Reading:
 
 
 def read_texts(texts: Mapping[str, str], *, metrics: KnownMetrics, unread: Mapping[str, str] | None = None) -> Reading:
-    """Policies from files, by their names. `unread` says of files that could not even be read why. Raises nothing."""
+    """Read policies from texts by file name. `unread` maps files that could not be opened to the reason. Raises
+    nothing."""
     complaints, documents = Complaints(Place("")), list[Document]()
     failed = dict(unread or {})
     for origin, why in sorted(failed.items()):
@@ -107,7 +110,7 @@ def read_texts(texts: Mapping[str, str], *, metrics: KnownMetrics, unread: Mappi
         complaints.place = Place(origin)
         found = read_text(origin, texts[origin], complaints)
         if found is None:
-            failed[origin] = "no YAML"
+            failed[origin] = "not YAML"
         documents += found or ()
     return read_documents(documents, metrics=metrics, complaints=complaints, unread=failed)
 
@@ -115,7 +118,7 @@ def read_texts(texts: Mapping[str, str], *, metrics: KnownMetrics, unread: Mappi
 def read_documents(
     documents: Sequence[Document], *, metrics: KnownMetrics, complaints: Complaints, unread: Collection[str] = ()
 ) -> Reading:
-    """Policies from objects. Raises nothing."""
+    """Read policies from documents. Raises nothing."""
     objects: dict[Key, PolicyObject] = {}
     for document in documents:
         found = read_object(document, metrics=metrics, complaints=complaints)
@@ -123,7 +126,7 @@ def read_documents(
             continue
         if (first := objects.setdefault(found.key, found)) is not found:
             complaints.place = found.place
-            complaints.problem(f"is there twice, the first time in {_where(first.place)}", "Leave one of them out.")
+            complaints.problem(f"is a duplicate of the object in {_where(first.place)}", "Remove one of them.")
     result = PolicySet(dict(sorted(objects.items())))
     _check_actions(result, complaints)
     _check_abilities(result, metrics, complaints)
@@ -144,7 +147,7 @@ def _selects(selector: model.LabelSelector | None, labels: Mapping[str, str] | N
 
 
 def _check_actions(policies: PolicySet, complaints: Complaints) -> None:
-    """Rules need their actions; a PodQOS may name some that are not there, for it then allows nothing."""
+    """Every rule's action must exist; a PodQOS may name missing actions, which it then does not allow."""
     actions = {name for kind, name in policies.objects if kind == AVOIDANCE_ACTION}
     for each in policies.objects.values():
         complaints.place = each.place
@@ -152,15 +155,15 @@ def _check_actions(policies: PolicySet, complaints: Complaints) -> None:
             for number, rule in enumerate(each.value.rules):
                 with complaints.at("spec"), complaints.at("rules"), complaints.at(number), complaints.at("actionName"):
                     if rule.action and rule.action not in actions:
-                        complaints.problem(f"there is no AvoidanceAction {rule.action}", near(rule.action, actions))
+                        complaints.problem(f"unknown AvoidanceAction {rule.action}", near(rule.action, actions))
         elif isinstance(each.value, model.PodQos):
             with complaints.at("spec"), complaints.at("allowedActions"):
                 for name in sorted(each.value.allowed_actions - actions):
-                    complaints.notice(f"there is no AvoidanceAction {name}")
+                    complaints.notice(f"unknown AvoidanceAction {name}")
 
 
 def _check_abilities(policies: PolicySet, metrics: KnownMetrics, complaints: Complaints) -> None:
-    """A rule may ask for what its metric cannot give: to throttle for want of memory."""
+    """Report actions that a rule's metric does not support, such as throttling for memory."""
     actions = policies.for_node({}).actions
     for each in policies.objects.values():
         if not isinstance(each.value, NodeQos):
@@ -178,8 +181,8 @@ def _check_abilities(policies: PolicySet, metrics: KnownMetrics, complaints: Com
                 for lacking, does, done in wanted:
                     if lacking:
                         complaints.notice(
-                            f"{rule.action} {does}, but nothing can be {done} for {rule.metric}: "
-                            "the rule keeps new pods away, and no more"
+                            f"{rule.action} {does}, but no pods can be {done} for {rule.metric}: "
+                            "the rule only keeps new pods away"
                         )
 
 
@@ -195,18 +198,18 @@ def _check_watermarks(policies: PolicySet, complaints: Complaints) -> None:
         complaints.place = place
         if rule.restore_watermark is not None and rule.restore_watermark > rule.watermark > 0:
             complaints.problem(
-                f"restores below {rule.restore_watermark:.0f} what it avoids above {rule.watermark:.0f}: "
+                f"restores below {rule.restore_watermark:.0f} but triggers above {rule.watermark:.0f}: "
                 "between the two it would do both",
                 f"The restoreValue in {schema.RULES_ANNOTATION} must not be above the value of the metricRule.",
             )
         if rule.watermark >= MOST_PERCENT and _is_percentage(rule.metric):
-            complaints.notice(f"is never triggered: {rule.metric} is a percentage, and never above {MOST_PERCENT:.0f}")
+            complaints.notice(f"is never triggered: {rule.metric} is a percentage and never exceeds {MOST_PERCENT:.0f}")
     for (first, one), (place, other) in combinations(rules, 2):
         complaints.place = place
         if one.key == other.key and first.object != place.object and one.name:
             complaints.problem(
-                f"is {one.key}, and so is the one of {first.object}: their samples would be counted together",
-                "NodeQOSEnsurancePolicy is the older name of NodeQOS: leave one of the two objects out.",
+                f"has the same key, {one.key}, as the rule in {first.object}: their samples would be counted together",
+                "NodeQOSEnsurancePolicy is the older name of NodeQOS: remove one of the two objects.",
             )
         elif one.metric and one.watermark and other.watermark:
             _check_pair(one, other, complaints)
@@ -217,8 +220,8 @@ def _is_percentage(metric: str) -> bool:
 
 
 def _check_pair(one: model.Rule, other: model.Rule, complaints: Complaints) -> None:
-    """Two rules on the same series with the same action. Several watermarks of a metric are allowed, and the lowest
-    counts; but where one was told to give back what the other takes, they contradict each other."""
+    """Check two rules on the same series with the same action. Several watermarks of a metric are allowed, and the
+    lowest applies; but if one rule restores what the other takes, they contradict each other."""
     same = (one.metric, one.selector, one.action) == (other.metric, other.selector, other.action)
     if not same or one.preview != other.preview:
         return
@@ -226,10 +229,10 @@ def _check_pair(one: model.Rule, other: model.Rule, complaints: Complaints) -> N
     if high.restore_watermark is not None and low.watermark < high.restore_watermark <= high.watermark:
         complaints.problem(
             f"contradicts {one.key if one.key != other.key else 'the other rule'}: above {low.watermark:.0f} "
-            f"{low.key} lets {low.action} take what {high.key} gives back below {high.restore_watermark:.0f}",
-            "Give them different actions, or restore below the lower watermark.",
+            f"{low.key} runs {low.action}, which {high.key} undoes below {high.restore_watermark:.0f}",
+            "Use different actions, or restore below the lower watermark.",
         )
     else:
         complaints.notice(
-            f"has the metric and the action of {one.key}: the lower watermark, {low.watermark:.0f}, counts"
+            f"has the same metric and action as {one.key}: the lower watermark, {low.watermark:.0f}, applies"
         )

@@ -1,7 +1,7 @@
-"""What is wrong with policies, all of it at once, each with its place and its cure.
+"""Problems found in policies, each with its location and a cure.
 
-Whoever writes a policy mends one mistake per attempt if each attempt tells one. So problems are collected while reading
-goes on with what is left, and the set is refused as a whole.
+All problems are collected in one pass, so that the author can fix them together: reading continues after a problem, and
+the set is rejected as a whole.
 
 Pure.
 """
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something stands: the file (or "Kubernetes API"), the number of the document in it from 1 (0: the file as a
-    whole), the object as KIND/NAME, and the path inside it as kubectl writes it ("spec.rules[0].name")."""
+    """A location: the file (or "Kubernetes API"), the number of the document in it from 1 (0: the whole file), the
+    object as KIND/NAME, and the path inside it as kubectl writes it ("spec.rules[0].name")."""
 
     origin: str
     document: int = 0
@@ -31,7 +31,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing for which a set of policies is refused."""
+    """One reason to reject a set of policies."""
 
     place: Place
     message: str
@@ -43,7 +43,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that is not as its author may think, and that is no reason to refuse the set."""
+    """A likely mistake that is not a reason to reject the set."""
 
     place: Place
     message: str
@@ -54,7 +54,7 @@ class Notice:
 
 @dataclass(slots=True)
 class Complaints:
-    """Where problems and notices of one object are collected; `at` says where reading is."""
+    """Collects the problems and notices of one object; `place` is the current location."""
 
     place: Place
     problems: list[Problem] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Complaints:
 
     @contextmanager
     def at(self, part: str | int) -> Iterator[None]:
-        """Inside, everything is about this field or element."""
+        """Inside the context, problems and notices refer to this field or element."""
         outer, place = self.place, self.place
         path = f"{place.path}[{part}]" if isinstance(part, int) else ".".join(filter(None, (place.path, part)))
         self.place = Place(place.origin, place.document, place.object, path)
@@ -72,13 +72,13 @@ class Complaints:
             self.place = outer
 
     def problem(self, message: str, cure: str = "") -> None:
-        """Something is wrong here. What is the second thing wrong with one field is not said: it follows from the
-        first, as "is missing" follows from a value that could not be read."""
+        """Add a problem at the current location. Only the first problem of a field is recorded, because later ones
+        follow from it, as "is missing" follows from an unreadable value."""
         if all(each.place != self.place for each in self.problems):
             self.problems.append(Problem(self.place, message, cure))
 
     def spotless(self) -> bool:
-        """Whether nothing is wrong here, nor with anything inside."""
+        """Whether the current location and everything inside it is free of problems."""
         here = self.place
         return not any(
             (each.place.origin, each.place.document, each.place.object) == (here.origin, here.document, here.object)
@@ -87,21 +87,21 @@ class Complaints:
         )
 
     def notice(self, message: str) -> None:
-        """Something here is worth knowing."""
+        """Add a notice at the current location."""
         self.notices.append(Notice(self.place, message))
 
 
 def near(name: str, known: Collection[str]) -> str:
-    """The sentence that ends the refusal of an unknown name: the nearest known one, or all of them."""
+    """The last sentence of an error about an unknown name: the closest known name, or all of them."""
     folded = {each.casefold(): each for each in sorted(known)}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
     if close:
         return f"Did you mean {folded[close[0]]}?"
-    return f"Known: {', '.join(sorted(known))}." if known else "There is none."
+    return f"Known: {', '.join(sorted(known))}." if known else "None are known."
 
 
 def shown(value: object, longest: int = 60) -> str:
-    """A value as it was given, in one line."""
+    """A value as written, on one line, cut to `longest` characters."""
     words = {None: "nothing", True: "true", False: "false"}
     text = words[value] if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= longest else f"{text[:longest]}…"

@@ -1,10 +1,10 @@
-"""The fields of the resources of `ensurance.crane.io/v1alpha1`, as Crane's CRDs have them, and the annotations by which
-load-watcher adds to them.
+"""The fields of the `ensurance.crane.io/v1alpha1` resources as in Crane's CRDs, and load-watcher's annotations for
+them.
 
-Every field has a default, so that what is left of an object after its unreadable parts are taken out can still be
-looked through for more (`fields.read`). What must be there is checked in `objects`.
+Every field has a default, so that an object remains checkable after its unreadable parts are removed (`fields.read`).
+Required fields are checked in `objects`.
 
-`No effect` marks what the CRDs declare and no agent of Crane ever read, or what another program carries out.
+`NoEffect` marks fields that the CRDs declare but no Crane agent ever read, or that another program implements.
 
 Pure.
 """
@@ -31,7 +31,7 @@ ANNOTATIONS = {
 }
 
 OTHER_SPELLINGS = {"objectiveEnsurances": "rules", "labelselector": "labelSelector"}
-"""As older versions of the CRDs (until August 2022) have them."""
+"""Spellings in older versions of the CRDs (until August 2022)."""
 
 Quantity = str | int | float
 Percent = Annotated[int, Meta(ge=0, le=100)]
@@ -40,22 +40,22 @@ Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class NoEffect:
-    """Marks a field that is taken and passed over; `why` ends "has no effect here: …"."""
+    """Marks a field that is accepted and ignored; `why` completes the notice "has no effect here: …"."""
 
     def __init__(self, why: str) -> None:
         self.why = why
 
 
-Declared = Annotated[Any, NoEffect("Crane's CRD declares it, and no agent reads it")]
+Declared = Annotated[Any, NoEffect("Crane's CRD declares it, but no agent reads it")]
 Elsewhere = Annotated[Any, NoEffect("it is for Crane's other components")]
 
 
 class _Fields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A mapping of an object."""
+    """Base class of the mappings in an object."""
 
 
 class LabelRequirement(_Fields, frozen=True):
-    """One of matchExpressions."""
+    """One label requirement of matchExpressions."""
 
     key: str = ""
     operator: Literal["", "In", "NotIn", "Exists", "DoesNotExist"] = ""
@@ -63,30 +63,30 @@ class LabelRequirement(_Fields, frozen=True):
 
 
 class LabelSelector(_Fields, frozen=True):
-    """Labels that are wanted, as everywhere in Kubernetes."""
+    """A Kubernetes label selector: the labels that are required."""
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[LabelRequirement, ...] = ()
 
 
 class NodeLocalGet(_Fields, frozen=True):
-    """Where Crane asks for its collectors to run; ours always do."""
+    """Requests Crane's node-local collectors; load-watcher's always run."""
 
     local_cache_ttl_seconds: Declared = msgspec.field(default=None, name="localCacheTTLSeconds")
 
 
 class NodeQualityProbe(_Fields, frozen=True):
-    """How the node is looked at."""
+    """The source of the node's metrics."""
 
     node_local_get: NodeLocalGet | None = None
-    http_get: Annotated[Any, NoEffect("nothing ever called it; metrics are read on the node itself")] = None
+    http_get: Annotated[Any, NoEffect("it was never called; metrics are read on the node itself")] = None
     timeout_seconds: Declared = None
     initial_delay_seconds: Declared = None
-    """Of the first version of the CRDs; Crane's examples still have it."""
+    """From the first version of the CRDs; still present in Crane's examples."""
 
 
 class MetricRule(_Fields, frozen=True):
-    """When a rule is above its watermark."""
+    """The metric and watermark that trigger a rule."""
 
     name: str = ""
     selector: LabelSelector | None = None
@@ -94,7 +94,7 @@ class MetricRule(_Fields, frozen=True):
 
 
 class Rule(_Fields, frozen=True):
-    """What is to be done when a metric stays above its watermark."""
+    """An action to run while a metric stays above its watermark."""
 
     name: str = ""
     metric_rule: MetricRule | None = None
@@ -105,7 +105,7 @@ class Rule(_Fields, frozen=True):
 
 
 class NodeQosSpec(_Fields, frozen=True):
-    """Rules for nodes: on which, and what is done when a metric of theirs is over its watermark."""
+    """Rules for the selected nodes: the actions to run while a node's metric is above its watermark."""
 
     selector: LabelSelector | None = None
     node_quality_probe: NodeQualityProbe | None = None
@@ -117,7 +117,7 @@ class NodeQosSpec(_Fields, frozen=True):
 
 
 class RuleAddition(_Fields, frozen=True):
-    """What RULES_ANNOTATION says of one rule."""
+    """Additional settings of one rule, from RULES_ANNOTATION."""
 
     restore_value: Quantity | None = None
     min_dwell_seconds: Seconds = 0
@@ -125,33 +125,33 @@ class RuleAddition(_Fields, frozen=True):
 
 
 class CpuThrottle(_Fields, frozen=True):
-    """How far and how fast."""
+    """Lower limit and step size of CPU throttling, in percent."""
 
     min_cpu_ratio: Percent = msgspec.field(default=0, name="minCPURatio")
     step_cpu_ratio: Percent = msgspec.field(default=0, name="stepCPURatio")
 
 
 class MemoryThrottle(_Fields, frozen=True):
-    """Giving page cache back."""
+    """Reclaims page cache of pods that keep running."""
 
     force_gc: bool = msgspec.field(default=False, name="forceGC")
 
 
 class Throttle(_Fields, frozen=True):
-    """What is taken from pods that stay."""
+    """Resources to take from pods that keep running."""
 
     cpu_throttle: CpuThrottle | None = None
     memory_throttle: MemoryThrottle | None = None
 
 
 class Eviction(_Fields, frozen=True):
-    """How pods go."""
+    """How pods are evicted from the node."""
 
     termination_grace_period_seconds: Seconds | None = None
 
 
 class AvoidanceActionSpec(_Fields, frozen=True):
-    """What rules do; without throttle and eviction only new pods are kept away."""
+    """The action of rules; without throttle and eviction it only keeps new pods away."""
 
     cool_down_seconds: Threshold = 300
     throttle: Throttle | None = None
@@ -160,7 +160,7 @@ class AvoidanceActionSpec(_Fields, frozen=True):
 
 
 class ScopeRequirement(_Fields, frozen=True):
-    """One of the matchExpressions of a scopeSelector."""
+    """One requirement of the matchExpressions of a scopeSelector."""
 
     scope_name: Literal["", "QOSClass", "Priority", "Namespace"] = ""
     operator: Literal["", "In", "NotIn"] = ""
@@ -168,13 +168,13 @@ class ScopeRequirement(_Fields, frozen=True):
 
 
 class ScopeSelector(_Fields, frozen=True):
-    """Which pods, by what they are rather than by their labels."""
+    """Selects pods by QoS class, priority or namespace instead of labels."""
 
     match_expressions: tuple[ScopeRequirement, ...] = ()
 
 
 class PodQosSpec(_Fields, frozen=True):
-    """Which pods may suffer which actions."""
+    """The actions that are allowed for the selected pods."""
 
     label_selector: LabelSelector | None = None
     scope_selector: ScopeSelector | None = None

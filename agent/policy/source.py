@@ -1,9 +1,8 @@
-"""Where policies come from while the agent runs: a directory, or the Kubernetes API.
+"""Sources of policies while the agent runs: a directory, or the Kubernetes API.
 
-Both obey one rule. A set with a problem in it does not come into force, and the last good one stays; but what is no
-longer there at all goes even then. So a slip in one policy cannot keep another one alive that its owner has deleted,
-and a directory that cannot be read, or an API that is away, is not the same as "no policies": that would restore
-everything on the node.
+Both follow one rule: a set with a problem is rejected, and the last valid set stays active, except for objects that no
+longer exist. A mistake in one policy therefore cannot keep another one active that its owner has deleted. An unreadable
+directory or an unreachable API does not count as "no policies": that would undo every action on the node.
 """
 
 from __future__ import annotations
@@ -36,9 +35,8 @@ PLURALS = {NODE_QOS: "nodeqoss", AVOIDANCE_ACTION: "avoidanceactions", POD_QOS: 
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """What the agent goes by. `policies` is None until there has been a good set: then nothing is known, and nothing is
-    to be done, nor undone. `problems` keep the newest set from coming into force; they are for /explain and /metrics.
-    """
+    """The active policies. `policies` is None until the first valid set: until then the agent neither acts nor
+    restores. `problems` keep the newest set from becoming active; /explain and /metrics report them."""
 
     policies: PolicySet | None = None
     problems: tuple[Problem, ...] = ()
@@ -46,20 +44,20 @@ class InForce:
 
 
 class PolicySource(Protocol):
-    """Where policies come from."""
+    """A source of the agent's policies."""
 
     async def start(self) -> None:
-        """Begin; does not fail because there is nothing to be had yet."""
+        """Start watching for changes; does not fail if the source is not available yet."""
 
     async def refresh(self) -> InForce:
-        """What is in force now: asked once a cycle, and cheap where nothing changed. Raises nothing."""
+        """The active policies. Called once per cycle, and cheap if nothing changed. Raises nothing."""
 
     async def close(self) -> None:
-        """End."""
+        """Stop watching and release resources."""
 
 
 def after(old: InForce, reading: Reading, *, there: Collection[Key]) -> InForce:
-    """What is in force after a reading, `there` being the objects that still are. Pure."""
+    """The active policies after a reading; `there` are the keys of the objects that still exist. Pure."""
     if reading.usable:
         return InForce(reading.policies, (), reading.notices)
     kept = None
@@ -74,14 +72,14 @@ def after(old: InForce, reading: Reading, *, there: Collection[Key]) -> InForce:
 
 
 def _tell(old: InForce, new: InForce, *, origin: str) -> None:
-    """Log changes, not states."""
+    """Log changes between `old` and `new`."""
     if new.problems and new.problems != old.problems:
         told = "\n".join(f"  {each}" for each in new.problems)
-        kept = "the policies before them stay in force" if new.policies is not None else "no policies are in force"
-        log.warning("policies of %s are refused, %s; problems: %d\n%s", origin, kept, len(new.problems), told)
+        kept = "the previous policies stay active" if new.policies is not None else "no policies are active"
+        log.warning("policies of %s rejected, %s; problems: %d\n%s", origin, kept, len(new.problems), told)
     elif not new.problems and (old.problems or old.policies is None):
         count = len(new.policies.objects) if new.policies is not None else 0
-        log.info("policies of %s are in force: %d", origin, count)
+        log.info("policies of %s active: %d", origin, count)
     for notice in new.notices:
         if notice not in old.notices:
             log.info("%s", notice)
@@ -93,8 +91,8 @@ Signature = tuple[tuple[str, int, int, int], ...]
 
 
 class DirectoryPolicies:
-    """The policies in the files of a directory (*.yaml, *.yml, *.json; not those that begin with a dot, nor in
-    directories below it). A ConfigMap that is mounted there is followed."""
+    """The policies in the files of a directory (*.yaml, *.yml, *.json; not hidden files, and not subdirectories).
+    Follows changes of a mounted ConfigMap."""
 
     def __init__(self, directory: Path, *, metrics: KnownMetrics) -> None:
         self._directory = directory
@@ -103,13 +101,13 @@ class DirectoryPolicies:
         self._in_force = InForce()
 
     async def start(self) -> None:
-        """Nothing is to be begun."""
+        """Does nothing: this source has no background task."""
 
     async def close(self) -> None:
-        """Nothing is to be ended."""
+        """Does nothing: this source has no background task."""
 
     async def refresh(self) -> InForce:
-        """Reads the files again if one of them came, went or changed."""
+        """Read the files again if a file was added, removed or changed."""
         return await asyncio.to_thread(self._refresh)
 
     def _refresh(self) -> InForce:
@@ -121,7 +119,7 @@ class DirectoryPolicies:
             return self._in_force
         if signature != self._signature:
             reading = _read(self._directory, [name for name, *_ in signature], metrics=self._metrics)
-            # A file that went while we read: look again in the next cycle.
+            # A file was removed during the read: read again in the next cycle.
             self._signature = None if reading.unread else signature
             self._take(reading, there=reading.policies.objects.keys())
         return self._in_force
@@ -132,7 +130,7 @@ class DirectoryPolicies:
 
 
 def check_policies(path: Path, *, metrics: KnownMetrics) -> Reading:
-    """What `load-watcher agent --check PATH` says: all that is wrong with the policies in a directory, or in one file.
+    """The result of `load-watcher agent --check PATH`: all problems of the policies in a directory or in one file.
     Raises nothing."""
     if path.is_file():
         return _read(path.parent, [path.name], metrics=metrics)
@@ -142,13 +140,13 @@ def check_policies(path: Path, *, metrics: KnownMetrics) -> Reading:
         return _unreadable(path, error, InForce())
     reading = _read(path, names, metrics=metrics)
     if not names:
-        notice = Notice(Place(str(path)), f"there is no file *{', *'.join(SUFFIXES)} here")
+        notice = Notice(Place(str(path)), f"contains no file *{', *'.join(SUFFIXES)}")
         return replace(reading, notices=(*reading.notices, notice))
     return reading
 
 
 def _signature(directory: Path) -> Signature:
-    """What tells whether a file came, went or changed."""
+    """Name, modification time, size and inode of each policy file; changes when a file is added, removed or changed."""
     found = []
     for path in sorted(directory.iterdir()):
         if path.suffix in SUFFIXES and not path.name.startswith("."):
@@ -181,8 +179,8 @@ def _unreadable(directory: Path, error: OSError, old: InForce) -> Reading:
 
 
 class ClusterPolicies:
-    """The policies of the cluster, as copies that keep themselves true have them. A kind of which the cluster has no
-    CustomResourceDefinition has no objects."""
+    """The policies of the cluster, watched by informers. A kind whose CustomResourceDefinition is not installed has no
+    objects."""
 
     def __init__(self, client: KubeClient, *, metrics: KnownMetrics) -> None:
         self._metrics = metrics
@@ -199,19 +197,19 @@ class ClusterPolicies:
         }
 
     async def start(self) -> None:
-        """Begin to watch, in the background."""
+        """Start watching in the background."""
         for informer in self._informers.values():
             await informer.start()
 
     async def close(self) -> None:
-        """Stop watching."""
+        """Stop watching all kinds of policies."""
         await asyncio.gather(*(informer.close() for informer in self._informers.values()))
 
     def _mark(self) -> None:
         self._changed = True
 
     async def refresh(self) -> InForce:
-        """Reads the objects again if one of them came, went or changed, once all kinds have been listed."""
+        """Read the objects again if one was added, removed or changed, once all kinds have been listed."""
         waiting = {kind: _waiting(informer) for kind, informer in self._informers.items()}
         why = {kind: reason for kind, reason in waiting.items() if reason}
         if why:
@@ -244,7 +242,8 @@ class ClusterPolicies:
 
 
 def _waiting(informer: Informer[CustomObject]) -> str:
-    """Why nothing is known of a kind yet, "" where it is. (An API that goes away later leaves what was known.)"""
+    """Why the objects of a kind are not known yet; "" if they are. (If the API fails later, the last known objects
+    remain.)"""
     if informer.synced.is_set() or isinstance(informer.error, KubeNoApi):
         return ""
-    return "is not listed yet" if informer.error is None else f"cannot be listed: {informer.error}"
+    return "has not been listed yet" if informer.error is None else f"cannot be listed: {informer.error}"

@@ -1,7 +1,8 @@
-"""Reading a mapping into a struct, with everything that is wrong with it and not only the first thing.
+"""Convert a mapping into a struct and report every problem in it, not only the first.
 
-msgspec stops at the first mistake. So the mapping is walked along the struct's fields, each value at the end of a path
-is converted by itself, and what cannot be read is left out of the result, where the field's default stands for it.
+msgspec stops at the first error. The mapping is therefore walked along the struct's fields, and each value at the end
+of a path is converted separately. Values that cannot be read are omitted from the result, and the field's default
+applies.
 
 Pure.
 """
@@ -24,8 +25,7 @@ _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or 
 
 
 def read(kind: type[StructT], given: object, complaints: Complaints) -> StructT:
-    """`given` as a `kind`: what can be read of it, with defaults in the place of all else. Null is as good as absent,
-    as it is to Kubernetes."""
+    """`given` as a `kind`: all readable fields, with defaults for the rest. Null counts as absent, as in Kubernetes."""
     value = {} if given is None else _readable(kind, given, complaints)
     return msgspec.convert({} if value is _ABSENT else value, kind)
 
@@ -65,9 +65,9 @@ def _readable_fields(kind: type[msgspec.Struct], given: Any, complaints: Complai
         spelled = key if key in known else OTHER_SPELLINGS.get(str(key), "")
         with complaints.at(str(key)):
             if spelled not in known:
-                complaints.problem("there is no such field", near(str(key), known))
+                complaints.problem("unknown field", near(str(key), known))
             elif spelled in result or (spelled != key and spelled in given):
-                complaints.problem(f"is another spelling of {spelled}, which is given too", "Leave one of them out.")
+                complaints.problem(f"is another spelling of {spelled}, which is also given", "Remove one of them.")
             elif value is None:
                 _note_null(known[spelled], complaints)
             elif (readable := _readable(known[spelled], value, complaints)) is not _ABSENT:
@@ -76,9 +76,9 @@ def _readable_fields(kind: type[msgspec.Struct], given: Any, complaints: Complai
 
 
 def _note_null(kind: Any, complaints: Complaints) -> None:
-    """`eviction:` with nothing after it looks like an eviction, and is none."""
+    """Report a null struct: `eviction:` without a value looks like an eviction but is not one."""
     if isinstance(bare := _without_none(kind), type) and issubclass(bare, msgspec.Struct):
-        complaints.notice("is null, which is the same as not being there; for one without fields write {}")
+        complaints.notice("is null, which is the same as absent; write {} for an empty mapping")
 
 
 def _readable_list(kind: Any, given: Any, complaints: Complaints) -> Any:
@@ -92,7 +92,7 @@ def _readable_list(kind: Any, given: Any, complaints: Complaints) -> Any:
         if readable is not _ABSENT:
             result.append(readable)
         elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            result.append({})  # so that the number of each one that follows stays what it is
+            result.append({})  # keeps the indices of the following items
     return result
 
 
@@ -111,15 +111,15 @@ def _readable_map(kind: Any, given: Any, complaints: Complaints) -> Any:
 
 
 def _without_none(kind: Any) -> Any:
-    """`X` of `X | None`."""
+    """`X` if the type is `X | None`; other types unchanged."""
     if not isinstance(kind, types.UnionType) and typing.get_origin(kind) is not typing.Union:
         return kind
     left = [each for each in typing.get_args(kind) if each is not type(None)]
-    return left[0] if len(left) == 1 else typing.Union[tuple(left)]  # noqa: UP007  # made when it runs
+    return left[0] if len(left) == 1 else typing.Union[tuple(left)]  # noqa: UP007  # built at run time
 
 
 def _accepted(kind: Any) -> str:
-    """What a value may be, in words."""
+    """A description of the values that a type accepts."""
     if typing.get_origin(kind) is Literal:
         return " or ".join(each for each in typing.get_args(kind) if each)
     if typing.get_origin(kind) is not Annotated:
@@ -134,7 +134,7 @@ def _accepted(kind: Any) -> str:
 
 
 def _quoting(kind: Any, given: object) -> str:
-    """The cure where YAML made something else of a text."""
+    """The cure if YAML parsed a string as another type."""
     bare = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
     if bare is not str or not isinstance(given, (bool, int, float)):
         return ""

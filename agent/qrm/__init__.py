@@ -1,1 +1,1 @@
-"""The QoS Resource Manager: which CPUs, memory nodes and network cards each container gets, and who decides it."""
+"""The QoS Resource Manager: assigns CPUs, memory nodes and network cards to containers."""

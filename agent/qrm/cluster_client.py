@@ -1,5 +1,5 @@
-"""What the manager does through the Kubernetes API: Events about pods that it could not admit, their eviction where
-that is asked for, and resources in the node's status."""
+"""The manager's access to the Kubernetes API: Events about inadmissible pods, their eviction if configured, and
+resources in the node's status."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ log = logging.getLogger(__name__)
 COMPONENT = "load-watcher-qrm"
 EVICT_WITHIN_S = 10.0
 NATIVE = frozenset({"cpu", "memory"})
-"""The kubelet's own; everything else in a node's status has a domain."""
+"""Resources that the kubelet publishes itself; all other resources in a node's status have a domain prefix."""
 
 
 class Cluster:
-    """The API, as the manager on one node uses it. `evicts` pods that run and could not be admitted."""
+    """The Kubernetes API as used by the manager of one node. `evicts`: whether running pods that cannot be admitted are
+    evicted."""
 
     def __init__(self, client: KubeClient, *, node: str, evicts: bool, clock: Callable[[], float]) -> None:
         self._client = client
@@ -39,14 +40,14 @@ class Cluster:
         self._publishing_fails = ""
 
     async def inadmissible(self, pod: QrmPod, admission: Admission) -> None:
-        """An Event, as the kubelet writes it, and the eviction."""
+        """Write an Event with the kubelet's reason and message, and evict the pod if configured."""
         try:
             about = About("Pod", pod.key, pod.uid)
             told = {"reason": admission.reason, "message": admission.message}
             await report(self._client, about, **told, warning=True, by=self._reporter, now=self._clock())
         except KubeError as error:
             if not self._events_fail:
-                log.warning("no Events are written: %s. %s", error, error.hint)
+                log.warning("cannot write Events: %s. %s", error, error.hint)
             self._events_fail = True
         else:
             self._events_fail = False
@@ -57,31 +58,31 @@ class Cluster:
         try:
             objection = await self._objection(pod)
         except KubeError as error:
-            objection = f"the API cannot say what it is now: {error}"
+            objection = f"cannot read the pod: {error}"
         if objection:
-            log.warning("the inadmissible pod %s is not evicted: %s", pod.key, objection)
+            log.warning("not evicting the inadmissible pod %s: %s", pod.key, objection)
             return
         done = await evictor.evict(pod.key, within=EVICT_WITHIN_S, uid=pod.uid)
         if done.outcome is Outcome.EVICTED:
-            log.warning("the inadmissible pod %s is evicted", pod.key)
+            log.warning("evicted the inadmissible pod %s", pod.key)
         else:
-            log.warning("the inadmissible pod %s is not evicted: %s %s", pod.key, done.outcome, done.message)
+            log.warning("cannot evict the inadmissible pod %s: %s %s", pod.key, done.outcome, done.message)
 
     async def _objection(self, pod: QrmPod) -> str:
-        """Why it may not be evicted, "" if it may. Raises KubeError."""
+        """The reason why the pod must not be evicted, "" if there is none. Raises KubeError."""
         if is_static(pod.annotations):
-            return "it is a static pod, which only its node can end"
+            return "it is a static pod, which the API cannot evict"
         try:
             found = await self._client.get(PODS, pod.key)
         except KubeNotFound:
-            return "there is no such pod any more"
+            return "it no longer exists"
         if (found.spec.priority or 0) >= CRITICAL_PRIORITY:
-            return f"it is critical (priority {found.spec.priority})"
-        return "" if found.metadata.uid == pod.uid else "there is another pod of that name now"
+            return f"it is a critical pod (priority {found.spec.priority})"
+        return "" if found.metadata.uid == pod.uid else "it was replaced by another pod with the same name"
 
     async def publish(self, manager: Manager, offered: Callable[[], Mapping[str, float]] = dict) -> None:
-        """What plug-ins have goes into the node's status, and what is `offered` besides, where it changed; what is gone
-        becomes 0. Raises nothing."""
+        """Write the resources of the plug-ins, and the `offered` resources, to the node's status if they changed.
+        Removed resources are set to 0. API errors are logged, not raised."""
         capacity, allocatable, removed = await manager.capacity()
         more = {**dict.fromkeys(removed, 0.0), **offered()}
         status = {
@@ -94,7 +95,7 @@ class Cluster:
             await self._client.patch(NODES, self._node, {"status": status}, kind=PatchKind.MERGE, subresource="status")
         except KubeError as error:
             if not self._publishing_fails:
-                log.warning("resources are not published in the node's status: %s. %s", error, error.hint)
+                log.warning("cannot publish resources in the node's status: %s. %s", error, error.hint)
             self._publishing_fails = str(error)
             return
         self._publishing_fails = ""
@@ -102,5 +103,5 @@ class Cluster:
 
 
 def _texts(amounts: Mapping[str, float]) -> dict[str, str]:
-    """As upstream writes quantities."""
+    """Quantities as text with three decimals, as Katalyst writes them."""
     return {name: f"{amount:.3f}" for name, amount in sorted(amounts.items()) if name not in NATIVE}

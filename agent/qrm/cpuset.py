@@ -12,15 +12,16 @@ CpuSet = frozenset[int]
 
 NONE: CpuSet = frozenset()
 MOST = 1 << 16
-"""Numbers from here on are refused: the largest kernels know 8,192 CPUs, and a range is written out as it is read."""
+"""Numbers from this value on are rejected: the largest kernels support 8,192 CPUs, and a parsed range is expanded in
+memory."""
 
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 
 def parse(text: str) -> CpuSet:
-    """The set that a text names. Blanks around it are allowed, as the kernel ends its files with a newline.
+    """Parse a list of CPUs. Surrounding whitespace is allowed, because kernel files end with a newline.
 
-    Raises ValueError that quotes the part that is wrong.
+    Raises ValueError that quotes the invalid part.
     """
     stripped = text.strip()
     if not stripped:
@@ -34,13 +35,13 @@ def parse(text: str) -> CpuSet:
         if last < first:
             raise ValueError(f"the range {part!r} in {_shown(text)} ends before it begins")
         if last >= MOST:
-            raise ValueError(f"{part!r} in {_shown(text)} is beyond {MOST - 1}")
+            raise ValueError(f"{part!r} in {_shown(text)} is greater than {MOST - 1}")
         found.update(range(first, last + 1))
     return frozenset(found)
 
 
 def text(cpus: Iterable[int]) -> str:
-    """Ascending, neighbours as ranges; the empty set is the empty text."""
+    """The list format: ascending, consecutive numbers as ranges; empty text for the empty set."""
     ordered = sorted(set(cpus))
     parts: list[str] = []
     start = 0
@@ -54,5 +55,5 @@ def text(cpus: Iterable[int]) -> str:
 
 
 def _shown(given: str) -> str:
-    """Quoted, and not longer than a line: it may come from a file of any kind."""
+    """The text quoted and shortened, because it may come from any file."""
     return repr(given if len(given) <= 60 else given[:57] + "…")

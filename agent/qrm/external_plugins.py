@@ -1,7 +1,7 @@
-"""Resource plug-ins of other packages: served beside ours, each on a socket of its own.
+"""Resource plug-ins from other packages, each served on its own socket like the built-in plug-ins.
 
-A package adds one through the entry-point group `load_watcher.qrm_plugins`: a function (or class) from the machine and
-the table of roles to a plug-in, as `agent.qrm.plugins.base.Plugin` has it (docs/own-resource-plugin.md).
+A package provides a plug-in through the entry-point group `load_watcher.qrm_plugins`: a function (or class) that takes
+the machine and the table of roles and returns an `agent.qrm.plugins.base.Plugin` (docs/own-resource-plugin.md).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from watcher.platform.entry_points import Refused
 
 ENTRY_POINT_GROUP = "load_watcher.qrm_plugins"
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-"""A plug-in's name is that of its socket and its state file."""
+"""Valid plug-in names; the name is used for the socket and the state file."""
 
 
 def outside_plugins(machine: Machine, roles: RoleTable, builtin: Iterable[Plugin]) -> list[Plugin]:
-    """One for each entry point, by name. Raises Refused."""
-    serving = {plugin.resource: "load-watcher's own" for plugin in builtin}
+    """The plug-ins of all entry points, sorted by entry-point name. Raises Refused."""
+    serving = {plugin.resource: "the built-in plug-in" for plugin in builtin}
     names = {plugin.name for plugin in builtin}
     made = []
     for entry in sorted(entry_points.names(ENTRY_POINT_GROUP)):
@@ -31,32 +31,32 @@ def outside_plugins(machine: Machine, roles: RoleTable, builtin: Iterable[Plugin
         if plugin.resource in serving:
             other = serving[plugin.resource]
             raise Refused(
-                f"the plug-in {entry} of the package {package} is for {plugin.resource}, and so is {other}",
-                f"Uninstall {package}, or switch ours off (qrm.cpu_plugin, qrm.memory_plugin, qrm.nic_plugin).",
+                f"the plug-in {entry} of the package {package} serves {plugin.resource}, which {other} also serves",
+                f"Uninstall {package} or disable the built-in one (qrm.cpu_plugin, qrm.memory_plugin, qrm.nic_plugin).",
             )
         if plugin.name in names:
             raise Refused(
-                f"the plug-in {entry} of the package {package} has the name {plugin.name}, and so has another one",
-                f"Uninstall {package}, or have it mended.",
+                f"the plug-in {entry} of the package {package} has the name {plugin.name}, which is already used",
+                f"Uninstall {package}, or rename its plug-in.",
             )
-        serving[plugin.resource] = f"that of the package {package}"
+        serving[plugin.resource] = f"the plug-in of the package {package}"
         names.add(plugin.name)
         made.append(plugin)
     return made
 
 
 def _of_package(entry: str, machine: Machine, roles: RoleTable) -> Plugin:
-    """What an entry point brings."""
+    """Build the plug-in of one entry point. Raises Refused."""
     made = entry_points.made(ENTRY_POINT_GROUP, entry, machine, roles, what="plug-in")
     package = entry_points.home(ENTRY_POINT_GROUP, entry)
     if not isinstance(made, Plugin):
         raise Refused(
-            f"the plug-in {entry} of the package {package} is no resource plug-in but {type(made).__name__}",
-            "docs/own-resource-plugin.md says what the function returns.",
+            f"the plug-in {entry} of the package {package} is not a resource plug-in but {type(made).__name__}",
+            "See docs/own-resource-plugin.md for the interface that the returned object must have.",
         )
     if not FILE_NAME.fullmatch(str(made.name)) or not made.resource:
         raise Refused(
-            f"the plug-in {entry} of the package {package} calls itself {made.name!r}, for {made.resource!r}",
-            "Its name is that of a file (letters, digits, '_', '.', '-'), and its resource what pods request.",
+            f"the plug-in {entry} of the package {package} has the name {made.name!r}, resource {made.resource!r}",
+            "The name must be a file name (letters, digits, '_', '.', '-'), and the resource must not be empty.",
         )
     return made

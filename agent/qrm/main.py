@@ -1,4 +1,4 @@
-"""The QoS Resource Manager as a process: put together from its settings, started, run, and ended."""
+"""The QoS Resource Manager process: builds the components from the settings, runs them, and shuts them down."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ from watcher.platform.telemetry.instruments import Instruments
 log = logging.getLogger(__name__)
 
 CHECKPOINT = "kubelet_qrm_checkpoint"
-"""Upstream's name."""
+"""Name of the checkpoint file, as in Katalyst's kubelet."""
 KUBELET_POLICIES = (("cpu_manager_state", "none"), ("memory_manager_state", "None"))
-"""The kubelet's files, and what their policy must be where our plug-ins set cpusets."""
+"""State files of the kubelet, and the policy that each must have so that the kubelet does not set cpusets itself."""
 REGISTER_S = 60.0
 REGISTER_AGAIN_S = 0.2
 
 
-# --- pieces ------------------------------------------------------------------------------------------------------
+# --- components ---------------------------------------------------------------------------------------------------
 
 
 class _KubeletState(msgspec.Struct, rename="camel"):
@@ -74,8 +74,8 @@ class _KubeletState(msgspec.Struct, rename="camel"):
 
 
 def check_kubelet(settings: QrmSettings) -> None:
-    """Nobody else may set cpusets of containers: the kubelet's managers write theirs every ten seconds. Raises
-    CannotRun; in dry-run, or forced, it is only said."""
+    """Check that the kubelet's CPU and memory managers are off, because they overwrite the cpusets of containers every
+    ten seconds. Raises CannotRun; in dry-run mode, or with qrm.force, it only logs a warning."""
     if not (settings.cpu_plugin or settings.memory_plugin):
         return
     for name, harmless in KUBELET_POLICIES:
@@ -83,19 +83,21 @@ def check_kubelet(settings: QrmSettings) -> None:
         try:
             policy = msgspec.json.decode(path.read_bytes(), type=_KubeletState).policy_name
         except (OSError, msgspec.DecodeError):
-            continue  # there is none, or it is the kubelet's own matter
+            continue  # no such file, or a format that only the kubelet knows
         if policy in (harmless, ""):
             continue
-        told = f"the kubelet of this node sets cpusets itself: {path} has the policy {policy}"
+        told = f"the kubelet of this node sets cpusets itself: {path} contains the policy {policy}"
         if settings.force or settings.mode == DRY_RUN:
             log.warning("%s", told)
             continue
         what = "cpuManagerPolicy: none" if name.startswith("cpu") else "memoryManagerPolicy: None"
-        raise CannotRun(f"{told}\n  give the kubelet {what}, remove that file and restart it; or set qrm.force")
+        raise CannotRun(
+            f"{told}\n  configure the kubelet with {what}, remove the file and restart the kubelet; or set qrm.force"
+        )
 
 
 def machine_of(settings: QrmSettings) -> Machine:
-    """The machine. Raises CannotRun."""
+    """Read the CPU topology of the machine. Raises CannotRun."""
     try:
         machine = read_machine(settings.sys)
         check_nodes(Policy(settings.policy), len(machine.nodes))
@@ -105,9 +107,10 @@ def machine_of(settings: QrmSettings) -> Machine:
 
 
 def cpu_plugin(settings: QrmSettings, machine: Machine) -> Plugin:
-    """The one of the policy that is wanted. Raises ValueError for one that the machine cannot have."""
+    """The CPU plug-in for qrm.cpu_policy. Raises ValueError if the machine has too few CPUs or the reserved CPUs do not
+    exist."""
     if settings.cpu_policy == AS_KATALYST:
-        # What it keeps has times in it, which must mean the same after a restart.
+        # The state contains timestamps, which must remain valid after a restart: use the wall clock.
         return KatalystCpuPlugin(
             machine, KatalystSettings(settings.reserved_cpus, reclaim=settings.reclaim), now=time.time
         )
@@ -116,7 +119,7 @@ def cpu_plugin(settings: QrmSettings, machine: Machine) -> Plugin:
 
 
 def builtin_plugins(settings: QrmSettings, machine: Machine) -> list[Plugin]:
-    """Those that come with this, as far as they are wanted and can be. Raises CannotRun."""
+    """The built-in plug-ins that are enabled and that this machine supports. Raises CannotRun."""
     roles = settings.roles()
     made: list[Plugin] = []
     try:
@@ -126,16 +129,16 @@ def builtin_plugins(settings: QrmSettings, machine: Machine) -> list[Plugin]:
             reserved = dict.fromkeys(machine.memory, settings.reserved_memory)
             made.append(MemoryPlugin(machine, roles, reserved=reserved))
         elif settings.memory_plugin:
-            log.warning("this machine does not say how much memory its NUMA nodes have: no plug-in for memory")
+            log.warning("the memory of the NUMA nodes is unknown; the memory plug-in is disabled")
     except ValueError as error:
-        raise CannotRun(f"{error}\n  see qrm.reserved_cpus, qrm.reserved_memory") from None
+        raise CannotRun(f"{error}\n  check qrm.reserved_cpus and qrm.reserved_memory") from None
     if settings.nic_plugin:
         made.append(NicPlugin(settings.nics or read_nics(settings.sys), nodes=machine.nodes))
     return made
 
 
 def all_plugins(settings: QrmSettings, machine: Machine) -> list[Plugin]:
-    """Ours, and those of other packages. Raises CannotRun."""
+    """The built-in plug-ins and the plug-ins of other packages. Raises CannotRun."""
     plugins = builtin_plugins(settings, machine)
     try:
         return plugins + outside_plugins(machine, settings.roles(), plugins)
@@ -144,7 +147,7 @@ def all_plugins(settings: QrmSettings, machine: Machine) -> list[Plugin]:
 
 
 def pod_sources(settings: QrmSettings, client: KubeClient | None) -> Pods:
-    """Who tells which pods there are. Raises CannotRun."""
+    """The sources of the node's pods: Kubernetes API and kubelet. Raises CannotRun if neither is configured."""
     sources: list[Source] = []
     if client is not None:
         sources.append(ApiPods(client, settings.node_name()))
@@ -161,14 +164,14 @@ def pod_sources(settings: QrmSettings, client: KubeClient | None) -> Pods:
         sources.append(kubelet_pods(access, interval=settings.reconcile_period))
     if not sources:
         raise CannotRun(
-            "there is neither a Kubernetes API nor a kubelet to tell which pods there are\n"
-            "  set kubernetes.kubeconfig, or qrm.kubelet, or run with --mode server"
+            "no source of pods: neither the Kubernetes API nor a kubelet is configured\n"
+            "  set kubernetes.kubeconfig or qrm.kubelet, or run with --mode server"
         )
     return Pods(sources)
 
 
 class Checkpoint:
-    """The allocations on disk."""
+    """Reads and writes the checkpoint file with the allocations."""
 
     def __init__(self, path: Path, metrics: QrmMetrics) -> None:
         self._path = path
@@ -176,13 +179,14 @@ class Checkpoint:
         self._written = b""
 
     def read(self) -> Allocations:
-        """What was kept; one that is damaged is set aside. Raises CannotRun where it cannot be read."""
+        """The stored allocations. A damaged file is renamed, and the result is empty. Raises CannotRun if the file
+        cannot be read."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
             return Allocations()
         except OSError as error:
-            raise CannotRun(f"the checkpoint {self._path} cannot be read: {error.strerror}") from None
+            raise CannotRun(f"cannot read the checkpoint {self._path}: {error.strerror}") from None
         try:
             allocations = decode(data, from_message=info_from_bytes)
         except BadCheckpoint as error:
@@ -193,7 +197,7 @@ class Checkpoint:
         return allocations
 
     async def save(self, allocations: Allocations) -> None:
-        """Bring them to disk, if they are others than there. Raises OSError."""
+        """Write the allocations if they differ from the content of the file. Raises OSError."""
         data = encode(allocations)
         if data == self._written:
             return
@@ -207,13 +211,13 @@ class Checkpoint:
 
 
 def layout_finder(settings: QrmSettings) -> Callable[[], Layout]:
-    """Where control groups are, each time anew: a kubelet may start after us."""
+    """A function that detects the cgroup layout on each call, because the kubelet may start after this process."""
     driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
     return lambda: find_layout(str(settings.cgroup), driver=driver, nest=settings.cgroup_nest)
 
 
 def applier(settings: QrmSettings, stack: AsyncExitStack) -> Apply:
-    """How decisions get to containers."""
+    """The function that applies allocations to containers, according to qrm.mode."""
     if settings.mode == CRI:
         runtime = CriRuntime(settings.runtime_socket)
         stack.push_async_callback(runtime.close)
@@ -223,12 +227,12 @@ def applier(settings: QrmSettings, stack: AsyncExitStack) -> Apply:
     return dry_run
 
 
-# --- put together ------------------------------------------------------------------------------------------------
+# --- startup -----------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def assembled(settings: QrmSettings, everything: Settings) -> AsyncIterator[Parts]:
-    """Everything that runs, from its start to its end. Raises CannotRun."""
+    """Build and start all components, and stop them at the end of the context. Raises CannotRun."""
     check_kubelet(settings)
     async with AsyncExitStack() as stack:
         metrics = QrmMetrics()
@@ -236,7 +240,7 @@ async def assembled(settings: QrmSettings, everything: Settings) -> AsyncIterato
         try:
             settings.state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
         except OSError as error:
-            raise CannotRun(f"the directory {settings.state_dir} cannot be made: {error.strerror}") from None
+            raise CannotRun(f"cannot create the directory {settings.state_dir}: {error.strerror}") from None
         builtin = await _serve_plugins(settings, all_plugins(settings, machine), stack)
         parts = Parts(settings, metrics, builtin)
         if settings.mode != SERVER:
@@ -246,7 +250,7 @@ async def assembled(settings: QrmSettings, everything: Settings) -> AsyncIterato
             if settings.adjust:
                 parts.adjuster = metrics.adjuster = await _adjust(parts, builtin[CPU], stack)
         elif settings.watcher is not None:
-            log.warning("qrm.watcher is not asked: only pools by role (qrm.cpu_policy) are resized by load")
+            log.warning("ignoring qrm.watcher: load resizes pools only with qrm.cpu_policy roles")
         yield parts
 
 
@@ -267,7 +271,7 @@ async def _serve_plugins(
 
 
 async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: AsyncExitStack) -> Rounds:
-    """The manager, with its plug-ins found and its rounds going on."""
+    """The manager, with its plug-ins registered and its reconcile rounds running."""
     settings, metrics = parts.settings, parts.metrics
     checkpoint = Checkpoint(settings.state_dir / CHECKPOINT, metrics)
     allocations = await asyncio.to_thread(checkpoint.read)
@@ -321,7 +325,8 @@ async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: A
 
 
 def _offered(parts: Parts) -> dict[str, float]:
-    """What is published of the CPUs that offline pods leave idle: whole ones, as Kubernetes wants it."""
+    """The headroom of the offline pool as published in the node's status: whole CPUs (or millicpu), because Kubernetes
+    requires integers for extended resources."""
     name, last = parts.settings.headroom_resource, parts.adjuster.last if parts.adjuster is not None else None
     if name is None or last is None:
         return {}
@@ -329,8 +334,8 @@ def _offered(parts: Parts) -> dict[str, float]:
 
 
 async def _registered(registry: Registry, manager: Manager, parts: Parts) -> None:
-    """Wait for our own plug-ins, before the first pod: one that is admitted without a plug-in has nothing of its
-    resource. Raises CannotRun."""
+    """Wait until the built-in plug-ins are registered, before the first pod is admitted: a pod that is admitted without
+    a plug-in gets nothing of its resource. Raises CannotRun after REGISTER_S seconds."""
     give_up = time.monotonic() + REGISTER_S
     while True:
         await registry.reconcile()
@@ -339,12 +344,12 @@ async def _registered(registry: Registry, manager: Manager, parts: Parts) -> Non
             return
         if time.monotonic() > give_up:
             where = parts.settings.plugins_dir
-            raise CannotRun(f"the plug-in for {missing[0]} did not register in {where}: the log says why")
+            raise CannotRun(f"the plug-in for {missing[0]} did not register in {where}; check the log")
         await asyncio.sleep(REGISTER_AGAIN_S)
 
 
 async def _answer(path: Path, add: Callable[[Any], None], stack: AsyncExitStack) -> None:
-    """Serve this on a socket. Raises CannotRun."""
+    """Serve a gRPC service on a unix socket. Raises CannotRun."""
     server = SocketServer(path, [add])
     try:
         await server.start()
@@ -354,7 +359,7 @@ async def _answer(path: Path, add: Callable[[Any], None], stack: AsyncExitStack)
 
 
 async def _adjust(parts: Parts, cpu: PluginServer, stack: AsyncExitStack) -> Adjuster:
-    """The adjuster, at work."""
+    """Build the adjuster and start it in the background."""
     settings, rounds = parts.settings, parts.rounds
     windows = None
     if settings.watcher is not None:
@@ -369,7 +374,7 @@ async def _adjust(parts: Parts, cpu: PluginServer, stack: AsyncExitStack) -> Adj
 
     def pods() -> Sequence[QrmPod] | None:
         if rounds is None:
-            return ()  # somebody else's: what the plug-in knows of them must do
+            return ()  # an external manager has the pods; use the plug-in's own records
         return rounds.known if rounds.settled else None
 
     adjuster = Adjuster(
@@ -386,7 +391,7 @@ async def _adjust(parts: Parts, cpu: PluginServer, stack: AsyncExitStack) -> Adj
 
 
 def _in_background(stack: AsyncExitStack, work: Coroutine[None, None, None], name: str) -> None:
-    """Until the stack unwinds."""
+    """Run a coroutine as a task until the stack unwinds."""
     task = asyncio.create_task(work, name=name)
 
     async def end() -> None:
@@ -400,19 +405,19 @@ def _in_background(stack: AsyncExitStack, work: Coroutine[None, None, None], nam
 
 
 def run(settings: QrmSettings, everything: Settings) -> int:
-    """Until told to stop; the exit code."""
+    """Run until SIGTERM or SIGINT. Returns the exit code."""
     return node_server.run(serve(settings, everything), name="qrm")
 
 
 async def serve(settings: QrmSettings, everything: Settings) -> int:
-    """Start, run until a signal, end. What was set on containers stays."""
+    """Start, run until a signal arrives, and shut down. Properties that were set on containers remain."""
     stop = stop_signal(renewing="settings need a restart")
     async with assembled(settings, everything) as parts:
         telemetry = Instruments(version=__version__, cluster=everything.cluster.name or "")
         telemetry.add(parts.metrics)
         async with listening(settings, Pages(parts, telemetry), telemetry) as address:
-            log.info("plug-ins register in %s; the mode is %s", settings.plugins_dir, settings.mode)
+            log.info("plug-ins register in %s; mode is %s", settings.plugins_dir, settings.mode)
             print(f"load-watcher qrm listens on {address}", flush=True)
             await stop.wait()
-            log.info("stopping; what containers have stays")
+            log.info("stopping; the properties of containers remain as they are")
     return 0

@@ -1,6 +1,6 @@
-"""The watcher's windows of this node, for the adjuster.
+"""The load windows of this node from load-watcher, for the adjuster.
 
-To be imported where a watcher is named, and nowhere else: what the client stands on is 12 MB of memory on every node.
+Import this module only if a load-watcher is configured: the client and its dependencies need 12 MB of memory.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ CPU_NAME = METRIC_BY_KEY["CPU"].name
 
 
 class NodeWindows:
-    """The watcher's means of this node's CPU over WINDOWS, asked for every `interval` seconds."""
+    """Average CPU usage of this node over WINDOWS, requested from load-watcher every `interval` seconds."""
 
     def __init__(self, client: NodeClient, *, interval: float = ASK_EVERY_S) -> None:
         self._client = client
-        self._load = Kept("the watcher's windows", client.refresh, interval=interval, failures=(WatcherError,))
+        self._load = Kept("load-watcher's windows", client.refresh, interval=interval, failures=(WatcherError,))
 
     async def start(self) -> None:
-        """Begin to ask; does not wait for the answer."""
+        """Start the requests; does not wait for the first response."""
         await self._load.start()
 
     async def close(self) -> None:
-        """Stop asking."""
+        """Stop the requests and close the client."""
         await self._load.close()
         await self._client.close()
 
     def read(self, *, monotonic: float, max_age: float) -> Seen:
-        """What was told last. A window that covers less than its name says is missing."""
+        """The last response. A window that covers less time than its name states counts as missing."""
         load = self._load.copy
         if load is None:
-            why = f"the watcher has told no windows: {self._load.failure or 'it has not answered yet'}"
+            why = f"no windows from load-watcher: {self._load.failure or 'no response yet'}"
             return Seen(missing=dict.fromkeys(WINDOWS, why))
         age = load.age(monotonic)
         if age > max_age:
-            why = self._load.failure or "its source brings nothing newer"
+            why = self._load.failure or "its metrics source has no newer samples"
             return Seen(missing=dict.fromkeys(WINDOWS, f"the newest sample is {age:.0f} s old: {why}"))
         found = {
             window: value
             for (name, _, window), (value, covers) in load.values.items()
             if name == CPU_NAME and covers == window
         }
-        why = "the watcher has no such window of this node yet"
+        why = "load-watcher does not have this window for this node yet"
         return Seen(found, age if found else None, {window: why for window in WINDOWS if window not in found})
 
 
 def node_windows(address: str, node: str, *, token: str | None) -> NodeWindows:
-    """Those of the watcher at this address."""
+    """The windows of a node from the load-watcher at `address`."""
     return NodeWindows(NodeClient(address, node, windows=WINDOWS, operators=(Operator.AVG,), token=token))

@@ -1,4 +1,4 @@
-"""What the QoS Resource Manager answers over HTTP: whether it goes on, what it has given to whom, and why."""
+"""The HTTP endpoints of the QoS Resource Manager: health, metrics, allocations, and explanations of decisions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from watcher.platform.telemetry.instruments import CONTENT_TYPE, Instruments
 
 STUCK_ROUNDS = 3.0
 STUCK_S = 60.0
-"""A round that takes longer than both is stuck: runtimes and disks may be slow for a while."""
+"""A round that takes longer than both limits counts as stuck, because container runtimes and disks may be slow for a
+while."""
 
 
 @dataclass
 class Parts:
-    """What runs. `rounds` is None in the mode server, `adjuster` where load resizes nothing; `builtin` are the plug-ins
-    that are served here, by resource; `more` are further parts of /qrm by name."""
+    """The running components. `rounds` is None in the mode server, `adjuster` if load does not resize pools; `builtin`
+    are the plug-ins that this process serves, by resource."""
 
     settings: QrmSettings
     metrics: QrmMetrics
@@ -38,15 +39,15 @@ class Parts:
 
 
 class Pages:
-    """The routes over what runs."""
+    """The HTTP routes of the process."""
 
     def __init__(self, parts: Parts, telemetry: Instruments) -> None:
         self._parts = parts
         self._telemetry = telemetry
 
     def public(self) -> list[Route]:
-        """For anyone: probes and Prometheus."""
-        health = Operation("whether rounds go on", {200: Answer("they do", dict[str, Any])})
+        """Routes without authentication: probes and Prometheus metrics."""
+        health = Operation("whether reconcile rounds complete", {200: Answer("rounds complete", dict[str, Any])})
         metrics = Operation("metrics of the QoS Resource Manager", {200: Answer("exposition", str)})
         return [
             Route("/healthz", "healthz", self.health, health, access=Access.OPEN),
@@ -54,9 +55,11 @@ class Pages:
         ]
 
     def all(self) -> list[Route]:
-        """With what tells of pods."""
+        """All routes, including the routes that show details of pods."""
         state = Operation("pods, pools, plug-ins and the last round", {200: Answer("the state", dict[str, Any])})
-        explain = Operation("admissions and resizes, and why", {200: Answer("newest first", dict[str, Any])})
+        explain = Operation(
+            "recent admissions and resizes with their reasons", {200: Answer("newest first", dict[str, Any])}
+        )
         return [
             *self.public(),
             Route("/qrm", "qrm", self.state, state, access=Access.DETAIL),
@@ -64,22 +67,22 @@ class Pages:
         ]
 
     async def health(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
-        """200 while rounds come to an end."""
+        """200 while rounds complete, 503 if they are stuck."""
         rounds = self._parts.rounds
         if rounds is None:
             return answer({"status": "ok"})
         if rounds.age > max(STUCK_ROUNDS * rounds.period, STUCK_S):
-            raise ApiError(503, "stuck", f"no round ended for {rounds.age:.0f} s", "its log says why")
+            raise ApiError(503, "stuck", f"no round completed for {rounds.age:.0f} s", "check the log")
         return answer({"status": "ok", "age_s": round(rounds.age, 3), "trouble": rounds.last.trouble})
 
     async def metrics(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
-        """The exposition."""
+        """The metrics in the Prometheus exposition format."""
         self._parts.metrics.gather()
         body = await asyncio.to_thread(self._telemetry.exposition)
         return web.Response(body=body, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE, hdrs.CACHE_CONTROL: "no-store"})
 
     async def state(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
-        """All there is."""
+        """The current state of all components as JSON."""
         parts = self._parts
         return answer(
             {
@@ -95,7 +98,6 @@ class Pages:
         )
 
     async def explain(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
-        """The last admissions and resizes, newest first."""
         rounds, adjuster = self._parts.rounds, self._parts.adjuster
         last = adjuster.last if adjuster is not None else None
         return answer(
@@ -107,7 +109,7 @@ class Pages:
         )
 
     def _plugins(self) -> dict[str, Any]:
-        """By resource: those that are registered here, and those of ours."""
+        """The registered and the built-in plug-ins, by resource."""
         rounds = self._parts.rounds
         found: dict[str, Any] = {}
         if rounds is not None:
@@ -118,7 +120,7 @@ class Pages:
         return found
 
     def _machine(self) -> dict[str, Any]:
-        """CPUs by socket and by NUMA node; nothing where the CPU plug-in is somebody else's."""
+        """CPUs by socket and by NUMA node; empty without the built-in CPU plug-in."""
         cpu = self._parts.metrics.cpu
         if cpu is None:
             return {}
@@ -133,5 +135,5 @@ class Pages:
 
 
 def _machine_state(server: PluginServer) -> Any:
-    """As the state file has it."""
+    """The machine state as in the state file."""
     return server.plugin.document().get("machineState")

@@ -1,7 +1,7 @@
-"""The pods of this node as the manager wants them: from the Kubernetes API, or from the kubelet where that is away.
+"""The pods of this node, from the Kubernetes API or, while the API is unavailable, from the kubelet.
 
-A copy that could not be renewed is still the best there is: what was allocated stays, and nothing is taken for gone
-(requirement 46 of reference/qrm.md: nothing depends on the API server).
+If neither source can be updated, the last known pods are used: allocations remain, and no pod is treated as ended. The
+manager therefore does not depend on the availability of the API server.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from watcher.platform.kube.informer import Informer
 log = logging.getLogger(__name__)
 
 FRESH_S = 60.0
-"""A source that was heard of within so long is believed; an older one only where no other is younger."""
+"""Maximum age in seconds of a source's data; older data is used only if no source has newer data."""
 ENDED = frozenset({"Succeeded", "Failed"})
 
 
 class _Metadata(Metadata, frozen=True, rename="camel", gc=False):
-    """With every annotation: roles and types may be anybody's."""
+    """Pod metadata with all annotations, because roles and types can be in any annotation."""
 
     uid: str = ""
     labels: Mapping[str, str] = {}
@@ -59,7 +59,7 @@ class _Status(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
-    """A pod, with what the manager and its plug-ins want of it."""
+    """A pod object, reduced to the fields that the manager and its plug-ins need."""
 
     metadata: _Metadata = _Metadata()
     spec: _Spec = _Spec()
@@ -71,8 +71,8 @@ _POD = msgspec.json.Decoder(Pod)
 
 
 def qrm_pod(pod: Pod) -> QrmPod | None:
-    """As the manager wants it, None for one that has ended. A static pod has the UID of its control group, which the
-    kubelet and the API name alike. Raises ValueError for a quantity that is none."""
+    """Convert a pod object to a QrmPod; None for a pod that has ended. For a static pod, the UID is that of its control
+    group, which is the same in the kubelet and in the API's mirror pod. Raises ValueError for an invalid quantity."""
     if pod.status.phase in ENDED:
         return None
     metadata, status = pod.metadata, pod.status
@@ -102,24 +102,25 @@ def _containers(spec: _Spec, ids: Mapping[str, str]) -> Iterator[PodContainer]:
 
 
 def _amounts(quantities: Quantities) -> dict[str, float]:
-    """In each resource's own unit, zeros left out; a resource with a limit alone is requested as much."""
+    """Quantities in the unit of each resource, without zeros. A resource with only a limit is requested in that
+    amount."""
     return {name: amount / NANO for name, text in quantities.items() if (amount := nano(text))}
 
 
 class Source(Protocol):
-    """Who knows pods."""
+    """A source of the node's pods."""
 
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
 
     def listing(self, *, monotonic: float, max_age: float) -> Sequence[QrmPod | None]:
-        """Raises NoPods."""
+        """The pods, with None for pods that are ignored. Raises NoPods if the data is older than `max_age` seconds."""
         ...
 
 
 class ApiPods:
-    """The pods of `node` from the Kubernetes API, by a watch. The client stays its owner's."""
+    """The pods of `node` from the Kubernetes API, through a watch. The caller closes the client."""
 
     def __init__(self, client: KubeClient, node: str) -> None:
         self._informer: Informer[Pod] = Informer(client, PODS, selector=Selector(fields=f"spec.nodeName={node}"))
@@ -127,22 +128,21 @@ class ApiPods:
         self._true_at: float | None = None
 
     async def start(self) -> None:
-        """Begin to watch. Does not wait for the API."""
+        """Start the watch. Does not wait for the API."""
         await self._informer.start()
 
     async def close(self) -> None:
-        """Stop watching."""
         await self._informer.close()
 
     def listing(self, *, monotonic: float, max_age: float) -> Sequence[QrmPod | None]:
-        """As the last event left them. Raises NoPods."""
+        """The pods after the last watch event. Raises NoPods."""
         informer = self._informer
         if informer.synced.is_set() and informer.error is None:
             self._true_at = monotonic
         hint = informer.error.hint if informer.error is not None else ""
         if self._true_at is None or monotonic - self._true_at > max_age:
-            raise NoPods(f"the API does not tell the pods: {informer.error or 'it has not answered yet'}", hint=hint)
-        # An object is not changed but replaced, so what was read of the same one is the same.
+            raise NoPods(f"no pods from the Kubernetes API: {informer.error or 'no response yet'}", hint=hint)
+        # The informer replaces changed objects, so the result for an identical object is still valid.
         before, read = self._read, {}
         for name, pod in informer.objects.items():
             known = before.get(name)
@@ -155,33 +155,31 @@ def _understood(name: str, pod: Pod) -> QrmPod | None:
     try:
         return qrm_pod(pod)
     except ValueError as error:
-        log.warning("the pod %s is left out, and gets nothing: %s", name, error)
+        log.warning("ignoring the pod %s, which gets no resources: %s", name, error)
         return None
 
 
 def kubelet_pods(access: Access, *, interval: float) -> KubeletLists[QrmPod | None]:
-    """The same from the kubelet, asked every `interval` seconds."""
+    """A source that lists the kubelet's pods every `interval` seconds."""
     return KubeletLists(access, lambda raw: qrm_pod(_POD.decode(raw)), interval=interval)
 
 
 class Pods:
-    """The pods of the first source that knows them well, else of the first that knows them at all."""
+    """Combines several sources: uses the first source with fresh data, otherwise the first source with any data."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
 
     async def start(self) -> None:
-        """Let all begin."""
         for source in self._sources:
             await source.start()
 
     async def close(self) -> None:
-        """Let all end."""
         for source in self._sources:
             await source.close()
 
     def listing(self, *, monotonic: float) -> tuple[QrmPod, ...]:
-        """Those that have not ended, by namespace and name. Raises NoPods while nobody ever knew them."""
+        """The pods that have not ended, sorted by namespace and name. Raises NoPods if no source ever had data."""
         failures: list[NoPods] = []
         for max_age in (FRESH_S, math.inf):
             for source in self._sources:
@@ -192,6 +190,6 @@ class Pods:
                     continue
                 return tuple(sorted((pod for pod in found if pod is not None), key=lambda pod: (pod.key, pod.uid)))
         if not failures:
-            hint = "set kubernetes.kubeconfig, or qrm.kubelet"
-            raise NoPods("neither a kubelet nor a Kubernetes API is configured", hint=hint)
+            hint = "set kubernetes.kubeconfig or qrm.kubelet"
+            raise NoPods("neither the Kubernetes API nor a kubelet is configured", hint=hint)
         raise failures[0]

@@ -1,4 +1,4 @@
-"""Pods as the manager sees them.
+"""Pods as the manager uses them.
 
 Pure: no I/O, no clock.
 """
@@ -23,15 +23,15 @@ SYSTEM_CORES = "system_cores"
 
 @dataclass(frozen=True, slots=True)
 class PodContainer:
-    """A container of a pod's spec: `requests` by resource in its own unit (CPUs, bytes, devices), `id` as the runtime
-    knows it, empty while it is not running."""
+    """A container of a pod: `requests` by resource in the unit of the resource (CPUs, bytes, devices), `id` as in the
+    container runtime, empty while the container is not running."""
 
     name: str
     requests: Mapping[str, float] = field(default_factory=dict)
     id: str = ""
     init: bool = False
     restarts: bool = False
-    """Of an init container: that it runs beside the others (a native sidecar)."""
+    """Whether an init container runs alongside the other containers (a native sidecar)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +49,32 @@ class QrmPod:
 
     @property
     def key(self) -> str:
-        """namespace/name"""
+        """namespace/name of the pod, for messages and API calls."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def role(self) -> str:
-        """The seed's annotation, else Katalyst's label."""
+        """The annotation kubernetes.io/pod-role, otherwise Katalyst's label."""
         return self.annotations.get(ROLE_ANNOTATION) or self.labels.get(ROLE_LABEL, "")
 
     @property
     def type(self) -> str:
-        """The seed's annotation, else Katalyst's."""
+        """The annotation kubernetes.io/resource-type, otherwise Katalyst's annotation."""
         return self.annotations.get(TYPE_ANNOTATION) or self.annotations.get(POD_TYPE_ANNOTATION, "")
 
     @property
     def qos_level(self) -> str:
-        """Katalyst's; empty for a pod that says nothing."""
+        """The value of Katalyst's annotation; empty if the pod does not have it."""
         return self.annotations.get(QOS_ANNOTATION, "")
 
     @property
     def may_skip_errors(self) -> bool:
-        """Whether a plug-in that fails keeps the pod from running: it must not, for ordinary pods."""
+        """Whether the pod is admitted even if a plug-in fails: true for pods without a QoS level and for
+        shared_cores."""
         return self.qos_level in ("", SHARED_CORES)
 
     def typed(self) -> Iterator[tuple[PodContainer, ContainerType, int]]:
-        """Init containers first, then the others, each with its type and its index among its kind."""
+        """Init containers first, then the other containers, each with its type and its index within its group."""
         init = [each for each in self.containers if each.init]
         apps = [each for each in self.containers if not each.init]
         main = self.annotations.get(MAIN_ANNOTATION) or (apps[0].name if apps else "")
@@ -83,8 +84,8 @@ class QrmPod:
             yield each, ContainerType.MAIN if each.name == main else ContainerType.SIDECAR, index
 
     def is_skipped(self, keys: frozenset[str], *, first: bool) -> bool:
-        """Whether the manager leaves the pod alone: it has one of these annotations, or it says so itself at its first
-        admission, or it belongs to a DaemonSet and not to the system's cores."""
+        """Whether the manager ignores the pod: it has one of the annotations `keys`, or (at its `first` admission) the
+        skip annotation, or belongs to a DaemonSet without the QoS level system_cores."""
         if keys & self.annotations.keys():
             return True
         if first and self.annotations.get(SKIP_ANNOTATION) == "true":

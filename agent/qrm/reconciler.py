@@ -1,8 +1,8 @@
-"""The running manager: pods come and go, are admitted after the fact, and get what plug-ins decided, round by round.
+"""The reconcile loop: admits new pods, applies the plug-ins' allocations to containers, and forgets pods that ended.
 
-Nobody but a patched kubelet can ask before a container starts. Everywhere else a pod that could not be admitted runs
-already: it is told of (Event, metric, /qrm), left as it is, tried again when a pod has gone or a plug-in has come (and
-every minute), and evicted where that was asked for.
+Only a patched kubelet can ask the manager before a container starts. With an unmodified kubelet, a pod that cannot be
+admitted is already running. It is reported (Event, metric, /qrm) and left unchanged; its admission is retried when
+another pod ends, when a plug-in registers, and every minute. The pod is evicted if that is configured.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from agent.state.readings import NoPods
 log = logging.getLogger(__name__)
 
 RETRY_S = 60.0
-"""After so long a pod that was not admitted is tried again, whatever happened."""
+"""Seconds after which the admission of a rejected pod is retried even if nothing has changed."""
 REMEMBERED = 200
-"""Admissions that can be looked up."""
+"""Number of admissions in the history."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One admission; `time` is the wall clock's, `at` the monotonic clock's."""
+    """One admission. `time` is in unix seconds, `at` is in seconds of the monotonic clock."""
 
     time: float
     at: float
@@ -41,7 +41,7 @@ class Record:
     admission: Admission
 
     def as_json(self) -> dict[str, Any]:
-        """With every hint that went into it, what came of them, and what was not allocated all the same."""
+        """The admission with all hints that were offered, the merged hints, and the allocations that failed."""
         admission = self.admission
         containers: dict[str, dict[str, dict[str, Any]]] = {
             container: {
@@ -67,7 +67,7 @@ class Record:
 
 
 def _without(failed: Mapping[str, Mapping[str, str]]) -> str:
-    """What an admitted pod runs without, and why; "" where it has everything."""
+    """The resources that an admitted pod runs without, and the reasons; "" if it has all of them."""
     return "; ".join(
         f"container {container} runs without its {resource}: {why}"
         for container, lacks in failed.items()
@@ -76,7 +76,7 @@ def _without(failed: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _hints(hints: Collection[Hint] | None) -> list[dict[str, Any] | None] | None:
-    """null: no preference; []: no way."""
+    """None means no preference, an empty list means that no NUMA node fits."""
     return None if hints is None else [_hint(hint) for hint in hints]
 
 
@@ -88,7 +88,8 @@ def _hint(hint: Hint | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What the last round did: `trouble` is why it could not do its work, "" if it could."""
+    """The result of the last round. `time` is in unix seconds; `trouble` is the reason why the round failed, "" if it
+    succeeded."""
 
     time: float = 0.0
     seconds: float = 0.0
@@ -97,13 +98,13 @@ class Round:
 
 
 Report = Callable[[QrmPod, Admission], Awaitable[None]]
-"""Tells the cluster of a pod that could not be admitted, and does what else is to be done about it."""
+"""Reports an inadmissible pod (Event) and evicts it if configured."""
 
 
 class Rounds:
-    """One round at a time over all pods of the node, every `period` seconds; one that is late is skipped.
+    """Processes all pods of the node every `period` seconds, one round at a time; rounds that are late are skipped.
 
-    `report` is told of each pod that could not be admitted, once for each reason. `publish` is called after a round.
+    `report` is called for each inadmissible pod, once for each message. `publish` is called after each round.
     """
 
     def __init__(
@@ -121,18 +122,18 @@ class Rounds:
         self.manager = manager
         self.period = period
         self.known: tuple[QrmPod, ...] = ()
-        """The pods as the last round saw them."""
+        """The pods of the last round."""
         self.settled = False
-        """Whether a round has admitted them."""
+        """Whether at least one round has admitted the pods."""
         self.records: dict[str, Record] = {}
-        """The last admission of each pod that is there, by UID."""
+        """The last admission of each existing pod, by UID."""
         self.history: deque[Record] = deque(maxlen=REMEMBERED)
         self.last = Round()
         self.admissions: Counter[tuple[str, str]] = Counter()
         self.updates: Counter[str] = Counter()
         self.skipped = 0
         self.observe: Callable[[float], None] = lambda _: None
-        """Is told how long a round took."""
+        """Called with the duration of each round in seconds."""
         self._pods = pods
         self._apply = apply
         self._report = report
@@ -147,22 +148,22 @@ class Rounds:
 
     @property
     def age(self) -> float:
-        """Seconds since a round ended, whatever it found."""
+        """Seconds since the end of the last round, successful or not."""
         return self._monotonic() - self._ended
 
     @property
     def inadmissible(self) -> list[Record]:
-        """Pods that run and were not admitted."""
+        """The last admissions of running pods that were rejected, by UID."""
         return [record for _, record in sorted(self.records.items()) if not record.admission.admitted]
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run a round every `period` seconds until cancelled."""
         due = self._monotonic()
         while True:
             try:
                 await self.round()
             except Exception:
-                log.exception("the round failed, and the next one comes")
+                log.exception("reconcile round failed; trying again in the next round")
             due += self.period
             late = self._monotonic() - due
             if late > 0:
@@ -172,13 +173,13 @@ class Rounds:
             await asyncio.sleep(due - self._monotonic())
 
     async def close(self) -> None:
-        """Let go of what is still being told."""
+        """Cancel the reports that are still running."""
         for task in self._aside:
             task.cancel()
         await asyncio.gather(*self._aside, return_exceptions=True)
 
     async def round(self) -> Round:
-        """New pods are admitted, those that went are forgotten, and what plug-ins say is brought to containers."""
+        """Run one round: admit new pods, forget pods that ended, and apply the plug-ins' allocations to containers."""
         began = self._monotonic()
         result, trouble = Reconciled(), ""
         try:
@@ -191,9 +192,9 @@ class Rounds:
         except NoPods as error:
             trouble = f"{error}. {error.hint}".rstrip(". ")
         except OSError as error:
-            trouble = f"the checkpoint cannot be written: {error.strerror or error}"
+            trouble = f"cannot write the checkpoint: {error.strerror or error}"
         if trouble and trouble != self.last.trouble:
-            log.warning("nothing is brought to containers: %s", trouble)
+            log.warning("allocations are not applied to containers: %s", trouble)
         for container, why in result.failed.items():
             if self.last.result.failed.get(container) != why:
                 log.warning("%s: %s", container, why)
@@ -212,8 +213,8 @@ class Rounds:
         self.updates["applied"] += 1
 
     def _admitted(self, pods: tuple[QrmPod, ...]) -> list[QrmPod]:
-        """Those that were admitted, now or before the last restart; the others get nothing, not piece by piece
-        either."""
+        """The pods that were admitted, now or before the last restart. Other pods get nothing, not even a part of their
+        resources."""
         kept = self.manager.allocations.pods
         return [pod for pod in pods if pod.uid in kept or self.records[pod.uid].admission.admitted]
 
@@ -242,7 +243,7 @@ class Rounds:
         if admission.admitted or self._told.get(record.pod.uid) == admission.message:
             return
         self._told[record.pod.uid] = admission.message
-        log.warning("pod %s is not admitted: %s: %s", record.pod.key, admission.reason, admission.message)
+        log.warning("pod %s was not admitted: %s: %s", record.pod.key, admission.reason, admission.message)
         if self._report is not None:
             task = asyncio.create_task(self._aside_report(self._report, record))
             self._aside.add(task)
@@ -250,16 +251,16 @@ class Rounds:
 
     @staticmethod
     async def _aside_report(report: Report, record: Record) -> None:
-        """Beside the round: the API may take its time."""
+        """Runs as a separate task, because the Kubernetes API may be slow."""
         try:
             await report(record.pod, record.admission)
         except Exception:
-            log.exception("the cluster could not be told of pod %s", record.pod.key)
+            log.exception("cannot report the inadmissible pod %s", record.pod.key)
 
-    # --- for readers -------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Pods and what their containers have, and the last round."""
+        """Pods, the allocations of their containers, and the last round, as JSON."""
         allocations = self.manager.allocations
         return {
             "pods": [
@@ -299,7 +300,7 @@ def _named(pod: QrmPod) -> dict[str, Any]:
 
 
 def _infos(infos: Mapping[str, Any]) -> dict[str, Any]:
-    """As the checkpoint has them, without the hints."""
+    """Allocations by resource, in the format of the checkpoint but without hints."""
     found = {}
     for resource, info in infos.items():
         found[resource] = {

@@ -1,4 +1,4 @@
-"""Which pods get CPUs and memory of their own, and which share a pool: by the pod's role.
+"""Maps pod roles to classes: pods with exclusive CPUs and memory, and pods that share a pool.
 
 Pure: no I/O, no clock.
 """
@@ -16,16 +16,16 @@ EXCLUSIVE = "exclusive"
 
 @dataclass(frozen=True, slots=True)
 class RoleTable:
-    """Roles by class (seed 002, Examples 1 to 3). A role that no class names is one of the pool `online`.
+    """The class of each role. Roles without a class belong to the online pool.
 
-    Pods of an exclusive role get CPUs, and memory of NUMA nodes, of their own; no other exclusive role gets on a node
-    that has them.
+    Pods of an exclusive role get exclusive CPUs and exclusive memory of NUMA nodes; pods of other exclusive roles are
+    not placed on these nodes.
     """
 
     classes: Mapping[str, str]
     """By role: "online", "offline" or "exclusive"."""
     nic: frozenset[str] = frozenset()
-    """Roles that get a network card without asking for one."""
+    """Roles that get a network card without requesting one."""
 
     def class_of(self, role: str) -> str:
         return self.classes.get(role, ONLINE)
@@ -35,14 +35,15 @@ class RoleTable:
 
 
 def role_table(classes: Mapping[str, Sequence[str]], *, nic: Sequence[str] = ()) -> RoleTable:
-    """From class to roles. Raises ValueError for a class that there is not, or a role that is in two."""
+    """Build the table from lists of roles by class. Raises ValueError for an unknown class, or a role in two
+    classes."""
     by_role: dict[str, str] = {}
     for name, roles in classes.items():
         if name not in (*POOLS, EXCLUSIVE):
-            raise ValueError(f"{name!r} is no class of roles: those are {', '.join((*POOLS, EXCLUSIVE))}")
+            raise ValueError(f"{name!r} is not a class of roles; valid classes are {', '.join((*POOLS, EXCLUSIVE))}")
         for role in roles:
             if by_role.setdefault(role, name) != name:
-                raise ValueError(f"the role {role!r} is in the classes {by_role[role]} and {name}: it can be in one")
+                raise ValueError(f"the role {role!r} is in the classes {by_role[role]} and {name}; only one is allowed")
     return RoleTable(by_role, frozenset(nic))
 
 
@@ -54,4 +55,4 @@ SEED_ROLES = role_table(
     },
     nic=("numa-enhancement",),
 )
-"""The roles that the seed names."""
+"""The default roles."""

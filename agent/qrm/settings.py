@@ -1,4 +1,5 @@
-"""The settings of the QoS Resource Manager, [qrm] of load-watcher.toml: each with its kind, default and meaning."""
+"""The settings of the QoS Resource Manager: the table [qrm] of load-watcher.toml, with types, defaults and
+descriptions."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from watcher.platform.settings.values import Kind, Unfit
 SECTION = "qrm"
 DRY_RUN, CRI, CGROUP, SERVER = MODES = ("dry-run", "cri", "cgroup", "server")
 NOT_A_MODE = "nri"
-"""Others have it, so it is asked for."""
+"""Not supported; recognized in order to return a specific error."""
 SCOPES = ("container", "pod")
 BY_ROLE, AS_KATALYST = CPU_POLICIES = ("roles", "katalyst")
 CPUS = values.whole(lowest=0, highest=8192)
@@ -48,7 +49,7 @@ SECONDS = quantities.duration(lowest=0.1, highest=3600)
 DEFAULTS = ResizeSettings()
 
 
-# --- kinds of values that only this room knows -----------------------------------------------------------------------
+# --- types of values that only this package uses ---------------------------------------------------------------------
 
 
 def _read_number(value: Any) -> float:
@@ -77,7 +78,7 @@ def _read_cpus(value: Any) -> CpuSet:
 
 
 CPU_LIST = Kind(
-    'CPUs as the kernel lists them, like "0-1,40-41"',
+    'CPUs in the list format of the kernel, like "0-1,40-41"',
     _read_cpus,
     _read_cpus,
     lambda cpus: values.write_text(cpuset.text(cpus)),
@@ -89,7 +90,7 @@ def _read_pair(value: Any) -> tuple[str, str]:
     if not equals or not name.strip() or not other.strip():
         raise Unfit
     if "=" in other:
-        raise Unfit(f"{value!r} has more than one =, and a name has none")
+        raise Unfit(f"{value!r} contains more than one =")
     return name.strip(), other.strip()
 
 
@@ -107,10 +108,10 @@ def _read_nic(value: Any) -> Nic:
     name, *more = value.split()
     given = dict(part.partition("=")[::2] for part in more)
     if unknown := sorted(set(given) - {"numa", "ipv4", "ipv6", "netns"}):
-        raise Unfit(f"{unknown[0]!r} is nothing that is known of a card: numa, ipv4, ipv6 and netns are")
+        raise Unfit(f"{unknown[0]!r} is not an attribute of a network card; use numa, ipv4, ipv6 or netns")
     numa = given.get("numa", "-1")
     if not re.fullmatch(r"-1|[0-9]{1,3}", numa):
-        raise Unfit(f"{numa!r} is no number of a NUMA node")
+        raise Unfit(f"{numa!r} is not a NUMA node number")
     address = NicAddress(_address(given.get("ipv4", ""), 4), _address(given.get("ipv6", ""), 6))
     return Nic(name, int(numa), address, given.get("netns", ""))
 
@@ -123,7 +124,7 @@ def _address(text: str, version: int) -> str:
             return text
     except ValueError:
         pass
-    raise Unfit(f"{text!r} is no IPv{version} address")
+    raise Unfit(f"{text!r} is not an IPv{version} address")
 
 
 def _write_nic(nic: Nic) -> str:
@@ -133,7 +134,7 @@ def _write_nic(nic: Nic) -> str:
 
 
 NIC = Kind(
-    'a card and what is known of it, like "eth1 numa=1 ipv4=10.0.0.7 ipv6=fdbd::20 netns=/var/run/netns/ns1"',
+    'a network interface and its attributes, like "eth1 numa=1 ipv4=10.0.0.7 ipv6=fdbd::20 netns=/var/run/netns/ns1"',
     _read_nic,
     _read_nic,
     _write_nic,
@@ -150,24 +151,27 @@ def _roles_of(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class QrmSettings(NodeTable):
-    """[qrm]"""
+    """The table [qrm] of load-watcher.toml."""
 
     mode: str = field(
         default=DRY_RUN,
         metadata=about(
             values.choice(MODES),
-            "dry-run decides and sets nothing; cri sets by the container runtime, cgroup by files of control groups; "
-            "server serves the plug-ins alone, for a manager that somebody else runs.",
+            "How allocations are applied: dry-run only decides, cri calls the container runtime, cgroup writes cgroup "
+            "files; server only serves the plug-ins, for an external manager such as Katalyst's kubelet.",
         ),
     )
     node: str | None = field(default=None, metadata=NODE)
-    host: str = field(default="127.0.0.1", metadata=about(values.NAME, "Address that its API listens on."))
+    host: str = field(
+        default="127.0.0.1",
+        metadata=about(values.NAME, "Address on which the HTTP API of the QoS Resource Manager listens."),
+    )
     port: int = field(default=2022, metadata=PORT)
     token_file: Path | None = field(
         default=None,
         metadata=about(
             values.PATH,
-            "File with the bearer token that /qrm needs; a must where others can reach it.",
+            "File with the bearer token for /qrm; required unless qrm.host is a loopback address.",
             example='"/etc/load-watcher/token"',
         ),
     )
@@ -176,14 +180,16 @@ class QrmSettings(NodeTable):
     state_dir: Path = field(
         default=Path("load-watcher-qrm"),
         metadata=about(
-            values.PATH, "Directory of the checkpoint and the plug-ins' states. Must outlive the process, and the pods."
+            values.PATH,
+            "Directory for the checkpoint and the state of the plug-ins. Must persist across restarts of the process.",
         ),
     )
     registration_dir: Path | None = field(
         default=None,
         metadata=about(
             values.PATH,
-            'Directory in which plug-ins put their sockets; else "plugins" in qrm.state_dir. Never a stock kubelet\'s.',
+            'Directory in which plug-ins create their sockets; default: "plugins" in qrm.state_dir. Do not use the '
+            "plug-in directory of an unmodified kubelet.",
             example='"/var/lib/katalyst/plugin-socks"',
         ),
     )
@@ -191,25 +197,28 @@ class QrmSettings(NodeTable):
         default=None,
         metadata=about(
             values.PATH,
-            'Socket of the pod-resources API; else "pod-resources.sock" in qrm.state_dir.',
+            'Unix socket of the pod-resources API; default: "pod-resources.sock" in qrm.state_dir.',
             example='"/var/lib/katalyst/pod-resources/kubelet.sock"',
         ),
     )
     policy: str = field(
         default=Policy.BEST_EFFORT.value,
         metadata=about(
-            values.choice(each.value for each in Policy), "How the hints of plug-ins are merged, as the kubelet does."
+            values.choice(each.value for each in Policy),
+            "Topology policy that merges the NUMA hints of the plug-ins, as in the kubelet's Topology Manager.",
         ),
     )
     scope: str = field(
         default="container",
-        metadata=about(values.choice(SCOPES), "Whether hints are merged for each container, or once for a pod."),
+        metadata=about(
+            values.choice(SCOPES), "Whether NUMA hints are merged for each container or once for the whole pod."
+        ),
     )
     reconcile_period: float = field(
         default=3.0,
         metadata=about(
             SECONDS,
-            "How often what plug-ins say is brought to containers.",
+            "Interval at which allocations of the plug-ins are applied to the containers.",
             flag="--qos-resource-manager-reconcile-period",
         ),
     )
@@ -217,7 +226,7 @@ class QrmSettings(NodeTable):
         default=(),
         metadata=about(
             values.several(PAIR, called="pairs of names"),
-            "Resources that pods request under another name than their plug-in's.",
+            "Resource names that pods request, mapped to the resource names of the plug-ins.",
             example='["best-effort-cpu=cpu"]',
             flag="--qos-resource-manager-resource-names-map",
         ),
@@ -226,56 +235,63 @@ class QrmSettings(NodeTable):
         default=(),
         metadata=about(
             values.several(values.NAME, called="annotations"),
-            "Pods with one of these annotations are left alone.",
+            "Keys of annotations; pods with any of these annotations are ignored.",
             example='["example.org/unmanaged"]',
         ),
     )
-    cpu_plugin: bool = field(
-        default=True, metadata=about(values.BOOLEAN, "Whether to serve the plug-in for CPUs that comes with this.")
-    )
+    cpu_plugin: bool = field(default=True, metadata=about(values.BOOLEAN, "Whether to serve the built-in CPU plug-in."))
     cpu_policy: str = field(
         default=BY_ROLE,
         metadata=about(
             values.choice(CPU_POLICIES),
-            "What CPUs go by: the roles of pods, or Katalyst's QoS levels and enhancements; with these load resizes "
-            "nothing, pools have what their pods request.",
+            "How CPUs are assigned: by pod role, or by Katalyst's QoS levels and enhancements. With katalyst, the size "
+            "of a pool follows the requests of its pods, and load does not resize it.",
         ),
     )
     reclaim: bool = field(
         default=False,
         metadata=about(
-            values.BOOLEAN, "With Katalyst's: whether pods of reclaimed_cores may have what shared pools do not need."
+            values.BOOLEAN,
+            "With qrm.cpu_policy katalyst: whether reclaimed_cores pods may use CPUs that shared pools do not need.",
         ),
     )
-    memory_plugin: bool = field(default=True, metadata=about(values.BOOLEAN, "The same for memory."))
-    nic_plugin: bool = field(default=True, metadata=about(values.BOOLEAN, "The same for network cards."))
+    memory_plugin: bool = field(
+        default=True, metadata=about(values.BOOLEAN, "Whether to serve the built-in memory plug-in.")
+    )
+    nic_plugin: bool = field(
+        default=True, metadata=about(values.BOOLEAN, "Whether to serve the built-in network card plug-in.")
+    )
     reserved_cpus: CpuSet = field(
-        default=NONE, metadata=about(CPU_LIST, "CPUs of the system, which no pod gets.", example='"0-1,40-41"')
+        default=NONE,
+        metadata=about(CPU_LIST, "CPUs reserved for the system; no pod gets them.", example='"0-1,40-41"'),
     )
     reserved_memory: int = field(
         default=500 << 20,
-        metadata=about(quantities.size(lowest=0), "Memory of each NUMA node that is the system's."),
+        metadata=about(quantities.size(lowest=0), "Bytes of memory reserved for the system on each NUMA node."),
     )
     online_roles: tuple[str, ...] = field(
         default=_roles_of(ONLINE),
-        metadata=about(ROLES, "Roles of pods that share the pool online; so do those that no list names."),
+        metadata=about(ROLES, "Roles of pods that share the online pool. Roles that are in no list also belong to it."),
     )
     offline_roles: tuple[str, ...] = field(
-        default=_roles_of(OFFLINE), metadata=about(ROLES, "Roles of pods that share the pool offline.")
+        default=_roles_of(OFFLINE), metadata=about(ROLES, "Roles of pods that share the offline pool.")
     )
     exclusive_roles: tuple[str, ...] = field(
         default=_roles_of(EXCLUSIVE),
-        metadata=about(ROLES, "Roles of pods that have CPUs and memory of their own, on NUMA nodes of their role."),
+        metadata=about(
+            ROLES,
+            "Roles of pods that get exclusive CPUs and memory, on NUMA nodes without pods of other exclusive roles.",
+        ),
     )
     nic_roles: tuple[str, ...] = field(
         default=tuple(sorted(SEED_ROLES.nic)),
-        metadata=about(ROLES, "Roles of pods that get a network card without asking for one."),
+        metadata=about(ROLES, "Roles of pods that get a network card without requesting one."),
     )
     nics: tuple[Nic, ...] = field(
         default=(),
         metadata=about(
             values.several(NIC, called="network cards"),
-            "The network cards, with their addresses; else those that the machine has, without.",
+            "Network cards and their addresses; default: the cards found on the machine, without addresses.",
             example='["eth1 numa=1 ipv6=fdbd:dc05:3:155::20 netns=/var/run/netns/ns1"]',
         ),
     )
@@ -283,70 +299,92 @@ class QrmSettings(NodeTable):
         default=None,
         metadata=about(
             addresses.ADDRESS,
-            "The load-watcher whose windows of this node resize the pools; without it the pool online only grows.",
+            "URL of the load-watcher that provides this node's load; without it the online pool only grows.",
             example='"http://load-watcher.kube-system:2020"',
         ),
     )
     watcher_token_file: Path | None = field(
         default=None,
-        metadata=about(values.PATH, "Its token, if it needs one.", example='"/etc/load-watcher/token"'),
+        metadata=about(values.PATH, "File with the bearer token for qrm.watcher.", example='"/etc/load-watcher/token"'),
     )
-    adjust: bool = field(default=True, metadata=about(values.BOOLEAN, "Whether load resizes the pools."))
-    adjust_interval: float = field(default=5.0, metadata=about(SECONDS, "How often that is thought about."))
+    adjust: bool = field(default=True, metadata=about(values.BOOLEAN, "Whether load resizes the CPU pools."))
+    adjust_interval: float = field(
+        default=5.0, metadata=about(SECONDS, "Interval at which the sizes of the CPU pools are adjusted.")
+    )
     usage_factor: float = field(
-        default=DEFAULTS.usage_factor, metadata=about(NUMBER, "The pool online gets what it uses, times this …")
+        default=DEFAULTS.usage_factor,
+        metadata=about(NUMBER, "Factor for the CPU usage of the online pool when its target size is computed."),
     )
-    reserve_cpus: float = field(default=DEFAULTS.reserve_cpus, metadata=about(NUMBER, "… and so many CPUs more."))
-    min_online: int = field(default=DEFAULTS.min_online, metadata=about(CPUS, "CPUs of the pool online, at least."))
-    min_offline: int = field(default=DEFAULTS.min_offline, metadata=about(CPUS, "CPUs of the pool offline, at least."))
+    reserve_cpus: float = field(
+        default=DEFAULTS.reserve_cpus,
+        metadata=about(
+            NUMBER, "CPUs added to the multiplied usage (qrm.usage_factor) in the target size of the online pool."
+        ),
+    )
+    min_online: int = field(
+        default=DEFAULTS.min_online, metadata=about(CPUS, "Minimum size of the online pool in CPUs.")
+    )
+    min_offline: int = field(
+        default=DEFAULTS.min_offline, metadata=about(CPUS, "Minimum size of the offline pool in CPUs.")
+    )
     step_up: int = field(
         default=DEFAULTS.step_up,
-        metadata=about(values.whole(lowest=1, highest=8192), "CPUs by which it grows at once."),
+        metadata=about(
+            values.whole(lowest=1, highest=8192),
+            "Maximum number of CPUs by which the online pool grows in one adjustment.",
+        ),
     )
     step_down: int = field(
-        default=DEFAULTS.step_down, metadata=about(CPUS, "CPUs by which it shrinks at once; 0: without bound.")
+        default=DEFAULTS.step_down,
+        metadata=about(
+            CPUS, "Maximum number of CPUs by which the online pool shrinks in one adjustment; 0 means no maximum."
+        ),
     )
     min_down_period: float = field(
-        default=DEFAULTS.min_down_period, metadata=about(quantities.duration(), "How long it stays after it shrank.")
+        default=DEFAULTS.min_down_period,
+        metadata=about(quantities.duration(), "Minimum time between two reductions of the online pool."),
     )
     respect_requests: bool = field(
         default=DEFAULTS.respect_requests,
-        metadata=about(values.BOOLEAN, "Whether the pool online never has less than its pods request."),
+        metadata=about(values.BOOLEAN, "Whether the online pool always has at least the CPUs that its pods request."),
     )
     headroom_resource: str | None = field(
         default=None,
         metadata=about(
             values.NAME,
-            "Resource under which offline pods are offered the CPUs of their pool, up to a fifth more than it has "
-            "while they leave it idle; with publish_capacity. Pods ask for CPUs by it.",
+            "Extended resource that offline pods request instead of cpu. It offers the CPUs of the offline pool, and "
+            "up to 20 percent more while the pool is partly idle. Published if qrm.publish_capacity is on.",
             example='"resource.katalyst.kubewharf.io/reclaimed_millicpu"',
         ),
     )
     runtime_socket: Path = field(
         default=Path("/run/containerd/containerd.sock"),
-        metadata=about(values.PATH, "Socket of the container runtime, for the mode cri."),
+        metadata=about(values.PATH, "Unix socket of the container runtime, for qrm.mode cri."),
     )
     cgroup: Path = field(
-        default=Path("/sys/fs/cgroup"), metadata=about(values.PATH, "Where the host's control groups are.")
+        default=Path("/sys/fs/cgroup"), metadata=about(values.PATH, "Mount point of the host's cgroup file system.")
     )
     cgroup_driver: str | None = field(default=None, metadata=CGROUP_DRIVER)
     cgroup_nest: str | None = field(default=None, metadata=CGROUP_NEST)
-    sys: Path = field(default=Path("/sys"), metadata=about(values.PATH, "Where the machine is described."))
+    sys: Path = field(
+        default=Path("/sys"), metadata=about(values.PATH, "Mount point of the host's sysfs, for the CPU topology.")
+    )
     kubelet_dir: Path = field(
         default=Path("/var/lib/kubelet"),
-        metadata=about(
-            values.PATH, "The kubelet's directory, to see whether its own managers of CPUs and memory are on."
-        ),
+        metadata=about(values.PATH, "Directory of the kubelet, to check that its own CPU and memory managers are off."),
     )
     force: bool = field(
         default=False,
-        metadata=about(values.BOOLEAN, "Whether to start beside such a manager, which sets the same files."),
+        metadata=about(
+            values.BOOLEAN,
+            "Whether to start even if the kubelet's CPU or memory manager is on, which sets the same cgroup files.",
+        ),
     )
     kubernetes: bool | None = field(
         default=None,
         metadata=about(
             values.BOOLEAN,
-            "Whether there is a Kubernetes API. Else found out: there is one in a cluster, and with a kubeconfig.",
+            "Whether to use the Kubernetes API; default: yes in a cluster or with a kubeconfig.",
             example="true",
         ),
     )
@@ -354,7 +392,7 @@ class QrmSettings(NodeTable):
         default=None,
         metadata=about(
             addresses.ADDRESS,
-            "The kubelet to ask for this node's pods while the Kubernetes API does not tell them.",
+            "URL of the kubelet, the source of this node's pods while the Kubernetes API is unavailable.",
             example='"https://127.0.0.1:10250"',
         ),
     )
@@ -364,27 +402,28 @@ class QrmSettings(NodeTable):
     evict_inadmissible: bool = field(
         default=False,
         metadata=about(
-            values.BOOLEAN, "Whether pods that run and could not be admitted are evicted (cri and cgroup only)."
+            values.BOOLEAN, "Whether running pods that cannot be admitted are evicted (qrm.mode cri and cgroup only)."
         ),
     )
     publish_capacity: bool = field(
         default=False,
         metadata=about(
-            values.BOOLEAN, "Whether resources of plug-ins are written to the node's status (cri and cgroup only)."
+            values.BOOLEAN,
+            "Whether the resources of plug-ins are published in the node's status (qrm.mode cri and cgroup only).",
         ),
     )
 
     def roles(self) -> RoleTable:
-        """Which pods share what. Raises ValueError for a role in two lists."""
+        """The class of each role: online, offline or exclusive. Raises ValueError for a role in two lists."""
         classes = {ONLINE: self.online_roles, OFFLINE: self.offline_roles, EXCLUSIVE: self.exclusive_roles}
         return role_table(classes, nic=self.nic_roles)
 
     def all_names(self) -> dict[str, str]:
-        """Resources that pods request, and those of the plug-ins that they stand for."""
+        """Maps resource names that pods request to the resource names that plug-ins serve."""
         return {**({} if self.headroom_resource is None else {self.headroom_resource: CPU}), **dict(self.names)}
 
     def resizing(self) -> ResizeSettings:
-        """How load resizes the pools."""
+        """The settings that control how load resizes the pools."""
         return ResizeSettings(
             usage_factor=self.usage_factor,
             reserve_cpus=self.reserve_cpus,
@@ -398,43 +437,51 @@ class QrmSettings(NodeTable):
 
     @property
     def plugins_dir(self) -> Path:
-        """Where plug-ins have their sockets."""
+        """Directory in which plug-ins create their sockets."""
         return self.registration_dir or self.state_dir / "plugins"
 
     @property
     def pod_resources_path(self) -> Path:
-        """Where the pod-resources API is."""
+        """Path of the socket of the pod-resources API."""
         return self.pod_resources_socket or self.state_dir / "pod-resources.sock"
 
 
 def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, list[Problem]]:
-    """The settings, and everything that is wrong with what was given."""
+    """Read the table [qrm]. Returns the settings and all problems that were found."""
     settings, problems = read_table(QrmSettings, given, section=SECTION, cwd=cwd)
     if str(given.get("mode")).lower() == NOT_A_MODE:
-        told = "there is no mode nri: a runtime's plug-in that refuses containers and sets their variables is not built"
-        cure = 'for containers that run: qrm.mode = "cri" or "cgroup" (docs/qrm.md)'
+        told = "mode nri is not supported"
+        cure = 'to update running containers, set qrm.mode = "cri" or "cgroup" (docs/qrm.md)'
         problems = [Problem("qrm.mode", told, cure), *(each for each in problems if each.key != "qrm.mode")]
     try:
         settings.roles()
     except ValueError as error:
-        problems.append(Problem("qrm.exclusive_roles", str(error), "take it out of one of the lists"))
+        problems.append(Problem("qrm.exclusive_roles", str(error), "remove the role from one of the lists"))
     names = [name for name, _ in settings.names]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        problems.append(Problem("qrm.names", f"{twice[0]!r} stands for two resources", "leave one of them out"))
+        problems.append(Problem("qrm.names", f"{twice[0]!r} is mapped to two resources", "remove one of the pairs"))
     problems += nest_problems(settings.cgroup_nest, section=SECTION)
     if settings.headroom_resource is not None and "/" not in settings.headroom_resource:
         cure = f'for example qrm.headroom_resource = "{RECLAIMED_MILLICPU}"'
-        problems.append(Problem("qrm.headroom_resource", "needs a domain before its name, or no node takes it", cure))
+        problems.append(
+            Problem(
+                "qrm.headroom_resource",
+                "must have a domain prefix; Kubernetes rejects extended resources without one",
+                cure,
+            )
+        )
     if not is_loopback(settings.host) and settings.token_file is None:
-        message = f"others can reach {settings.host}, and nothing keeps them from reading what is known of pods"
+        message = (
+            f"{settings.host} is reachable from other hosts, and /qrm shows details of pods without authentication"
+        )
         problems.append(Problem("qrm.token_file", message, "set qrm.token_file, or qrm.host to 127.0.0.1"))
     for key, path in (("token_file", settings.token_file), ("watcher_token_file", settings.watcher_token_file)):
         if path is not None and not path.is_file():
-            cure = "make it, with one line in it that nobody can guess"
-            problems.append(Problem(f"qrm.{key}", f"there is no file {path}", cure))
+            cure = "create the file, with one line that contains a random token"
+            problems.append(Problem(f"qrm.{key}", f"file {path} does not exist", cure))
     return settings, problems
 
 
 def validate(given: Mapping[str, Any]) -> list[Problem]:
-    """Everything that is wrong with [qrm], for `config check` and every command."""
+    """All problems in [qrm], for `config check` and every other command."""
     return read_settings(given, cwd=Path.cwd())[1]

@@ -1,4 +1,4 @@
-"""The metrics of the QoS Resource Manager (reference/qrm.md §3.12)."""
+"""Prometheus metrics of the QoS Resource Manager."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUND_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
 
 
 class QrmMetrics:
-    """`rounds`, `cpu` and `adjuster` are None where there are none."""
+    """The metrics. `rounds`, `cpu` and `adjuster` are None if the component does not run."""
 
     def __init__(self) -> None:
         self.rounds: Rounds | None = None
@@ -27,12 +27,16 @@ class QrmMetrics:
         self.checkpoints: Counter[str] = Counter()
         self._gathered: list[Family] = []
         self._errors: Counter[tuple[str, str]] = Counter()
-        self._allocate = Timings("qrm_allocate_seconds", "How long Allocate took.", ("resource",), CALL_S)
-        self._hints = Timings("qrm_hints_seconds", "How long GetTopologyHints took.", ("resource",), CALL_S)
-        self._round = Timings("qrm_reconcile_seconds", "How long rounds took.", (), ROUND_S)
+        self._allocate = Timings(
+            "qrm_allocate_seconds", "Duration of Allocate calls to plug-ins in seconds.", ("resource",), CALL_S
+        )
+        self._hints = Timings(
+            "qrm_hints_seconds", "Duration of GetTopologyHints calls to plug-ins in seconds.", ("resource",), CALL_S
+        )
+        self._round = Timings("qrm_reconcile_seconds", "Duration of reconcile rounds in seconds.", (), ROUND_S)
 
     def observe_call(self, resource: str, method: str, seconds: float, failed: bool) -> None:
-        """Of every call to a plug-in."""
+        """Record one call to a plug-in."""
         if failed:
             self._errors[resource, method] += 1
         if method == "Allocate":
@@ -41,25 +45,25 @@ class QrmMetrics:
             self._hints.observe(seconds, resource)
 
     def observe_round(self, seconds: float) -> None:
-        """Of every round."""
+        """Record the duration of one round in seconds."""
         self._round.observe(seconds)
 
     def gather(self) -> None:
-        """Take down what is to be told, in the event loop: a scrape comes in another thread, where what is counted here
-        may change under its hands."""
+        """Take a snapshot of the metrics in the event loop; `collect` runs in another thread, where the counters could
+        change during the scrape."""
         self._gathered = list(self._families())
 
     def collect(self) -> Iterator[Family]:
-        """Called by the registry."""
+        """The last snapshot; called by the Prometheus registry."""
         yield from self._gathered
 
     def _families(self) -> Iterator[Family]:
         for timings in (self._allocate, self._hints, self._round):
             yield from timings.collect()
         errors = [({"resource": r, "method": m}, float(n)) for (r, m), n in sorted(self._errors.items())]
-        yield counter("qrm_plugin_errors", "Calls to plug-ins that failed.", errors)
+        yield counter("qrm_plugin_errors", "Failed calls to plug-ins.", errors)
         writes = [({"result": result}, float(n)) for result, n in sorted(self.checkpoints.items())]
-        yield counter("qrm_checkpoint_writes", "Writes of the checkpoint.", writes)
+        yield counter("qrm_checkpoint_writes", "Writes of the checkpoint file.", writes)
         if self.rounds is not None:
             yield from _of_rounds(self.rounds)
         if self.cpu is not None:
@@ -67,28 +71,30 @@ class QrmMetrics:
 
     def _of_pools(self, cpu: CpuPlugin) -> Iterator[Family]:
         sizes = {name: float(len(cpus)) for name, cpus in cpu.pools.items()}
-        yield gauge("qrm_pool_cpus", "CPUs of each pool.", [({"pool": name}, size) for name, size in sizes.items()])
+        yield gauge("qrm_pool_cpus", "CPUs in each pool.", [({"pool": name}, size) for name, size in sizes.items()])
         if self.adjuster is None:
             return
         last = self.adjuster.last
         if last is not None:
             targets = {ONLINE: float(last.resize.target), OFFLINE: float(last.pools.cpus - last.resize.target)}
             rows = [({"pool": name}, target) for name, target in targets.items()]
-            yield gauge("qrm_pool_target_cpus", "CPUs to which the load says each pool is to go.", rows)
-            yield gauge("qrm_offline_headroom_cpus", "CPUs that offline pods may be offered.", [({}, last.headroom)])
+            yield gauge("qrm_pool_target_cpus", "Target size of each pool in CPUs, computed from the load.", rows)
+            yield gauge("qrm_offline_headroom_cpus", "CPUs that offline pods are offered.", [({}, last.headroom)])
         resizes = [({"direction": way}, float(n)) for way, n in sorted(self.adjuster.directions.items())]
-        yield counter("qrm_resize", "Times the pools were resized.", resizes)
+        yield counter("qrm_resize", "Resizes of the online pool.", resizes)
 
 
 def _of_rounds(rounds: Rounds) -> Iterator[Family]:
     admissions = [({"result": r, "reason": why}, float(n)) for (r, why), n in sorted(rounds.admissions.items())]
     yield counter("qrm_admissions", "Admissions of pods.", admissions)
     updates = [({"result": result}, float(n)) for result, n in sorted(rounds.updates.items())]
-    yield counter("qrm_reconcile_updates", "Containers whose properties were set.", updates)
-    yield counter("qrm_reconcile_skipped", "Rounds that were skipped, being late.", [({}, float(rounds.skipped))])
+    yield counter("qrm_reconcile_updates", "Attempts to set the properties of a container.", updates)
+    yield counter(
+        "qrm_reconcile_skipped", "Reconcile rounds skipped because they were late.", [({}, float(rounds.skipped))]
+    )
     states = Counter((name, "live" if live else "stopped") for name, live in rounds.manager.plugins.items())
     plugins = [({"resource": name, "state": state}, float(n)) for (name, state), n in sorted(states.items())]
-    yield gauge("qrm_plugins", "Plug-ins that are registered, or were.", plugins)
+    yield gauge("qrm_plugins", "Plug-ins that are or were registered.", plugins)
     yield gauge(
-        "qrm_inadmissible_pods", "Pods that run and were not admitted.", [({}, float(len(rounds.inadmissible)))]
+        "qrm_inadmissible_pods", "Running pods that were not admitted.", [({}, float(len(rounds.inadmissible)))]
     )

@@ -46,18 +46,18 @@ LOOK_PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """An agent with what it stands on."""
+    """An agent with its dependencies."""
 
     agent: Agent
     audit: Audit
     executor: Executor
     metrics: AgentMetrics
     informed: Callable[[], Awaitable[bool]]
-    """Whether everybody who is asked in the background (kubelet, API) has answered once."""
+    """Whether all background sources (kubelet, API) have responded once."""
 
 
 def open_audit(settings: AgentSettings, *, begin_anew: bool = True) -> Audit:
-    """The agent's own file; without `begin_anew` one that cannot be used is left where it is. Raises CannotRun."""
+    """Open the audit file; without `begin_anew`, a damaged file is not moved aside. Raises CannotRun."""
     tell = json_lines(lambda line: click.echo(line, nl=False)) if settings.audit_to_stdout else lambda _: None
     try:
         return Audit.open(settings.state_file, now=time.time(), tell=tell, begin_anew=begin_anew)
@@ -66,8 +66,8 @@ def open_audit(settings: AgentSettings, *, begin_anew: bool = True) -> Audit:
 
 
 def kube_client(wanted: bool | None, settings: Settings) -> KubeClient | None:
-    """The Kubernetes API, as the settings and this process's surroundings have it; None where there is none, or it is
-    not `wanted`."""
+    """A client of the Kubernetes API from the settings and the environment. `wanted` is agent.kubernetes; None if the
+    API is not wanted, or not found."""
     found = settings.kubeconfig is not None or bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
     if not (found if wanted is None else wanted):
         return None
@@ -76,7 +76,7 @@ def kube_client(wanted: bool | None, settings: Settings) -> KubeClient | None:
 
 
 def pod_source(settings: AgentSettings, client: KubeClient | None) -> PodSource:
-    """Who tells which pods there are. Raises CannotRun."""
+    """The source of the node's pods: kubelet, Kubernetes API, or none. Raises CannotRun."""
     if settings.kubelet is None:
         return NobodyTells() if client is None else InformedPods(client, settings.node_name())
     try:
@@ -92,7 +92,7 @@ def pod_source(settings: AgentSettings, client: KubeClient | None) -> PodSource:
 
 
 def metrics_of(settings: AgentSettings) -> Metrics:
-    """Ours, and those of other packages. Raises CannotRun."""
+    """Built-in metrics, user-defined queries, and metrics of other packages. Raises CannotRun."""
     try:
         order = settings.options().order
         return installed_metrics(order, [query.metric(name, order) for name, query in settings.queries.items()])
@@ -101,9 +101,9 @@ def metrics_of(settings: AgentSettings) -> Metrics:
 
 
 def metric_sources(settings: AgentSettings) -> list[MetricSource]:
-    """The watcher's windows, and the user's own queries, where they are asked for. Raises CannotRun."""
+    """The watcher's windows and the user-defined queries, if configured. Raises CannotRun."""
     sources: list[MetricSource] = []
-    # Imported where they are wanted: with what they stand on they are a tenth of the agent's memory.
+    # Imported only if configured: these modules with their imports take a tenth of the agent's memory.
     if settings.watcher is not None:
         from agent.state.windows import OPERATORS, WINDOWS, WindowMetrics
         from watcher.client import NodeClient
@@ -121,25 +121,25 @@ def metric_sources(settings: AgentSettings) -> list[MetricSource]:
 
 
 def known(metrics: Metrics) -> KnownMetrics:
-    """What rules may name: what the agent can act on, and what is merely measured, for which it keeps new pods away."""
+    """The metrics that rules may name: metrics with actions, and metrics that are only measured and keep pods away."""
     return ChainMap[str, Abilities](metrics, dict.fromkeys(COLLECTED, TriggerOnly()))  # type: ignore[arg-type]
 
 
 def policy_source(settings: AgentSettings, client: KubeClient | None, metrics: KnownMetrics) -> PolicySource:
-    """Where policies come from. Raises CannotRun."""
+    """The source of policies: directory or Kubernetes API. Raises CannotRun."""
     if settings.policies is not None:
         return DirectoryPolicies(settings.policies, metrics=metrics)
     if client is None:
         raise CannotRun(
-            "there is no Kubernetes API to read policies from\n"
-            "  name a directory by --policies DIR (deploy/agent/policies has samples), or set kubernetes.kubeconfig"
+            "policies cannot be read: no Kubernetes API is configured\n"
+            "  pass a directory with --policies DIR (samples: deploy/agent/policies), or set kubernetes.kubeconfig"
         )
     return ClusterPolicies(client, metrics=metrics)
 
 
 @asynccontextmanager
 async def assembled(settings: AgentSettings, everything: Settings) -> AsyncIterator[Assembled]:
-    """The agent, ready to run, and everything it stands on from its start to its end. Raises CannotRun."""
+    """Build and start the agent with its dependencies, and close them at the end. Raises CannotRun."""
     async with AsyncExitStack() as stack:
         audit = open_audit(settings)
         stack.callback(audit.close)
@@ -172,7 +172,7 @@ async def assembled(settings: AgentSettings, everything: Settings) -> AsyncItera
         stack.callback(groups.close)
         enforce = settings.mode == "enforce"
         if enforce:
-            await asyncio.to_thread(groups.claim.others)  # who has it, if anybody, is in the log from the start
+            await asyncio.to_thread(groups.claim.others)  # logs another holder of the lock at the start already
         permissions = Permissions(
             enforce=enforce,
             limits=settings.limits(),

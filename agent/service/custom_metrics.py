@@ -1,7 +1,7 @@
-"""The metrics of this installation: ours, the user's, and those of other packages.
+"""The metrics of this installation: built-in metrics, user-defined metrics, and metrics of other packages.
 
-A package adds metrics through the entry-point group `load_watcher.agent_metrics`: a function from the sorters
-(`Chains`) to a tuple of metrics, as those in agent/metrics have it (docs/own-metric.md)."""
+A package adds metrics through the entry-point group `load_watcher.agent_metrics`: a function that takes the sorters
+(`Chains`) and returns a tuple of metrics, like the functions in agent/metrics (docs/own-metric.md)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ ENTRY_POINT_GROUP = "load_watcher.agent_metrics"
 
 
 def installed_metrics(order: Order = Order.SEED, extra: Iterable[Metric] = ()) -> Metrics:
-    """The registry, with the user's own metrics (`agent.metrics.trigger_only.triggering`). Raises Refused."""
+    """The registry with built-in and packaged metrics, and `extra` ones (`agent.metrics.trigger_only.triggering`).
+    Raises Refused."""
     metrics = Metrics(order)
     for metric in extra:
         _register(metrics, metric, "the settings", "Give it another name.")
     for name in sorted(entry_points.names(ENTRY_POINT_GROUP)):
         package = entry_points.home(ENTRY_POINT_GROUP, name)
         for metric in _of_package(name, order):
-            _register(metrics, metric, f"the package {package}", f"Uninstall {package}, or have it mended.")
+            _register(metrics, metric, f"the package {package}", f"Uninstall {package}, or report this to its authors.")
     return metrics
 
 
@@ -33,16 +34,16 @@ def _register(metrics: Metrics, metric: Metric, source: str, hint: str) -> None:
     try:
         metrics.register(metric)
     except ValueError as error:
-        raise Refused(f"a metric of {source} cannot be taken: {error}", hint) from error
+        raise Refused(f"cannot register a metric of {source}: {error}", hint) from error
 
 
 def _of_package(name: str, order: Order) -> tuple[Metric, ...]:
-    """What an entry point brings."""
+    """The metrics that an entry point returns. Raises Refused."""
     made = entry_points.made(ENTRY_POINT_GROUP, name, CHAINS[order], what="metric")
     if not isinstance(made, tuple) or not all(isinstance(metric, Metric) for metric in made):
         package = entry_points.home(ENTRY_POINT_GROUP, name)
         raise Refused(
-            f"the metric {name} of the package {package} is no tuple of metrics but {type(made).__name__}",
-            "docs/own-metric.md says what the function returns.",
+            f"entry point {name} of package {package} must return a tuple of metrics, not {type(made).__name__}",
+            "See docs/own-metric.md for the return value.",
         )
     return made

@@ -1,9 +1,8 @@
-"""What `load-watcher doctor` says of the node agent: whether one runs here and how it fares, and whether it would find
-here what it needs: policies, control groups that it may write, nobody else who does, the watcher and Prometheus that it
-asks.
+"""The node agent's check for `load-watcher doctor`: whether an agent runs here and works, and whether its requirements
+are met: policies, writable control groups without another program that manages them, the watcher, and Prometheus.
 
-Nothing here knows better than the agent does: its own code looks, so the two cannot disagree. The command line hands
-this to the doctor, which knows nothing of agents.
+The check uses the agent's own code, so the two cannot disagree. The command line passes the check to the doctor, which
+does not depend on the agent.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ from watcher.providers.base import ProviderError
 
 ANSWER_S = 5.0
 LIST_S = 10.0
-"""How long the API has for its policies."""
+"""Timeout in seconds for listing the policies from the Kubernetes API."""
 LOOK_AGAIN_S = 0.05
-DISABLED = "the kubelet enables it where it makes groups (--cgroups-per-qos); on version 2 see cgroup.subtree_control"
-ROOT = "run the agent as root, with the host's /sys/fs/cgroup mounted and not read-only: deploy/agent does"
-ALONE = "keep one of the two from this node: two would undo each other's work (or set agent.beside_others)"
-UNSEEN = "it does nothing until there is; docs/agent-state.md says what each metric takes"
-NONE_YET = "write some: docs/agent-policies.md, and deploy/agent/policies has samples"
+DISABLED = "the kubelet enables it for groups it creates (--cgroups-per-qos); on cgroup v2, see cgroup.subtree_control"
+ROOT = "run the agent as root, with the host's /sys/fs/cgroup mounted read-write, as deploy/agent does"
+ALONE = "remove one of the two from this node: they would undo each other's changes (or set agent.beside_others)"
+UNSEEN = "the rule takes no action until the metric is available; docs/agent-state.md lists what each metric requires"
+NONE_YET = "write policies: see docs/agent-policies.md, and the samples in deploy/agent/policies"
 
 
 class _Explanation(msgspec.Struct):
-    """Of GET /explain what is looked at."""
+    """The fields of GET /explain that the doctor reads."""
 
     node: str
     cycle: int
@@ -58,26 +57,26 @@ class _Explanation(msgspec.Struct):
 
 
 async def agent(examination: Examination) -> Sequence[Result]:
-    """The check."""
+    """Check a running agent, or the requirements of one, with the [agent] settings."""
     everything = examination.the(Settings)
     table = everything.parts.get("agent", {})
     if not table:
-        return [skipped("there is no [agent] in these settings", "look with the agent's own: --config FILE")]
+        return [skipped("these settings have no [agent] table", "pass the agent's settings: --config FILE")]
     own, _ = await aside(lambda: read_settings(table, cwd=examination.cwd))
     results: list[Result] = []
     try:
         results += (running := await _running(own))
         if not running:
-            results.append(skipped(f"none answers at {_url(own)}: what follows is what one in {own.mode} would find"))
+            results.append(skipped(f"no agent responds at {_url(own)}; checking the requirements of mode {own.mode}"))
             results += await _policies(own, everything)
             results += await aside(lambda: list(_claimed(own)))
         results += await aside(lambda: [*_groups(own), *_rivals(own)])
         return [*results, *await _watcher(own), *await _queries(own)]
     except CannotRun as error:
-        return [*results, fail(str(error).partition("\n")[0], "load-watcher agent --once says more")]
+        return [*results, fail(str(error).partition("\n")[0], "run load-watcher agent --once for details")]
 
 
-# --- one that runs ---------------------------------------------------------------------------------------------------
+# --- a running agent -------------------------------------------------------------------------------------------------
 
 
 def _url(own: AgentSettings) -> str:
@@ -86,7 +85,7 @@ def _url(own: AgentSettings) -> str:
 
 
 async def _running(own: AgentSettings) -> list[Result]:
-    """What the agent at the address of the settings says of itself; nothing if none answers there. Raises CannotRun."""
+    """Check the agent at the configured address; empty if none responds there. Raises CannotRun."""
     url = _url(own)
     try:
         async with _session() as session:
@@ -95,61 +94,61 @@ async def _running(own: AgentSettings) -> list[Result]:
             error = health["error"] if isinstance(health.get("error"), dict) else {}
             stuck = error.get("code") == "stuck"
             if "cycle" not in health and not stuck:
-                told = f"what answers at {url} is no agent of load-watcher"
-                return [fail(told, "end that program, or set another agent.port")]
-            results = [fail(f"it is stuck: {error.get('message')}", "its log says why")] if stuck else []
+                told = f"the program that responds at {url} is not a load-watcher agent"
+                return [fail(told, "stop that program, or set another agent.port")]
+            results = [fail(f"the agent is stuck: {error.get('message')}", "see the agent's log")] if stuck else []
             token = await aside(lambda: read_token(own.token_file))
             status, body = await _get(session, f"{url}/explain", token=token)
     except (aiohttp.ClientError, OSError):
         return []
     if status == 401:
-        cure = "set agent.token_file to the file with its token, as it has it itself"
-        return [*results, fail(f"the agent at {url} does not let us read without its token", cure)]
+        cure = "set agent.token_file to the file with the agent's token"
+        return [*results, fail(f"the agent at {url} requires its token for reading", cure)]
     try:
         return [*results, *_explained(msgspec.json.decode(body, type=_Explanation), own, url)]
     except (msgspec.DecodeError, KeyError):
-        cure = "is it of another version?"
-        return [*results, warn(f"the agent at {url} explains nothing that we understand ({status})", cure)]
+        cure = "check that the agent and the doctor have the same version"
+        return [*results, warn(f"GET /explain of the agent at {url} returned an unknown format ({status})", cure)]
 
 
 def _explained(told: _Explanation, own: AgentSettings, url: str) -> Iterator[Result]:
     stance = told.stance or "waiting for policies"
-    what = f"an agent answers at {url}: node {told.node}, cycle {told.cycle}, {stance}"
+    what = f"an agent runs at {url}: node {told.node}, cycle {told.cycle}, {stance}"
     if own.mode == "enforce" and told.stance != "enforce":
-        cure = "docs/agent-safety.md says what keeps it from acting; what was started in preview takes a restart"
-        yield warn(f"{what}, although these settings say enforce: {told.why or 'it was started in preview'}", cure)
+        cure = "see docs/agent-safety.md for the conditions; an agent that was started in preview needs a restart"
+        yield warn(f"{what}, although these settings enable enforce: {told.why or 'it was started in preview'}", cure)
     else:
         yield ok(f"{what}{f' ({told.why})' if told.why else ''}")
     if told.trouble:
-        yield fail(f"it does nothing: {told.trouble}", "its file must be writable (agent.state_file)")
+        yield fail(f"the agent takes no action: {told.trouble}", "make its audit file writable (agent.state_file)")
     there = len(told.policies["rules"])
-    yield from _judged(told.policies["problems"], known=told.policies["known"], there=there, what="rules in force")
+    yield from _judged(told.policies["problems"], known=told.policies["known"], there=there, what="active rules")
     if why := told.missing.get("pods"):
-        yield fail(f"it does not know the pods of its node: {why}", "look at agent.kubelet, or at its rights to pods")
+        yield fail(f"the pods of the node are unknown: {why}", "check agent.kubelet, or the permissions on pods")
     for rule in (told.plan or {}).get("rules", ()):
         if why := told.missing.get(rule["metric"]):
-            yield warn(f"rule {rule['rule']} sees nothing of {rule['metric']}: {why}", UNSEEN)
+            yield warn(f"rule {rule['rule']}: metric {rule['metric']} is missing: {why}", UNSEEN)
 
 
 def _judged(problems: Sequence[str], *, known: bool, there: int, what: str) -> Iterator[Result]:
-    """What there is to say of policies, of which so many rules or objects are there."""
+    """Result for the policies; `there` is the number of rules or objects, and `what` names them."""
     if problems:
-        kept = "the ones before stay in force" if known else "nothing is decided"
-        cure = "load-watcher agent --check DIRECTORY says the same before they are in place"
-        yield fail(f"{count(len(problems), 'problem')} of policies, so {kept}: {some(problems)}", cure)
+        kept = "the previous policies remain in effect" if known else "no rule is evaluated"
+        cure = "load-watcher agent --check DIRECTORY finds such problems before the policies are deployed"
+        yield fail(f"{count(len(problems), 'problem')} in policies, so {kept}: {some(problems)}", cure)
     elif not known:
-        yield fail("no policies were read yet, so nothing is decided", "is the Kubernetes API at hand?")
+        yield fail("no policies were read yet, so no rule is evaluated", "check that the Kubernetes API is reachable")
     elif not there:
-        yield warn("there are no policies for this node, so nothing is to be done", NONE_YET)
+        yield warn("there are no policies for this node, so the agent takes no action", NONE_YET)
     else:
-        yield ok(f"nothing is wrong with the policies ({what}: {there})")
+        yield ok(f"the policies are valid ({what}: {there})")
 
 
-# --- what one would find ---------------------------------------------------------------------------------------------
+# --- requirements of an agent ----------------------------------------------------------------------------------------
 
 
 async def _policies(own: AgentSettings, everything: Settings) -> list[Result]:
-    """Raises CannotRun."""
+    """Check the configured policies, from the directory or the API. Raises CannotRun."""
     metrics = build.known(build.metrics_of(own))
     directory = own.policies
     if directory is not None:
@@ -158,8 +157,8 @@ async def _policies(own: AgentSettings, everything: Settings) -> list[Result]:
     else:
         client = build.kube_client(own.kubernetes, everything)
         if client is None:
-            cure = "name a directory (agent.policies), or set kubernetes.kubeconfig"
-            return [fail("there is no Kubernetes API to read policies from", cure)]
+            cure = "set a directory (agent.policies), or kubernetes.kubeconfig"
+            return [fail("policies cannot be read: no Kubernetes API is configured", cure)]
         try:
             found = await _listed(ClusterPolicies(client, metrics=metrics))
         finally:
@@ -189,39 +188,37 @@ def _groups(own: AgentSettings) -> Iterator[Result]:
         yield fail(str(error), error.hint)
         return
     if not file.exists():
-        yield fail(f"the cpu controller is not there for the kubelet's groups: there is no {file}", DISABLED)
+        yield fail(f"the cpu controller is not enabled for the kubelet's groups: {file} does not exist", DISABLED)
     elif not os.access(file, os.W_OK):
-        told = f"{file} cannot be written here by user {os.geteuid()}, so no quota could be changed"
-        yield fail(told, ROOT) if own.mode == "enforce" else warn(told, f"before it is to enforce, {ROOT}")
+        told = f"user {os.geteuid()} cannot write {file}, so no quota can be changed"
+        yield fail(told, ROOT) if own.mode == "enforce" else warn(told, f"before enabling enforce, {ROOT}")
     else:
-        yield ok(
-            f"control groups of {layout.version}, laid out by {layout.driver}, in {layout.root}: quotas can be set"
-        )
+        yield ok(f"control groups of {layout.version} with driver {layout.driver} in {layout.root}: quotas can be set")
 
 
 def _rivals(own: AgentSettings) -> Iterator[Result]:
-    """By their processes: who else there is in pods, a running agent knows."""
+    """Check for processes of other agents; a running load-watcher agent also detects them by their pods."""
     found = rivals((), process_names(own.proc))
     if not found:
-        yield ok("no koordlet and no crane-agent runs beside it, as far as processes tell")
+        yield ok("no koordlet or crane-agent process runs on this node")
         return
-    told = f"the same control groups are managed by {', '.join(found)}: beside it nothing is enforced"
+    told = f"the same control groups are managed by {', '.join(found)}, so the agent enforces nothing"
     yield fail(told, ALONE) if own.mode == "enforce" and not own.beside_others else warn(told, ALONE)
 
 
 def _claimed(own: AgentSettings) -> Iterator[Result]:
-    """Whether an agent that enforces is here, although none answers."""
+    """Check whether another enforcing agent holds the lock on the control groups."""
     groups = sources.WrittenGroups(own)
     try:
         if others := groups.claim.others():
-            told = f"{others[0]} has the control groups, and it does not answer at {_url(own)}"
-            yield warn(told, "give the doctor its settings too (--config), or end it")
+            told = f"{others[0]} holds the lock on the control groups, and does not respond at {_url(own)}"
+            yield warn(told, "pass its settings to the doctor (--config), or stop it")
     finally:
         groups.close()
 
 
 async def _watcher(own: AgentSettings) -> list[Result]:
-    """Raises CannotRun."""
+    """Check that the watcher reports windows for this node. Raises CannotRun."""
     if own.watcher is None:
         return []
     from agent.state.windows import OPERATORS, WINDOWS, YOUNG_S
@@ -233,13 +230,18 @@ async def _watcher(own: AgentSettings) -> list[Result]:
     try:
         load = await client.refresh()
     except WatcherError as error:
-        cure = error.hint or "is agent.watcher right, and does it have this node by this name (agent.node)?"
-        return [fail(f"the watcher at {where} tells no windows of {node}: {error}", cure)]
+        cure = error.hint or "check agent.watcher, and that the watcher knows the node by this name (agent.node)"
+        return [fail(f"the watcher at {where} returned no windows for {node}: {error}", cure)]
     finally:
         await client.close()
     if (age := load.age(time.monotonic())) > YOUNG_S:
-        return [warn(f"the watcher's newest sample of {node} is {age:.0f} s old", "load-watcher doctor, where it runs")]
-    return [ok(f"the watcher at {where} tells windows of {node}")]
+        return [
+            warn(
+                f"the watcher's newest sample of {node} is {age:.0f} s old",
+                "run load-watcher doctor on the watcher's host",
+            )
+        ]
+    return [ok(f"the watcher at {where} returns windows for {node}")]
 
 
 async def _queries(own: AgentSettings) -> list[Result]:
@@ -257,15 +259,15 @@ async def _queries(own: AgentSettings) -> list[Result]:
             except ProviderError as error:
                 results.append(fail(f"agent.queries.{name}: {error}", error.hint))
                 continue
-            cure = "try the expression in Prometheus' own page; $node stands for agent.node"
+            cure = "try the expression in the Prometheus expression browser; $node is replaced by agent.node"
             told = f"agent.queries.{name}: {there} series"
-            results.append(ok(told) if there else warn(f"{told}, so its rules see nothing", cure))
+            results.append(ok(told) if there else warn(f"{told}, so the metric is missing for its rules", cure))
     finally:
         await questions.close()
     return results
 
 
-# --- asking ----------------------------------------------------------------------------------------------------------
+# --- HTTP ------------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager

@@ -1,9 +1,9 @@
-"""The agent's cycle: look at the node, judge, plan, act, remember; and tell what was decided, and why.
+"""The agent's cycle: collect the node's state, analyze it, plan, act, save, and explain the decisions.
 
-    collect ─▶ look back ─▶ analyze ─▶ plan ─▶ execute ─▶ book ─▶ explanation
+    collect ─▶ measure effects ─▶ analyze ─▶ plan ─▶ execute ─▶ update ledger ─▶ explanation
 
-One cycle at a time, every `interval` seconds by a clock that nobody sets. What a cycle leaves to the next (counts of
-rules, steps whose effect is awaited) is in the agent's file too, so a restart goes on where the last process was.
+Cycles run one at a time, every `interval` seconds of the monotonic clock. The state that one cycle passes to the next
+(rule counts, steps in flight) is also saved in the audit file, so a restarted agent continues from it.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ MEMORY_KEPT = "memory"
 LEDGER_KEPT = "ledger"
 TIME_KEPT = "time"
 INTERRUPTED_INTERVALS = 3.0
-"""After so many intervals without a cycle, samples before and after are not "in a row"."""
+"""After this many intervals without a cycle, samples before and after the gap are not consecutive."""
 JUMP_S = 5.0
-"""By so much the wall clock differs from the other one only if somebody set it, or the machine slept."""
+"""Seconds: a larger difference between wall and monotonic clock means a clock change or a suspend."""
 REFUSED_FOR_S = 600.0
-"""How long a knob is left alone that the kernel refused to lower."""
+"""Seconds before a knob that the kernel refused to lower is tried again."""
 FRESH_S = 1.0
-"""A reading younger than this is not made again before a step: a rate over less tells nothing."""
+"""Seconds: before a step, a state younger than this is not read again; a rate over less time is inaccurate."""
 
 
 class Collects(Protocol):
-    """Looks at the node."""
+    """Reads the state of the node; `now` is in unix seconds."""
 
     async def collect(self, now: float) -> State: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Wall time for what is written down, and one that only goes forward for what is waited for."""
+    """Wall clock (unix seconds) for recorded times, and monotonic clock (seconds) for intervals and timeouts."""
 
     wall: Callable[[], float]
     monotonic: Callable[[], float]
@@ -62,8 +62,8 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the agent knows of where it runs: `labels()` of the node, None while they are not known; `own` are the uid
-    and the namespace/name of its own pod."""
+    """The agent's node and own pod. `labels()` returns the node's labels, None while they are unknown; `own` has the
+    uid and the namespace/name of the agent's pod."""
 
     node: str
     labels: Callable[[], Mapping[str, str] | None] = dict
@@ -72,7 +72,8 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """What one cycle found and did. `plan` is None while no good policies were ever read."""
+    """Result of one cycle: `time` in unix seconds, `seconds` its duration. `plan` is None until valid policies have
+    been read."""
 
     number: int = 0
     time: float = 0.0
@@ -86,7 +87,7 @@ class Cycle:
 
 
 class Agent:
-    """The cycles of one node. `tell(event)` writes an Event about the node."""
+    """Runs the cycles of one node. `interval` is in seconds; `tell(event)` writes an Event about the node."""
 
     def __init__(
         self,
@@ -127,14 +128,14 @@ class Agent:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Cycles until cancelled; one that fails is logged, and the next one comes."""
+        """Run cycles until cancelled. A failed cycle is logged, and the next one runs at its time."""
         due = self._clocks.monotonic()
         while True:
             try:
                 await self.cycle()
             except Exception:
                 self.failures += 1
-                log.exception("a cycle of the agent failed; nothing more is done until the next one")
+                log.exception("agent cycle failed; no further steps until the next cycle")
             due += self.interval
             late = self._clocks.monotonic() - due
             if late > 0:
@@ -145,11 +146,11 @@ class Agent:
 
     @property
     def age(self) -> float:
-        """Seconds since a cycle ended well, or since the start."""
+        """Seconds since the last successful cycle, or since the start."""
         return self._clocks.monotonic() - self._ended
 
     async def recall(self) -> None:
-        """Take over what the process before this one left. Raises AuditError."""
+        """Load the state that the previous process saved. Raises AuditError."""
         memory, ledger, time = await asyncio.to_thread(
             lambda: (
                 self._audit.kept(MEMORY_KEPT, Memory),
@@ -165,7 +166,7 @@ class Agent:
     # --- one cycle ---------------------------------------------------------------------------------------------------
 
     async def cycle(self) -> Cycle:
-        """Look, judge, plan, act, remember."""
+        """Run one cycle and return its result. An AuditError ends up in `trouble`; other errors are raised."""
         began, now = self._clocks.monotonic(), self._clocks.wall()
         self._follow(now, began)
         number = self.last.number + 1
@@ -180,24 +181,28 @@ class Agent:
                 cycle = await self._decide(cycle, unsure=not in_force.policies.all_known(labels))
         except AuditError as error:
             cycle = replace(cycle, trouble=f"{error}. {error.hint}".rstrip())
-            log.error("nothing is done in this cycle: %s", cycle.trouble)
+            log.error("audit file error; no further steps in this cycle: %s", cycle.trouble)
         self._ended = self._clocks.monotonic()
         self.last = replace(cycle, seconds=self._ended - began)
         self.seconds_of(self.last.seconds)
         return self.last
 
     def _follow(self, now: float, monotonic: float) -> None:
-        """What is waited for goes along with a wall clock that was set since the last cycle: nothing that is in flight
-        is over for that, and nothing lasts longer."""
+        """Shift pending deadlines if the wall clock jumped since the last cycle, so that they neither expire early nor
+        last longer. `now` is in unix seconds, `monotonic` in seconds."""
         if self._looked is not None:
             jump = now - self._looked[0] - (monotonic - self._looked[1])
             if abs(jump) > JUMP_S:
-                log.warning("the clock was set by %+.0f s, or the machine slept; what is waited for goes along", jump)
+                log.warning(
+                    "wall clock jumped by %+.0f s (clock change or suspend); pending deadlines shifted accordingly",
+                    jump,
+                )
                 self._ledger, self._memory = later(self._ledger, jump), self._memory.later(jump)
         self._looked = now, monotonic
 
     async def _decide(self, cycle: Cycle, *, unsure: bool) -> Cycle:
-        """`unsure` is whether more policies may hold than are known to. Raises AuditError."""
+        """Analyze, plan and carry out. `unsure`: the node's labels are unknown, so more policies may apply to the node.
+        Raises AuditError."""
         originals = await asyncio.to_thread(self._audit.originals)
         gentle = any(action.gentle for action in cycle.policies.actions.values())
         knobs = await self._executor.knobs(cycle.state, wanted=gentle)
@@ -228,8 +233,8 @@ class Agent:
         report = await self._carry_out(first, given, cycle)
         reports = [report]
         if report.unavailable or report.unturned:
-            # The API refused a pod, or it had gone: others take its place in this cycle, not in the next. Where the
-            # kernel refused a gentler step, another pod's or the harder one takes that one's.
+            # The API refused a pod, or it was gone: select others in this cycle already. If the kernel refused a soft
+            # limit, a step on another pod or a harder step replaces it.
             instead = replace(
                 given,
                 ledger=self._ledger,
@@ -246,8 +251,8 @@ class Agent:
         return replace(cycle, plan=first, reports=tuple(reports))
 
     async def _carry_out(self, made: Plan, given: Given, cycle: Cycle) -> Report:
-        """What became of it is booked at once: whatever fails in this cycle after that, nobody is evicted twice for the
-        same load."""
+        """Carry out a plan and add its steps to the ledger immediately, so that a later failure in this cycle cannot
+        lead to a second eviction for the same load."""
         fresh, read_at = given, self._clocks.monotonic()
 
         async def needed(step: Step, done: Sequence[Step]) -> str:
@@ -264,16 +269,17 @@ class Agent:
         return report
 
     def _unturned(self) -> frozenset[tuple[str, str]]:
-        """Knobs that the kernel refused to lower of late: to try them again in every cycle would spare their pods."""
+        """(uid, knob) pairs that the kernel recently refused to lower. Retrying them in every cycle would keep harder
+        steps away from these pods."""
         now = self._clocks.monotonic()
         self._refused = {each: at for each, at in self._refused.items() if now - at < REFUSED_FOR_S}
         return frozenset(self._refused)
 
     async def _keep(self, now: float) -> None:
-        """Write down what changed. Raises AuditError."""
+        """Save changed state to the audit file; `now` in unix seconds. Raises AuditError."""
         kept: list[tuple[str, object]] = [(MEMORY_KEPT, self._memory), (LEDGER_KEPT, self._ledger)]
         if any(each.above or each.below for each in self._memory.rules.values()):
-            kept.append((TIME_KEPT, now))  # what is counted in a row is so only if nothing was missed
+            kept.append((TIME_KEPT, now))  # counts of consecutive samples are valid only without a gap
         changed = {name: value for name, value in kept if self._kept.get(name) != value}
         if changed:
             await asyncio.to_thread(self._write, changed)
@@ -285,17 +291,16 @@ class Agent:
                 self._audit.keep(name, value)
 
     async def _tell_changes(self, analysis: Analysis) -> None:
-        """An Event for each rule that began or ceased to want something; upstream repeats it every cycle."""
+        """Write an Event for each rule that was newly triggered or restored; Crane repeats it in every cycle."""
         for event in analysis.events:
             if self._tell is not None and self._verdicts.get(event.rule) != event.reason:
                 await self._tell(event)
         self._verdicts = {event.rule: event.reason for event in analysis.events}
 
-    # --- for others --------------------------------------------------------------------------------------------------
+    # --- explanation -------------------------------------------------------------------------------------------------
 
     def explanation(self) -> dict[str, Any]:
-        """The last cycle, as JSON can have it: what the rules saw, what is done to which pod and why, and what was
-        left alone."""
+        """The last cycle as JSON values: findings of the rules, steps with reasons, and pods left unchanged."""
         cycle = self.last
         return {
             "node": self.surroundings.node,
@@ -311,7 +316,7 @@ class Agent:
                 "problems": [str(problem) for problem in cycle.in_force.problems],
                 "notices": [str(notice) for notice in cycle.in_force.notices],
             },
-            "sentences": list(cycle.plan.sentences) if cycle.plan else ["no policies were read yet: nothing is done"],
+            "sentences": list(cycle.plan.sentences) if cycle.plan else ["no policies were read yet: no action taken"],
             "plan": None if cycle.plan is None else msgspec.to_builtins(cycle.plan),
             "results": [msgspec.to_builtins(result) for report in cycle.reports for result in report.results],
             "in_flight": msgspec.to_builtins(self._ledger),
@@ -321,13 +326,13 @@ class Agent:
 
 
 def _interrupted(memory: Memory) -> Memory:
-    """What stays of counts after a pause: nothing that was counted in a row, but who was triggered still is."""
+    """The analyzer state after a pause: counts of consecutive samples are reset, triggered rules stay triggered."""
     return replace(memory, rules={key: replace(each, above=0, below=0) for key, each in memory.rules.items()})
 
 
 def _with_nothing_undone(analysis: Analysis, before: Memory) -> Analysis:
-    """While the labels of the node are not known (a start, or one without the API), no policy counts as gone: what was
-    taken for one stays, and so does the taint."""
+    """While the node's labels are unknown (at the start, or without the API), no policy counts as removed: lowered
+    values stay lowered, and the taint stays."""
     rules = {**before.rules, **analysis.memory.rules}
     keeps_away = True if analysis.keep_away else before.keeps_away
     memory = replace(analysis.memory, rules=rules, keeps_away=keeps_away)

@@ -1,4 +1,4 @@
-"""The agent as a process: put together from its settings, its pages, its listeners, its start and its end."""
+"""The agent as a process: built from its settings, with HTTP routes, startup, shutdown, `--once` and `restore`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from watcher.platform.telemetry.instruments import Instruments
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.05
-MOST_LOOKS = 12  # of --once: two minutes, by the usual interval
-"""How long, and how often, a single look waits for kubelet and API; who has not answered by then is missing."""
+MOST_LOOKS = 12  # of --once: two minutes with the default interval
+"""Maximum number of cycles of --once. LOOK_PATIENCE_S is how long it waits for kubelet and API, LOOK_AGAIN_S how often
+it checks them; a source that has not responded by then counts as missing."""
 GARBAGE_AFTER = 20_000
-"""Objects. A cycle over 200 pods makes some ten thousand, and they go with the next one."""
+"""Garbage collection threshold in objects. A cycle over 200 pods allocates about 10,000, freed in the next cycle."""
 
 
-# --- put together ------------------------------------------------------------------------------------------------
+# --- construction ------------------------------------------------------------------------------------------------
 
 
 # --- pages -------------------------------------------------------------------------------------------------------
@@ -40,14 +41,14 @@ GARBAGE_AFTER = 20_000
 
 
 def run(settings: AgentSettings, everything: Settings) -> int:
-    """Until told to stop; the exit code."""
+    """Run the agent until a stop signal; returns the exit code."""
     return node_server.run(serve(settings, everything), name="agent")
 
 
 async def serve(settings: AgentSettings, everything: Settings) -> int:
-    """Start, run until a signal, restore if that was asked for, end."""
-    share_one_heap()  # each cycle is in another thread
-    stop = stop_signal(renewing="policies are followed; other settings need a restart")
+    """Run the agent until a stop signal, then restore if on_exit says so; returns the exit code."""
+    share_one_heap()  # each cycle runs in a different thread
+    stop = stop_signal(renewing="SIGHUP ignored: policies are reloaded automatically; other settings need a restart")
     async with assembled(settings, everything) as made:
         _say(settings)
         telemetry = Instruments(version=__version__, cluster=everything.cluster.name or "")
@@ -55,8 +56,8 @@ async def serve(settings: AgentSettings, everything: Settings) -> int:
         pages = Pages(made, telemetry)
         async with listening(settings, pages, telemetry) as address:
             print(f"load-watcher agent listens on {address}", flush=True)
-            gc.freeze()  # what is there now stays: no need to look through it for garbage in every cycle,
-            gc.set_threshold(GARBAGE_AFTER)  # nor ten times a cycle through what it makes
+            gc.freeze()  # objects that exist now are permanent: exclude them from garbage collection,
+            gc.set_threshold(GARBAGE_AFTER)  # and do not run it ten times per cycle
             running = asyncio.create_task(made.agent.run(), name="agent")
             await stop.wait()
             log.info("stopping")
@@ -66,10 +67,10 @@ async def serve(settings: AgentSettings, everything: Settings) -> int:
 
 
 def _say(settings: AgentSettings) -> None:
-    """In one line, what this process may do."""
+    """Log the node, the mode and the audit file."""
     enforce = settings.mode == "enforce"
-    says = "acts on what it decides" if enforce else "decides and reports, and changes nothing (--enforce acts)"
-    log.info("the agent on node %s %s; its file is %s", settings.node_name(), says, settings.state_file)
+    says = "enforces its plans" if enforce else "runs in preview and changes nothing (use --enforce to act)"
+    log.info("the agent on node %s %s; audit file: %s", settings.node_name(), says, settings.state_file)
 
 
 async def _leave(made: Assembled, settings: AgentSettings) -> int:
@@ -78,7 +79,7 @@ async def _leave(made: Assembled, settings: AgentSettings) -> int:
         put_back = await made.executor.leave(on_exit)
         tainted = on_exit is OnExit.RESTORE and await made.executor.tainted()
     except AuditError as error:
-        log.error("quotas could not be put back: %s. %s", error, error.hint)
+        log.error("restoring quotas at shutdown failed, they stay lowered: %s. %s", error, error.hint)
         return 1
     for each in put_back:
         log.info("%s", in_words(each))
@@ -91,8 +92,8 @@ async def _leave(made: Assembled, settings: AgentSettings) -> int:
 
 
 async def look_once(settings: AgentSettings, everything: Settings, *, pause: float) -> dict[str, Any]:
-    """The explanation of the cycle in which no rule counts samples in a row any more, so that each has decided, or of
-    the last of MOST_LOOKS; the first one is without rates. Raises CannotRun."""
+    """Run cycles, `pause` seconds apart, until no rule has the verdict COUNTING, at most MOST_LOOKS after the first
+    one, which has no rates. Returns the explanation of the last cycle. Raises CannotRun."""
     async with assembled(settings, everything) as made:
         for _ in range(round(LOOK_PATIENCE_S / LOOK_AGAIN_S)):
             if await made.informed():
@@ -105,5 +106,5 @@ async def look_once(settings: AgentSettings, everything: Settings, *, pause: flo
             counting = [rule.text for rule in (plan.rules if plan else ()) if rule.verdict is Verdict.COUNTING]
             if not counting:
                 break
-            log.info("looking again in %g s: %s", pause, "; ".join(counting))
+            log.info("next cycle in %g s, because rules need more samples: %s", pause, "; ".join(counting))
         return made.agent.explanation()

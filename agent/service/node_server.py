@@ -1,5 +1,5 @@
-"""What the processes on a node have alike, the agent and the QoS Resource Manager: tokens, listeners, answers, and why
-one of them cannot run."""
+"""Code shared by the agent and the QoS Resource Manager: tokens, HTTP listeners and responses, signals, and startup
+errors."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ SHUTDOWN_S = 5.0
 
 
 class CannotRun(RuntimeError):
-    """The process cannot start; the message says why and what to do."""
+    """The process cannot start. The message has the reason and, on the next line, a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What keeps strangers from reading what is known of pods."""
+    """Access protection of the HTTP API by a bearer token (None: no token)."""
 
     token: str | None
     protect_reads: bool = False
 
 
 class Listening(Protocol):
-    """Where a process listens: its settings. `metrics_host` None is no second listener."""
+    """The listen settings of a process. `metrics_host` None means no second listener."""
 
     @property
     def host(self) -> str: ...
@@ -55,41 +55,41 @@ class Listening(Protocol):
 
 
 class Pages(Protocol):
-    """What a process answers."""
+    """The HTTP routes of a process."""
 
     def public(self) -> list[Route]:
-        """For anyone: probes and Prometheus."""
+        """Routes that need no token: health check and metrics."""
         ...
 
     def all(self) -> list[Route]:
-        """With what tells of pods."""
+        """All routes, including routes with pod data."""
         ...
 
 
 def read_token(path: Path | None) -> str | None:
-    """The token in a file; None where none is named. Raises CannotRun."""
+    """Read the token from a file; None if `path` is None. Raises CannotRun."""
     if path is None:
         return None
     try:
         token = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise CannotRun(f"the token file {path} cannot be read: {why}") from None
     if not token:
-        raise CannotRun(f"the token file {path} is empty: put a line in it that nobody can guess")
+        raise CannotRun(f"the token file {path} is empty: write a random secret into it")
     return token
 
 
 def answer(body: object) -> web.Response:
-    """As JSON, not to be kept by anybody."""
+    """A JSON response that must not be cached."""
     headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
     return web.Response(body=msgspec.json.encode(body), headers=headers)
 
 
 @asynccontextmanager
 async def listening(settings: Listening, pages: Pages, telemetry: Instruments) -> AsyncIterator[str]:
-    """The pages, and a second listener if there is one, where who has no token gets no more than metrics; yields the
-    address of the first. Raises CannotRun."""
+    """Serve all routes, and a second listener if configured; without a token, the second one serves only the public
+    routes. Yields the URL of the first listener. Raises CannotRun."""
     token = read_token(settings.token_file)
     async with AsyncExitStack() as stack:
         address = await _listen(stack, pages.all(), token, telemetry, host=settings.host, port=settings.port)
@@ -103,7 +103,7 @@ async def listening(settings: Listening, pages: Pages, telemetry: Instruments) -
 async def _listen(
     stack: AsyncExitStack, routes: Iterable[Route], token: str | None, telemetry: Instruments, *, host: str, port: int
 ) -> str:
-    """Serve these until the stack unwinds; the address. Raises CannotRun."""
+    """Serve `routes` until the stack unwinds; returns the URL. Raises CannotRun."""
     runner = make_runner(application(Router(routes, protection=Protection(token), meter=telemetry)))
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
@@ -117,19 +117,19 @@ async def _listen(
 
 
 def _why_not(error: OSError) -> str:
-    """Why an address cannot be listened on, and the cure. asyncio's own words have the address once more."""
+    """Reason and remedy for a failed bind. It does not use asyncio's message, which repeats the address."""
     reason = error.strerror or str(error)
     if error.errno is not None and error.errno in errno.errorcode:
         reason = os.strerror(error.errno)
     if error.errno == errno.EADDRINUSE:
-        cure = "end who listens there (ss -ltnp names it), or choose another port"
+        cure = "stop the program that uses the port (find it with ss -ltnp), or choose another port"
     else:
-        cure = "choose an address of this machine, and a port that this user may listen on"
+        cure = "choose an address of this host, and a port that this user may listen on"
     return f"{reason}\n  {cure}"
 
 
 def run(process: Coroutine[None, None, int], *, name: str) -> int:
-    """Until it is told to stop; the exit code. What keeps it from running is said on standard error."""
+    """Run the process until it ends; returns the exit code. Startup errors are printed to standard error."""
     try:
         return asyncio.run(process)
     except (CannotRun, OSError) as error:
@@ -138,7 +138,7 @@ def run(process: Coroutine[None, None, int], *, name: str) -> int:
 
 
 def stop_signal(*, renewing: str) -> asyncio.Event:
-    """Set at SIGTERM and SIGINT; SIGHUP is answered in the log with what `renewing` says."""
+    """Return an event that is set at SIGTERM and SIGINT; at SIGHUP, the text `renewing` is logged."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

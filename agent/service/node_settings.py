@@ -1,5 +1,5 @@
-"""Settings that the processes of a node have alike, the agent and the QoS Resource Manager: who the node is, where they
-listen, and how they reach the kubelet and its control groups."""
+"""Settings that the agent and the QoS Resource Manager share: node name, listen addresses, access to the kubelet and
+control groups."""
 
 from __future__ import annotations
 
@@ -14,34 +14,44 @@ from watcher.platform.settings.problems import Problem
 
 ANY_PORT = values.whole(lowest=0, highest=65535)
 
-NODE = about(values.NAME, "This node's name in Kubernetes; else NODE_NAME, else the host's.", example='"node-1"')
-PORT = about(ANY_PORT, "Port of it; 0 takes any free one.")
+NODE = about(
+    values.NAME,
+    "Name of this node in Kubernetes. Default: the environment variable NODE_NAME, otherwise the host name.",
+    example='"node-1"',
+)
+PORT = about(ANY_PORT, "TCP port that the HTTP API listens on; 0 selects a free port.")
 METRICS_HOST = about(
     values.NAME,
-    "Address of a second listener, like the pod's own: /metrics and /healthz, and with token_file all pages.",
+    "Address of a second listener, for example the pod's, for /metrics and /healthz; with token_file, for all pages.",
     example='"0.0.0.0"',
 )
-METRICS_PORT = about(ANY_PORT, "Port of that listener.")
+METRICS_PORT = about(ANY_PORT, "TCP port of the second listener (metrics_host); 0 selects a free port.")
 KUBELET_TOKEN = about(
-    values.PATH, "Token for the kubelet.", example='"/var/run/secrets/kubernetes.io/serviceaccount/token"'
+    values.PATH,
+    "File with the bearer token for the kubelet.",
+    example='"/var/run/secrets/kubernetes.io/serviceaccount/token"',
 )
-KUBELET_CA = about(values.PATH, "Who signed the kubelet's certificate.", example='"/var/lib/kubelet/pki/kubelet.crt"')
-KUBELET_INSECURE = about(values.BOOLEAN, "Whether the kubelet's certificate is taken unchecked.")
+KUBELET_CA = about(
+    values.PATH,
+    "File with the CA certificate that signed the kubelet's certificate.",
+    example='"/var/lib/kubelet/pki/kubelet.crt"',
+)
+KUBELET_INSECURE = about(values.BOOLEAN, "Whether to skip verification of the kubelet's certificate.")
 CGROUP_DRIVER = about(
     values.choice(each.value for each in Driver),
-    "The kubelet's cgroup driver; else it is found out.",
+    "Cgroup driver of the kubelet. Default: detected.",
     example='"systemd"',
 )
 CGROUP_NEST = about(
     values.NAME,
-    "The group that the kubelet's groups are in (its cgroupRoot, without slashes); else it is found out: none, or "
-    "kind's.",
+    "Parent of the kubelet's control groups (its cgroupRoot, without slashes). Default: detected (none, or that of "
+    "kind).",
     example='"kubelet"',
 )
 
 
 def nest_problems(nest: str | None, *, section: str) -> list[Problem]:
-    """What is wrong with `cgroup_nest`: the groups are looked for one level further down, not several."""
+    """Problems of `cgroup_nest`, which must be a single level."""
     if "/" not in (nest or ""):
         return []
     cure = f'for example {section}.cgroup_nest = "kubelet"'
@@ -49,10 +59,10 @@ def nest_problems(nest: str | None, *, section: str) -> list[Problem]:
 
 
 class NodeTable(Table):
-    """A table with `node`."""
+    """A settings table that has the key `node`."""
 
     node: str | None
 
     def node_name(self, environ: Mapping[str, str] = os.environ) -> str:
-        """Who this node is."""
+        """The node's name: the setting, otherwise NODE_NAME, otherwise the host name."""
         return self.node or environ.get("NODE_NAME", "") or socket.gethostname()

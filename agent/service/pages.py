@@ -27,41 +27,41 @@ log = logging.getLogger(__name__)
 
 ALIVE_INTERVALS = 3.0
 LARGEST_LIMIT = 1000
-_LIMIT = Parameter("limit", f"at most so many, 100 by default, {LARGEST_LIMIT} at most", {"type": "integer"})
+_LIMIT = Parameter("limit", f"maximum number of entries, from 1 to {LARGEST_LIMIT} (default 100)", {"type": "integer"})
 _KINDS = (*get_args(StageKind), "scheduling")
 _FILTERS = (
-    Parameter("since", "unix seconds, an RFC 3339 date, or how long ago (-10m)"),
-    Parameter("until", "the same"),
-    Parameter("kind", f"one of {', '.join(_KINDS)}"),
-    Parameter("outcome", f"one of {', '.join(Outcome)}"),
-    Parameter("namespace", "of the pod"),
-    Parameter("pod", "NAMESPACE/NAME"),
-    Parameter("before_id", "only older ones than this, for the next page", {"type": "integer"}),
+    Parameter("since", "earliest time: unix seconds, an RFC 3339 date, or an age (-10m)"),
+    Parameter("until", "latest time: unix seconds, an RFC 3339 date, or an age (-10m)"),
+    Parameter("kind", f"kind of entry, one of {', '.join(_KINDS)}"),
+    Parameter("outcome", f"outcome of the entry, one of {', '.join(Outcome)}"),
+    Parameter("namespace", "namespace of the pod"),
+    Parameter("pod", "pod as NAMESPACE/NAME"),
+    Parameter("before_id", "only entries with a lower id, for the next page", {"type": "integer"}),
     _LIMIT,
 )
 
 
 class Pages:
-    """What the agent answers."""
+    """The HTTP routes of the agent."""
 
     def __init__(self, made: Assembled, telemetry: Instruments) -> None:
         self._made = made
         self._telemetry = telemetry
 
     def public(self) -> list[Route]:
-        """For anyone: probes and Prometheus."""
-        ok = Operation("whether the agent's cycles go on", {200: Answer("they do", dict[str, Any])})
-        metrics = Operation("metrics of the agent", {200: Answer("exposition", str)})
+        """Routes that need no token: health check and metrics."""
+        ok = Operation("whether the agent's cycles succeed", {200: Answer("cycles succeed", dict[str, Any])})
+        metrics = Operation("metrics of the agent", {200: Answer("metrics in the Prometheus text format", str)})
         return [
             Route("/healthz", "healthz", self.health, ok, access=Access.OPEN),
             Route("/metrics", "metrics", self.metrics, metrics, access=Access.OPEN),
         ]
 
     def all(self) -> list[Route]:
-        """With what tells of pods."""
-        explain = Operation("the last cycle, and why", {200: Answer("the plan", dict[str, Any])})
-        pods = Operation("what each pod of the node uses", {200: Answer("the pods of the last cycle", dict[str, Any])})
-        audit = Operation("what was done, newest first", {200: Answer("deeds", dict[str, Any])}, _FILTERS)
+        """All routes, including routes with pod data."""
+        explain = Operation("explanation of the last cycle", {200: Answer("the explanation", dict[str, Any])})
+        pods = Operation("usage of each pod of the node", {200: Answer("the pods of the last cycle", dict[str, Any])})
+        audit = Operation("audit entries, newest first", {200: Answer("the entries", dict[str, Any])}, _FILTERS)
         return [
             *self.public(),
             Route("/explain", "explain", self.explain, explain, access=Access.DETAIL),
@@ -70,33 +70,34 @@ class Pages:
         ]
 
     async def health(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
-        """200 while cycles end well."""
+        """200 while cycles succeed; 503 if none succeeded for three intervals."""
         agent = self._made.agent
         if agent.age > ALIVE_INTERVALS * agent.interval:
-            raise ApiError(503, "stuck", f"no cycle ended well for {agent.age:.0f} s", "the agent's log says why")
+            raise ApiError(503, "stuck", f"no cycle succeeded for {agent.age:.0f} s", "see the agent's log")
         return answer({"status": "ok", "cycle": agent.last.number, "age_s": round(agent.age, 3)})
 
     async def metrics(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
-        """The exposition."""
+        """Metrics in the Prometheus text format."""
         audit = self._made.audit
         try:
             self._made.metrics.totals = await asyncio.to_thread(audit.totals)
             self._made.metrics.held = len(await asyncio.to_thread(audit.remembered))
         except AuditError as error:
-            log.debug("the totals of the audit cannot be read: %s", error)
+            log.debug("reading the audit totals for /metrics failed, previous values reported: %s", error)
         body = await asyncio.to_thread(self._telemetry.exposition)
         return web.Response(body=body, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE, hdrs.CACHE_CONTROL: "no-store"})
 
     async def explain(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
-        """The last cycle."""
+        """The explanation of the last cycle."""
         return answer(self._made.agent.explanation())
 
     async def pods(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
-        """The pods of the last cycle, for a load-watcher that has no other source of what they use (docs/pods.md)."""
+        """The pods of the last cycle with their usage (cores, bytes), for a load-watcher without another source of pod
+        usage (docs/pods.md)."""
         agent = self._made.agent
         state = agent.last.state
         if (missing := state.missing.get(PODS)) is not None or not agent.last.number:
-            raise ApiError(503, "no_pods", missing or "there was no cycle yet", "the agent's log says more")
+            raise ApiError(503, "no_pods", missing or "no cycle has run yet", "see the agent's log")
         used = [
             {"namespace": pod.namespace, "name": pod.name, "cores": pod.cpu, "bytes": pod.memory}
             for pod in sorted(state.pods, key=lambda pod: pod.key)
@@ -105,7 +106,7 @@ class Pages:
         return answer({"node": node, "time": state.time, "span_s": agent.interval, "pods": used})
 
     async def audit(self, request: web.Request, _captured: Sequence[str]) -> web.Response:
-        """Deeds, newest first."""
+        """The audit entries that match the query, newest first."""
         wanted = _filter(request.query, now=time.time())
         try:
             deeds = await asyncio.to_thread(self._made.audit.deeds, wanted)
@@ -115,18 +116,18 @@ class Pages:
 
 
 def _filter(query: Mapping[str, str], *, now: float) -> Filter:
-    """Raises BadParameter for what is no filter."""
+    """Parse the query of GET /audit; `now` in unix seconds. Raises BadParameter."""
     known = {parameter.name for parameter in _FILTERS}
     if unknown := sorted(set(query) - known):
-        hint = f"there are: {', '.join(sorted(known))}"
-        raise BadParameter(f"there is no parameter {shown(unknown[0])!r}", hint)
+        hint = f"valid parameters: {', '.join(sorted(known))}"
+        raise BadParameter(f"unknown parameter {shown(unknown[0])!r}", hint)
     for name, values in (("kind", _KINDS), ("outcome", tuple(Outcome))):
         if name in query and query[name] not in values:
-            raise BadParameter(f"there is no {name} {shown(query[name])!r}", f"there are: {', '.join(values)}")
+            raise BadParameter(f"unknown {name} {shown(query[name])!r}", f"valid values: {', '.join(values)}")
     if "pod" in query and query["pod"].count("/") != 1:
-        raise BadParameter(f"{shown(query['pod'])!r} is no pod", "?pod=NAMESPACE/NAME")
+        raise BadParameter(f"{shown(query['pod'])!r} is not a pod", "use ?pod=NAMESPACE/NAME")
     times = {name: moment_of({name: [query[name]]}, name, now=now) for name in ("since", "until") if name in query}
     try:
         return msgspec.convert({**query, **times}, Filter, strict=False)
     except msgspec.ValidationError as error:
-        raise BadParameter(f"these are no filters: {error}", "limit and before_id are whole numbers") from None
+        raise BadParameter(f"invalid filter: {error}", "limit and before_id must be whole numbers") from None

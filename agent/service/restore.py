@@ -21,18 +21,17 @@ from watcher.platform.settings.tables import Settings
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What `restore` did: of each value that was remembered, and what is left of the taint, "" for nothing."""
+    """Result of `restore`: one entry for each stored original value, and a message if the taint remains ("" if not)."""
 
     quotas: tuple[PutBack, ...]
     tainted: str = ""
 
 
 async def restore(settings: AgentSettings, everything: Settings) -> Restored:
-    """Every quota back to what it was before the agent, and new pods welcome: for after a crash, or an uninstall.
-    Raises CannotRun."""
+    """Restore all original values and remove the taint, after a crash or before an uninstall. Raises CannotRun."""
     async with AsyncExitStack() as stack:
         if not settings.state_file.exists():
-            raise CannotRun(f"there is no file {settings.state_file}: nothing is known to restore")
+            raise CannotRun(f"the audit file {settings.state_file} does not exist: no values are known to restore")
         audit = open_audit(settings, begin_anew=False)
         stack.callback(audit.close)
         cluster = None
@@ -51,15 +50,16 @@ async def restore(settings: AgentSettings, everything: Settings) -> Restored:
 
 
 def _still_tainted(settings: AgentSettings) -> str:
-    """What is to be told of a taint that could not be taken off."""
+    """Message for a taint that could not be removed."""
     node = settings.node_name()
     return (
-        f"node {node} may still keep new pods away (taint {SCHEDULING_TAINT}): the Kubernetes API did not take it off\n"
-        f"  run this again where kubernetes.kubeconfig is set, or: kubectl taint node {node} {SCHEDULING_TAINT}-"
+        f"node {node} may still keep new pods away: the taint {SCHEDULING_TAINT} was not removed through the API\n"
+        f"  run load-watcher agent restore with kubernetes.kubeconfig set, or: kubectl taint node {node}"
+        f" {SCHEDULING_TAINT}-"
     )
 
 
 def in_words(each: PutBack) -> str:
-    """What became of what was remembered of one container or pod."""
+    """Describe the result of restoring one value of a container or pod."""
     container = f", container {each.remembered.container}" if each.remembered.container else ""
     return f"{each.remembered.pod}{container}: {each.text}"

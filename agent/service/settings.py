@@ -1,4 +1,4 @@
-"""The settings of the node agent, [agent] of load-watcher.toml: each with its kind, default and meaning."""
+"""Settings of the node agent (the table [agent] of load-watcher.toml), with type, default and description of each."""
 
 from __future__ import annotations
 
@@ -44,25 +44,31 @@ KEY = values.NAME
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Query(Table):
-    """[agent.queries.NAME]"""
+    """One table [agent.queries.NAME]: a metric from a PromQL expression."""
 
     expression: str = field(
         default="",
         metadata=about(
-            values.TEXT, "PromQL; $node is this node's name.", example="'max(ingress_latency_p99{node=\"$node\"})'"
+            values.TEXT,
+            "PromQL expression of the metric; $node is replaced by the node's name.",
+            example="'max(ingress_latency_p99{node=\"$node\"})'",
         ),
     )
     acts_on: str = field(
         default="anything",
-        metadata=about(values.choice(("cpu", "memory", "anything")), "In whose order pods are hit for it."),
+        metadata=about(
+            values.choice(("cpu", "memory", "anything")),
+            "Which pod order to use for the metric: that of CPU, of memory, or the general one (anything).",
+        ),
     )
     throttleable: bool = field(
-        default=False, metadata=about(values.BOOLEAN, "Whether lowering the CPU quota of pods helps against it.")
+        default=False,
+        metadata=about(values.BOOLEAN, "Whether rules on the metric may lower the CPU quota of pods."),
     )
-    evictable: bool = field(default=True, metadata=about(values.BOOLEAN, "Whether evicting pods helps against it."))
+    evictable: bool = field(default=True, metadata=about(values.BOOLEAN, "Whether rules on the metric may evict pods."))
 
     def metric(self, name: str, order: Order) -> Metric:
-        """As the registry has it: it triggers, and is never quantified."""
+        """The metric for the registry: it triggers rules and is never quantified."""
         chains = CHAINS[order]
         return triggering(
             name,
@@ -75,20 +81,23 @@ class Query(Table):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class AgentSettings(NodeTable):
-    """[agent]"""
+    """The table [agent]; durations are in seconds."""
 
     mode: str = field(
         default="preview",
-        metadata=about(values.choice(MODES), "preview decides and reports, and changes nothing; enforce acts."),
+        metadata=about(
+            values.choice(MODES), "preview plans and reports without any change; enforce carries the plans out."
+        ),
     )
     node: str | None = field(default=None, metadata=NODE)
-    host: str = field(default="127.0.0.1", metadata=about(values.NAME, "Address that the agent's API listens on."))
+    host: str = field(default="127.0.0.1", metadata=about(values.NAME, "Address that the HTTP API listens on."))
     port: int = field(default=2021, metadata=PORT)
     token_file: Path | None = field(
         default=None,
         metadata=about(
             values.PATH,
-            "File with the bearer token that /explain and /audit need; a must for whoever is not on this machine.",
+            "File with the bearer token that /explain, /audit and /pods require; mandatory unless host is a loopback "
+            "address.",
             example='"/etc/load-watcher/token"',
         ),
     )
@@ -98,7 +107,7 @@ class AgentSettings(NodeTable):
         default=None,
         metadata=about(
             values.PATH,
-            "Directory of policies; else they are read from the Kubernetes API.",
+            "Directory with policies. Default: policies are read from the Kubernetes API.",
             example='"/etc/load-watcher/policies"',
         ),
     )
@@ -106,67 +115,98 @@ class AgentSettings(NodeTable):
         default=None,
         metadata=about(
             values.BOOLEAN,
-            "Whether there is a Kubernetes API; without it nothing is evicted or tainted. Else found out: there is one "
-            "in a cluster, and with a kubeconfig.",
+            "Whether to use the Kubernetes API; without it, the agent does not evict pods or taint the node. Default: "
+            "true in a cluster or with a kubeconfig.",
             example="true",
         ),
     )
     interval: float = field(
         default=10.0,
-        metadata=about(INTERVAL, "How often the node is looked at. Below 3s an API that hangs keeps it from acting."),
+        metadata=about(
+            INTERVAL,
+            "Interval between cycles. Below 3s, waiting for an unresponsive Kubernetes API prevents the agent from "
+            "acting.",
+        ),
     )
     state_file: Path = field(
         default=Path("load-watcher-agent.db"),
-        metadata=about(values.PATH, "The agent's own file: original quotas and the audit. Must outlive the process."),
+        metadata=about(
+            values.PATH,
+            "The audit file, with original quotas and audit entries. Must be on storage that outlives the process.",
+        ),
     )
     on_exit: str = field(
         default=OnExit.KEEP.value,
         metadata=about(
             values.choice(each.value for each in OnExit),
-            "Whether quotas and taint stay when the agent ends in good order, or are restored.",
+            "At a regular shutdown, whether to keep lowered quotas and the taint, or to restore them.",
         ),
     )
     excess: float = field(
-        default=0.10, metadata=about(values.SHARE, "Share by which more is released than the gap, and less restored.")
+        default=0.10,
+        metadata=about(values.SHARE, "Fraction of the gap by which releases are enlarged and restores are reduced."),
     )
     order: str = field(
         default=Order.SEED.value,
-        metadata=about(values.choice(each.value for each in Order), "Whose order of pods: the document's, upstream's."),
+        metadata=about(
+            values.choice(each.value for each in Order),
+            "Order in which pods are selected: that of load-watcher (seed) or of Crane (upstream).",
+        ),
     )
     settle: float = field(
         default=30.0,
-        metadata=about(quantities.duration(), "What throttling gets to show before anybody is evicted for the same."),
+        metadata=about(
+            quantities.duration(), "Time for throttling to take effect before pods are evicted for the same resource."
+        ),
     )
-    effect: float = field(default=30.0, metadata=about(quantities.duration(), "How long a new quota may take to show."))
+    effect: float = field(
+        default=30.0, metadata=about(quantities.duration(), "Maximum time until a new quota shows in the usage.")
+    )
     grace_slack: float = field(
-        default=30.0, metadata=about(quantities.duration(), "How much longer than its grace period a victim may take.")
+        default=30.0,
+        metadata=about(quantities.duration(), "Time beyond its grace period that an evicted pod may take to end."),
     )
     evict_daemons: bool = field(
         default=False,
-        metadata=about(values.BOOLEAN, "Whether to evict pods of DaemonSets too; they come back at once."),
+        metadata=about(values.BOOLEAN, "Whether to evict pods of DaemonSets too; they are recreated immediately."),
     )
     eviction_window: float = field(
-        default=600.0, metadata=about(quantities.duration(lowest=1), "The time for which the next three limits hold.")
+        default=600.0,
+        metadata=about(
+            quantities.duration(lowest=1),
+            "Time window of the limits evictions_per_node, evictions_per_namespace and evictions_per_owner.",
+        ),
     )
-    evictions_per_node: int = field(default=6, metadata=about(FEW, "Evictions of this node's pods within it, at most."))
-    evictions_per_namespace: int = field(default=3, metadata=about(FEW, "Of one namespace's pods on this node."))
-    evictions_per_owner: int = field(default=1, metadata=about(FEW, "Of pods on this node that one controller owns."))
+    evictions_per_node: int = field(
+        default=6, metadata=about(FEW, "Maximum number of evictions on this node within eviction_window.")
+    )
+    evictions_per_namespace: int = field(
+        default=3,
+        metadata=about(FEW, "Maximum number of evictions on this node per namespace within eviction_window."),
+    )
+    evictions_per_owner: int = field(
+        default=1,
+        metadata=about(FEW, "Maximum number of evictions on this node per controller within eviction_window."),
+    )
     control: str = field(
         default="load-watcher-agent/agent-control",
-        metadata=about(KEY, "NAMESPACE/NAME of the ConfigMap with the brake and the cluster's budget of evictions."),
+        metadata=about(
+            KEY, "NAMESPACE/NAME of the ConfigMap that stops the agents and holds the cluster's eviction budget."
+        ),
     )
     beside_others: bool = field(
         default=False,
         metadata=about(
             values.BOOLEAN,
-            "Whether to enforce beside a koordlet, a crane-agent or another load-watcher agent on the same groups.",
+            "Whether to enforce although a koordlet, a crane-agent or another load-watcher agent manages the same "
+            "control groups.",
         ),
     )
     kubelet: str | None = field(
         default=None,
         metadata=about(
             addresses.ADDRESS,
-            "The kubelet to ask for this node's pods; else they are read from the Kubernetes API.",
+            "Address of the kubelet that lists this node's pods. Default: the Kubernetes API lists them.",
             example='"https://127.0.0.1:10250"',
         ),
     )
@@ -177,46 +217,62 @@ class AgentSettings(NodeTable):
         default=None,
         metadata=about(
             addresses.ADDRESS,
-            "load-watcher's service, whose windows of this node are metrics too (window_cpu_avg_5m).",
+            "Address of the load-watcher service, whose windows for this node become metrics (named window_*).",
             example='"http://load-watcher.load-watcher:2020"',
         ),
     )
     watcher_token_file: Path | None = field(
         default=None,
-        metadata=about(values.PATH, "Token for it, if it protects reads.", example='"/etc/load-watcher/token"'),
+        metadata=about(
+            values.PATH,
+            "File with the bearer token for the load-watcher service, if that protects reads.",
+            example='"/etc/load-watcher/token"',
+        ),
     )
     prometheus: str | None = field(
         default=None,
         metadata=about(
             addresses.ADDRESS,
-            "Prometheus that answers [agent.queries.NAME].",
+            "Address of the Prometheus server that evaluates [agent.queries.NAME].",
             example='"http://prometheus.monitoring:9090"',
         ),
     )
     prometheus_token_file: Path | None = field(
-        default=None, metadata=about(values.PATH, "Token for it.", example='"/etc/load-watcher/prometheus-token"')
+        default=None,
+        metadata=about(
+            values.PATH,
+            "File with the bearer token for the Prometheus server.",
+            example='"/etc/load-watcher/prometheus-token"',
+        ),
     )
-    proc: Path = field(default=Path("/proc"), metadata=about(values.PATH, "Where the host's /proc is."))
-    cgroup: Path = field(default=Path("/sys/fs/cgroup"), metadata=about(values.PATH, "Where its control groups are."))
+    proc: Path = field(default=Path("/proc"), metadata=about(values.PATH, "Path of the host's /proc."))
+    cgroup: Path = field(
+        default=Path("/sys/fs/cgroup"), metadata=about(values.PATH, "Path of the host's control groups.")
+    )
     cgroup_driver: str | None = field(default=None, metadata=CGROUP_DRIVER)
     cgroup_nest: str | None = field(default=None, metadata=CGROUP_NEST)
     interfaces: tuple[str, ...] = field(
         default=("eth0",),
-        metadata=about(values.several(values.NAME, called="names of interfaces"), "Interfaces that are measured."),
+        metadata=about(
+            values.several(values.NAME, called="names of interfaces"), "Network interfaces that are measured."
+        ),
     )
     run_queues: bool = field(
         default=False,
         metadata=about(values.BOOLEAN, "Whether to measure how long the tasks of each container wait for a CPU."),
     )
     audit_to_stdout: bool = field(
-        default=False, metadata=about(values.BOOLEAN, "Whether the audit is printed too, as lines of JSON.")
+        default=False,
+        metadata=about(
+            values.BOOLEAN, "Whether to print audit entries to standard output too, as one JSON object per line."
+        ),
     )
 
     queries: Mapping[str, Query] = field(default_factory=dict)
-    """Metrics of the user's own, by name."""
+    """User-defined metrics by name, from [agent.queries.NAME]."""
 
     def options(self) -> Options:
-        """How the agent decides."""
+        """Options of the analyzer and planner."""
         return Options(
             excess=self.excess,
             settle_seconds=self.settle,
@@ -227,7 +283,7 @@ class AgentSettings(NodeTable):
         )
 
     def limits(self) -> Limits:
-        """How many evictions this node may do."""
+        """Eviction limits of this node."""
         return Limits(
             window=self.eviction_window,
             node=self.evictions_per_node,
@@ -237,38 +293,38 @@ class AgentSettings(NodeTable):
 
 
 def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[AgentSettings, list[Problem]]:
-    """The settings, and everything that is wrong with what was given."""
+    """Read the table [agent]; returns the settings and all problems. Relative paths are relative to `cwd`."""
     plain = {name: value for name, value in given.items() if name != "queries"}
     settings, problems = read_table(AgentSettings, plain, section=SECTION, cwd=cwd)
     queries, wrong = _read_queries(given.get("queries", {}), cwd=cwd)
     settings, problems = replace(settings, queries=queries), [*problems, *wrong]
     if queries and settings.prometheus is None:
         cure = 'for example agent.prometheus = "http://prometheus.monitoring:9090"'
-        problems.append(Problem("agent.prometheus", "nobody is named who answers agent.queries", cure))
+        problems.append(Problem("agent.prometheus", "must be set, because agent.queries need a Prometheus", cure))
     problems += nest_problems(settings.cgroup_nest, section=SECTION)
     if settings.control.count("/") != 1:
         cure = 'for example agent.control = "load-watcher-agent/agent-control"'
         problems.append(Problem("agent.control", "must have the form NAMESPACE/NAME", cure))
     if not is_loopback(settings.host) and settings.token_file is None:
-        message = f"others can reach {settings.host}, and nothing keeps them from reading what the agent knows of pods"
+        message = f"must be set, because other hosts can read pod data at {settings.host} without a token"
         problems.append(Problem("agent.token_file", message, "set agent.token_file, or agent.host to 127.0.0.1"))
     cures = {
-        "token_file": "make it, with one line in it that nobody can guess",
-        "watcher_token_file": "put the watcher's token there",
-        "prometheus_token_file": "put Prometheus' token there",
+        "token_file": "create it with a random secret as its only line",
+        "watcher_token_file": "create it with the watcher's token",
+        "prometheus_token_file": "create it with the Prometheus token",
     }
     for name, cure in cures.items():
         path = getattr(settings, name)
         if path is not None and not path.is_file():
-            problems.append(Problem(f"agent.{name}", f"there is no file {path}", cure))
+            problems.append(Problem(f"agent.{name}", f"file {path} does not exist", cure))
     return settings, problems
 
 
 def _read_queries(given: Any, *, cwd: Path) -> tuple[dict[str, Query], list[Problem]]:
-    """By the name of the metric."""
+    """Read [agent.queries.NAME]; returns the queries by metric name, and all problems."""
     cure = 'for example [agent.queries.ingress_p99] with expression = "…"'
     if not isinstance(given, Mapping):
-        return {}, [Problem("agent.queries", "must be tables, one for each metric", cure)]
+        return {}, [Problem("agent.queries", "must contain one table per metric", cure)]
     queries: dict[str, Query] = {}
     problems: list[Problem] = []
     for name, table in given.items():
@@ -285,7 +341,7 @@ def _read_queries(given: Any, *, cwd: Path) -> tuple[dict[str, Query], list[Prob
 
 
 def validate(given: Mapping[str, Any]) -> list[Problem]:
-    """Everything that is wrong with [agent], for `config check` and every command."""
+    """All problems of the table [agent], for `config check` and the other commands."""
     return read_settings(given, cwd=Path.cwd())[1]
 
 
@@ -294,17 +350,19 @@ def validate(given: Mapping[str, Any]) -> list[Problem]:
 _HEADER = """\
 # Settings of the node agent
 
-[agent] of `load-watcher.toml`, beside the tables of the [watcher](settings.md), of which `[log]`, `[kubernetes]` and
-`[cluster]` count for the agent too. Each key can be given as `--set agent.KEY=VALUE` and in the environment as
-`LOAD_WATCHER_AGENT_KEY`. This page is made by `python -m agent.service.settings > docs/agent-settings.md`; a test holds
-it.
+The node agent reads the table `[agent]` of `load-watcher.toml`, and the tables `[log]`, `[kubernetes]` and `[cluster]`
+of the [watcher](settings.md). Each key can also be set with `--set agent.KEY=VALUE`, or with the environment variable
+`LOAD_WATCHER_AGENT_KEY`. Generate this page with `python -m agent.service.settings > docs/agent-settings.md`; a test
+compares it.
 """
-_OWN = "The DaemonSet sets `control`, `proc`, `cgroup` and `state_file`: in its pods the host is mounted elsewhere."
-_QUERIES = "Metrics of your own, from a PromQL expression that `agent.prometheus` answers; policies name them by NAME."
+_OWN = "The DaemonSet sets `control`, `proc`, `cgroup` and `state_file`, because its pods mount the host elsewhere."
+_QUERIES = (
+    "User-defined metrics from PromQL, evaluated by the server `agent.prometheus`; policies refer to them by NAME."
+)
 
 
 def documentation() -> str:
-    """docs/agent-settings.md."""
+    """The content of the page docs/agent-settings.md."""
     own = [Key((SECTION,), each) for each in settings_fields(AgentSettings) if each.metadata]
     queries = [Key((SECTION, "queries", "NAME"), each) for each in settings_fields(Query)]
     tables = [documented("## `[agent]`", _OWN, own), documented("## `[agent.queries.NAME]`", _QUERIES, queries)]

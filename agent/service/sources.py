@@ -20,27 +20,26 @@ EXTENDED_CPU = "gocrane.io/cpu"
 
 
 class OwnNode:
-    """This node as the cluster knows it: its labels, and how much extended CPU it gives."""
+    """The Node object of this node, watched: its labels and allocatable extended CPU."""
 
     def __init__(self, client: KubeClient, name: str) -> None:
         self._informer: Informer[Node] = Informer(client, NODES, selector=Selector(fields=f"metadata.name={name}"))
         self._name = name
 
     async def start(self) -> None:
-        """Begin to watch, in the background."""
+        """Start watching the Node object in the background."""
         await self._informer.start()
 
     async def close(self) -> None:
-        """Stop watching."""
         await self._informer.close()
 
     def labels(self) -> Mapping[str, str] | None:
-        """None while the node is not known."""
+        """The node's labels; None while they are unknown."""
         node = self._informer.objects.get(self._name)
         return None if node is None else node.metadata.labels
 
     def extended_cpu(self) -> float | None:
-        """Cores of gocrane.io/cpu that pods may have here; None where that is not known."""
+        """Allocatable cores of gocrane.io/cpu; None if unknown."""
         node = self._informer.objects.get(self._name)
         given = None if node is None else node.status.allocatable.get(EXTENDED_CPU)
         try:
@@ -50,22 +49,23 @@ class OwnNode:
 
 
 class NobodyTells:
-    """In the place of a kubelet or an API: the node can be looked at, and its pods are not known."""
+    """Pod source without kubelet and API: node metrics are available, the pods are unknown."""
 
     async def start(self) -> None:
-        """Nothing is to be begun."""
+        """Do nothing, because there is no source."""
 
     async def close(self) -> None:
-        """Nothing is to be ended."""
+        """Do nothing, because there is no source."""
 
     def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
-        """Raises NoPods."""
+        """Always raises NoPods, with a hint."""
         hint = "Set agent.kubelet, or kubernetes.kubeconfig."
         raise NoPods("neither a kubelet nor a Kubernetes API is configured", hint=hint)
 
 
 class WrittenGroups:
-    """The control groups that quotas are written to, found when they are first needed: a kubelet may start after us."""
+    """The control groups that the agent writes to, detected at the first use, because the kubelet may start after the
+    agent."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._root = str(settings.cgroup)
@@ -76,7 +76,7 @@ class WrittenGroups:
         self.claim = Claim(lambda: top_of(self.layout()))
 
     def layout(self) -> Layout:
-        """How they are laid out. Raises NoCgroups."""
+        """The layout of the kubelet's control groups. Raises NoCgroups."""
         return find_layout(self._root, driver=self._driver, nest=self._nest)
 
     def _opened(self) -> Tree:
@@ -85,7 +85,7 @@ class WrittenGroups:
         return self._tree
 
     def close(self) -> None:
-        """Let go of the tree, and of the claim to it."""
+        """Release the lock on the control groups and close the tree."""
         self.claim.release()
         if self._tree is not None:
             self._tree.close()
@@ -93,7 +93,7 @@ class WrittenGroups:
 
 
 def own_pod(environ: Mapping[str, str]) -> frozenset[str]:
-    """Who the agent itself is, as the DaemonSet's manifest tells it: its pod is never acted upon."""
+    """Uid and namespace/name of the agent's own pod, from the DaemonSet's environment; it is never acted on."""
     name, namespace = environ.get("POD_NAME", ""), environ.get("POD_NAMESPACE", "")
     keys = {environ.get("POD_UID", ""), f"{namespace}/{name}" if name and namespace else ""}
     return frozenset(keys - {""})

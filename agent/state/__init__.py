@@ -1,9 +1,9 @@
-"""What the node and its pods use now, as one value of one instant: agent.model.State.
+"""Current resource usage of the node and its pods, as one value per cycle: agent.model.State.
 
-`collector` makes it, from `node` (/proc), `usage` (control groups of pods), and those who keep themselves up to date
-(`keeping`): which pods there are (`kubelet`, `informed`; `facts` reads their objects), the watcher's windows
-(`windows`) and questions to a Prometheus (`queries`, `prometheus`). `readings` has what these hand each other, `proc`
+`collector` builds it from `node` (/proc), `usage` (control groups of pods), and sources that a background task keeps up
+to date (`keeping`): the list of pods (`kubelet`, `informed`; `facts` decodes their objects), the watcher's windows
+(`windows`) and Prometheus queries (`queries`, `prometheus`). `readings` defines the data exchanged between them; `proc`
 and `rates` are pure.
 
-Nothing here decides: what is not known is missing, with the reason, and never a 0.
+This package makes no decisions: an unknown value is missing with the reason, and never 0.
 """

@@ -1,4 +1,4 @@
-"""The pods of this node from the Kubernetes API: an informer that asks for those bound to it and no others."""
+"""The pods of this node from the Kubernetes API, by an informer limited to pods bound to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class InformedPods:
-    """Keeps the pods of `node`, by its name in Kubernetes. The client stays its owner's."""
+    """Watches the pods of `node` (its name in Kubernetes). Does not close the client."""
 
     def __init__(self, client: KubeClient, node: str) -> None:
         self._informer: Informer[Pod] = Informer(client, PODS, selector=Selector(fields=f"spec.nodeName={node}"))
@@ -21,26 +21,26 @@ class InformedPods:
         self._true_at: float | None = None
 
     async def start(self) -> None:
-        """Begin to watch. Does not wait for the API."""
+        """Start watching. Does not wait for the API."""
         await self._informer.start()
 
     async def close(self) -> None:
-        """Stop watching."""
+        """Stop watching the pods; the client stays open."""
         await self._informer.close()
 
     def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
-        """The pods as the last event left them. The copy counts as true for as long as the watch lasts, and has an age
-        from when that was last seen. Raises NoPods."""
+        """The pods after the last event. The copy is current while the watch lasts; otherwise its age counts from the
+        last call that found the watch working. Raises NoPods."""
         informer = self._informer
         if informer.synced.is_set() and informer.error is None:
             self._true_at = monotonic
         hint = informer.error.hint if informer.error is not None else ""
         if self._true_at is None:
-            why = informer.error or "the Kubernetes API has not answered yet"
-            raise NoPods(f"it is not known which pods there are: {why}", hint=hint)
+            why = informer.error or "the Kubernetes API has not responded yet"
+            raise NoPods(f"the pods of this node are unknown: {why}", hint=hint)
         if (age := monotonic - self._true_at) > max_age:
             raise NoPods(f"the last list of pods is {age:.0f} s old: {informer.error}", hint=hint)
-        # An object is not changed but replaced, so the facts of the same one are the same.
+        # Objects are replaced, never modified, so the facts of an identical object are reused.
         before = self._facts
         self._facts = {
             name: known if (known := before.get(name)) is not None and known[0] is pod else (pod, _facts(name, pod))
@@ -53,5 +53,5 @@ def _facts(name: str, pod: Pod) -> PodFacts | None:
     try:
         return facts_of(pod)
     except ValueError as error:
-        log.warning("the pod %s is left out, and nothing is done to it: %s", name, error)
+        log.warning("ignoring the pod %s, no action is taken on it: %s", name, error)
         return None

@@ -1,6 +1,6 @@
-"""A copy of something far away that a task of its own renews, so that whoever needs it waits for nobody.
+"""A value from a remote source that a background task refreshes, so that readers never wait for it.
 
-The log has the first failure in a row, and its end.
+Only the first failure in a row, and its end, are logged.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """`what` is what `refresh` brings, for the log. It raises one of `failures` (with a `hint`, or without) where it
-    cannot; what else it raises is a fault of ours, which is told and does not end the task."""
+    """A background task that calls `refresh` every `interval` seconds. `what` names the value in the log. `failures`
+    are the expected exceptions of `refresh` (with or without a `hint`); any other exception is a bug, which is logged
+    and does not end the task."""
 
     def __init__(
         self,
@@ -28,9 +29,9 @@ class Kept(Generic[T]):
         failures: tuple[type[Exception], ...],
     ) -> None:
         self.copy: T | None = None
-        """The last one that came."""
+        """The last value received; None before the first."""
         self.failure = ""
-        """Why there is no newer one, with what to do about it; "" while all is well."""
+        """Why the value is not being updated, with the hint; "" while refreshing works."""
         self._what = what
         self._refresh = refresh
         self._interval = interval
@@ -38,11 +39,11 @@ class Kept(Generic[T]):
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin. Does not wait for the first one."""
+        """Start refreshing. Does not wait for the first value."""
         self._task = asyncio.create_task(self._renew(), name=f"agent-{self._what.replace(' ', '-')}")
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop the background task; the last value stays available."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -55,15 +56,15 @@ class Kept(Generic[T]):
             except self._failures as error:
                 self._failed(f"{error}. {getattr(error, 'hint', '')}".rstrip())
             except Exception as error:
-                log.exception("reading %s failed", self._what)
-                self._failed(f"it could not be read: {type(error).__name__}")
+                log.exception("unexpected error while reading %s", self._what)
+                self._failed(f"unexpected error: {type(error).__name__}")
             else:
                 if self.failure:
-                    log.info("there is news of %s again", self._what)
+                    log.info("updates of %s resumed", self._what)
                 self.failure = ""
             await asyncio.sleep(self._interval)
 
     def _failed(self, why: str) -> None:
         if not self.failure:
-            log.warning("there is no news of %s: %s", self._what, why)
+            log.warning("updates of %s stopped: %s", self._what, why)
         self.failure = why

@@ -1,12 +1,12 @@
-"""What pods and containers use, read from their control groups: facts in, facts with usage out.
+"""Usage of pods and containers, read from their control groups.
 
-Hundreds of groups are read in a few tens of milliseconds of CPU, so the way to each is short: the directory of a pod is
-opened below that of its class, those of its containers below it, a file is one open, one read and one close, and the
-names of the containers' directories are remembered.
+Hundreds of groups are read in a few tens of milliseconds of CPU time. To achieve this, the directory of a pod is opened
+relative to that of its QoS class, container directories relative to the pod's, a file takes one open, one read and one
+close, and the names of the containers' directories are cached.
 
-A group that is gone is a pod or container that ended since it was listed, and no fault: there is no usage of it. What
-is a fault (a file that makes no sense, no right to read it) is told once when it begins and once when it is over. A
-container whose quota cannot be read is left out: unlimited is what else it would look like.
+A missing group means that the pod or container ended since it was listed; it has no usage, and this is not an error.
+Errors (an unparsable file, missing permission) are logged once when they begin and once when they end. A container
+whose quota cannot be read is omitted, because it would look unlimited.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ EXTENDED_CPU = "ext_res_container_cpu_total_usage"
 EXTENDED_MEMORY = "ext_res_container_mem_total_usage"
 
 KNOWN = (QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT)
-"""Where a pod may be whose class is not known."""
+"""Classes to search for a pod whose QoS class is unknown."""
 
 
 class _Counters(msgspec.Struct, frozen=True, gc=False):
-    """Of a group, and when they were read (monotonic seconds): CPU time, periods in which it was held back, and for how
-    long each process waited for a CPU."""
+    """Counters of a group with the monotonic time in seconds at which they were read: CPU time, throttled periods, and
+    the nanoseconds that each process waited for a CPU."""
 
     at: float
     cpu_ns: int
@@ -60,7 +60,7 @@ class _Counters(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class _Look:
-    """One cycle's: when it is, the groups of the classes while they are open, and what was found."""
+    """Context of one cycle: the clocks, the open groups of the QoS classes, and the results."""
 
     readings: Readings
     now: float
@@ -73,7 +73,7 @@ class _Look:
     extended_memory: list[int | None]
 
     def add(self, labels: Mapping[str, str], *values: tuple[str, float | None]) -> None:
-        """The series of one group, of those metrics that are known."""
+        """Add one series of a group for each metric whose value is known."""
         series, now = self.readings.series, self.now
         for metric, value in values:
             if value is not None:
@@ -83,8 +83,8 @@ class _Look:
 
 
 class Usage:
-    """Reads the groups of pods in a tree of that layout, which must have a driver. With `run_queues` the time that
-    tasks wait for a CPU is read too, of each process by itself."""
+    """Reads the control groups of pods in a tree with this layout, which must have a driver. With `run_queues`, the
+    time that each process waits for a CPU is read, too."""
 
     def __init__(self, tree: Tree, layout: Layout, *, proc_root: str, run_queues: bool = False) -> None:
         self._tree = tree
@@ -97,14 +97,14 @@ class Usage:
         self._faulty = False
 
     def discover(self) -> tuple[paths.PodGroup, ...]:
-        """The pods that have control groups, whatever else is known of them. Raises CgroupError."""
+        """The pods that have control groups, whether or not their objects are known. Raises CgroupError."""
         found = []
         for qos in KNOWN:
             above = self._place("any", qos)[0]
             try:
                 with self._tree.open(above) as group:
                     names = group.children()
-            except CgroupGone:  # a class has its group with the first pod of it, with some drivers
+            except CgroupGone:  # with some drivers, the class's group is created with its first pod
                 continue
             found += [paths.PodGroup(uid, qos) for name in names if (uid := paths.read_pod(name)) is not None]
         return tuple(found)
@@ -118,8 +118,8 @@ class Usage:
         monotonic: Callable[[], float],
         longest: float,
     ) -> tuple[PodState, ...]:
-        """The pods with what they use, and their series added to `readings`. Rates are over the time since the last
-        call, of `longest` seconds at most."""
+        """The pods with their usage; their series are added to `readings` with time `now` (unix seconds). Rates cover
+        the time since the last call, at most `longest` seconds."""
         look = _Look(readings, now, monotonic, longest, {}, {}, [], [], [])
         try:
             measured = tuple(self._read_pod(facts, look) for facts in pods)
@@ -130,7 +130,7 @@ class Usage:
         there = {pod.uid for pod in measured}
         self._names = {uid: names for uid, names in self._names.items() if uid in there}
         if len(self._places) > 2 * len(measured) + len(KNOWN):
-            self._places.clear()  # most are of pods that have ended
+            self._places.clear()  # most belong to pods that have ended
         self._conclude(look)
         return measured
 
@@ -176,7 +176,7 @@ class Usage:
         return replace(pod, cpu=cpu, memory=working_set, containers=tuple(containers))
 
     def _place(self, uid: str, qos: QosClass) -> tuple[str, str]:
-        """The group above that of a pod, and the name of its own."""
+        """The path of a pod's parent group, and the name of the pod's group in it."""
         place = self._places.get((uid, qos))
         if place is None:
             above, _, name = self._layout.path_of(paths.pod_segments(qos, uid)).rpartition("/")
@@ -184,7 +184,7 @@ class Usage:
         return place
 
     def _container_names(self, facts: PodFacts, group: Group) -> Mapping[str, str]:
-        """The names of the groups of a pod's containers, by their ids. Raises CgroupGone."""
+        """The group names of a pod's containers, by container id. Raises CgroupGone."""
         known = self._names.get(facts.pod.uid, {})
         if all(container.id in known for container in facts.containers):
             return known
@@ -197,12 +197,12 @@ class Usage:
     def _read_container(
         self, facts: PodFacts, container: ContainerState, group: Group, look: _Look
     ) -> ContainerState | None:
-        """The container with its usage, None if it has ended, or what holds it back cannot be read."""
+        """The container with its usage; None if it has ended or its quota cannot be read."""
         with group:
             try:
                 quota = _unless_faulty(group.quota, look)
                 memory = _unless_faulty(group.memory, look)
-                # Who has no quota is not held back by it: version 1 has that in a file of its own.
+                # Without a quota nothing is throttled; in version 1 the counters are in a separate file.
                 unlimited = quota is not None and quota.quota is None
                 at = look.monotonic()
                 used = _unless_faulty(partial(_without_throttling, group) if unlimited else group.cpu, look)
@@ -240,10 +240,10 @@ class Usage:
         )
 
     def _cores(self, path: str, counters: _Counters, look: _Look) -> float | None:
-        """Cores in use since the reading before; the counters are kept for the next."""
+        """Average cores in use since the previous reading; stores the counters for the next one."""
         before = self._before.get(path)
         look.counters[path] = counters
-        if before is None or counters.cpu_ns < before.cpu_ns:  # the first one, or it began anew
+        if before is None or counters.cpu_ns < before.cpu_ns:  # the first reading, or the counter was reset
             return None
         elapsed = counters.at - before.at
         if not 0.0 < elapsed <= look.longest:
@@ -257,30 +257,36 @@ class Usage:
             try:
                 with open(f"{self._proc}/{process}/schedstat", "rb", buffering=0) as file:
                     waits[process] = proc_parsers.waited_ns(file.read())
-            except (OSError, ValueError, IndexError):  # it ended; or this kernel does not count it
+            except (OSError, ValueError, IndexError):  # the process ended, or this kernel does not count it
                 continue
         return waits
 
     # --- the end of a cycle ------------------------------------------------------------------------------------------
 
     def _conclude(self, look: _Look) -> None:
-        """Add what is of all pods together, say why what is missing is, and tell a change for better or worse."""
+        """Add the totals over all pods, record why metrics are missing, and log when errors begin or end."""
         readings, now = look.readings, look.now
-        # That none has extended resources is a 0 that is known.
+        # If no pod has extended resources, the value is a known 0.
         cpu = _sum(look.extended_cpu) if look.extended_cpu else 0.0
         memory = _sum(look.extended_memory) if look.extended_memory else 0
         if cpu is not None:
             readings.add(EXTENDED_CPU, cpu, now)
         if memory is not None:
             readings.add(EXTENDED_MEMORY, float(memory), now)
-        why = str(look.faults[0]) if look.faults else FIRST if look.counters else "no pod here has a control group"
+        why = (
+            str(look.faults[0])
+            if look.faults
+            else FIRST
+            if look.counters
+            else "no pod of this node has a control group"
+        )
         wanted = (*OF_GROUPS, EXTENDED_CPU, EXTENDED_MEMORY)
         readings.miss(why, *(metric for metric in wanted if metric not in readings.series))
         if RUN_QUEUE not in readings.series:
-            readings.miss(why if self._run_queues else "it is not read (agent.run_queues)", RUN_QUEUE)
+            readings.miss(why if self._run_queues else "reading it is disabled (agent.run_queues)", RUN_QUEUE)
         if look.faults and not self._faulty:
             log.warning(
-                "%d readings of control groups failed, such as: %s. %s", len(look.faults), why, look.faults[0].hint
+                "%d readings of control groups failed, for example: %s. %s", len(look.faults), why, look.faults[0].hint
             )
         elif self._faulty and not look.faults:
             log.info("all control groups can be read again")
@@ -288,7 +294,7 @@ class Usage:
 
 
 def _unless_faulty(reading: Callable[[], T], look: _Look) -> T | None:
-    """What is read, None where that fails, which is noted. Raises CgroupGone."""
+    """The result of a reading; None if it fails, and the error is recorded. Raises CgroupGone."""
     try:
         return reading()
     except CgroupGone:
@@ -309,7 +315,8 @@ def _was_throttled(before: _Counters | None, now: _Counters) -> bool | None:
 
 
 def _waited(before: _Counters | None, now: _Counters) -> float | None:
-    """Microseconds a second; a process that is new, or has the number of one that ended, counts from its beginning."""
+    """Microseconds of waiting for a CPU per second. For a new process, or a reused process id, all its waiting time
+    counts."""
     if before is None or before.waits is None or now.waits is None or now.at <= before.at:
         return None
     grown = 0
@@ -320,7 +327,7 @@ def _waited(before: _Counters | None, now: _Counters) -> float | None:
 
 
 def _labels(pod: PodState, container: str, identity: str, extended: bool) -> Mapping[str, str]:
-    """As upstream names them; a pod's own series have no container."""
+    """Labels with Crane's names; series of the pod itself have an empty container."""
     return {
         "PodName": pod.name,
         "PodNamespace": pod.namespace,
@@ -332,7 +339,7 @@ def _labels(pod: PodState, container: str, identity: str, extended: bool) -> Map
 
 
 def _sum(values: Iterable[Number | None]) -> Number | None:
-    """Of all; None if one is not known, or there is none."""
+    """The sum of all values; None if one is unknown or there are none."""
     listed = list(values)
     known = [value for value in listed if value is not None]
     return sum(known) if known and len(known) == len(listed) else None

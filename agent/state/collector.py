@@ -1,7 +1,7 @@
-"""One look at the node: /proc, control groups, pods, and what others measured, in one cycle.
+"""Collect the node's state in one cycle: /proc, control groups, pods, and metrics from other sources.
 
-What blocks (files) is read in a thread, one after the other; what others bring is taken from their memory, so no cycle
-waits for a server. What cannot be had is missing with its reason, and costs nothing else.
+Blocking file reads run in a thread, one after the other. Metrics of other sources are taken from memory, so that no
+cycle waits for a server. A value that cannot be read is missing with its reason and does not affect the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agent.state.readings import MetricSource, NoPods, PodFacts, PodSource, Read
 log = logging.getLogger(__name__)
 
 PODS = "pods"
-"""Under this name `State.missing` says why there are no pods; it is no metric."""
+"""The key in `State.missing` for the reason why the pods are unknown; not a metric."""
 EXTENDED_SHARE = "ext_cpu_total_distribute"
 COLLECTED = frozenset(
     {
@@ -35,14 +35,14 @@ COLLECTED = frozenset(
         *(*OF_GROUPS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY, EXTENDED_SHARE),
     }
 )
-"""Every metric that is measured here, and that a rule may name."""
+"""Every metric that is measured here and that a rule may name."""
 YOUNG_INTERVALS = 3.0
-"""A sample older than so many intervals is missing."""
+"""Age in intervals above which a sample is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where things are: for a pod the host's directories as they are mounted there, for tests a directory of theirs."""
+    """Paths: in a pod the mount points of the host's directories, in tests a temporary directory."""
 
     proc: str = "/proc"
     cgroup: str = "/sys/fs/cgroup"
@@ -50,12 +50,12 @@ class Places:
 
 
 class Collector:
-    """Makes a State each time it is asked, about every `interval` seconds.
+    """Collects a State on request, about every `interval` seconds.
 
-    `interfaces` are the network interfaces that are measured. `driver` and `nest` are the kubelet's cgroupDriver and
-    cgroupRoot (a segment like "kubelet") where they are known; else they are found out. `sources` bring metrics of
-    their own. `extended_cpu_allocatable()` says how many cores of gocrane.io/cpu the node has to give, None where that
-    is not known. `run_queues` reads how long tasks wait for a CPU, of each process by itself.
+    `interfaces` are the measured network interfaces. `driver` and `nest` are the kubelet's cgroupDriver and cgroupRoot
+    (a path segment like "kubelet"); detected if None. `sources` provide additional metrics.
+    `extended_cpu_allocatable()` returns the node's allocatable gocrane.io/cpu in cores, None if unknown. With
+    `run_queues`, the time that each process waits for a CPU is read, too.
     """
 
     def __init__(
@@ -82,27 +82,27 @@ class Collector:
         self._run_queues = run_queues
         self._monotonic = monotonic
         self._node = Node(self._places.proc, interfaces=interfaces, cpu_manager_state=self._places.cpu_manager_state)
-        # Who was to wait for a cycle may have given up, and the thread reads on.
+        # A cancelled cycle leaves its thread running; reads must not overlap.
         self._reading = threading.Lock()
         self._layout: Layout | None = None
         self._tree: Tree | None = None
         self._usage: Usage | None = None
 
     async def start(self) -> None:
-        """Let those begin who keep something of their own."""
+        """Start the pod source and the metric sources."""
         await self._pods.start()
         for source in self._sources:
             await source.start()
 
     async def close(self) -> None:
-        """Let them end."""
+        """Stop all sources and close the control groups."""
         for source in self._sources:
             await source.close()
         await self._pods.close()
         await asyncio.to_thread(self._end)
 
     async def collect(self, now: float) -> State:
-        """The node as it is; `now` is the wall clock's time for it."""
+        """Read the current state of the node; `now` is its wall-clock time in unix seconds."""
         readings = Readings()
         monotonic = self._monotonic()
         brought = [source.read(now=now, monotonic=monotonic) for source in self._sources]
@@ -136,7 +136,7 @@ class Collector:
                 return ()
             measured = usage.read(facts, readings, now=now, monotonic=self._monotonic, longest=self._longest)
             if MEMORY not in readings.series and any(each.runs for each in facts):
-                self._let_go()  # pods, and none of them here: is it laid out otherwise now?
+                self._let_go()  # no pod has a group: the layout may have changed
             return measured
         except (NoCgroups, CgroupError) as error:
             self._let_go()
@@ -145,15 +145,15 @@ class Collector:
             return tuple(replace(each.pod, containers=()) for each in facts or ())
 
     def _opened(self) -> Usage:
-        """Kept once it was found; a machine whose kubelet starts after us has its groups later. Raises NoCgroups and
-        CgroupError."""
+        """The control-group reader, created on first use, because the kubelet may start after the agent. Raises
+        NoCgroups and CgroupError."""
         if self._usage is None:
             layout = find_layout(self._places.cgroup, driver=self._driver, nest=self._nest)
             layout.path_of(())
             self._tree = open_tree(layout)
             self._usage = Usage(self._tree, layout, proc_root=self._places.proc, run_queues=self._run_queues)
             if layout != self._layout:
-                log.info("control groups: %s, laid out by %s, in %s", layout.version, layout.driver, layout.root)
+                log.info("using control groups %s with the %s driver in %s", layout.version, layout.driver, layout.root)
             self._layout = layout
         return self._usage
 
@@ -166,23 +166,21 @@ class Collector:
 
     @staticmethod
     def _tell_unknown(groups: int, readings: Readings) -> None:
-        """Nothing is done to a pod of which only the control group is known: neither its priority nor whether it is
-        critical can be seen there."""
+        """Record that pods have control groups but no source for their objects. No action is taken on them, because a
+        control group shows neither a pod's priority nor whether it is critical."""
         why = readings.missing[PODS]
         readings.missing[PODS] = (
-            f"{why} ({groups} pods have control groups here; nothing else is known of them, so none is acted upon)"
+            f"{why} ({groups} pods have control groups, but without their objects no action is taken on them)"
         )
-        readings.miss(
-            f"it is not known which pods there are: {why}", *OF_GROUPS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY
-        )
+        readings.miss(f"the pods of this node are unknown: {why}", *OF_GROUPS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY)
 
     def _add_extended_share(self, facts: tuple[PodFacts, ...] | None, readings: Readings, now: float) -> None:
-        """Percent of the node's gocrane.io/cpu that its pods ask for."""
+        """Add the percentage of the node's gocrane.io/cpu that its pods request."""
         allocatable = self._extended_cpu_allocatable()
         if facts is None:
-            readings.miss("it is not known which pods there are", EXTENDED_SHARE)
+            readings.miss("the pods of this node are unknown", EXTENDED_SHARE)
         elif allocatable is None or allocatable <= 0.0:
-            readings.miss("this node has no gocrane.io/cpu, or how much it has is not known", EXTENDED_SHARE)
+            readings.miss("this node has no gocrane.io/cpu, or its amount is unknown", EXTENDED_SHARE)
         else:
             asked = sum(each.extended_cpu_request for each in facts if each.runs)
             readings.add(EXTENDED_SHARE, 100.0 * asked / allocatable, now)

@@ -1,8 +1,8 @@
-"""The pods of this node from its kubelet, which knows them before the API does and when the API cannot be reached.
+"""The pods of this node from its kubelet, which knows them before the API does and while the API is unreachable.
 
-The kubelet answers at https://NODE:10250/pods to who has the right to `nodes/proxy` (since Kubernetes 1.33 `nodes/pods`
-is enough), and where it still has a read-only port, at http://NODE:10255/pods to everybody. It is asked again and again
-by a task of its own; a cycle takes the last answer.
+The kubelet serves them at https://NODE:10250/pods to clients with the permission `nodes/proxy` (since Kubernetes 1.33
+`nodes/pods` is enough), and at http://NODE:10255/pods without authentication if its read-only port is enabled. A
+background task requests them at an interval; a cycle uses the last response.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from watcher.platform.net.http_body import read_at_most
 log = logging.getLogger(__name__)
 
 MAX_BODY = 64 << 20
-"""A thousand pods have some ten megabytes."""
+"""Bytes; a thousand pods take about ten megabytes."""
 TIMEOUT_S = 5.0
 
-_LIST = msgspec.json.Decoder(ObjectList[msgspec.Raw])  # type: ignore[type-var]  # no object yet
+_LIST = msgspec.json.Decoder(ObjectList[msgspec.Raw])  # type: ignore[type-var]  # Raw has no metadata
 _POD = msgspec.json.Decoder(Pod)
 
 FactsT = TypeVar("FactsT")
 
 
 class KubeletError(Exception):
-    """The kubelet did not tell its pods. `hint` says what to do. Never carries the token."""
+    """The kubelet did not return its pods. `hint` is advice for the operator. Never contains the token."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -57,9 +57,9 @@ def kubelet_access(
     insecure: bool = False,
     name: str | None = None,
 ) -> Access:
-    """How the kubelet at `address` (https://10.0.0.7:10250) is asked: with the token in `token_file` as it is at the
-    time, trusting `authority`, or anybody if `insecure`; `name` is what its certificate is for, where that is not in
-    the address. Raises KubeletError."""
+    """Access to the kubelet at `address` (https://10.0.0.7:10250): with the current token in `token_file`, trusting the
+    certificates of `authority`, or any certificate if `insecure`. `name` is the name in its certificate if the address
+    does not contain it. Raises KubeletError."""
     tls = None
     if address.startswith("https:"):
         try:
@@ -73,8 +73,8 @@ def kubelet_access(
 
 
 class KubeletLists(Generic[FactsT]):
-    """Asks the kubelet for its pods every `interval` seconds. `read` makes of each what is wanted of it; it raises
-    msgspec.ValidationError or ValueError for one that cannot be read, which is left out."""
+    """Requests the kubelet's pods every `interval` seconds. `read` converts each pod; it raises msgspec.ValidationError
+    or ValueError for a pod that cannot be read, which is then ignored."""
 
     def __init__(
         self,
@@ -94,30 +94,30 @@ class KubeletLists(Generic[FactsT]):
         self._pods = Kept("the kubelet's pods", self._list, interval=interval, failures=(KubeletError,))
 
     async def start(self) -> None:
-        """Begin to ask. Does not wait for the answer."""
+        """Start requesting. Does not wait for the first response."""
         await self._pods.start()
 
     async def close(self) -> None:
-        """Stop asking."""
+        """Stop requesting and close the connection."""
         await self._pods.close()
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     def listing(self, *, monotonic: float, max_age: float) -> tuple[FactsT, ...]:
-        """The last answer. Raises NoPods where there is none, or it is older than `max_age` seconds."""
+        """The last response. Raises NoPods if there is none, or if it is older than `max_age` seconds."""
         failure = self._pods.failure
         if self._pods.copy is None:
-            raise NoPods(f"it is not known which pods there are: {failure or 'the kubelet has not answered yet'}")
+            raise NoPods(f"the pods of this node are unknown: {failure or 'the kubelet has not responded yet'}")
         asked, pods = self._pods.copy
         if (age := monotonic - asked) > max_age:
-            raise NoPods(f"the kubelet's last list of pods is {age:.0f} s old: {failure or 'it is slow'}")
+            raise NoPods(f"the kubelet's last list of pods is {age:.0f} s old: {failure or 'it responds slowly'}")
         return pods
 
     # --- in the background -------------------------------------------------------------------------------------------
 
     async def _list(self) -> tuple[float, tuple[FactsT, ...]]:
-        """The pods, and the monotonic time at which they were asked for. Raises KubeletError."""
+        """The pods, and the monotonic time of the request. Raises KubeletError."""
         if self._session is None:
             connector = aiohttp.TCPConnector(ssl=self._access.tls if self._access.tls is not None else True)
             headers = {"User-Agent": f"load-watcher/{__version__}", "Accept": "application/json"}
@@ -133,33 +133,33 @@ class KubeletLists(Generic[FactsT]):
                 session.get(
                     url,
                     headers=await self._access.headers(),
-                    allow_redirects=False,  # it would carry the token to wherever it leads
+                    allow_redirects=False,  # a redirect would send the token to another server
                     server_hostname=self._access.tls_server_name if self._access.tls else None,
                 ) as response,
             ):
                 if response.status != 200:
                     raise _refused(response.status, url)
                 body = await read_at_most(response.content, MAX_BODY)
-        except KubeError as error:  # of the token
+        except KubeError as error:  # from reading the token file
             raise KubeletError(str(error), hint=error.hint) from error
         except TimeoutError as error:
-            raise KubeletError(f"{url}: no answer within {self._timeout:g} s") from error
+            raise KubeletError(f"{url}: no response within {self._timeout:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            hint = "Is this the node's own address, and the certificate of the kubelet signed by that authority?"
+            hint = "Check that this is the node's address and that the authority signed the kubelet's certificate."
             raise KubeletError(f"{url}: {shown(str(error)) or type(error).__name__}", hint=hint) from error
         if body is None:
-            raise KubeletError(f"{url}: the answer is larger than {MAX_BODY >> 20} MiB")
+            raise KubeletError(f"{url}: the response is larger than {MAX_BODY >> 20} MiB")
         return await asyncio.to_thread(self._understood, body, url)
 
     def _understood(self, body: bytes, url: str) -> tuple[FactsT, ...]:
-        """The pods in an answer; of those that have not changed since the last one the facts are taken over."""
+        """Decode the pods of a response; the facts of unchanged pods are reused."""
         try:
             listed = _LIST.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             start = shown(body[:200].decode(errors="replace"))
-            raise KubeletError(f"{url}: this is no list of pods ({error}): {start}") from error
+            raise KubeletError(f"{url}: the response is not a list of pods ({error}): {start}") from error
         if listed.kind != "PodList":
-            raise KubeletError(f"{url}: this is a {shown(listed.kind)}, not a PodList")
+            raise KubeletError(f"{url}: the response is a {shown(listed.kind)}, not a PodList")
         known: dict[bytes, FactsT | None] = {}
         for raw in listed.items or ():
             digest = hashlib.blake2b(raw, digest_size=16).digest()
@@ -171,18 +171,18 @@ class KubeletLists(Generic[FactsT]):
         try:
             return self._read(raw)
         except (msgspec.ValidationError, ValueError) as error:
-            log.warning("the pod %s is left out, and nothing is done to it: %s", _name(raw), error)
+            log.warning("ignoring the pod %s, no action is taken on it: %s", _name(raw), error)
             return None
 
 
 class KubeletPods(KubeletLists[PodFacts]):
-    """The same, of what the agent wants of pods, by their names."""
+    """The kubelet's pods as PodFacts, sorted by name."""
 
     def __init__(self, access: Access, **how: Any) -> None:
         super().__init__(access, lambda raw: facts_of(_POD.decode(raw)), **how)
 
     def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
-        """The last answer. Raises NoPods where there is none, or it is older than `max_age` seconds."""
+        """The last response. Raises NoPods if there is none, or if it is older than `max_age` seconds."""
         return tuple(sorted(super().listing(monotonic=monotonic, max_age=max_age), key=lambda each: each.pod.key))
 
 
@@ -195,8 +195,8 @@ def _name(raw: msgspec.Raw) -> str:
 
 def _refused(status: int, url: str) -> KubeletError:
     hints = {
-        401: "It does not know the token: is webhook authentication of tokens on in its configuration?",
-        403: f"{missing_rule('get', 'nodes/proxy', group='')} From Kubernetes 1.33 on nodes/pods is enough.",
-        404: "Are its debugging handlers off (enableDebuggingHandlers)? Then take the pods from the API.",
+        401: "The kubelet rejected the token: check that its webhook token authentication is enabled.",
+        403: f"{missing_rule('get', 'nodes/proxy', group='')} Since Kubernetes 1.33, nodes/pods is enough.",
+        404: "If its debugging handlers (enableDebuggingHandlers) are disabled, read the pods from the API.",
     }
-    return KubeletError(f"{url} answers {status}", hint=hints.get(status, ""))
+    return KubeletError(f"{url} returned HTTP status {status}", hint=hints.get(status, ""))

@@ -1,8 +1,8 @@
-"""What a pod is, from its object as the API or the kubelet has it: who may be acted upon, and what it asked for.
+"""Decode pod objects from the API or the kubelet: attributes that decide about actions, and the requested resources.
 
-A static pod comes from a file on the node. The kubelet names its control group after the hash of that file; the API
-knows it as a mirror, with a uid of its own, and the hash in an annotation. The kubelet's own list annotates every pod
-with where it is from, so it is what the annotation says that counts, and not that it is there (upstream's slip).
+A static pod comes from a file on the node. The kubelet names its control group after the hash of that file; the API has
+it as a mirror pod with another uid, and the hash in an annotation. The kubelet's own list has the source annotation on
+every pod, so its value matters, not its presence (Crane checks only its presence).
 
 Pure: objects in, facts out.
 """
@@ -33,8 +33,8 @@ NANO = 1e9
 
 
 class ContainerStatus(msgspec.Struct, frozen=True, rename={"container_id": "containerID"}, gc=False):
-    """What became of a container: `container_id` is "containerd://" and its id, "" before it was made; `state` has one
-    key: waiting, running or terminated."""
+    """Status of a container: `container_id` is "containerd://" followed by the id, "" before the container is created;
+    `state` has one key: waiting, running or terminated."""
 
     name: str = ""
     container_id: str = ""
@@ -42,7 +42,7 @@ class ContainerStatus(msgspec.Struct, frozen=True, rename={"container_id": "cont
 
 
 class Spec(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """What is wanted of a pod."""
+    """Desired state of a pod."""
 
     node_name: str = ""
     priority: int | None = None
@@ -52,7 +52,7 @@ class Spec(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Status(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """What became of it."""
+    """Current status of a pod and its containers."""
 
     phase: str = ""
     qos_class: str = ""
@@ -62,7 +62,7 @@ class Status(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
-    """A pod, with what the agent wants of it."""
+    """A Pod object, reduced to the fields that the agent uses."""
 
     metadata: ObjectMetadata = ObjectMetadata()
     spec: Spec = Spec()
@@ -73,7 +73,7 @@ PODS: Resource[Pod] = Resource("", "v1", "pods", Pod)
 
 
 def facts_of(pod: Pod) -> PodFacts:
-    """The facts. Raises ValueError for a quantity that is none."""
+    """Convert a pod object. Raises ValueError for an invalid quantity."""
     metadata, spec, status = pod.metadata, pod.spec, pod.status
     declared = {each.name: each for each in (*spec.containers, *spec.init_containers)}
     running = [
@@ -110,7 +110,7 @@ def facts_of(pod: Pod) -> PodFacts:
 
 
 def is_static(annotations: Mapping[str, str]) -> bool:
-    """Whether a pod is from a file or an address of the node, or the mirror of one: the API cannot evict it."""
+    """Whether the pod comes from a file or URL on the node, or is the mirror pod of one: the API cannot evict it."""
     return MIRROR in annotations or annotations.get(SOURCE, FROM_API) != FROM_API
 
 
@@ -130,18 +130,20 @@ def _container(container: Container, container_id: str) -> ContainerState:
 
 
 def _amount(quantities: Quantities, name: str) -> float | None:
-    """Cores or bytes; None where there is none, and for 0, which means the same."""
+    """Cores or bytes; None if missing or 0, which is equivalent."""
     return nano(quantities[name]) / NANO or None if name in quantities else None
 
 
 def _extended(resources: Iterable[Quantities], prefix: str) -> float | None:
-    """The sum of what begins with that name (upstream); None where nobody has it."""
+    """The sum of the resources whose names begin with `prefix` (as in Crane), in cores or bytes; None if there are
+    none."""
     found = [nano(value) for each in resources for name, value in each.items() if name.startswith(prefix)]
     return sum(found) / NANO if found else None
 
 
 def _sum_of(resources: Iterable[Quantities], name: str) -> float | None:
-    """Of all that have it; None where nobody has, and for 0, which means the same."""
+    """The sum in cores or bytes over all that have the resource; None if none has it or the sum is 0, which is
+    equivalent."""
     return sum(_amount(each, name) or 0.0 for each in resources) or None
 
 
@@ -158,7 +160,7 @@ def _class_of(name: str) -> QosClass:
 
 
 def _owner(metadata: ObjectMetadata) -> str:
-    """Kind/name of who made it; "" for a pod by itself."""
+    """Kind/name of the first owner; "" for a pod without an owner."""
     return next((f"{each.kind}/{each.name}" for each in metadata.owner_references), "")
 
 

@@ -1,6 +1,6 @@
-"""What the files of /proc say of the node.
+"""Parsers for the /proc files of the node.
 
-Pure: bytes in, numbers out; ValueError for what the kernel never writes.
+Pure: bytes in, numbers out; ValueError for content that the kernel never writes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from agent.state.rates import CpuTimes
 
 SECTOR = 512
-"""Bytes of a sector in /proc/diskstats, whatever the disk has."""
+"""Bytes per sector in /proc/diskstats, independent of the disk's own sector size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Counters of a block device: reads and writes that ended, bytes, and milliseconds in which it had any to do."""
+    """Counters of a block device: completed reads and writes, bytes, and milliseconds with I/O in progress."""
 
     reads: int
     read_bytes: int
@@ -27,7 +27,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Counters of a network interface, in and out."""
+    """Counters of a network interface: bytes, packets and drops, received (in) and sent (out)."""
 
     bytes_in: int
     packets_in: int
@@ -38,22 +38,22 @@ class Interface:
 
 
 def cpu_times(stat: bytes) -> dict[str, CpuTimes]:
-    """/proc/stat: by name, "cpu" for all together, "cpu0", … for those that are on."""
+    """/proc/stat: times by name, "cpu" for all CPUs together, "cpu0", … for each CPU that is online."""
     found = {}
     for line in stat.splitlines():
         if not line.startswith(b"cpu"):
-            break  # the lines of interrupts that follow may have a hundred kilobytes
+            break  # the interrupt lines that follow may take a hundred kilobytes
         name, *fields = line.split()
         ticks = [int(field) for field in fields[:8]]
         user, nice, system, idle, *others = ticks  # others: iowait, irq, softirq, steal
         found[name.decode("ascii")] = CpuTimes(user + nice + system + sum(others), idle)
     if "cpu" not in found or len(found) < 2:
-        raise ValueError("it has no lines of CPUs")
+        raise ValueError("it has no CPU lines")
     return found
 
 
 def memory(meminfo: bytes) -> tuple[int, int]:
-    """/proc/meminfo: bytes in total, and available to who asks for them."""
+    """/proc/meminfo: total and available memory in bytes."""
     values = {}
     for line in meminfo.splitlines():
         name, _, rest = line.partition(b":")
@@ -64,20 +64,20 @@ def memory(meminfo: bytes) -> tuple[int, int]:
             values[name] = int(amount) * 1024
     missing = {b"MemTotal", b"MemAvailable"} - values.keys()
     if missing or not 0 <= values[b"MemAvailable"] <= values[b"MemTotal"]:
-        raise ValueError("it does not say what is available of how much")
+        raise ValueError("MemTotal or MemAvailable is missing or invalid")
     return values[b"MemTotal"], values[b"MemAvailable"]
 
 
 def loads(loadavg: bytes) -> tuple[float, float, float]:
-    """/proc/loadavg: over 1, 5 and 15 minutes."""
+    """/proc/loadavg: load averages over 1, 5 and 15 minutes."""
     one, five, fifteen = (float(field) for field in loadavg.split()[:3])
     if not 0 <= one + five + fifteen < float("inf"):
-        raise ValueError("these are no loads")
+        raise ValueError("the load averages are invalid")
     return one, five, fifteen
 
 
 def disks(diskstats: bytes) -> dict[str, Disk]:
-    """/proc/diskstats: by name, without those that never did anything (ram0, loop3)."""
+    """/proc/diskstats: counters by device name, without devices that were never used (ram0, loop3)."""
     found = {}
     for line in diskstats.splitlines():
         _, _, name, *fields = line.split()
@@ -89,15 +89,15 @@ def disks(diskstats: bytes) -> dict[str, Disk]:
 
 
 def interfaces(net_dev: bytes) -> dict[str, Interface]:
-    """/proc/net/dev: by name."""
+    """/proc/net/dev: counters by interface name."""
     found = {}
     header, *lines = net_dev.splitlines()
     if b"Receive" not in header:
-        raise ValueError("it does not begin as it should")
+        raise ValueError("unexpected header line")
     for line in lines[1:]:
         name, colon, rest = line.partition(b":")
         if not colon:
-            raise ValueError("it has a line without a name")
+            raise ValueError("a line has no interface name")
         fields = [int(field) for field in rest.split()]
         # receive: bytes packets errs drop fifo frame compressed multicast; then transmit: bytes packets errs drop …
         counters = Interface(fields[0], fields[1], fields[3], fields[8], fields[9], fields[11])
@@ -106,12 +106,12 @@ def interfaces(net_dev: bytes) -> dict[str, Interface]:
 
 
 def waited_ns(schedstat: bytes) -> int:
-    """/proc/PID/schedstat: nanoseconds that its main thread waited for a CPU."""
+    """/proc/PID/schedstat: nanoseconds that the process's main thread waited for a CPU."""
     return int(schedstat.split()[1])
 
 
 def cpu_list(text: str) -> frozenset[int]:
-    """CPUs as Linux lists them: "0-2,7"."""
+    """CPU numbers in Linux's list format: "0-2,7"."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -121,8 +121,8 @@ def cpu_list(text: str) -> frozenset[int]:
 
 
 def exclusive_cpus(state: Mapping[str, Mapping[str, str]]) -> frozenset[int]:
-    """The CPUs that belong to one container each, of the `entries` of the kubelet's cpu_manager_state: by pod, by
-    container."""
+    """CPUs assigned exclusively to one container, from the `entries` of the kubelet's cpu_manager_state: by pod, then
+    by container."""
     return _union(cpu_list(cpus) for containers in state.values() for cpus in containers.values())
 
 

@@ -1,7 +1,8 @@
-"""The node's own load, as /proc has it now.
+"""Current load of the node, from /proc.
 
-Each file is read and understood by itself: what is wrong with one costs its metrics alone, and they say why. Names and
-units are upstream's (crane.md §6); docs/agent-state.md has the table, with what upstream says otherwise than it means.
+Each file is read and parsed separately: an error affects only the metrics of that file, which report it as the reason.
+Metric names and units are Crane's; docs/agent-state.md lists them, including the differences between Crane's names and
+their meaning.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ NETWORK = (
 PRESSURES = ("cpu", "memory", "io")
 SPANS = ("avg10", "avg60", "avg300")
 
-NO_PRESSURE = "this kernel does not tell of pressure: it must be built with CONFIG_PSI and booted with psi=1"
+NO_PRESSURE = "this kernel does not report pressure: it must be built with CONFIG_PSI and booted with psi=1"
 
 
 class Unread(Exception):
-    """A file could not be read, or not be understood."""
+    """A file could not be read or parsed."""
 
 
 class _CpuManagerState(msgspec.Struct, rename="camel"):
-    """What the kubelet keeps of which container has which CPUs for itself."""
+    """The kubelet's record of the CPUs assigned exclusively to containers."""
 
     policy_name: str = ""
     entries: dict[str, dict[str, str]] = {}
@@ -58,15 +59,15 @@ class _CpuManagerState(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Counters, and the monotonic time at which they were read."""
+    """Counters with the monotonic time at which they were read."""
 
     at: float
     counters: Any
 
 
 class Node:
-    """Reads /proc, below `proc_root`. `interfaces` are those that network metrics are of; `cpu_manager_state` is the
-    kubelet's file."""
+    """Reads /proc below `proc_root`. `interfaces` are the network interfaces to measure; `cpu_manager_state` is the
+    path of the kubelet's file."""
 
     def __init__(self, proc_root: str, *, interfaces: tuple[str, ...], cpu_manager_state: str) -> None:
         self._proc = proc_root
@@ -75,7 +76,8 @@ class Node:
         self._before: dict[str, _Reading] = {}
 
     def read(self, readings: Readings, *, now: float, monotonic: Callable[[], float], longest: float) -> None:
-        """Add all that /proc says now. Rates are over the time since the last call, of `longest` seconds at most."""
+        """Add all metrics of /proc to `readings`, with time `now` (unix seconds). Rates cover the time since the last
+        call, at most `longest` seconds."""
         look = _Look(readings, now, monotonic, longest)
         parts: tuple[tuple[Callable[[_Look], None], tuple[str, ...]], ...] = (
             (self._read_cpu, ("cpu_core_numbers", *CPU_RATES, "exclusive_cpu_idle")),
@@ -112,13 +114,13 @@ class Node:
         look.readings.add("exclusive_cpu_idle", float(idle), look.now)
 
     def _exclusive(self) -> list[str]:
-        """The names of the CPUs that belong to one container each. Raises Unread."""
+        """The names of the CPUs assigned exclusively to one container. Raises Unread."""
         path = self._cpu_manager_state
         try:
             state = msgspec.json.decode(_content(path), type=_CpuManagerState)
             return [f"cpu{number}" for number in sorted(proc_parsers.exclusive_cpus(state.entries))]
         except (msgspec.DecodeError, ValueError) as error:
-            raise Unread(f"{path} is not the kubelet's state of CPUs: {error}") from error
+            raise Unread(f"{path} is not a valid CPU manager state of the kubelet: {error}") from error
 
     def _read_loads(self, look: _Look) -> None:
         for name, load in zip(LOADS, self._understood("loadavg", proc_parsers.loads), strict=True):
@@ -133,7 +135,7 @@ class Node:
     def _read_disks(self, look: _Look) -> None:
         disks: Mapping[str, proc_parsers.Disk] = self._understood("diskstats", proc_parsers.disks)
         before, elapsed = self._before_now("diskstats", disks, look)
-        why = "no disk has been in use"
+        why = "no disk has been used since boot"
         for name, disk in disks.items():
             try:
                 rates = _disk_rates(before.get(name), disk, elapsed)
@@ -148,7 +150,7 @@ class Node:
     def _read_network(self, look: _Look) -> None:
         interfaces: Mapping[str, proc_parsers.Interface] = self._understood(self._net_dev(), proc_parsers.interfaces)
         absent = [name for name in self._interfaces if name not in interfaces]
-        why = f"there is no network interface {', '.join(absent)}; there are {', '.join(interfaces)}" if absent else ""
+        why = f"unknown network interface {', '.join(absent)}; existing: {', '.join(interfaces)}" if absent else ""
         before, elapsed = self._before_now("net/dev", interfaces, look)
         for name in self._interfaces:
             if name not in interfaces:
@@ -161,10 +163,10 @@ class Node:
             for metric, value in zip(NETWORK, rates, strict=True):
                 look.readings.add(metric, value, look.now, {"NetInterface": name})
         if NETWORK[0] not in look.readings.series:
-            raise NoRate(why or "no network interface is named (agent.interfaces)")
+            raise NoRate(why or "no network interface is configured (agent.interfaces)")
 
     def _net_dev(self) -> str:
-        """In a pod /proc/net is the pod's; that of process 1 is the host's, where its /proc is mounted."""
+        """In a pod, /proc/net is the pod's; /proc/1/net is the host's if the host's /proc is mounted."""
         return "1/net/dev" if os.path.exists(f"{self._proc}/1/net/dev") else "net/dev"
 
     def _read_pressure(self, resource: str, look: _Look) -> None:
@@ -178,7 +180,7 @@ class Node:
         for (share, span), name in names.items():
             averages = pressure.some if share == "some" else pressure.full
             if averages is None:
-                look.readings.miss(f"this kernel does not tell {share} of {resource}", name)
+                look.readings.miss(f"this kernel does not report '{share}' pressure of {resource}", name)
             else:
                 look.readings.add(name, getattr(averages, span), look.now)
 
@@ -190,10 +192,10 @@ class Node:
         try:
             return parser(text)
         except (ValueError, KeyError, IndexError) as error:
-            raise Unread(f"{path} is not as the kernel writes it: {str(error) or text[:60]!r}") from error
+            raise Unread(f"{path} does not have the expected format: {str(error) or text[:60]!r}") from error
 
     def _before_now(self, what: str, counters: Any, look: _Look) -> tuple[Any, float]:
-        """The counters of the reading before, and the seconds since then. Keeps these for the next. Raises NoRate."""
+        """The counters of the previous reading, and the seconds since then. Stores the new counters. Raises NoRate."""
         at = look.monotonic()
         before, self._before[what] = self._before.get(what), _Reading(at, counters)
         if before is None:
@@ -203,7 +205,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """One cycle's: where to put what is found, and when it is."""
+    """Context of one cycle: where to add results, and the clocks."""
 
     readings: Readings
     now: float
@@ -220,7 +222,7 @@ def _content(path: str) -> bytes:
 
 
 def _disk_rates(before: proc_parsers.Disk | None, disk: proc_parsers.Disk, elapsed: float) -> tuple[float, ...]:
-    """In the order of DISK. Raises NoRate."""
+    """Rates in the order of DISK: KiB/s, operations per second and percent of time busy. Raises NoRate."""
     if before is None:
         raise NoRate(FIRST)
     busy = min(100.0, 100.0 * growth(before.busy_ms, disk.busy_ms) / (1000.0 * elapsed))
@@ -237,7 +239,7 @@ def _disk_rates(before: proc_parsers.Disk | None, disk: proc_parsers.Disk, elaps
 def _network_rates(
     before: proc_parsers.Interface | None, now: proc_parsers.Interface, elapsed: float
 ) -> tuple[float, ...]:
-    """In the order of NETWORK. What upstream calls kibps are thousands of bits a second. Raises NoRate."""
+    """Rates in the order of NETWORK. Crane's "kibps" are thousands of bits per second. Raises NoRate."""
     if before is None:
         raise NoRate(FIRST)
     return (

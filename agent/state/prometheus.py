@@ -1,4 +1,4 @@
-"""The Prometheus that answers the agent's own queries, asked the way the watcher's provider asks its own."""
+"""Prometheus client for the agent's own queries, based on the transport of the watcher's provider."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from watcher.providers.prometheus.queries import Instant, PrometheusConfig
 from watcher.providers.prometheus.transport import Transport
 
 HINT = "Check agent.prometheus and agent.prometheus_token_file."
-"""In the place of hints that name settings of the watcher's source, which the agent does not read."""
+"""Replaces hints that name settings of the watcher's source, which the agent does not read."""
 
 
 def prometheus_config(address: str, token_file: Path | None) -> PrometheusConfig:
-    """Of [agent]."""
+    """The client configuration from the agent's settings."""
     return PrometheusConfig(address, token_file=str(token_file or ""), keys="agent.prometheus_")
 
 
 class PrometheusQuestions:
-    """Asks the server of `config`, with its credentials, certificates and timeout."""
+    """Queries the server of `config`, with its credentials, certificates and timeout."""
 
     def __init__(self, config: PrometheusConfig) -> None:
         self._timeout = config.timeout
@@ -29,7 +29,7 @@ class PrometheusQuestions:
         self._started = False
 
     async def ask(self, expression: str) -> tuple[Sample, ...]:
-        """What an expression is now. Raises ProviderError."""
+        """Evaluate an expression at the current time. Raises ProviderError."""
         if not self._started:
             self._transport.start()
             self._started = True
@@ -44,5 +44,5 @@ class PrometheusQuestions:
         return reply.content
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connections to the server."""
         await self._transport.close()

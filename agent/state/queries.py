@@ -1,10 +1,10 @@
-"""Metrics of the operator's own, each from a PromQL expression that a Prometheus answers.
+"""Operator-defined metrics, each from a PromQL expression evaluated by a Prometheus server.
 
     [agent.queries.ingress_p99]  expression = 'max(ingress_latency_p99{node="$node"})'
 
-`$node` in an expression is the name of this node. Every series of the answer is one of the metric, with its labels, so
-that rules can select among them. They are asked for in a task of its own: a cycle takes the last answers, and a
-Prometheus that is gone takes nothing but these metrics away.
+`$node` in an expression is the name of this node. Every series of the response is a series of the metric, with its
+labels, so that rules can select among them. A background task runs the queries: a cycle uses the last responses, and if
+the server is unreachable, only these metrics are missing.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from watcher.providers.base import ProviderError, ProviderMalformed
 INTERVAL_S = 30.0
 YOUNG_INTERVALS = 3.0
 MAX_SERIES = 1000
-"""Of one answer: more is an expression that lacks an aggregation."""
+"""Limit of series per response; more indicates that the expression lacks an aggregation."""
 
 Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One series of an answer: `time` in unix seconds as the Prometheus has it."""
+    """One series of a response: `time` is in unix seconds as Prometheus returned it."""
 
     labels: Labels
     time: float
@@ -40,10 +40,10 @@ class Sample:
 
 
 class Questions(Protocol):
-    """Who answers expressions. Both raise ProviderError."""
+    """Evaluates expressions. Both methods raise ProviderError."""
 
     async def ask(self, expression: str) -> tuple[Sample, ...]:
-        """What an expression is now: one sample a series."""
+        """Evaluate an expression at the current time: one sample per series."""
         ...
 
     async def close(self) -> None: ...
@@ -55,26 +55,26 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 def read_samples(rows: Iterable[msgspec.Raw]) -> tuple[Sample, ...]:
-    """The series of an instant vector, those left out that are no number. Raises ProviderMalformed."""
+    """The series of an instant vector; values that are not finite are omitted. Raises ProviderMalformed."""
     samples = []
     for raw in rows:
         try:
             row = msgspec.json.decode(raw, type=_Row)
             moment, value = row.value[0], float(row.value[1])
         except (msgspec.DecodeError, ValueError) as error:
-            raise ProviderMalformed(f"a series of its answer is none: {error}") from error
+            raise ProviderMalformed(f"the response has an invalid series: {error}") from error
         if math.isfinite(value):
             samples.append(Sample(row.metric, moment, value))
         if len(samples) > MAX_SERIES:
             raise ProviderMalformed(
-                f"its answer has more than {MAX_SERIES} series", hint="Aggregate the expression: max by (…) (…)."
+                f"the response has more than {MAX_SERIES} series", hint="Aggregate the expression: max by (…) (…)."
             )
     return tuple(samples)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """What each expression was at the monotonic time `asked`, or why it is not known."""
+    """The samples of each expression at the monotonic time `asked`, or why the query failed."""
 
     asked: float
     samples: Mapping[str, tuple[Sample, ...]]
@@ -82,7 +82,7 @@ class _Answers:
 
 
 class QueryMetrics:
-    """Asks `expressions`, by the names of their metrics, every `interval` seconds. What is older than three of them is
+    """Evaluates `expressions`, by metric name, every `interval` seconds. Samples older than three intervals are
     missing."""
 
     def __init__(
@@ -101,36 +101,34 @@ class QueryMetrics:
         self._answers = Kept("the agent's own queries", self._ask, interval=interval, failures=(ProviderError,))
 
     async def start(self) -> None:
-        """Begin to ask."""
+        """Start running the queries. Does not wait for responses."""
         await self._answers.start()
 
     async def close(self) -> None:
-        """Stop asking."""
+        """Stop running the queries and close the client."""
         await self._answers.close()
         await self._questions.close()
 
     def read(self, *, now: float, monotonic: float) -> Readings:
-        """The last answers, each with its own age."""
+        """The last samples with their age."""
         readings, answers = Readings(), self._answers.copy
         if answers is None:
-            readings.miss(
-                f"the query has no answer: {self._answers.failure or 'none has come yet'}", *self._expressions
-            )
+            readings.miss(f"the query has no result: {self._answers.failure or 'no response yet'}", *self._expressions)
             return readings
         age = monotonic - answers.asked
         for name in self._expressions:
             samples = answers.samples.get(name, ())
             if age > self._max_age:
-                why = self._answers.failure or "it is slow"
-                readings.miss(f"the last answer to its query is {age:.0f} s old: {why}", name)
+                why = self._answers.failure or "it responds slowly"
+                readings.miss(f"the last result of its query is {age:.0f} s old: {why}", name)
             elif not samples:
-                readings.miss(answers.failures.get(name, "its query has no series"), name)
+                readings.miss(answers.failures.get(name, "its query returned no series"), name)
             for sample in samples if age <= self._max_age else ():
                 readings.add(name, sample.value, now - age, sample.labels)
         return readings
 
     async def _ask(self) -> _Answers:
-        """All at once. Raises ProviderError where none is answered."""
+        """Run all queries concurrently. Raises ProviderError if all of them fail."""
         asked = self._monotonic()
         outcomes = await asyncio.gather(
             *(self._questions.ask(text) for text in self._expressions.values()), return_exceptions=True
@@ -146,5 +144,5 @@ class QueryMetrics:
                 samples[name] = outcome
         if failures and not samples:
             raise next(iter(failures.values()))
-        told = {name: f"its query was not answered: {error}. {error.hint}".rstrip() for name, error in failures.items()}
+        told = {name: f"its query failed: {error}. {error.hint}".rstrip() for name, error in failures.items()}
         return _Answers(asked, samples, told)

@@ -1,7 +1,7 @@
-"""What one part of a state hands to the whole: series by metric, and why others are missing; and who may hand it.
+"""Data that sources hand to the collector: series by metric and reasons for missing metrics, and the source interfaces.
 
-Whoever keeps values of his own (the watcher's windows, a Prometheus' answers) does so in a task of his own and answers
-from memory: a cycle never waits for him.
+A source that holds values of a remote system (the watcher's windows, Prometheus results) refreshes them in a background
+task and returns them from memory: a cycle never waits for it.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from agent.model import ContainerState, PodState, Series
 
 @dataclass(slots=True)
 class Readings:
-    """Grows as it is read. A metric is in one of the two."""
+    """Series and missing metrics collected so far. A metric is in one of the two."""
 
     series: dict[str, list[Series]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
     def add(self, metric: str, value: float, time: float, labels: Mapping[str, str] | None = None) -> None:
-        """One series of a metric."""
+        """Add one series of a metric; `time` in unix seconds."""
         self.series.setdefault(metric, []).append(Series(value, time, labels or {}))
 
     def take(self, others: Readings) -> None:
-        """What others have, but for metrics that are told of here already: a name means one thing."""
+        """Merge other readings, except for metrics that are already present or missing here: a name has one meaning."""
         known = self.series.keys() | self.missing.keys()
         self.series |= {name: series for name, series in others.series.items() if name not in known}
         self.missing |= {name: why for name, why in others.missing.items() if name not in known}
 
     def miss(self, why: str, *metrics: str) -> None:
-        """Say why there is nothing of these."""
+        """Record why these metrics are missing; an earlier reason is not replaced."""
         for metric in metrics:
             self.missing.setdefault(metric, why)
 
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """What is known of a pod before anything is measured: `pod` without usage, with its running containers. `group_uid`
-    is in the name of its control group; of a static pod it is the hash of its manifest. `extended` are the names of the
-    containers that have gocrane.io/* limits, `extended_cpu_request` the sum of what they ask for in cores."""
+    """Information on a pod before measuring: `pod` without usage, with its running containers. `group_uid` is the uid
+    in the name of its control group; for a static pod it is the hash of its manifest. `extended` are the names of the
+    containers with gocrane.io/* limits, `extended_cpu_request` is the sum of their CPU requests in cores."""
 
     pod: PodState
     group_uid: str
@@ -49,17 +49,17 @@ class PodFacts:
 
     @property
     def containers(self) -> tuple[ContainerState, ...]:
-        """Without usage."""
+        """The running containers, without usage."""
         return self.pod.containers
 
     @property
     def runs(self) -> bool:
-        """Whether it can have a control group."""
+        """Whether the pod can have a control group: its phase is not final."""
         return self.pod.phase not in ("Succeeded", "Failed")
 
 
 class NoPods(Exception):
-    """Nobody can say which pods there are. `hint` says what to do."""
+    """The pods of the node are unknown. `hint` is advice for the operator."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -67,32 +67,32 @@ class NoPods(Exception):
 
 
 class PodSource(Protocol):
-    """Who knows the pods of this node, from memory."""
+    """Returns the pods of this node from memory."""
 
     async def start(self) -> None:
-        """Begin to keep up to date."""
+        """Start keeping the pods up to date. Does not wait."""
         ...
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop keeping the pods up to date."""
         ...
 
     def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
-        """All pods of this node, as they were at most `max_age` seconds ago. Raises NoPods. In the event loop."""
+        """All pods of this node, at most `max_age` seconds old. Raises NoPods. Called in the event loop."""
         ...
 
 
 class MetricSource(Protocol):
-    """Who has metrics that others measured, from memory."""
+    """Returns metrics measured elsewhere, from memory."""
 
     async def start(self) -> None:
-        """Begin to keep up to date."""
+        """Start keeping the metrics up to date. Does not wait."""
         ...
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop keeping the metrics up to date."""
         ...
 
     def read(self, *, now: float, monotonic: float) -> Readings:
-        """What is young enough, and why the rest is not. In the event loop."""
+        """The recent metrics, and why others are missing. Called in the event loop."""
         ...

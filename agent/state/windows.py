@@ -1,8 +1,8 @@
 """The watcher's windows of this node as metrics: window_cpu_avg_5m, window_memory_std_15m, …
 
-They are for rules that want load over minutes. No gap is computed from them: they are of another place and time than
-what is read here, and protection must not hang on the watcher. A watcher that is gone, slow or stale takes nothing but
-these metrics away, and they say so.
+They are for rules on load over minutes. Gaps are not computed from them: they describe another place and time than the
+local readings, and protection must not depend on the watcher. If the watcher is unreachable, slow or stale, only these
+metrics are missing, with the reason.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ WINDOWS = ("5m", "10m", "15m")
 OPERATORS = (Operator.AVG, Operator.STD)
 INTERVAL_S = 30.0
 YOUNG_S = 180.0
-"""Three of the watcher's intervals, at its default of a minute."""
+"""Seconds; three of the watcher's default intervals of one minute."""
 USUAL = ("cpu", "memory")
-"""What every source has; of others it is not known that they are missing until they were there."""
+"""Metrics that every source has; other metrics count as missing only after they were present once."""
 
 
 def metric_name(key: str, operator: Operator, window: str) -> str:
-    """window_network_transmit_avg_5m for the watcher's NetworkTransmit."""
+    """The metric name, such as window_network_transmit_avg_5m for the watcher's NetworkTransmit."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key).lower()
     return f"window_{words}_{operator.value.lower()}_{window}"
 
 
 class NodeWindows(Protocol):
-    """Who can be asked; `watcher.client.NodeClient` can."""
+    """A client for the windows of one node; `watcher.client.NodeClient` implements it."""
 
     async def refresh(self) -> NodeLoad:
-        """Raises WatcherError."""
+        """Request the current windows. Raises WatcherError."""
         ...
 
     async def close(self) -> None: ...
 
 
 class WindowMetrics:
-    """Asks the watcher every `interval` seconds. `windows` and `operators` are those that the client asks for; what is
-    older than `max_age` seconds, by the node's own newest sample, is missing."""
+    """Requests the windows every `interval` seconds. `windows` and `operators` must be the client's. Values older than
+    `max_age` seconds, by the node's newest sample, are missing."""
 
     def __init__(
         self,
@@ -62,26 +62,24 @@ class WindowMetrics:
         ]
 
     async def start(self) -> None:
-        """Begin to ask."""
+        """Start requesting the windows. Does not wait."""
         await self._load.start()
 
     async def close(self) -> None:
-        """Stop asking."""
+        """Stop requesting and close the client."""
         await self._load.close()
         await self._client.close()
 
     def read(self, *, now: float, monotonic: float) -> Readings:
-        """The windows as they were told last, with their own age."""
+        """The last received windows, with their age."""
         readings, load = Readings(), self._load.copy
         if load is None:
-            readings.miss(
-                f"the watcher has told no windows: {self._load.failure or 'it has not answered yet'}", *self._usual
-            )
+            readings.miss(f"the watcher returned no windows: {self._load.failure or 'no response yet'}", *self._usual)
             return readings
         names = _names(load.values)
         age = load.age(monotonic)
         if age > self._max_age:
-            why = self._load.failure or "its source brings nothing newer"
+            why = self._load.failure or "its source has no newer sample"
             told = (
                 f"the watcher's newest sample of {load.node} is {age:.0f} s old, more than {self._max_age:g} s: {why}"
             )
@@ -92,15 +90,15 @@ class WindowMetrics:
             if rollup == key[2]:
                 readings.add(name, value, now - age)
             else:
-                readings.miss(f"the watcher has samples enough for {rollup or 'no window'} only", name)
+                readings.miss(f"the watcher has enough samples only for {rollup or 'no window'}", name)
         readings.miss(
-            "the watcher has no such window of this node", *(n for n in self._usual if n not in readings.series)
+            "the watcher does not have this window of this node", *(n for n in self._usual if n not in readings.series)
         )
         return readings
 
 
 def _names(keys: Iterable[tuple[str, Operator, str]]) -> Mapping[tuple[str, Operator, str], str]:
-    """What each is called here; without what is none of the watcher's own metrics, or a newest sample."""
+    """The metric names by the watcher's keys, without unknown metrics and without latest samples."""
     return {
         key: metric_name(METRIC_BY_NAME[key[0]].key, key[1], key[2])
         for key in keys

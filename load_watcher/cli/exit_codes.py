@@ -1,4 +1,4 @@
-"""How a command says that it cannot do what it was asked to, and with which exit code it ends then."""
+"""Error output of commands on standard error, and their exit codes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ COULD_NOT = 2
 
 
 def complain(told: object, hint: str = "", *, of: str = "load-watcher") -> None:
-    """Say on standard error what is wrong and, in a line of its own, what to do about it."""
+    """Print an error to standard error, and the hint on a second line. `of` is the command that failed."""
     click.echo(f"{of}: {told}" + (f"\n  {hint}" if hint else ""), err=True)
 
 
 def complain_of_settings(error: SettingsError) -> None:
-    """Say all that is wrong with the settings, each with its cure."""
+    """Print every problem of the settings, each with its cure, to standard error."""
     count = len(error.problems)
     complain(f"{count} problem{'s' if count > 1 else ''} in the settings")
     for problem in error.problems:

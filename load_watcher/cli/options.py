@@ -1,4 +1,4 @@
-"""Flags that several commands have, and how the values of flags are read."""
+"""Options shared by several commands, and the parsing of option values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """A decorator that gives a command these options, in this order."""
+    """Return a decorator that adds these options to a command, in this order."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(options):
@@ -26,7 +26,7 @@ def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], 
 
 
 def _assignments(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """What --set was given. The value is not repeated where it is wrong: it may be a secret."""
+    """Parse the KEY=VALUE pairs of --set. Error messages never contain the value, since it may be a secret."""
     pairs = [each.partition("=") for each in given]
     if not all(key.strip() and equals for key, equals, _ in pairs):
         raise click.BadParameter("must have the form section.key=value")
@@ -34,30 +34,30 @@ def _assignments(_context: click.Context, _parameter: click.Parameter, given: tu
 
 
 def to_seconds(_context: click.Context, _parameter: click.Parameter, given: str) -> float:
-    """Seconds."""
+    """Parse a duration such as "15m"; return seconds."""
     from watcher.platform.settings.quantities import read_duration
     from watcher.platform.settings.values import Unfit
 
     try:
         return read_duration(given)
     except Unfit:
-        raise click.BadParameter("must be a duration, like 30s, 15m or 1h") from None
+        raise click.BadParameter("must be a duration, for example 30s, 15m or 1h") from None
 
 
 def to_seconds_or_none(context: click.Context, parameter: click.Parameter, given: str | None) -> float | None:
-    """Seconds, None where nothing is given."""
+    """Parse an optional duration; return seconds, or None if the option is not given."""
     return None if given is None else to_seconds(context, parameter, given)
 
 
 def finite(_context: click.Context, _parameter: click.Parameter, given: float) -> float:
-    """A number; click's ranges let NaN through."""
+    """Reject NaN, which click's number ranges accept."""
     if given != given:
         raise click.BadParameter("must be a number")
     return given
 
 
 def to_address(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str:
-    """The address of a service, without a slash at its end; empty where nothing is given."""
+    """Validate the URL of a service and remove a trailing slash; return "" if the option is not given."""
     from watcher.platform.settings.addresses import ADDRESS
     from watcher.platform.settings.values import Unfit
 
@@ -69,25 +69,59 @@ def to_address(_context: click.Context, _parameter: click.Parameter, given: str 
         raise click.BadParameter(f"must be {ADDRESS.accepts}" + (f"; {unfit}" if str(unfit) else "")) from None
 
 
-# --- flags of what reads settings, by the keys in loading.py ----------------------------------------------------------
+# --- options of commands that read settings; loading.py maps them to keys ---------------------------------------------
 
-CONFIG = click.option("--config", type=click.Path(path_type=Path), help="TOML file; else load-watcher.toml, if any.")
-STORE_URL = click.option("--store-url", metavar="URL", help="Database, like sqlite:///load-watcher.db.")
-SET = click.option(
-    "--set", "assigned", multiple=True, metavar="KEY=VALUE", callback=_assignments, help="Any setting, by its key."
+CONFIG = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="TOML settings file. [default: environment variable LOAD_WATCHER_CONFIG, otherwise load-watcher.toml in the "
+    "working directory, if it exists]",
 )
-NODE = click.option("--node", metavar="NAME", help="This node's name in Kubernetes; else NODE_NAME, else the host's.")
+STORE_URL = click.option(
+    "--store-url",
+    metavar="URL",
+    help="Database: sqlite:///RELATIVE/FILE, sqlite:////ABSOLUTE/FILE or postgresql://USER@HOST/DATABASE (store.url). "
+    "[default: sqlite:///load-watcher.db; demo: a temporary file]",
+)
+SET = click.option(
+    "--set",
+    "assigned",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_assignments,
+    help="Set any setting by its full key, for example refresh.max_staleness=2m; can be repeated. docs/settings.md "
+    "lists the keys.",
+)
+NODE = click.option(
+    "--node",
+    metavar="NAME",
+    help="Name of this node in Kubernetes. [default: environment variable NODE_NAME, otherwise the host name]",
+)
 LISTENING = (
-    click.option("--host", metavar="ADDRESS", help="Address to listen on."),
-    click.option("--port", metavar="PORT", help="Port to listen on; 0 takes any free one."),
+    click.option("--host", metavar="ADDRESS", help="IP address or host name to listen on. [default: 127.0.0.1]"),
+    click.option(
+        "--port",
+        metavar="PORT",
+        help="TCP port to listen on; 0 selects a free port. [default: 2020; agent: 2021; qrm: 2022]",
+    ),
 )
 LOGGING = (
-    click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error or critical."),
-    click.option("--log-format", metavar="FORMAT", help="text or json."),
-    click.option("-v", "--verbose", is_flag=True, help="The same as --log-level debug."),
+    click.option(
+        "--log-level",
+        metavar="LEVEL",
+        help="Lowest level of messages to log: debug, info, warning, error or critical. [default: info]",
+    ),
+    click.option(
+        "--log-format", metavar="FORMAT", help="Log format: text, or json with one object per line. [default: text]"
+    ),
+    click.option("-v", "--verbose", is_flag=True, help="Same as --log-level debug."),
 )
 SERVICE = (
-    click.option("--interval", metavar="DURATION", help="How often samples are fetched."),
+    click.option(
+        "--interval",
+        metavar="DURATION",
+        help="Interval at which samples are fetched, 1s to 10m (refresh.interval). [default: 1m; demo: 15s]",
+    ),
     *LISTENING,
     STORE_URL,
     *LOGGING,
@@ -95,18 +129,37 @@ SERVICE = (
 )
 SERVE = (
     CONFIG,
-    click.option("--provider", metavar="NAME", help="Source of samples, like host or prometheus."),
-    click.option("--address", metavar="URL", help="Where the source is."),
-    click.option("--trace", metavar="FILE", help="What the provider replay replays."),
-    click.option("--speed", metavar="X", help="How many times as fast; times of samples stay true."),
+    click.option(
+        "--provider",
+        metavar="NAME",
+        help="Source of samples: host, metrics-server, prometheus, influxdb, datadog, signalfx or replay "
+        "(provider.name). [default: metrics-server inside a cluster, otherwise host]",
+    ),
+    click.option(
+        "--address",
+        metavar="URL",
+        help="URL of the source (provider.address). Required for prometheus and influxdb; datadog and signalfx have "
+        "defaults; not used by other providers.",
+    ),
+    click.option(
+        "--trace",
+        metavar="FILE",
+        help="Trace, or SQLite database of a load-watcher, that the provider replay replays (provider.trace).",
+    ),
+    click.option(
+        "--speed",
+        metavar="X",
+        help="Speed of the provider replay, as a multiple of real time, 0.01 to 1440; samples get current timestamps "
+        "(provider.speed). [default: 1]",
+    ),
     *SERVICE,
 )
 
-# --- flags of what asks a running service -----------------------------------------------------------------------------
+# --- options of commands that send requests to a running service ------------------------------------------------------
 
 
 def service_url(told: str) -> Callable[[Command], Command]:
-    """--url with the address that `serve` has by default; `told` says which service it is."""
+    """Return the option --url with the default address of `serve`; `told` is its help text."""
     default = "http://127.0.0.1:2020"
     return click.option("--url", default=default, show_default=True, callback=to_address, metavar="URL", help=told)
 
@@ -115,20 +168,22 @@ def token_file(told: str) -> Callable[[Command], Command]:
     return click.option("--token-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help=told)
 
 
-TOKEN_FILE = token_file("Its bearer token, if one is set.")
-SERVICE_ASKED = (service_url("The service."), TOKEN_FILE)
-OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
+TOKEN_FILE = token_file("File with the service's bearer token, if it requires one. [default: no token]")
+SERVICE_ASKED = (service_url("Base URL of the service."), TOKEN_FILE)
+OUTPUT = click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format. [default: text]"
+)
 
 
 def read_token(file: Path | None) -> str | None:
-    """What is in --token-file; a usage error where that is no token. It is not repeated: it is a secret."""
+    """Read the token of --token-file. Raises BadParameter, which never contains the file's content."""
     if file is None:
         return None
     try:
         token = file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise click.BadParameter(f"{file} cannot be read: {why}", param_hint="--token-file") from None
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise click.BadParameter(f"cannot read {file}: {why}", param_hint="--token-file") from None
     if not token.isprintable() or not token:
-        raise click.BadParameter(f"{file} must hold one line, the token", param_hint="--token-file")
+        raise click.BadParameter(f"{file} must contain the token on a single line", param_hint="--token-file")
     return token

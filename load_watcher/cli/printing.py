@@ -1,4 +1,4 @@
-"""What a command found out, for people."""
+"""Text output of commands: lines and tables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from load_watcher.cli.exit_codes import COULD_NOT, complain
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-WIDE = 1000  # columns, more than any row has
+WIDE = 1000  # characters, more than any row has
 
 
 def print_tables(document: Iterable[RenderableType]) -> None:
-    """Lines and tables, laid out to the width of a terminal; elsewhere a row is one line, for grep and for files."""
+    """Print lines and tables, fitted to the terminal's width; if output is not a terminal, each row is one line."""
     from rich.console import Console
 
     console = Console(soft_wrap=True)
@@ -31,7 +31,7 @@ def _print_answer(
     *,
     output: str,
 ) -> None:
-    """Print what an extender answers, for people or as JSON; exit 2 where it does not."""
+    """Print the extender's answer as tables or JSON; exit with code 2 if the request fails."""
     import asyncio
 
     from scorers.cli.score import AskError

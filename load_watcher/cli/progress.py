@@ -1,4 +1,4 @@
-"""How far a command is."""
+"""Progress output of long-running commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import click
 
 @contextmanager
 def progress_of(what: str, *, unit: str = "rows") -> Iterator[Callable[[int, int], None]]:
-    """Gives what is to be told how much is done, of how much: a bar on a terminal, else a line every tenth."""
+    """Yield a callback for (done, total) that updates a progress bar on a terminal, or prints a line every 10 percent
+    otherwise.
+    """
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,4 +1,4 @@
-"""From the flags of a command to the settings in effect."""
+"""Loads the settings in effect for a command from its options, the environment and the settings file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from watcher.platform.settings.problems import Problem
     from watcher.platform.settings.tables import Settings
 
-# For what asks no source of samples: none needs to be set, and none is looked for.
+# For commands that use no source of samples: these need no configured provider, and detect none.
 NO_SOURCE = {"provider.name": "host"}
 
 _KEYS = {
@@ -32,7 +32,9 @@ _KEYS = {
 
 
 def load(given: Mapping[str, Any], *, beside: Mapping[str, str] | None = None) -> Settings:
-    """The settings that these options, this process's environment and the file give; SettingsError otherwise."""
+    """Load the settings from these options, the process's environment and the file. `beside` holds more values by key,
+    with the precedence of flags. Raises SettingsError.
+    """
     from watcher.platform.settings import loading, problems
 
     flags = _flags(given) | dict(beside or {})
@@ -46,7 +48,7 @@ def load(given: Mapping[str, Any], *, beside: Mapping[str, str] | None = None) -
 
 
 def load_or_exit(given: Mapping[str, Any], *, beside: Mapping[str, str] | None = None) -> Settings:
-    """The same; ends the command where something is wrong with them."""
+    """Like `load`, but print the problems and exit with code 2 if the settings are invalid."""
     from watcher.platform.settings.problems import SettingsError
 
     try:
@@ -59,14 +61,16 @@ def load_or_exit(given: Mapping[str, Any], *, beside: Mapping[str, str] | None =
 def load_part_or_exit(
     part: str, given: Mapping[str, Any], *, own: Sequence[str], beside: Mapping[str, str] | None = None
 ) -> Settings:
-    """The settings for a process that is one part alone, `agent` say: what the options `own` say is for its table."""
+    """Load the settings for a process that runs one module, for example `agent`: the options named in `own` set keys
+    of that module's table. Exits with code 2 if the settings are invalid.
+    """
     named = {f"{part}.{name}": str(given[name]) for name in own if given.get(name) is not None}
     others = {name: value for name, value in given.items() if name not in own}
     return load_or_exit(others, beside={**NO_SOURCE, **named, **(beside or {})})
 
 
 def _flags(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the options say, by full key."""
+    """Return the values of the options by full setting key."""
     flags = {**given["assigned"]}
     if given.get("verbose"):
         flags["log.level"] = "debug"
@@ -74,7 +78,7 @@ def _flags(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_scheduler(table: Mapping[str, Any], *, served: Sequence[Window] = ()) -> list[Problem]:
-    if not table:  # what is imported for it would be a third of the memory of the agent
+    if not table:  # importing the scorers would add a third to the memory of the agent
         return []
     from scorers.profiles.profiles import validate
 

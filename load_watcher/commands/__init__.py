@@ -1,7 +1,6 @@
-"""One file per command of `load-watcher`: from its words to one call of the part that does the work.
+"""One module per command of `load-watcher`: each parses its arguments and calls the package that does the work.
 
-What commands share is here too: flags and how they are read (options.py), the settings that come of them (loading.py),
-how a command says what went wrong (ending.py), and how far it is (progress.py). What the work itself needs is imported
-when a command runs, so that `--help`, completion and typing errors answer at once: NumPy alone takes longer to load
-than all of this.
+Shared code: options and their parsing (options.py), loading of the settings (loading.py), error output and exit codes
+(ending.py), tables (printing.py) and progress output (progress.py). Dependencies of the work itself are imported when a
+command runs, so that `--help`, shell completion and usage errors stay fast: importing NumPy takes longer than the rest.
 """

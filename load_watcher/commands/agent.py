@@ -1,4 +1,4 @@
-"""`load-watcher agent`: the node agent, and what puts back what it changed."""
+"""`load-watcher agent`: the node agent, and `agent restore`, which reverts its changes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,20 @@ if TYPE_CHECKING:
     from agent.service.settings import AgentSettings
     from watcher.platform.settings.tables import Settings
 
-_STATE_FILE = click.option("--state-file", type=click.Path(path_type=Path), help="The agent's own file.")
+_STATE_FILE = click.option(
+    "--state-file",
+    type=click.Path(path_type=Path),
+    help="SQLite file with the original CPU quotas and the audit log. [default: load-watcher-agent.db "
+    "(agent.state_file)]",
+)
 _OPTIONS = (
     CONFIG,
     NODE,
-    click.option("--policies", type=click.Path(path_type=Path), help="Directory of policies; else the cluster's."),
+    click.option(
+        "--policies",
+        type=click.Path(path_type=Path),
+        help="Directory with the policies (YAML). [default: read from the Kubernetes API (agent.policies)]",
+    ),
     _STATE_FILE,
     *LISTENING,
     *LOGGING,
@@ -30,25 +39,37 @@ _OWN = ("node", "policies", "state_file", "host", "port")
 
 
 @click.group(invoke_without_command=True)
-@click.option("--preview", is_flag=True, help="Decide and report, and change nothing: the default.")
-@click.option("--enforce", is_flag=True, help="Act on what is decided.")
 @click.option(
-    "--once", is_flag=True, help="Look until each rule has decided, say what and why, and end; always in preview."
+    "--preview",
+    is_flag=True,
+    help="Make and report decisions without changing anything. Default, unless agent.mode is enforce.",
+)
+@click.option("--enforce", is_flag=True, help="Carry out the decisions: throttle, evict and taint.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Run until each rule has decided, for about 2 minutes at most; print the decisions with their reasons and "
+    "exit. Always in preview mode. Exit code 2: no valid policies.",
 )
 @click.option(
     "--check",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Say what is wrong with the policies in a file or directory, and end; exit code 2 if anything is.",
+    help="Validate the policies in a file or directory, print every problem and exit. Exit code 0: valid, 2: invalid.",
 )
 @with_options(*_OPTIONS)
 @click.pass_context
 def agent(
     context: click.Context, /, preview: bool, enforce: bool, once: bool, check: Path | None, **given: Any
 ) -> None:
-    """Protect this node: throttle and evict to just under the watermarks of its policies, and no further.
+    """Protect this node by throttling and evicting pods.
 
-    Without --enforce nothing is changed. SIGTERM ends it; agent.on_exit says whether what it did stays.
+    The agent throttles and evicts pods until the load is just below the watermarks of the policies. Without --enforce
+    (or agent.mode) it changes nothing. It runs until SIGTERM or SIGINT; agent.on_exit sets whether CPU quotas and the
+    taint are kept (default) or restored at the end.
+
+    Exit code 0: stopped by a signal; 1: the agent could not start, or could not restore the quotas; 2: the arguments
+    or the settings are invalid.
     """
     if context.invoked_subcommand is not None:
         context.obj = given
@@ -56,7 +77,7 @@ def agent(
     from watcher.platform.logs import setup_logging
 
     if preview and enforce:
-        raise click.UsageError("--preview and --enforce exclude each other: leave out the one that is not meant")
+        raise click.UsageError("--preview and --enforce are mutually exclusive; remove one of them")
     asked = "enforce" if enforce else "preview" if preview else None
     settings, everything = _settings(given, mode="preview" if once else asked)
     if check is not None:
@@ -71,12 +92,16 @@ def agent(
 
 @agent.command("restore")
 @with_options(CONFIG, _STATE_FILE, SET)
-@click.option("--missing-ok", is_flag=True, help="End well where there is no such file: no agent has run here.")
+@click.option("--missing-ok", is_flag=True, help="Exit with 0 if the state file does not exist. [default: exit with 1]")
 @click.pass_obj
 def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> None:
-    """Put back every CPU quota that the agent changed, and let new pods come again: after a crash, or an uninstall.
+    """Restore CPU quotas and remove the taint of the agent.
 
-    The agent must not be running. Exit code 1 if something could not be put back.
+    Use it after a crash or before an uninstall, to revert every CPU quota that the agent changed and to remove its
+    taint from the node. The agent must not be running.
+
+    Exit code 0: all restored, or nothing to restore; 1: a quota or the taint could not be restored, or there is no
+    state file; 2: the arguments or the settings are invalid.
     """
     import asyncio
 
@@ -87,7 +112,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     given = {**before, **{name: value for name, value in own.items() if value}}
     settings, everything = _settings(given, mode=None)
     if missing_ok and not settings.state_file.exists():
-        click.echo(f"there is no file {settings.state_file}: no agent has run here, and nothing is to be restored")
+        click.echo(f"{settings.state_file} does not exist: no agent has run here, nothing to restore")
         return
     try:
         found = asyncio.run(service_restore.restore(settings, everything))
@@ -100,12 +125,12 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
         click.echo(found.tainted, err=True)
     if found.quotas or not found.tainted:
         count = len(found.quotas)
-        click.echo(f"{count} values were remembered" if count else "nothing was remembered: nothing to restore")
+        click.echo(f"{count} recorded values processed" if count else "no recorded values: nothing to restore")
     raise SystemExit(1 if found.tainted or any(each.fate is Fate.FAILED for each in found.quotas) else 0)
 
 
 def _settings(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSettings, Settings]:
-    """The agent's table and all others; exits where something is wrong with them."""
+    """Return the agent's settings and all settings; exit with code 2 if they are invalid."""
     from agent.service.settings import read_settings
 
     chosen = {"agent.mode": mode} if mode is not None else {}
@@ -115,7 +140,7 @@ def _settings(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSetti
 
 
 def _check_policies(path: Path, settings: AgentSettings) -> int:
-    """Print what is wrong with policies, and what is odd; the exit code."""
+    """Print the problems and notices of the policies in `path`; return the exit code (0 or 2)."""
     from agent.policy.source import check_policies
     from agent.service.build import known, metrics_of
     from agent.service.node_server import CannotRun
@@ -132,7 +157,7 @@ def _check_policies(path: Path, settings: AgentSettings) -> int:
         click.echo(str(problem), err=True)
     if reading.problems:
         return BAD_SETTINGS
-    click.echo(f"{len(reading.policies.objects)} policies, nothing is wrong with them")
+    click.echo(f"{len(reading.policies.objects)} policies, no problems found")
     return 0
 
 
@@ -155,8 +180,8 @@ def _explain_once(settings: AgentSettings, everything: Settings) -> int:
     for metric, why in explanation["missing"].items():
         reasons.setdefault(why, []).append(metric)
     for why, metrics in reasons.items():
-        click.echo(f"not known: {', '.join(metrics)}: {why}")
+        click.echo(f"unknown: {', '.join(metrics)}: {why}")
     if not policies["known"]:
-        complain("there are no good policies to go by: nothing is decided", of="load-watcher agent")
+        complain("no valid policies: no decisions made", of="load-watcher agent")
         return COULD_NOT
     return 0

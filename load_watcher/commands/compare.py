@@ -1,4 +1,4 @@
-"""`load-watcher compare`: two services side by side."""
+"""`load-watcher compare`: compares the answers of two services."""
 
 from __future__ import annotations
 
@@ -13,25 +13,49 @@ from load_watcher.cli.printing import print_tables
 
 
 @click.command()
-@click.option("--with", "other", required=True, callback=to_address, metavar="URL", help="The other, the Go one say.")
-@service_url("This service.")
-@token_file("Bearer token of this service.")
-@click.option("--for", "duration", default="0s", callback=to_seconds, metavar="DURATION", help="Go on, for 1h say.")
-@click.option("--every", default="30s", show_default=True, callback=to_seconds, metavar="DURATION", help="With --for.")
-@click.option("--tolerance", default=5.0, show_default=True, help="Percentage points that are no difference.")
+@click.option(
+    "--with",
+    "other",
+    required=True,
+    callback=to_address,
+    metavar="URL",
+    help="Base URL of the other service, for example the Go load-watcher.",
+)
+@service_url("Base URL of this service.")
+@token_file("File with the bearer token for this service. [default: no token]")
+@click.option(
+    "--for",
+    "duration",
+    default="0s",
+    callback=to_seconds,
+    metavar="DURATION",
+    help="Repeat the comparison for this long. [default: compare once]",
+)
+@click.option(
+    "--every",
+    default="30s",
+    show_default=True,
+    callback=to_seconds,
+    metavar="DURATION",
+    help="Interval between comparisons when --for is given.",
+)
+@click.option(
+    "--tolerance", default=5.0, show_default=True, help="Ignore differences of up to this many percentage points."
+)
 @click.option(
     "--target",
     default=40.0,
     show_default=True,
     type=click.FloatRange(0, 100, min_open=True, max_open=True),
-    help="TargetLoadPacking's targetUtilization.",
+    help="targetUtilization of TargetLoadPacking, in percent, for the comparison of the chosen nodes.",
 )
 @OUTPUT
 def compare(**given: Any) -> None:
-    """Compare this service with another: values, missing nodes, and which node TargetLoadPacking would choose.
+    """Compare the responses of two services.
 
-    Exit code 0 where they agree, 1 where they differ in more than half of the comparisons, 2 where one could not be
-    asked.
+    The comparison covers metric values, missing nodes, and the node that TargetLoadPacking would choose.
+
+    Exit code 0: they agree; 1: they differ in more than half of the comparisons; 2: no comparison was possible.
     """
     import asyncio
     from contextlib import suppress
@@ -41,7 +65,7 @@ def compare(**given: Any) -> None:
     from scorers.plugins.target_load_packing import packing_scores
 
     ours = client.Side("this service", given["url"], read_token(given["token_file"]))
-    sides = ours, client.Side("the other", given["other"])
+    sides = ours, client.Side("the other service", given["other"])
     comparison = compare_comparison.Comparison(partial(packing_scores, target=given["target"]), given["tolerance"])
     rounds: list[client.Round] = []
 
@@ -51,10 +75,10 @@ def compare(**given: Any) -> None:
             click.echo(report.as_line(done), err=True)
 
     def warn(text: str) -> None:
-        click.echo(f"left out: {text}", err=True)
+        click.echo(f"comparison skipped: {text}", err=True)
 
     try:
-        with suppress(KeyboardInterrupt):  # what was seen so far is told all the same
+        with suppress(KeyboardInterrupt):  # earlier comparisons are still reported
             asyncio.run(
                 client.run(*sides, comparison, duration=given["duration"], every=given["every"], tell=tell, warn=warn)
             )

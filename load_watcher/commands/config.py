@@ -1,4 +1,4 @@
-"""`load-watcher config`: the settings."""
+"""`load-watcher config`: validates and shows the settings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from load_watcher.cli.settings import load_or_exit
 
 @click.group()
 def config() -> None:
-    """Check settings, or show those in effect."""
+    """Validate a settings file, or show the settings in effect."""
 
 
 @config.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def check(file: Path) -> None:
-    """Say everything that is wrong with FILE, as serve would find it here; exit 2 if anything is."""
+    """Validate the TOML file FILE, together with the environment of this process, and print every problem.
+
+    Exit code 0: valid; 2: invalid.
+    """
     settings = load_or_exit({"config": file, "assigned": {}})
     for notice in settings.notices:
         click.echo(f"note: {notice}", err=True)
@@ -29,7 +32,7 @@ def check(file: Path) -> None:
 @config.command("show")
 @with_options(*SERVE)
 def show_settings(**given: Any) -> None:
-    """Print the settings in effect and where each is from, without anything secret."""
+    """Print the settings in effect as TOML, with the origin of each. Secrets are replaced by <hidden>."""
     from watcher.platform.settings.reference import show
 
     click.echo(show(load_or_exit(given)), nl=False)

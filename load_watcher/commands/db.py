@@ -1,4 +1,4 @@
-"""`load-watcher db`: the database."""
+"""`load-watcher db`: maintenance of the database."""
 
 from __future__ import annotations
 
@@ -20,13 +20,20 @@ if TYPE_CHECKING:
 
 @click.group()
 def db() -> None:
-    """Look after the database."""
+    """Upgrade, inspect, compact and copy the database.
+
+    Exit code 0: done; 1: the operation failed; 2: the arguments or the settings are invalid.
+    """
 
 
 @db.command()
 @with_options(CONFIG, STORE_URL, SET)
 def upgrade(**given: Any) -> None:
-    """Bring the database up to date, making it if there is none."""
+    """Upgrade or create the database.
+
+    An older database gets the schema of this version. Exit code 0: the schema is current; 1: the upgrade failed; 2: the
+    arguments or the settings are invalid.
+    """
     from watcher.store import commands
 
     _run_on_database(commands.upgrade, given)
@@ -35,7 +42,10 @@ def upgrade(**given: Any) -> None:
 @db.command()
 @with_options(CONFIG, STORE_URL, SET)
 def current(**given: Any) -> None:
-    """Say which version the database has."""
+    """Print the schema version of the database.
+
+    Exit code 0: printed; 1: the database is not accessible; 2: the arguments or the settings are invalid.
+    """
     from watcher.store import commands
 
     _run_on_database(commands.current, given)
@@ -44,23 +54,45 @@ def current(**given: Any) -> None:
 @db.command()
 @with_options(CONFIG, STORE_URL, SET)
 def vacuum(**given: Any) -> None:
-    """Give back the disk space of what was deleted. No service may have the file open."""
+    """Return the disk space of deleted rows to the file system.
+
+    No service may have the database file open. Exit code 0: done; 1: it failed; 2: the arguments or the settings are
+    invalid.
+    """
     from watcher.store import commands
 
     _run_on_database(commands.vacuum, given)
 
 
 @db.command("copy")
-@click.option("--from", "source", required=True, metavar="URL", help="The database to copy from.")
-@click.option("--from-watcher", metavar="NAME", help="Whose rows, where there are several watchers'.")
-@click.option("--to", "store_url", metavar="URL", help="The database to copy to; else store.url.")
-@click.option("--replace", is_flag=True, help="Remove what this watcher has there already.")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="URL",
+    help="URL of the database to copy from: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
+)
+@click.option(
+    "--from-watcher",
+    metavar="NAME",
+    help="Name of the watcher whose rows to copy (store.watcher_id, after cluster.name and / if that is set). Required "
+    "if several watchers share the source database. [default: the only one]",
+)
+@click.option("--to", "store_url", metavar="URL", help="URL of the database to copy to. [default: store.url]")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Delete the rows that this watcher already has in the target. [default: fail if there are any]",
+)
 @with_options(CONFIG, SET)
 def copy_database(source: str, from_watcher: str | None, replace: bool, **given: Any) -> None:
-    """Copy samples and windows from one database to another, all or nothing: to change store.url without loss.
+    """Copy samples and windows to another database.
 
-    Whichever of the two is of an older schema is upgraded first, as serve would. Neither may be in use by a service
-    with the same rows. store.password_file is for PostgreSQL at --to, or at --from where --to is a file.
+    Copies all rows of a watcher in one transaction, to change store.url without data loss. A database with an older
+    schema is upgraded first, as by serve. No service may use the same rows meanwhile. store.password_file applies to
+    the database of --to if that is PostgreSQL, otherwise to that of --from.
+
+    Exit code 0: copied; 1: nothing was copied; 2: the arguments or the settings are invalid.
     """
     from watcher.store import commands, copying
 
@@ -77,7 +109,7 @@ def copy_database(source: str, from_watcher: str | None, replace: bool, **given:
 
 
 def _database_of(settings: Settings) -> Database:
-    """The database that the settings name, with this watcher's rows; StoreError where there is no way to it."""
+    """Return the database of the settings, for this watcher's rows. Raises StoreError if it is not accessible."""
     from watcher.store.commands import database_at
 
     store = settings.store
@@ -85,8 +117,8 @@ def _database_of(settings: Settings) -> Database:
 
 
 def _run_on_database(action: Callable[[Database], str], given: Mapping[str, Any]) -> None:
-    """Print what `action` says of the database that the settings name."""
-    # An init container upgrades before anything else is known.
+    """Run `action` on the database of the settings and print its result."""
+    # No provider is needed: an init container upgrades the database before the source is configured or reachable.
     settings = load_or_exit(given, beside=NO_SOURCE)
     with _store_errors():
         click.echo(action(_database_of(settings)))
@@ -94,7 +126,7 @@ def _run_on_database(action: Callable[[Database], str], given: Mapping[str, Any]
 
 @contextmanager
 def _store_errors() -> Iterator[None]:
-    """Print what cannot be done with a database, with the cure, and exit 1."""
+    """Print a StoreError with its hint and exit with code 1."""
     from watcher.store.errors import StoreError
 
     try:

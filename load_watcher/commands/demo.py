@@ -1,4 +1,4 @@
-"""`load-watcher demo`: the service over a simulated cluster."""
+"""`load-watcher demo`: the service with a simulated cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     show_default=True,
     type=click.IntRange(1, 5000),
     metavar="N",
-    help="How many nodes to simulate, 1 to 5000.",
+    help="Number of simulated nodes.",
 )
 @click.option(
     "--speed",
@@ -32,15 +32,26 @@ if TYPE_CHECKING:
     type=click.FloatRange(0.1, 1440.0),
     callback=finite,
     metavar="X",
-    help="How many times as fast the day passes, 0.1 to 1440; times of samples stay true.",
+    help="Speed of the simulated day, as a multiple of real time: at 24 a day takes an hour. Samples keep real "
+    "timestamps.",
 )
-@click.option("--seed", default=1, show_default=True, metavar="SEED", help="Another number, another cluster.")
+@click.option(
+    "--seed",
+    default=1,
+    show_default=True,
+    metavar="SEED",
+    help="Random seed (whole number) of the simulated cluster: its nodes, pods, loads and faults.",
+)
 @with_options(CONFIG, *SERVICE)
 def demo(count: int, speed: float, seed: int, **given: Any) -> None:
-    """Run the service over a simulated cluster, extender and dashboard on, until SIGTERM.
+    """Run the service with a simulated cluster.
 
-    Its nodes have a daily swing, bursts and faults to be found; pods arrive and are placed by the profile `default`,
-    or by yours. Nothing of it is real, nothing outside is asked, and what it stores is gone when it ends.
+    It includes the scheduler extender and the dashboard, and runs until SIGTERM or SIGINT. The nodes have a daily load
+    cycle, bursts and monitoring faults; new pods are placed by the extender's profile `default`, or by the profile in
+    [scheduler] of the settings. No real cluster or metrics source is accessed. The database is a temporary file, unless
+    --store-url is given.
+
+    Exit code 0: stopped by a signal; 1: the service could not start; 2: the arguments or the settings are invalid.
     """
     import tempfile
     import time

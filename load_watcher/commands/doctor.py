@@ -1,4 +1,4 @@
-"""`load-watcher doctor`: what is wrong with a deployment."""
+"""`load-watcher doctor`: diagnoses a deployment."""
 
 from __future__ import annotations
 
@@ -20,23 +20,35 @@ if TYPE_CHECKING:
 @click.command()
 @with_options(*SERVE)
 @click.option(
-    "--url", metavar="URL", callback=to_address, help="A running service to ask too; else the one found here."
+    "--url",
+    metavar="URL",
+    callback=to_address,
+    help="Base URL of a running service to check as well. [default: the service at server.host and server.port, if "
+    "one is running]",
 )
 @click.option(
     "--scheduler-config",
     "scheduler_files",
     multiple=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A KubeSchedulerConfiguration (or a ConfigMap with one) to look at too.",
+    help="File with a KubeSchedulerConfiguration, or a ConfigMap that contains one, to check as well; can be repeated.",
 )
 @click.option(
     "--evictor-config",
     "evictor_files",
     multiple=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="What evicts by load, to hold against the scheduler: LowNodeLoad of a descheduler, NodeQOS policies.",
+    help="File with the configuration of a component that evicts pods by load (a descheduler's LowNodeLoad, NodeQOS "
+    "policies), whose thresholds are compared with the scheduler's; can be repeated.",
 )
-@click.option("--only", multiple=True, metavar="CHECK", help="Look at this alone, and at what it needs: agent, say.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="CHECK",
+    help="Run only this check and the checks that it needs; can be repeated. CHECK is settings, surroundings, port, "
+    "service, database, source, series, freshness, cadence, clock, samples, addresses, pods, kubernetes, permissions, "
+    "nodes, dashboard, scheduler or agent. [default: all]",
+)
 @OUTPUT
 def doctor(
     url: str,
@@ -46,10 +58,13 @@ def doctor(
     output: str,
     **given: Any,
 ) -> None:
-    """Say what is wrong with this deployment, one line each, with the cure.
+    """Check this deployment and report problems with cures.
 
-    Takes the flags of serve, and changes nothing. Exit 0: all well (warnings included); 1: something failed; 2: it
-    could not run.
+    Prints one line per result, and a cure for each problem. Accepts the options of serve, to check the same settings.
+    Changes nothing.
+
+    Exit code 0: no check failed (there may be warnings); 1: a check failed, for example because the settings are
+    invalid; 2: the arguments are invalid.
     """
     import asyncio
 
@@ -63,7 +78,7 @@ def doctor(
     )
     if unknown := sorted(set(only) - {check.name for check in checks}):
         known = ", ".join(check.name for check in checks)
-        raise click.BadParameter(f"there is no check {unknown[0]}; there are {known}", param_hint="--only")
+        raise click.BadParameter(f"unknown check {unknown[0]}; known checks: {known}", param_hint="--only")
     checks = checks_examination.chosen(checks, only) if only else checks
     _setup_logging(verbose=bool(given["verbose"]))
     examination = checks_examination.Examination(
@@ -91,7 +106,7 @@ async def _examine_agent(examination: Examination) -> Sequence[Result]:
 
 
 def _setup_logging(*, verbose: bool) -> None:
-    """What the parts of the service log while they are looked at is said in the report; all of it with --verbose."""
+    """Hide the log of the examined modules, since the report contains their results; show it with --verbose."""
     from watcher.platform.logs import setup_logging
     from watcher.platform.settings.sections.server import LogSettings
 

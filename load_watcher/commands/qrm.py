@@ -1,4 +1,4 @@
-"""`load-watcher qrm`: the QoS Resource Manager."""
+"""`load-watcher qrm`: runs the QoS Resource Manager."""
 
 from __future__ import annotations
 
@@ -18,23 +18,43 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     CONFIG,
-    click.option("--mode", metavar="MODE", help="dry-run (the default), cri, cgroup or server."),
+    click.option(
+        "--mode",
+        metavar="MODE",
+        help="How allocations are applied: dry-run (not at all), cri (through the container runtime), cgroup (through "
+        "cgroup files) or server (only serve the plug-ins, for another manager). [default: dry-run]",
+    ),
     NODE,
-    click.option("--state-dir", type=click.Path(path_type=Path), help="Directory of the checkpoint and states."),
-    click.option("--policy", metavar="POLICY", help="How hints are merged, like restricted; else best-effort."),
+    click.option(
+        "--state-dir",
+        type=click.Path(path_type=Path),
+        help="Directory for the checkpoint and the plug-ins' states. [default: load-watcher-qrm]",
+    ),
+    click.option(
+        "--policy",
+        metavar="POLICY",
+        help="How topology hints are merged, as in the kubelet's Topology Manager: none, best-effort, restricted or "
+        "single-numa-node. [default: best-effort]",
+    ),
     click.option(
         "--qos-resource-manager-reconcile-period",
         "reconcile_period",
         metavar="DURATION",
-        help="How often what plug-ins say is brought to containers; 3s.",
+        help="Interval at which the plug-ins' allocations are applied to containers. [default: 3s]",
     ),
     click.option(
         "--qos-resource-manager-resource-names-map",
         "names",
         metavar="NAME=RESOURCE,…",
-        help="Resources that pods request under another name, like best-effort-cpu=cpu.",
+        help="Comma-separated map of resource names in pod requests to resource names of plug-ins, for example "
+        "best-effort-cpu=cpu. [default: empty]",
     ),
-    click.option("--watcher", metavar="URL", help="The load-watcher whose windows resize the pools."),
+    click.option(
+        "--watcher",
+        metavar="URL",
+        help="Base URL of the load-watcher service whose load windows of this node resize the CPU pools. [default: "
+        "none; the pool `online` only grows]",
+    ),
     *LISTENING,
     *LOGGING,
     SET,
@@ -45,10 +65,14 @@ _OWN = ("mode", "node", "state_dir", "policy", "reconcile_period", "names", "wat
 @click.command()
 @with_options(*_OPTIONS)
 def qrm(**given: Any) -> None:
-    """Give the pods of this node CPUs, memory and network cards by role, and move the pools with the load.
+    """Run the QoS Resource Manager on this node.
 
-    Without --mode nothing is set on containers: it decides, and tells on its pages. SIGTERM ends it; what containers
-    have stays.
+    It allocates CPUs, memory and network cards to pods by role, and resizes the CPU pools with the load. Without --mode
+    (or qrm.mode) nothing is set on containers: allocations are only calculated and shown on the HTTP pages. It runs
+    until SIGTERM or SIGINT; containers then keep their allocations.
+
+    Exit code 0: stopped by a signal; 1: it could not start; 2: the arguments or the settings are invalid, or the extra
+    package load-watcher[qrm] is not installed.
     """
     settings, everything = _settings(given)
     try:
@@ -56,7 +80,7 @@ def qrm(**given: Any) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("grpc", "google"):
             raise
-        complain("its protocol needs the extra qrm", "pip install 'load-watcher[qrm]'", of="load-watcher qrm")
+        complain("the extra qrm is not installed", "run pip install 'load-watcher[qrm]'", of="load-watcher qrm")
         raise SystemExit(COULD_NOT) from None
     from watcher.platform.logs import setup_logging
 
@@ -65,7 +89,7 @@ def qrm(**given: Any) -> None:
 
 
 def _settings(given: Mapping[str, Any]) -> tuple[QrmSettings, Settings]:
-    """The manager's table and all others; exits where something is wrong with them."""
+    """Return the manager's settings and all settings; exit with code 2 if they are invalid."""
     from agent.qrm.settings import read_settings
 
     everything = load_part_or_exit("qrm", given, own=_OWN)

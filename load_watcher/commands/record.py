@@ -1,4 +1,4 @@
-"""`load-watcher record`: a trace of a cluster."""
+"""`load-watcher record`: records a trace of a cluster."""
 
 from __future__ import annotations
 
@@ -17,22 +17,43 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@service_url("The service, which needs [scheduler] to know of pods.")
+@service_url("Base URL of the service; it must have [scheduler] in its settings, to know the pods.")
 @click.option("--watcher", "url_by_its_old_name", callback=to_address, metavar="URL", hidden=True)
 @TOKEN_FILE
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="A new file, *.csv or *.csv.gz.")
-@click.option("--for", "duration", callback=to_seconds_or_none, metavar="DURATION", help="Else until Ctrl-C.")
-@click.option("--every", default="60s", show_default=True, callback=to_seconds, metavar="DURATION", help="How often.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Trace file to create, *.csv or *.csv.gz (compressed). It must not exist.",
+)
+@click.option(
+    "--for",
+    "duration",
+    callback=to_seconds_or_none,
+    metavar="DURATION",
+    help="Duration of the recording. [default: until SIGINT (Ctrl-C) or SIGTERM]",
+)
+@click.option(
+    "--every",
+    default="60s",
+    show_default=True,
+    callback=to_seconds,
+    metavar="DURATION",
+    help="Interval between requests to the service, at least 1s.",
+)
 def record(url: str, output: Path, duration: float | None, every: float, **given: Any) -> None:
-    """Write down what happens in the cluster of a running service: load, pods and bindings, as a trace.
+    """Record a trace of the cluster of a running service.
 
-    simulate and the provider replay read it. The file is whole to the last minute at any moment; where the service is
-    away it has a gap. Exit code 2: nothing could be recorded.
+    The trace file contains node load, pods and bindings, for `load-watcher simulate` and the provider replay. It is
+    readable at any time, up to the last minute. While the service is unavailable, the trace has a gap.
+
+    Exit code 0: recorded; 2: nothing was recorded, or the file could not be written.
     """
     from load_watcher.recording.recorder import Recording
 
     if every < 1.0:
-        raise click.BadParameter("must be 1s at least", param_hint="--every")
+        raise click.BadParameter("must be at least 1s", param_hint="--every")
     asked = given["url_by_its_old_name"] or url
     raise SystemExit(_record(Recording(asked, duration, every, read_token(given["token_file"])), output))
 
@@ -48,7 +69,7 @@ def _record(recording: Recording, output: Path) -> int:
     async def run(file: recording_file.RecordingFile) -> recorder.Progress:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            with suppress(NotImplementedError):  # Windows; what was recorded is in the file all the same
+            with suppress(NotImplementedError):  # on Windows; the file is still complete up to the last request
                 loop.add_signal_handler(number, stop.set)
         with _recorded(recording) as tell:
             return await recorder.record(recording, file, stop=stop, tell=tell)
@@ -61,27 +82,28 @@ def _record(recording: Recording, output: Path) -> int:
         complain(error, error.hint)
         return COULD_NOT
     except FileExistsError:
-        complain(f"{output} is there already", "a recording is not written over: name another")
+        complain(f"{output} already exists", "recordings are not overwritten: name another file")
         return COULD_NOT
     except OSError as error:
-        hint = "what was recorded until then is in it" if output.exists() else "check the path; nothing was recorded"
-        complain(f"{output} cannot be written: {error.strerror or error}", hint)
+        hint = "it contains the recording up to the error" if output.exists() else "check the path; nothing recorded"
+        complain(f"cannot write {output}: {error.strerror or error}", hint)
         return COULD_NOT
     if not done.records:
         output.unlink()
-        complain("there was nothing to record, and no file is left")
+        complain("nothing was recorded; the empty file was removed")
         return COULD_NOT
     click.echo(
-        f"{done.records:,} records in {output}: {done.nodes:,} nodes, {done.pods:,} pods there at the end, "
-        f"{done.bindings:,} bindings; {done.missed:,} of {done.looks:,} looks brought no load"
+        f"{done.records:,} records in {output}: {done.nodes:,} nodes, {done.pods:,} pods at the end, "
+        f"{done.bindings:,} bindings; {done.missed:,} of {done.looks:,} requests returned no load"
     )
     return 0
 
 
 @contextmanager
 def _recorded(recording: Recording) -> Iterator[Callable[[Progress], None]]:
-    """Gives what is to be told after each look: a bar on a terminal, else a line every ten looks; and a line where
-    something is amiss, and where it is well again."""
+    """Yield a callback for the progress after each request: it updates a bar on a terminal, or prints a line every ten
+    requests otherwise, and a line when a problem begins or ends.
+    """
     from rich.console import Console
     from rich.progress import Progress as Bar
 
@@ -90,7 +112,7 @@ def _recorded(recording: Recording) -> Iterator[Callable[[Progress], None]]:
 
     def amiss(kind: str, told: str) -> None:
         if told != trouble.get(kind, ""):
-            console.print(told or f"{kind} is there again", markup=False)
+            console.print(told or f"{kind} available again", markup=False)
         trouble[kind] = told
 
     def summary(progress: Progress) -> str:
@@ -100,9 +122,9 @@ def _recorded(recording: Recording) -> Iterator[Callable[[Progress], None]]:
         task = bar.add_task("recording", total=recording.duration)
 
         def tell(progress: Progress) -> None:
-            amiss("what the service knows", progress.trouble)
-            if progress.looks > 1:  # asked for, a service asks its source for pods
-                amiss("what pods use", progress.usage and f"what pods use is not recorded: {progress.usage}")
+            amiss("node load", progress.trouble)
+            if progress.looks > 1:  # only the first request makes the service fetch pod usage from its source
+                amiss("pod usage", progress.usage and f"pod usage is not recorded: {progress.usage}")
             bar.update(task, completed=progress.passed, description=summary(progress))
             if not console.is_terminal and progress.looks % 10 == 1:
                 console.print(f"{progress.passed / 60:.0f} min: {summary(progress)}")

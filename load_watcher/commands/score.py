@@ -1,4 +1,4 @@
-"""What asks a running extender: `load-watcher score`, `why` and `shadow`."""
+"""Clients of a running scheduler extender: `load-watcher score`, `why` and `shadow`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,37 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("manifest", metavar="POD.yaml", type=click.File("rb"))
-@click.option("--node", "nodes", multiple=True, metavar="NODE", help="Rank only these; else all that are known.")
-@click.option("--plugin", "plugins", multiple=True, metavar="NAME", help="Rank by these of the profile alone.")
-@click.option("--profile", default="default", show_default=True, metavar="NAME", help="Of the extender.")
+@click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    metavar="NODE",
+    help="Rank only this node; can be repeated. [default: all nodes that the service knows]",
+)
+@click.option(
+    "--plugin",
+    "plugins",
+    multiple=True,
+    metavar="NAME",
+    help="Rank only by this plug-in of the profile; can be repeated. [default: all plug-ins of the profile]",
+)
+@click.option(
+    "--profile",
+    default="default",
+    show_default=True,
+    metavar="NAME",
+    help="Profile of the extender to rank with: NAME of a [scheduler.NAME] in the service's settings.",
+)
 @with_options(*SERVICE_ASKED)
-@click.option("--explain", is_flag=True, help="Show every number that led to each score.")
+@click.option("--explain", is_flag=True, help="Also print the inputs and calculation steps of each score.")
 @OUTPUT
 def score(manifest: Any, **given: Any) -> None:
-    """Rank nodes for the pod of a manifest (or of what makes pods, a Deployment for instance), as the extender would.
+    """Rank nodes for the pod in a manifest.
 
-    Reserves nothing. "-" reads the manifest from standard input.
+    The service ranks them as its scheduler extender would, without reserving resources for the pod. POD.yaml contains a
+    Pod or an object with a pod template, for example a Deployment; "-" reads standard input.
+
+    Exit code 0: ranked; 2: the manifest is invalid, or the request failed.
     """
     from scorers.cli import score as cli_score
     from scorers.extender.manifest import read_pod
@@ -34,7 +55,7 @@ def score(manifest: Any, **given: Any) -> None:
     try:
         pod = read_pod(manifest.read())
     except ValueError as error:
-        complain(f"the manifest cannot be used: {error}")
+        complain(f"invalid manifest: {error}")
         raise SystemExit(COULD_NOT) from None
     wanted = {"nodes": given["nodes"], "plugins": given["plugins"], "token": read_token(given["token_file"])}
     asked = cli_score.explain(given["url"], given["profile"], pod, **wanted)

@@ -1,4 +1,4 @@
-"""`load-watcher serve`: the service."""
+"""`load-watcher serve`: runs the service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 @click.command()
 @with_options(*SERVE)
 def serve(**given: Any) -> None:
-    """Run the service until SIGTERM. SIGHUP makes it read its settings again."""
+    """Run the service until SIGTERM or SIGINT. SIGHUP reloads the settings.
+
+    Exit code 0: stopped by a signal; 1: the service could not start, for example because the port is in use; 2: the
+    arguments or the settings are invalid.
+    """
     settings = load_or_exit(given)
     raise SystemExit(run(settings, lambda: load(given), parts=_parts(settings)))
 
@@ -27,7 +31,7 @@ def serve(**given: Any) -> None:
 def run(
     settings: Settings, reread: Callable[[], Settings], *, parts: Sequence[Part], sources: Sources | None = None
 ) -> int:
-    """Serve with these settings until told to stop; the exit code. `reread` reads them again."""
+    """Serve with these settings until a signal; return the exit code. `reread` reloads the settings."""
     import logging
 
     from watcher.platform.logs import setup_logging
@@ -37,7 +41,7 @@ def run(
     logger = logging.getLogger(__name__)
     for notice in settings.notices:
         logger.warning("settings: %s", notice)
-    logger.info("samples come from the provider %s: %s", settings.provider.name, settings.provider.reason)
+    logger.info("provider of samples: %s (%s)", settings.provider.name, settings.provider.reason)
     from watcher.service import build, main
 
     def reload() -> Settings:
@@ -49,7 +53,7 @@ def run(
 
 
 def _parts(settings: Settings) -> Sequence[Part]:
-    """What the other packages add to a service with these settings; imported only where it is used."""
+    """Return the modules of other packages that these settings enable; they are imported only if used."""
     if "scheduler" not in settings.parts:
         return ()
     from scorers.extender.service import SchedulerPart

@@ -1,4 +1,4 @@
-"""`load-watcher shadow`."""
+"""The command `load-watcher shadow`: what other profiles would have decided."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ from load_watcher.cli.printing import _print_answer
 
 
 @click.command()
-@click.option("--since", metavar="TIME", help="Only what was bound since: 6h, a date, or unix seconds; else all kept.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Include only pods bound since this time: how long ago (6h), a date (2026-01-31T12:00:00Z) or unix seconds. "
+    "[default: all stored bindings]",
+)
 @with_options(*SERVICE_ASKED)
 @OUTPUT
 def shadow(since: str | None, **given: Any) -> None:
-    """Say what other profiles would have done with the pods that were bound, with the uncertainty.
+    """Report how shadow profiles would have placed pods.
 
-    The profiles are those of [scheduler] shadow = ["NAME", ...]; nothing is placed by them.
+    Compares the actual placement of bound pods with the choice of each shadow profile, with confidence intervals. The
+    shadow profiles are listed in [scheduler] shadow = ["NAME", ...] of the service; they never place pods.
+
+    Exit code 0: reported; 2: the service has no shadow mode, or the request failed.
     """
     from scorers.cli import shadow as cli_shadow
 

@@ -1,4 +1,4 @@
-"""`load-watcher simulate`: a trace under several policies; and making traces."""
+"""`load-watcher simulate`: simulates scheduling policies on a trace, and creates traces."""
 
 from __future__ import annotations
 
@@ -16,51 +16,73 @@ from load_watcher.cli.progress import progress_of
 from load_watcher.cli.settings import NO_SOURCE, load_or_exit
 
 _SIMULATION_OPTIONS = (
-    click.option("--policy", "policies", multiple=True, metavar="P", help="LeastAllocated, MostAllocated, "
-                 "BalancedAllocation, DefaultScheduler, a plug-in, a profile of the settings, or FILE.yaml[:PROFILE]."),
+    click.option("--policy", "policies", multiple=True, metavar="P", help="Policy to simulate; can be repeated. P is "
+                 "LeastAllocated, MostAllocated, BalancedAllocation, DefaultScheduler, a scoring plug-in, a profile "
+                 "NAME of [scheduler.NAME] in the settings, or FILE.yaml[:PROFILE], a KubeSchedulerConfiguration. "
+                 "[default: LeastAllocated, MostAllocated, TargetLoadPacking, LoadVariationRiskBalancing and "
+                 "LowRiskOverCommitment]"),
     click.option("--refresh", default="60s", show_default=True, callback=to_seconds, metavar="DURATION",
-                 help="How often windows are published."),
+                 help="Interval at which new load windows are published to the policies; whole minutes."),
     click.option("--delay", default="60s", show_default=True, callback=to_seconds, metavar="DURATION",
-                 help="How old their newest sample is then."),
+                 help="Age of the newest sample in the windows when they are published; whole minutes."),
     click.option("--overload", default=90.0, show_default=True, type=click.FloatRange(1.0, 100.0), callback=finite,
-                 metavar="PERCENT", help="Of a node's CPU or memory; above it is overloaded."),
-    click.option("--anew", is_flag=True, help="Place also the pods that were there when the trace began."),
-    click.option("--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the numbers here."),
-    click.option("--series", type=click.Path(path_type=Path, dir_okay=False), help="Write each minute here, as CSV."),
-    click.option("--png", type=click.Path(path_type=Path, dir_okay=False), help="Draw a picture here."),
-    click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page with all of it here."),
+                 metavar="PERCENT", help="Utilization of a node's CPU or memory, in percent, above which the node "
+                 "counts as overloaded."),
+    click.option("--anew", is_flag=True, help="Also place the pods that run when the trace begins. [default: they "
+                 "stay on their recorded nodes]"),
+    click.option("--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="CSV file to write, with "
+                 "the results of each policy."),
+    click.option("--series", type=click.Path(path_type=Path, dir_okay=False), help="CSV file to write, with the state "
+                 "of the cluster in each minute under each policy."),
+    click.option("--png", type=click.Path(path_type=Path, dir_okay=False), help="PNG file to write, with charts of the "
+                 "results."),
+    click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="HTML report to write, with the "
+                 "results and charts."),
 )  # fmt: skip
 _TRACE_OPTIONS = (
-    click.option("--generate", "scenario", metavar="SCENARIO", help="Make a trace: steady, burst, daily, herd or "
-                 "overcommit."),
-    click.option("--alibaba", type=click.Path(path_type=Path), metavar="DIRECTORY", help="Make a trace of Alibaba's "
-                 "cluster-trace-v2018, whose tables are there."),
+    click.option("--generate", "scenario", metavar="SCENARIO", help="Generate a trace instead of simulating. SCENARIO "
+                 "is steady (constant arrivals and usage), burst (bursts of arrivals), daily (daily load cycle), herd "
+                 "(deployments that scale out) or overcommit (requests far below usage)."),
+    click.option("--alibaba", type=click.Path(path_type=Path), metavar="DIRECTORY", help="Convert Alibaba's "
+                 "cluster-trace-v2018 to a trace instead of simulating. DIRECTORY contains its tables: "
+                 "machine_meta.csv, machine_usage.csv, container_meta.csv and container_usage.csv, or .csv.gz."),
     click.option("--nodes", default=100, show_default=True, type=click.IntRange(1, 5000), metavar="N",
-                 help="With --generate, or so many machines of --alibaba."),
+                 help="Number of nodes to generate, or of machines to convert from --alibaba."),
     click.option("--pods", default=2000, show_default=True, type=click.IntRange(0, 500_000), metavar="M",
-                 help="With --generate."),
+                 help="Number of pods that arrive in a trace made by --generate."),
     click.option("--hours", default=24.0, show_default=True, type=click.FloatRange(0.1, 240.0), callback=finite,
-                 metavar="H", help="How long a trace to make."),
+                 metavar="H", help="Length of the trace made by --generate or --alibaba, in hours."),
     click.option("--start", default=0.0, show_default=True, type=click.FloatRange(0.0, 1000.0), callback=finite,
-                 metavar="H", help="With --alibaba, from which hour of it on."),
+                 metavar="H", help="Hour of the --alibaba trace at which the conversion begins."),
     click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-                 help="Where the trace goes that is made; gzip if it ends in .gz."),
+                 help="Trace file to write, required with --generate and --alibaba; compressed if the name ends in "
+                 ".gz."),
 )  # fmt: skip
 
 
 @click.command()
 @click.argument("trace", required=False, type=click.Path(path_type=Path))
 @with_options(*_SIMULATION_OPTIONS)
-@click.option("--seed", default=1, show_default=True, metavar="SEED", help="Another number, another outcome.")
+@click.option(
+    "--seed",
+    default=1,
+    show_default=True,
+    metavar="SEED",
+    help="Random seed (whole number): of the trace made by --generate, and of the choice between equally good nodes in "
+    "a simulation.",
+)
 @with_options(*_TRACE_OPTIONS, CONFIG, SET)
 def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
-    """Place the pods of TRACE anew under several policies, and report side by side what that does to the nodes.
+    """Simulate scheduling policies on a trace, or create a trace.
 
-    Or make a trace: load-watcher simulate --generate daily -o trace.csv.gz. docs/simulation.md says what a trace is,
-    what is simulated, and what is not.
+    Places the pods of TRACE under each policy and compares the resulting load of the nodes. With --generate or
+    --alibaba, it creates a trace instead, for example: load-watcher simulate --generate daily -o trace.csv.gz.
+    docs/simulation.md describes the trace format and the limits of the simulation.
+
+    Exit code 0: done; 2: the trace, a policy, a file or the settings are invalid.
     """
     if sum(each is not None for each in (trace, scenario, given["alibaba"])) != 1:
-        raise click.UsageError("give a TRACE, or make one: --generate SCENARIO -o FILE, or --alibaba DIRECTORY -o FILE")
+        raise click.UsageError("need exactly one of TRACE, --generate SCENARIO -o FILE, --alibaba DIRECTORY -o FILE")
     if trace is None:
         _make_trace(scenario, given)
     else:
@@ -68,17 +90,19 @@ def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
 
 
 def _make_trace(scenario: str | None, given: Mapping[str, Any]) -> None:
-    """Write a trace, of a scenario or of somebody's tables, and say so."""
+    """Write a trace, generated from a scenario or converted from Alibaba's tables, and print a summary."""
     from load_watcher.simulate import command
     from watcher.traces import alibaba
     from watcher.traces.generating import SCENARIOS, generate
 
     if scenario is not None and scenario not in SCENARIOS:
-        raise click.BadParameter(f"{scenario!r} is none; known are {', '.join(SCENARIOS)}", param_hint="--generate")
+        raise click.BadParameter(
+            f"unknown scenario {scenario!r}; known scenarios: {', '.join(SCENARIOS)}", param_hint="--generate"
+        )
     if given["output"] is None:
-        raise click.UsageError("say where the trace goes: -o FILE")
+        raise click.UsageError("the file for the trace is missing: add -o FILE")
     if any(given[name] for name in ("policies", "csv_file", "series", "png", "html")):
-        raise click.UsageError("make the trace first, and give it to simulate then")
+        raise click.UsageError("options of a simulation given: create the trace first, then simulate it")
     nodes, hours = given["nodes"], given["hours"]
     if scenario is not None:
         records = generate(scenario, nodes=nodes, pods=given["pods"], seed=given["seed"], hours=hours)
@@ -91,7 +115,7 @@ def _make_trace(scenario: str | None, given: Mapping[str, Any]) -> None:
 
 
 def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
-    """Run all policies, write what is wanted, and print a table."""
+    """Simulate all policies, write the requested files, and print the results as a table."""
     from rich.console import Console
 
     from agent.decision.simulated_eviction import evicted
@@ -99,7 +123,7 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
     from load_watcher.simulate.engine import Options
 
     if given["output"] is not None:
-        raise click.UsageError("-o is for a trace that is made; what comes out goes to --csv, --series, --png, --html")
+        raise click.UsageError("-o is only for created traces; write results with --csv, --series, --png or --html")
     settings = load_or_exit(given, beside=NO_SOURCE)
     files = command.Files(given["csv_file"], given["series"], given["png"], given["html"])
     with _simulate_errors():
@@ -121,7 +145,7 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _simulate_errors() -> Iterator[None]:
-    """Print what is wrong with a trace, a policy or a file, with the cure, and exit 2."""
+    """Print an error of a trace, a policy, the settings or a file, with its hint, and exit with code 2."""
     from load_watcher.simulate.command import SimulateError
     from load_watcher.simulate.policies import PolicyError
     from watcher.platform.settings.problems import SettingsError
@@ -136,6 +160,6 @@ def _simulate_errors() -> Iterator[None]:
         complain_of_settings(error)
         raise SystemExit(BAD_SETTINGS) from None
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""  # a full disk names no file
-        complain(f"{where}{error.strerror}", "check the path, and the room there")
+        where = f"{error.filename}: " if error.filename else ""  # the error of a full disk has no file name
+        complain(f"{where}{error.strerror}", "check the path and the free disk space")
         raise SystemExit(COULD_NOT) from None

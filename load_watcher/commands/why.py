@@ -1,4 +1,4 @@
-"""`load-watcher why`."""
+"""The command `load-watcher why`: the decision that placed a pod."""
 
 from __future__ import annotations
 
@@ -13,15 +13,29 @@ from load_watcher.cli.printing import _print_answer
 
 @click.command()
 @click.argument("pod", metavar="NAMESPACE/POD")
-@click.option("--at", metavar="TIME", help="The decision of then: 10m ago, a date, or unix seconds; else the newest.")
+@click.option(
+    "--at",
+    metavar="TIME",
+    help='Show the last decision made up to this time: how long ago ("10m ago"), a date (2026-01-31T12:00:00Z) or unix '
+    "seconds. [default: the newest decision]",
+)
 @with_options(*SERVICE_ASKED)
-@click.option("--explain", is_flag=True, help="Show every number that led to each score.")
-@click.option("--others", default=10, show_default=True, type=click.IntRange(0, 100), help="So many to list beside.")
+@click.option("--explain", is_flag=True, help="Also print the inputs and calculation steps of each score.")
+@click.option(
+    "--others",
+    default=10,
+    show_default=True,
+    type=click.IntRange(0, 100),
+    help="Maximum number of other decisions about the same pod to list.",
+)
 @OUTPUT
 def why(pod: str, at: str | None, **given: Any) -> None:
-    """Say why a pod was placed where it is: what was known, how nodes were ranked, and what became of it.
+    """Explain the placement of a pod.
 
-    A pod without a namespace is one of "default". The extender's decisions are kept for a day (store.decisions).
+    Prints the load at the time of the decision, the filtering and ranking of nodes, and the outcome. Without NAMESPACE/
+    the namespace is "default". The service stores the extender's decisions for 24h by default (store.decisions).
+
+    Exit code 0: explained; 2: the decision is unknown, or the request failed.
     """
     from scorers.cli import why as cli_why
 

@@ -1,6 +1,6 @@
-"""`load-watcher compare`: two services side by side, to switch from the one to the other without a surprise.
+"""`load-watcher compare`: compares two services, for example before a migration.
 
-- `comparison`: pure; reading two answers and adding up how they differ
-- `asking`: asks both, once or for a while
-- `report`: what came out, as tables or JSON
+- `comparison`: pure; parses the responses and accumulates their differences
+- `asking`: queries both services, once or repeatedly
+- `report`: formats the result as tables or JSON
 """

@@ -1,4 +1,4 @@
-"""Asking two services the same question, once or for a while, and adding up how they differ."""
+"""Query two services, once or repeatedly, and accumulate their differences."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import aiohttp
 from load_watcher.compare.comparison import Answer, Comparison, read_answer
 from watcher import __version__
 
-EVERY_S = 30.0  # as often as the plug-ins poll
+EVERY_S = 30.0  # polling interval of the plug-ins
 TIMEOUT_S = 30.0
 
 
 class CompareError(Exception):
-    """A service that could not be asked; `hint` says what to do."""
+    """A service could not be queried; `hint` states what to do."""
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class CompareError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two services; `name` is what it is called in messages."""
+    """One of the two services; `name` is used in messages."""
 
     name: str
     address: str
@@ -34,13 +34,13 @@ class Side:
 
     @property
     def url(self) -> str:
-        """What the plug-ins would ask."""
+        """URL that the plug-ins query."""
         return self.address.rstrip("/") + "/watcher"
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One comparison, as it is told while it goes on."""
+    """One comparison, passed to the progress callback."""
 
     number: int
     ours: Answer
@@ -59,14 +59,14 @@ async def run(
 ) -> None:
     """Compare once, and then every `every` seconds until `duration` seconds have passed.
 
-    Raises CompareError where the very first comparison cannot be made; later ones that cannot are said by `warn` and
-    left out: services restart while one looks at them for an hour.
+    Raises CompareError if the first comparison fails. Later failures are passed to `warn` and skipped, because services
+    may restart during a long run. `tell` is called after each comparison.
     """
     ends = time.monotonic() + duration
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session:
         while True:
             began = time.monotonic()
-            # both are awaited whatever becomes of one: a request that is cut off is an error in the other's log
+            # await both even if one fails: a cancelled request would cause an error in the log of the other service
             asked = await asyncio.gather(_ask(session, ours), _ask(session, theirs), return_exceptions=True)
             failures = [answer for answer in asked if isinstance(answer, BaseException)]
             if failures and not (comparison.rounds and isinstance(failures[0], CompareError)):
@@ -93,14 +93,14 @@ async def _ask(session: aiohttp.ClientSession, side: Side) -> Answer:
             if response.status != 200:
                 said = body[:200].decode("utf-8", "replace").strip()
                 raise CompareError(
-                    f"{side.name}, {side.url}, answered {response.status}: {said or 'nothing'}",
-                    hint="to the plug-ins this is a failure: they keep the copy that they have",
+                    f"{side.name}, {side.url}, returned status {response.status}: {said or 'empty response'}",
+                    hint="the plug-ins treat this as a failure and keep their cached copy",
                 )
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         reason = str(error) or type(error).__name__
-        hint = "is it running, and is the address the one that the scheduler has as watcherAddress?"
-        raise CompareError(f"no answer from {side.name}, {side.url}: {reason}", hint=hint) from error
+        hint = "check that the service is running and that the address equals watcherAddress of the scheduler"
+        raise CompareError(f"no response from {side.name}, {side.url}: {reason}", hint=hint) from error
     try:
         return read_answer(body)
     except ValueError as error:
-        raise CompareError(f"{side.name}, {side.url}: {error}", hint="its own log should say why") from error
+        raise CompareError(f"{side.name}, {side.url}: {error}", hint="check the log of that service") from error

@@ -1,11 +1,11 @@
-"""How two services differ in what they say of the same nodes, as the Trimaran plug-ins would see it.
+"""Differences between the responses of two services about the same nodes, as the Trimaran plug-ins interpret them.
 
-Both answers are read as generously as the Go client reads them, so that an answer of the Go load-watcher is compared
-and not refused; then CPU and memory are compared node by node. Other metrics are not: the Go service multiplies them
-by 100, whatever their unit (reference/trimaran.md, 2).
+Both responses are parsed as leniently as by the Go client, so that a response of the Go load-watcher is compared and
+not rejected. CPU and memory are compared node by node. Other metrics are not compared, because the Go service
+multiplies them by 100, regardless of their unit.
 
-Two services never see the same moment: their windows end up to a tick apart. So several comparisons are added up, and
-what counts as a difference is what holds in more than half of them.
+Two services never measure at the same time: their windows end up to one tick apart. Several comparisons are therefore
+accumulated, and only a difference in more than half of them is reported.
 
 Pure: no I/O, no clock.
 """
@@ -56,9 +56,9 @@ class _Document(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a service says: `values[(type, operator)]` by node, where AVG is Latest for a node that has no AVG, as the
-    plug-ins take it; `packing` the CPU utilisation (percent) that TargetLoadPacking reads of each node, which is the
-    last CPU metric with AVG or Latest."""
+    """Parsed response of a service. `values[(type, operator)]` maps node names to percent; AVG falls back to Latest
+    for a node without AVG, as in the plug-ins. `packing` is the CPU utilisation (percent) that TargetLoadPacking
+    uses for each node: the last CPU metric with AVG or Latest."""
 
     source: str
     window: str
@@ -68,27 +68,27 @@ class Answer:
 
     @property
     def nodes(self) -> frozenset[str]:
-        """Those with CPU load: a node without it is to the plug-ins as good as absent."""
+        """Nodes with CPU load. The plug-ins ignore a node without it."""
         return frozenset(self.packing)
 
 
 def read_answer(body: bytes) -> Answer:
-    """The body of GET /watcher. ValueError where the plug-ins would throw it away, or where no node is in it."""
+    """Parse the body of GET /watcher. Raises ValueError if the plug-ins would reject it or it contains no node."""
     try:
         document = msgspec.json.decode(body, type=_Document)
     except msgspec.DecodeError as error:
-        raise ValueError(f"the answer is not a list of nodes, the plug-ins would throw it away: {error}") from None
+        raise ValueError(f"the response is not a list of nodes, the plug-ins would reject it: {error}") from None
     nodes = (document.data.NodeMetricsMap if document.data else None) or {}
     values: dict[tuple[str, str], dict[str, float]] = {}
     packing: dict[str, float] = {}
     for name, node in nodes.items():
         for metric in (node.metrics if node else None) or []:
             kind, operator, value = metric.type or "", metric.operator or "", metric.value or 0.0
-            values.setdefault((kind, operator), {})[name] = value  # the last of several, as the plug-ins read it
+            values.setdefault((kind, operator), {})[name] = value  # the last of several counts, as in the plug-ins
             if kind == MetricType.CPU and operator in (Operator.AVG, Operator.LATEST):
                 packing[name] = value
     if not packing:
-        raise ValueError("the answer has no CPU load of any node: every node would score 0")
+        raise ValueError("the response has no CPU load of any node: every node would have the score 0")
     for kind in TYPES:
         averages = values.setdefault((kind, Operator.AVG), {})
         values[kind, Operator.AVG] = {**values.get((kind, Operator.LATEST), {}), **averages}
@@ -98,13 +98,17 @@ def read_answer(body: bytes) -> Answer:
 
 @dataclass(slots=True)
 class Difference:
-    """One metric of the nodes that both know, over all comparisons: how far the two were apart, in points."""
+    """Differences of one metric over all comparisons, for nodes known to both services, in percentage points."""
 
     type: str
     operator: str
-    compared: dict[str, int] = field(default_factory=dict)  # node -> in how many comparisons
-    apart: dict[str, int] = field(default_factory=dict)  # node -> in how many of them by more than the tolerance
-    only_ours: dict[str, int] = field(default_factory=dict)  # node known to both -> how often only we had this of it
+    compared: dict[str, int] = field(default_factory=dict)  # node -> number of comparisons
+    apart: dict[str, int] = field(
+        default_factory=dict
+    )  # node -> number of comparisons with a difference above the tolerance
+    only_ours: dict[str, int] = field(
+        default_factory=dict
+    )  # node known to both -> number of comparisons with a value only from this service
     only_theirs: dict[str, int] = field(default_factory=dict)
     total: float = 0.0
     largest: float = 0.0
@@ -112,17 +116,17 @@ class Difference:
 
     @property
     def mean(self) -> float:
-        """Mean distance of all pairs, in points."""
+        """Mean absolute difference of all pairs, in percentage points."""
         pairs = sum(self.compared.values())
         return self.total / pairs if pairs else 0.0
 
     @property
     def nodes_apart(self) -> tuple[str, ...]:
-        """The nodes whose values were apart in more than half of the comparisons, sorted."""
+        """Nodes that differed by more than the tolerance in more than half of their comparisons, sorted."""
         return tuple(sorted(name for name, count in self.apart.items() if 2 * count > self.compared[name]))
 
     def add(self, our_answer: Answer, their_answer: Answer, *, tolerance: float) -> None:
-        """One more pair of answers."""
+        """Add a pair of responses. `tolerance` is in percentage points."""
         key = (self.type, self.operator)
         both = our_answer.nodes & their_answer.nodes
         ours, theirs = our_answer.values.get(key, {}), their_answer.values.get(key, {})
@@ -139,7 +143,8 @@ class Difference:
 
 @dataclass(slots=True)
 class Comparison:
-    """Pairs of answers added up. `scores` gives TargetLoadPacking's scores for predicted utilisations in percent."""
+    """Accumulated comparisons of two services. `scores` returns the TargetLoadPacking scores for predicted
+    utilisations (percent, shape (nodes,)). `tolerance` is in percentage points."""
 
     scores: Scores
     tolerance: float = TOLERANCE
@@ -151,7 +156,7 @@ class Comparison:
     winners: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def add(self, ours: Answer, theirs: Answer) -> None:
-        """One more pair of answers, of about the same moment."""
+        """Add a pair of responses from about the same time."""
         self.rounds += 1
         for key in ((kind.value, operator.value) for kind in TYPES for operator in OPERATORS):
             self.differences.setdefault(key, Difference(*key)).add(ours, theirs, tolerance=self.tolerance)
@@ -161,30 +166,37 @@ class Comparison:
         self.same_winner += bool(set(self.winners[0]) & set(self.winners[1]))
 
     def mostly(self, counts: Mapping[str, int]) -> tuple[str, ...]:
-        """The nodes that were counted in more than half of the comparisons, sorted."""
+        """Nodes that were counted in more than half of the comparisons, sorted."""
         return tuple(sorted(name for name, count in counts.items() if 2 * count > self.rounds))
 
     def verdict(self) -> tuple[str, ...]:
-        """What differs, in words; nothing where the two agree."""
+        """Descriptions of the differences; empty if the services agree."""
         said = [
-            f"{_nodes(names)} known only {where}: {some(names)}"
-            for names, where in ((self.mostly(self.only_ours), "here"), (self.mostly(self.only_theirs), "there"))
+            f"{_nodes(names)} known only to {where}: {some(names)}"
+            for names, where in (
+                (self.mostly(self.only_ours), "this service"),
+                (self.mostly(self.only_theirs), "the other service"),
+            )
             if names
         ]
         for difference in self.differences.values():
             what = f"{difference.type} {difference.operator}"
-            for counts, where in ((difference.only_ours, "here"), (difference.only_theirs, "there")):
+            for counts, where in (
+                (difference.only_ours, "this service"),
+                (difference.only_theirs, "the other service"),
+            ):
                 if names := self.mostly(counts):
-                    said.append(f"{what} of {_nodes(names)} only {where}: {some(names)}")
+                    said.append(f"{what} of {_nodes(names)} only from {where}: {some(names)}")
             if names := difference.nodes_apart:
-                said.append(f"{what} of {_nodes(names)} more than {self.tolerance:g} points apart: {some(names)}")
+                said.append(f"{what} of {_nodes(names)} differs by more than {self.tolerance:g} points: {some(names)}")
         if 2 * self.same_winner <= self.rounds:
             said.append("TargetLoadPacking would choose other nodes")
         return tuple(said)
 
 
 def winners(answer: Answer, scores: Scores) -> tuple[str, ...]:
-    """The nodes with the highest score for a pod that needs next to nothing, sorted; kube-scheduler takes any."""
+    """Nodes with the highest score for a pod with negligible requests, sorted. kube-scheduler may choose any of
+    them."""
     names = sorted(answer.packing)
     of_nodes = scores(np.array([answer.packing[name] for name in names], dtype=np.float64))
     best = of_nodes.max()
@@ -201,5 +213,5 @@ def _nodes(names: Sequence[str]) -> str:
 
 
 def some(names: Sequence[str], most: int = 5) -> str:
-    """The first few names, and how many more there are."""
+    """The first names and the number of further names, as text."""
     return ", ".join(names[:most]) + (f", and {len(names) - most:,} more" if len(names) > most else "")

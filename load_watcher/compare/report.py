@@ -1,4 +1,4 @@
-"""What a comparison found, for people and for programs."""
+"""Formats the result of a comparison as text, tables or JSON."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from load_watcher.compare.comparison import Answer, Comparison, some
 
 
 def as_line(round_: Round) -> str:
-    """One comparison while it goes on."""
+    """Progress line of one comparison."""
     both = len(round_.ours.nodes & round_.theirs.nodes)
     return f"comparison {round_.number}: {both:,} nodes known to both, window ends {_ends(round_)}"
 
 
 def as_tables(comparison: Comparison, last: Round) -> Iterator[RenderableType]:
-    """The two services, the metrics, the nodes that one lacks, the winners, and the verdict."""
+    """Tables of services and metrics, the nodes with the highest scores, and the differences."""
     yield _services(last)
     yield _metrics(comparison)
     ours, theirs = comparison.winners
     verdict = comparison.verdict()
-    yield escape(f"TargetLoadPacking, for a pod that needs next to nothing: here {some(ours)}; there {some(theirs)}")
+    yield escape(
+        f"TargetLoadPacking, pod with negligible requests: this service: {some(ours)}; other service: {some(theirs)}"
+    )
     if comparison.rounds > 1:
-        yield f"  a node in common in {comparison.same_winner} of {comparison.rounds} comparisons"
+        yield f"  at least one common node in {comparison.same_winner} of {comparison.rounds} comparisons"
     if not verdict:
-        yield f"[green]the same[/], as far as {comparison.rounds} comparison{_s(comparison.rounds)} can tell"
+        yield f"[green]no difference[/] in {comparison.rounds} comparison{_s(comparison.rounds)}"
     for difference in verdict:
         yield f"[red]different:[/] {escape(difference)}"
 
 
 def as_json(comparison: Comparison, last: Round) -> str:
-    """The same as one JSON object."""
+    """Result of the comparison as one JSON object."""
     ours, theirs = comparison.winners
     document = {
         "same": not comparison.verdict(),
@@ -74,7 +76,7 @@ def _service(answer: Answer) -> dict[str, object]:
 
 def _services(last: Round) -> Table:
     table = Table("", "nodes", "window", "ends", "source", box=None, pad_edge=False)
-    for name, answer in (("here", last.ours), ("there", last.theirs)):
+    for name, answer in (("this service", last.ours), ("other service", last.theirs)):
         table.add_row(
             name, f"{len(answer.nodes):,}", escape(answer.window), _time(answer.window_end), escape(answer.source)
         )
@@ -82,7 +84,7 @@ def _services(last: Round) -> Table:
 
 
 def _metrics(comparison: Comparison) -> Table:
-    table = Table("points apart", "nodes", "mean", "largest", "of", box=None, pad_edge=False)
+    table = Table("difference in points", "nodes", "mean", "largest", "at node", box=None, pad_edge=False)
     table.add_column(f"more than {comparison.tolerance:g}")
     for difference in comparison.differences.values():
         table.add_row(
@@ -98,7 +100,7 @@ def _metrics(comparison: Comparison) -> Table:
 
 def _ends(round_: Round) -> str:
     apart = abs(round_.ours.window_end - round_.theirs.window_end)
-    return f"{_time(round_.ours.window_end)} here and {_time(round_.theirs.window_end)} there ({apart:.0f} s apart)"
+    return f"{_time(round_.ours.window_end)} and {_time(round_.theirs.window_end)} ({apart:.0f} s apart)"
 
 
 def _time(seconds: float) -> str:

@@ -1,8 +1,8 @@
-"""The scheduling plug-ins over a simulated cluster: its nodes and pods as Kubernetes would tell of them, and somebody
-who places the pods that arrive as kube-scheduler does, by asking our own extender over HTTP.
+"""Scheduling plug-ins over a simulated cluster, for `load-watcher demo`.
 
-So what explains, reservations and decisions show is what they would show in a cluster, and a pod that was placed is in
-the load that the next one is placed by.
+A simulated Kubernetes API reports nodes and pods, and a simulated scheduler places arriving pods as kube-scheduler
+does, by calling this service's extender over HTTP. Explanations, reservations, and decisions therefore match those of a
+real cluster, and a placed pod is part of the load that later decisions use.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ log = logging.getLogger(__name__)
 Shape = TypeVar("Shape")
 
 DEFAULT_SCHEDULER: Mapping[str, Any] = {
-    # As docs/scheduling.md has it: fill nodes up to where they still have room for a burst, and none that are hot.
+    # The example of docs/scheduling.md: pack nodes to a target that leaves capacity for bursts, and exclude hot nodes.
     "default": {
         "plugins": [
             {"name": "TargetLoadPacking", "args": {"targetUtilization": 50}},
             {"name": "HighLoadFilter", "args": {"usageThresholds": {"cpu": 85, "memory": 90}}},
         ],
-        "bind": True,  # only who is on this machine may
+        "bind": True,  # accepted from loopback or with a verified client certificate
     },
-    # What placed the pods would place them so again; another profile to compare is the user's to add.
+    # This profile placed the pods, so it agrees with itself; users may add another profile to compare.
     "shadow": ["default"],
 }
-LISTED_AT_ONCE = 50  # objects that are told of before others have a turn; some milliseconds
+LISTED_AT_ONCE = 50  # objects reported before other tasks run; some milliseconds
 LOOK_EVERY_S = 1.0
-SIMULATED = "X-Simulated"  # a header
-AGAIN_AFTER_S = 5.0  # what could not be placed is tried again then
+SIMULATED = "X-Simulated"  # response header
+AGAIN_AFTER_S = 5.0  # retry delay for pods that could not be placed
 PATIENCE_S = 5.0
 
 
 class SimulatedApi:
-    """The simulated cluster as the scorers see clusters (`cluster.Cluster`). `now` gives unix seconds."""
+    """The simulated cluster as a `cluster.Cluster`. `now` returns unix seconds."""
 
     def __init__(self, cluster: SimulatedCluster, *, now: Callable[[], float]) -> None:
         self.listed = asyncio.Event()
-        """Set once all that was there at the start was told of."""
+        """Set when all objects that existed at the start were reported."""
         self._cluster = cluster
         self._now = now
         self._told: dict[str, Pod] = {}
@@ -70,7 +70,7 @@ class SimulatedApi:
         cluster.follow(lambda key, _old, _new: self._tell(key))
 
     async def start(self, *, on_node: OnNode, on_pod: OnPod, on_node_metric: OnNodeMetric | None) -> None:
-        """There are no NodeMetrics of Koordinator here."""
+        """Start to report nodes and pods; the simulated cluster has no NodeMetrics of Koordinator."""
         self._on_pod = on_pod
         self._listing = asyncio.create_task(self._list(on_node), name="demo-list")
 
@@ -86,7 +86,7 @@ class SimulatedApi:
         self.listed.set()
 
     def _tell(self, key: str) -> None:
-        """Of what is there now, where that is not what was told last."""
+        """Report the pod's current state if it changed since the last report."""
         old, new = self._told.get(key), self._cluster.pod(key)
         if old is new or self._on_pod is None:
             return
@@ -113,14 +113,13 @@ class SimulatedApi:
 
 
 class NoAnswer(Exception):
-    """Whoever was asked to judge or to bind did not, and why."""
+    """The extender failed to filter, score, or bind a pod; the message is the reason."""
 
 
 class PretendedScheduler:
-    """Lets pods arrive, and places them: on a node with room for what they ask for, which the extender lets pass and
-    scores highest. `profiles` are those of the extender at the moment; pods are placed by `default`, else by the first.
-    Time begins to pass for the cluster when the extender is `ready`, lest its first pods be placed blindly.
-    """
+    """Places arriving pods: on the node where the pod's requests fit, that passes the extender's filters, and that has
+    the highest score. `profiles` are the extender's current profiles; `default` is used if present, otherwise the first
+    by name. Simulated time starts when the extender is `ready`, so that the first pods are placed with load data."""
 
     def __init__(
         self,
@@ -141,17 +140,17 @@ class PretendedScheduler:
         self._certificate = certificate
         self._address = ""
         self._listening = asyncio.Event()
-        self._not_before: dict[str, float] = {}  # pods that could not be placed
-        self._failing = False  # there was a log line
+        self._not_before: dict[str, float] = {}  # pod key -> unix seconds of the next attempt
+        self._failing = False  # the failure is already logged
 
     def listening(self, address: str) -> None:
-        """The extender can be asked there from now on."""
+        """Set the extender's address; scheduling starts now."""
         self._address = reachable(address)
         self._listening.set()
 
     @asynccontextmanager
     async def life(self, _app: web.Application) -> AsyncIterator[None]:
-        """From the start of the service to its end."""
+        """Run the scheduler while the service runs."""
         working = asyncio.create_task(self._work(), name="demo-scheduler")
         try:
             yield
@@ -168,8 +167,8 @@ class PretendedScheduler:
             while True:
                 try:
                     await self._step(session)
-                except Exception:  # a fault of ours must not stop the simulated time
-                    log.exception("the simulated scheduler failed")
+                except Exception:  # an error must not stop the simulated time
+                    log.exception("the simulated scheduler failed; retrying in the next step")
                 await asyncio.sleep(LOOK_EVERY_S)
 
     async def _step(self, session: aiohttp.ClientSession) -> None:
@@ -191,7 +190,7 @@ class PretendedScheduler:
                     self._not_before[name_of(pod)] = now + AGAIN_AFTER_S
             except NoAnswer as error:
                 if not self._failing:
-                    log.warning("the simulated scheduler cannot place %s: %s", name_of(pod), error)
+                    log.warning("the simulated scheduler cannot place pod %s: %s", name_of(pod), error)
                 self._failing = True
                 self._not_before[name_of(pod)] = now + AGAIN_AFTER_S
             else:
@@ -206,7 +205,7 @@ class PretendedScheduler:
         return 100 if self._profile.settings.precise_scores else wire.MOST
 
     async def _place(self, session: aiohttp.ClientSession, pod: Pod) -> bool:
-        """Whether it has a node now."""
+        """Try to place a pod; return whether it has a node now."""
         names: Sequence[str] = self._cluster.fitting(name_of(pod))
         if names:
             body = msgspec.json.encode(wire.ExtenderArgs(pod=pod, node_names=list(names)))
@@ -220,7 +219,7 @@ class PretendedScheduler:
         scores = await self._ask(session, "prioritize", body, list[wire.HostPriority])
         node, best = chosen(scores, pod)
         await self._bind(session, pod, node)
-        log.info("%s was placed on %s: %d of %d by the extender", name_of(pod), node, best, self._most)
+        log.info("pod %s placed on node %s: extender score %d of %d", name_of(pod), node, best, self._most)
         return True
 
     async def _bind(self, session: aiohttp.ClientSession, pod: Pod, node: str) -> None:
@@ -228,7 +227,7 @@ class PretendedScheduler:
         if not (self._profile.settings.bind and is_loopback(urlsplit(self._address).hostname or "")):
             try:
                 await self._api.bind(name_of(pod), node=node, uid=metadata.uid)
-            except KubeError as error:  # somebody else was quicker
+            except KubeError as error:  # another client bound the pod first
                 raise NoAnswer(str(error)) from error
             return
         args = wire.ExtenderBindingArgs(metadata.name, metadata.namespace, metadata.uid, node)
@@ -242,29 +241,29 @@ class PretendedScheduler:
             async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
                 answer, status = await response.read(), response.status
             if status != 200:
-                raise NoAnswer(f"{url} answered {status}")
+                raise NoAnswer(f"{url} returned status {status}")
             return msgspec.json.decode(answer, type=shape)
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
             raise NoAnswer(f"{url}: {str(error) or type(error).__name__}") from error
 
 
 def chosen(scores: Sequence[wire.HostPriority], pod: Pod) -> tuple[str, int]:
-    """The node with the highest score, and that score; among equals chance decides, as in kube-scheduler, but for the
-    same pod in the same way."""
+    """Return the node with the highest score, and the score. Equal scores are decided at random, as in kube-scheduler,
+    but reproducibly per pod uid."""
     highest = max(each.score for each in scores)
     best = sorted(each.host for each in scores if each.score == highest)
     return best[key_of(pod.metadata.uid) % len(best)], highest
 
 
 def reachable(address: str) -> str:
-    """How to reach from here who listens at this address: one that means all interfaces is nobody's."""
+    """Return a URL that reaches a listener at this address: a wildcard address becomes loopback."""
     parts = urlsplit(address)
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(parts.hostname or "")
     return address if host is None else f"{parts.scheme}://{host}:{parts.port}"
 
 
 def _trusting(certificate: Path) -> ssl.SSLContext:
-    """For asking ourselves: whoever has this very certificate, whatever name is in it."""
+    """Accept exactly this certificate, without a host name check, for requests to this service itself."""
     context = ssl.create_default_context(cafile=str(certificate))
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -272,7 +271,7 @@ def _trusting(certificate: Path) -> ssl.SSLContext:
 
 
 class DemoPart:
-    """The part of the settings' section [scheduler], over a simulated cluster."""
+    """The module of the settings section [scheduler], over a simulated cluster."""
 
     section = "scheduler"
 
@@ -280,7 +279,7 @@ class DemoPart:
         self._cluster = cluster
 
     def make(self, table: Mapping[str, Any], serving: Serving) -> Made:
-        """Routes and life of the extender, and the life of the cluster."""
+        """Build the extender's routes and lifecycle, and the lifecycle of the simulated cluster."""
         api = SimulatedApi(self._cluster, now=serving.now)
         scheduling = Scheduling(table, serving, cluster=api)
         scheduler = PretendedScheduler(
@@ -298,7 +297,7 @@ class DemoPart:
 
 @asynccontextmanager
 async def say_in_each_answer(app: web.Application) -> AsyncIterator[None]:
-    """That nothing is real: not every document has room for its source."""
+    """Add a header to every response that marks the data as simulated; not every document has a source field."""
     app.on_response_prepare.append(_say)
     yield
 

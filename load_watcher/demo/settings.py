@@ -1,4 +1,4 @@
-"""What `load-watcher demo` is beside the service itself: its settings, and what it says of itself."""
+"""Settings and start messages of `load-watcher demo`, which runs the service on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from watcher.platform.settings.tables import Settings
 PROVIDER = "demo"
 INTERVAL_S = 15.0
 FORCED = {"provider.name": "host", "koordinator.publish": "false"}
-"""What settings are read with, by key: which real source they name plays no part, so none of its needs must be met, and
-nothing of a simulated cluster is written to a real one."""
+"""Settings that are forced while reading, by key: the configured source is not used, so its requirements need not be
+met, and a simulated cluster must not be published to a real cluster."""
 
 
 def adapted(settings: Settings, *, store: Path) -> Settings:
-    """The settings of a demo: of how it is served and judged what the user set; of the outside world nothing. The
-    database is the file `store`, but where a flag names one: what a file or the environment names may be a real one.
-    """
+    """Return the settings of a demo: serving and review as the user set them, external systems reset to defaults.
+    The database is the file `store` unless a flag sets one, because a database from the settings file or the
+    environment may be a production database."""
     refresh, origins = settings.refresh, settings.origins
     if origins.get("refresh.interval") == "default":
         refresh = replace(refresh, interval=max(INTERVAL_S, float(refresh.resolution)))
     if origins.get("refresh.pods") == "default":
-        refresh = replace(refresh, pods="on")  # they cost nothing here
+        refresh = replace(refresh, pods="on")  # pods of a simulated cluster cost nothing
     kept = settings.store
     if not origins.get("store.url", "").startswith("flag"):
         kept = replace(kept, url=f"sqlite:///{store}", password_file=None, watcher_id=None)
     return replace(
         settings,
-        provider=ProviderSettings(name=PROVIDER, reason="a simulated cluster, nothing here is real"),
+        provider=ProviderSettings(name=PROVIDER, reason="simulated cluster of load-watcher demo"),
         kubernetes=KubernetesSettings(),
         peers=PeersSettings(),
         agents=AgentsSettings(),
@@ -44,11 +44,11 @@ def adapted(settings: Settings, *, store: Path) -> Settings:
 
 
 def told(cluster: SimulatedCluster) -> list[str]:
-    """What to say of a simulated cluster, line by line."""
+    """Return the lines that describe a simulated cluster at start."""
     nodes, pods, speed = len(cluster.nodes), len(cluster.pods()), cluster.fleet.pattern.speed
     day = write_duration(round(DAY / speed))
     return [
         f"a simulated cluster, nothing here is real: {nodes} node{'s' if nodes > 1 else ''}, {pods} pods, "
-        f"a day passes in {day}",
+        f"a simulated day takes {day}",
         *cluster.fleet.faults.told(),
     ]

@@ -1,9 +1,9 @@
-"""The load of a simulated cluster, for `load-watcher demo`: nothing here is real, and `source` says so.
+"""Provider of `load-watcher demo`: the load of a simulated cluster. `source` ("Demo") marks the data as simulated.
 
-It can be asked for any time, so the windows are whole at once. Samples come once a slot, from each node at a moment of
-its own, at their true times; what the simulation computes is computed in a thread.
+Any time range can be queried, so all windows are full from the start. Each node has one sample per slot, at a
+node-specific offset and with its true timestamp. The simulation runs in a worker thread.
 
-Not among the providers that settings can name: it needs the cluster that the demo makes.
+The provider cannot be selected in the settings, because it needs the cluster that the demo creates.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ METRICS: Mapping[str, str] = {
     "EnergyPackage": "watts",
     "PressureCPU": "percent",
 }
-"""What is simulated, by metric key, and its unit."""
+"""Simulated metrics: metric key -> unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
-    """Values of all nodes at k times: `time` and each of `values` (by metric key) [k, n]; `there` [k, n] says which
-    samples came."""
+    """Values of n nodes at k times. `time` (unix seconds) and each array of `values` (by metric key) have shape (k,
+    n); `there` is a mask of the same shape with the existing samples."""
 
     time: F64
     there: Bool
@@ -49,7 +49,7 @@ class _Sampled:
 
 
 class DemoProvider:
-    """Samples of a simulated cluster, one per slot of `resolution` seconds."""
+    """Samples of a simulated cluster, one per node and slot of `resolution` seconds."""
 
     source = SOURCE
     remembers = True
@@ -60,41 +60,42 @@ class DemoProvider:
         self._offsets = resolution * 0.9 * uniform(mixed(cluster.fleet.key, 7))
 
     async def start(self) -> None:
-        """There is nothing to take up."""
+        """Nothing to start: the simulation runs on demand."""
 
     async def close(self) -> None:
-        """There is nothing to release."""
+        """Nothing to release: the simulation has no resources."""
 
     async def capacities(self) -> Mapping[str, Capacity]:
-        """How large the nodes are."""
+        """CPU and memory capacity by node name."""
         return await asyncio.to_thread(capacities_of, self._cluster.nodes)
 
     def node_names(self) -> Collection[str]:
-        """The nodes of the simulated cluster."""
+        """Names of the nodes of the simulated cluster."""
         return self._cluster.nodes.keys()
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
-        """What the nodes showed between the two."""
+        """Samples of the simulated nodes with since <= time <= until (unix seconds)."""
         keys = [key for key in METRICS if only is None or METRIC_BY_KEY[key].name in only]
         batches = await asyncio.to_thread(self._batches, keys, since, until, self._cluster.running)
         plans = {METRIC_BY_KEY[key].name: self._plan(key) for key in keys}
         return Fetch(batches, plans=plans, clock_offset_s=0.0)
 
     async def fetch_pods(self, now: float) -> PodFetch:
-        """What the pods use now."""
+        """Simulated usage of all pods at `now` (unix seconds)."""
         usage = await asyncio.to_thread(self._cluster.usage, self._cluster.present(), now)
         return PodFetch(usage, PodOrigin(SOURCE, self._expression("cores"), 0.0, self._expression("bytes"), "rss"))
 
     def _plan(self, key: str) -> QueryPlan:
-        reason = "simulated by load-watcher demo: nothing here is real"
+        reason = "simulated by load-watcher demo"
         return QueryPlan(METRIC_BY_KEY[key].name, self._expression(key), METRICS[key], "node", 0.0, reason)
 
     def _expression(self, what: str) -> str:
-        """Another simulation is another expression: samples of two must not share a window."""
+        """Expression for the provenance. It contains seed and start time, so that samples of two simulations do not
+        share a window."""
         cluster = self._cluster
         return f"simulated {what} (seed {cluster.seed}, begun at {cluster.begun:.0f})"
 
-    # --- in the thread -----------------------------------------------------------------------------------------------
+    # --- worker thread -----------------------------------------------------------------------------------------------
 
     def _batches(self, keys: Collection[str], since: float, until: float, pods: Running) -> tuple[SeriesBatch, ...]:
         sampled = self._sample(since, until, pods)
@@ -116,12 +117,12 @@ class DemoProvider:
         return _Sampled(time, inside, values)
 
     def _times(self, since: float, until: float) -> Iterator[F64]:
-        """The times [n] of the samples of each slot that has some between the two."""
+        """Sample times (unix seconds, shape (n,)) of each slot that overlaps the range."""
         for slot in range(int(since // self._resolution), int(until // self._resolution) + 1):
             yield slot * float(self._resolution) + self._offsets
 
     def _look(self, time: F64, pods: Running) -> tuple[Bool, Mapping[str, F64]]:
-        """Who gave a sample at their times [n], and what they said."""
+        """Mask of the nodes with a sample at their times (shape (n,)), and the values by metric key."""
         fleet = self._cluster.fleet
         there = heard(fleet.names, time, fleet.faults)
         load = node_load(fleet, pods, shown_at(fleet.names, time, fleet.faults))

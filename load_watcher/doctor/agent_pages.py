@@ -1,4 +1,4 @@
-"""The dashboard's agents and QoS Resource Managers: are there any where the settings say?"""
+"""Dashboard check: whether the configured agents and QoS Resource Managers can be found."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CALLED = {Kind.AGENT: "agent", Kind.QRM: "QoS Resource Manager"}
 
 
 async def dashboard(examination: Examination) -> Sequence[Result]:
-    """Whether names have addresses and labels select pods that are ready. Nobody is asked for a page."""
+    """Check that the configured host names resolve and the label selectors find ready pods. Sends no page requests."""
     named = named_places(examination.the(Settings))
     if not named:
-        return [skipped("[dashboard] names no agents")]
+        return [skipped("no agents are configured in [dashboard]")]
     return [result for kind, places in named.items() for result in _told(kind, await _found(places))]
 
 
@@ -32,5 +32,5 @@ def _told(kind: Kind, found: Found) -> list[Result]:
     results = [warn(f"{CALLED[kind]}, {each.where}: {each.message}", each.hint) for each in found.troubles]
     if found.places:
         where = [f"{place.node} ({place.name})" if place.node else place.name for place in found.places]
-        results.insert(0, ok(f"{count(len(where), CALLED[kind])} can be shown: {some(where)}"))
+        results.insert(0, ok(f"{count(len(where), CALLED[kind])} found: {some(where)}"))
     return results

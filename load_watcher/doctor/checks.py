@@ -29,7 +29,7 @@ CHECKS = (
     Check("dashboard", agent_pages.dashboard, needs=("settings",)),
     Check("scheduler", scheduler.scheduler, after=("settings", "service")),
 )
-"""All checks, in the order in which they are told."""
+"""All checks, in the order of the report."""
 
 
 async def run(
@@ -38,5 +38,5 @@ async def run(
     checks: Sequence[Check] = CHECKS,
     tell: Callable[[Result], None] = lambda result: None,
 ) -> Report:
-    """Look at everything; `tell` hears each result as soon as its turn has come."""
+    """Run the checks and return the report; `tell` is called with each result, in the order of the report."""
     return Report(__version__, await examine(examination, checks, tell=tell))

@@ -1,4 +1,4 @@
-"""Kubernetes: can we ask it, may we ask what we need, and are the source's nodes its nodes?"""
+"""Kubernetes checks: access to the API, permissions, and whether the source's node names are nodes of the cluster."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from watcher.refresh import cluster_nodes
 
 PAGES = "the pages of agents in the dashboard (dashboard.agent_pods, qrm_pods)"
 LABEL_CURE = (
-    "set provider.node_label to the label that has the node's name, or relabel __meta_kubernetes_pod_node_name to node "
-    "at the scrape (docs/prometheus.md)"
+    "set provider.node_label to the label with the node name, or relabel __meta_kubernetes_pod_node_name to node when "
+    "scraping (docs/prometheus.md)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The cluster: how to ask it, and its nodes by all that they are known by, None where we may not list them."""
+    """Access to the cluster: a client factory, and an index of the nodes by all their names (None: not permitted)."""
 
     client: Callable[[], KubeClient]
     index: NodeIndex | None
@@ -44,7 +44,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """Something that we do to a resource. `vital`: without it nothing works, else it works less well."""
+    """A permission that the service needs. `vital`: `purpose` fails without it; otherwise it works with limits."""
 
     verb: str
     resource: Resource[Any]
@@ -56,17 +56,17 @@ class Right:
 
     @property
     def what(self) -> str:
-        """The resource, or the part of it, as a role has it."""
+        """The resource or subresource as in an RBAC rule: "pods", "pods/binding"."""
         return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
 
     @property
     def shown(self) -> str:
-        """As kubectl auth can-i takes it."""
+        """The permission in the syntax of `kubectl auth can-i`."""
         return f"{self.verb} {self.what}" + (f".{self.resource.group}" if self.resource.group else "")
 
 
 def rights(found: Settings, environ: Mapping[str, str]) -> Sequence[Right]:
-    """What these settings have us do with the Kubernetes API (docs/kubernetes.md)."""
+    """Return the permissions that the service needs with these settings (docs/kubernetes.md)."""
     source = found.provider.name == "metrics-server"
     names, must_name = cluster_nodes.wanted(found, environ=environ), found.kubernetes.node_names == "on"
     needed = [*_of_the_extender(found.parts.get("scheduler", {})), *_of_node_metrics(found), *_of_agents(found)]
@@ -76,11 +76,11 @@ def rights(found: Settings, environ: Mapping[str, str]) -> Sequence[Right]:
         purpose = "the capacity of the nodes" if source else "the names of the nodes"
         needed.append(Right("list", NODES, purpose, vital=source or must_name))
         needed.append(
-            Right("watch", NODES, "changes of the nodes; without it they are listed once a minute", vital=False)
+            Right("watch", NODES, "changes of the nodes; without it, they are listed once a minute", vital=False)
         )
     if source and found.refresh.pods != "off" and not found.agents.named:
         must = found.refresh.pods == "on"
-        purpose = "what pods use" if must else "what pods use, if anybody asks (refresh.pods)"
+        purpose = "the usage of pods" if must else "the usage of pods, on request (refresh.pods)"
         needed += [
             Right("list", POD_METRICS, purpose, vital=must),
             Right("list", PLACED_PODS, purpose, vital=must),
@@ -90,9 +90,9 @@ def rights(found: Settings, environ: Mapping[str, str]) -> Sequence[Right]:
 
 
 def _of_the_extender(profiles: Mapping[str, Any]) -> Iterator[Right]:
-    """What the extender needs with these tables of [scheduler]; they are valid."""
+    """Yield the permissions that the extender needs with these valid tables of [scheduler]."""
     if profiles:
-        purpose = "what the extender of [scheduler] knows of nodes and pods"
+        purpose = "the nodes and pods that the extender ([scheduler]) uses"
         for resource in (NODES, PODS):
             yield Right("list", resource, purpose)
             yield Right("watch", resource, purpose, vital=False)
@@ -109,7 +109,7 @@ def _reads_node_metrics(profile: Any) -> bool:
 
 
 def _of_node_metrics(found: Settings) -> Iterator[Right]:
-    """What it takes to write NodeMetrics to the cluster."""
+    """Yield the permissions that writing NodeMetrics needs."""
     if not found.koordinator.publish:
         return
     purpose = "writing NodeMetrics (koordinator.publish)"
@@ -123,11 +123,11 @@ def _of_node_metrics(found: Settings) -> Iterator[Right]:
 
 
 def _of_agents(found: Settings) -> Iterator[Right]:
-    """What it takes to find the pods of agents by their labels."""
+    """Yield the permissions that finding the pods of agents by labels needs."""
     must = found.refresh.pods == "on"
     asked = found.agents.pods if found.refresh.pods != "off" else None
     shown = found.dashboard.agent_pods, found.dashboard.qrm_pods
-    selections = (asked, "agents that tell of pods (agents.pods)", must), *((each, PAGES, False) for each in shown)
+    selections = (asked, "the usage of pods from agents (agents.pods)", must), *((each, PAGES, False) for each in shown)
     for selection, purpose, vital in selections:
         if selection is not None:
             for verb in ("list", "watch"):
@@ -136,15 +136,15 @@ def _of_agents(found: Settings) -> Iterator[Right]:
 
 
 async def kubernetes(examination: Examination) -> Sequence[Result]:
-    """Whether the Kubernetes API answers, and knows us."""
+    """Check that the Kubernetes API is reachable and accepts the credentials."""
     found = examination.the(Settings)
     if found.kubeconfig is None and IN_CLUSTER not in examination.environ:
-        why = "no Kubernetes API is at hand: no kubeconfig is named, and this is no pod"
+        why = "no Kubernetes API is configured: kubernetes.kubeconfig is not set, and this process runs outside a pod"
         vital = [right.purpose for right in rights(found, examination.environ) if right.vital]
-        if vital and found.provider.name != "metrics-server":  # of which the source has said it
+        if vital and found.provider.name != "metrics-server":  # the check of the source has reported that
             cure = "set kubernetes.kubeconfig (KUBE_CONFIG), or run in a cluster, where KUBERNETES_SERVICE_HOST is set"
             return [fail(f"{why}; these settings need one for {vital[0]}", cure)]
-        return [skipped(why, "to hold names of nodes against the cluster's, set kubernetes.kubeconfig (KUBE_CONFIG)")]
+        return [skipped(why, "to compare node names with the cluster's, set kubernetes.kubeconfig (KUBE_CONFIG)")]
 
     def connect() -> KubeClient:
         return KubeClient(
@@ -158,12 +158,12 @@ async def kubernetes(examination: Examination) -> Sequence[Result]:
     try:
         index = await cluster_nodes.read_index(found) if await client.may("list", NODES) else None
     except KubeError as error:
-        return [fail(str(error), error.hint or "does kubectl get nodes work with the same credentials?")]
+        return [fail(str(error), error.hint or "check that kubectl get nodes works with the same credentials")]
     finally:
         await client.close()
     examination.leave(Cluster(connect, index))
-    size = "and will not list its nodes" if index is None else f"and has {count(len(index.nodes), 'node')}"
-    return [ok(f"the Kubernetes API answers, knows us {size}")]
+    size = "may not list nodes" if index is None else f"{count(len(index.nodes), 'node')}"
+    return [ok(f"the Kubernetes API accepts the credentials: {size}")]
 
 
 async def _may(client: KubeClient, right: Right) -> bool:
@@ -172,15 +172,15 @@ async def _may(client: KubeClient, right: Right) -> bool:
 
 
 async def permissions(examination: Examination) -> Sequence[Result]:
-    """Whether we may do all that these settings have us do: a SelfSubjectAccessReview for each verb and resource."""
+    """Check the permissions that the settings need, with a SelfSubjectAccessReview for each verb and resource."""
     needed = rights(examination.the(Settings), examination.environ)
     if not needed:
-        return [skipped("these settings have us do nothing that takes a right")]
+        return [skipped("these settings need no permissions")]
     client = examination.the(Cluster).client()
     try:
         granted = [await _may(client, right) for right in needed]
     except KubeError as error:
-        return [warn(f"the rights of this account cannot be told: {error}", error.hint or "try kubectl auth can-i")]
+        return [warn(f"cannot check the permissions of this account: {error}", error.hint or "try kubectl auth can-i")]
     finally:
         await client.close()
     refused: dict[str, list[Right]] = {}
@@ -192,8 +192,8 @@ async def permissions(examination: Examination) -> Sequence[Result]:
 
 
 def _missing(purpose: str, missing: Sequence[Right]) -> Result:
-    """One line for all rights that serve the same."""
-    told = f"this account may not {', '.join(right.shown for right in missing)}, which is for {purpose}"
+    """Return one result for all missing permissions of a purpose."""
+    told = f"this account may not {', '.join(right.shown for right in missing)}; needed for {purpose}"
     rules = (
         missing_rule(right.verb, right.what, group=right.resource.group, namespace=right.namespace) for right in missing
     )
@@ -201,69 +201,74 @@ def _missing(purpose: str, missing: Sequence[Right]) -> Result:
 
 
 async def addresses(examination: Examination) -> Sequence[Result]:
-    """Whether the source calls its nodes by IP addresses, which says without any cluster that they are not mapped."""
+    """Check that the source's node names are not IP addresses, which are never names of Kubernetes nodes."""
     visit = examination.the(Visit)
     names = visit.nodes
     if not names:
-        return [skipped("there are no samples, so there are no names")]
+        return [skipped("without samples, node names are unknown")]
     wrong = addresses_among(names)
     if wrong:
-        told = f"the source calls these by their address: {some_of(wrong, names)}"
-        cure = f"have them taken for nodes by naming the cluster (docs/node-names.md), or {LABEL_CURE}"
-        why = "Kubernetes calls no node so, and schedulers find no load for it"
+        told = f"the source names these nodes by IP address: {some_of(wrong, names)}"
+        cure = f"configure the cluster, so that addresses are mapped to nodes (docs/node-names.md), or {LABEL_CURE}"
+        why = "these are not names of Kubernetes nodes, so schedulers find no load for the nodes"
         return [fail(f"{told}; {why}", LABEL_CURE if visit.named else cure)]
-    return [ok(f"the source calls its nodes {some(names)}")]
+    return [ok(f"node names of the source: {some(names)}")]
 
 
 async def nodes(examination: Examination) -> Sequence[Result]:
-    """Whether every node of the cluster has samples under its own name, and every name of the source means a node."""
+    """Check that every node of the cluster has samples under its name, and that every name of the source is a node."""
     index, visit = examination.the(Cluster).index, examination.the(Visit)
     if index is None:
-        return [skipped("we may not list the nodes of the cluster", "kubectl auth can-i list nodes")]
+        return [skipped("this account may not list the nodes of the cluster", "kubectl auth can-i list nodes")]
     if not visit.names:
-        return [skipped("there are no samples, so there are no names")]
+        return [skipped("without samples, node names are unknown")]
     known = sorted(name for name in visit.nodes if name in index.nodes)
     strange = list(_strange(visit, index))
     if not known:
-        told = f"the source's {some(visit.names)}, the cluster's {some(tuple(index.nodes))}"
-        return [*strange, fail(f"no name of the source is a node of the cluster: {told}", _cure(visit, whole=True))]
+        told = f"names of the source: {some(visit.names)}; nodes of the cluster: {some(tuple(index.nodes))}"
+        return [
+            *strange,
+            fail(f"no node name of the source is a node of the cluster; {told}", _cure(visit, whole=True)),
+        ]
     results = [ok(f"{_evidence(visit, index)}: {some_of(known, tuple(index.nodes))}"), *strange]
     missing = index.without_series(visit.nodes)
     if missing and examination.the(Settings).provider.name != "host":
-        cure = "is the exporter of each running and scraped? A node without load scores 0 in the Go plug-ins"
-        results.append(warn(f"there are no samples of these nodes: {some_of(missing, tuple(index.nodes))}", cure))
+        cure = "check that the exporters of these nodes run and are scraped; the Go plug-ins score them 0"
+        results.append(warn(f"no samples of these nodes: {some_of(missing, tuple(index.nodes))}", cure))
     return results
 
 
 def _evidence(visit: Visit, index: NodeIndex) -> str:
-    """By what the names of the source are known to be nodes of the cluster."""
+    """Describe how the source's names were matched with nodes of the cluster."""
     if not visit.named:
-        return "nodes of the cluster by their names"
+        return "nodes of the cluster, matched by name"
     by = {match.by for match in index.resolve(visit.names).matches.values() if match.node and match.by}
     strongest_first = sorted(by, key=STRENGTH.__getitem__)
-    return f"nodes of the cluster, known by {', '.join(strongest_first)}"
+    return f"nodes of the cluster, matched by {', '.join(strongest_first)}"
 
 
 def _strange(visit: Visit, index: NodeIndex) -> Iterator[Result]:
-    """The names of the source that are no node's, each with what would make it one."""
+    """Yield a warning for each name of the source that is not a node of the cluster, with a cure."""
     matches = index.resolve(visit.names).matches
     if visit.named:
         unmapped = [f"{name} {in_words(match, index)}" for name, match in matches.items() if not match.node]
     else:
         names = [name for name in visit.nodes if name not in index.nodes]
-        unmapped = [f"{name} {in_words(matches[name], index) if name in matches else 'is no node'}" for name in names]
+        unmapped = [
+            f"{name} {in_words(matches[name], index) if name in matches else 'is not a node'}" for name in names
+        ]
     for text in unmapped[:NAMED_AT_MOST]:
         yield warn(text, _cure(visit))
     if len(unmapped) > NAMED_AT_MOST:
-        yield warn(f"{len(unmapped) - NAMED_AT_MOST} more names of the source are no node's", _cure(visit))
+        yield warn(f"{len(unmapped) - NAMED_AT_MOST} more names of the source are not nodes", _cure(visit))
 
 
 def _cure(visit: Visit, *, whole: bool = False) -> str:
-    """Of a name that is no node's, or of the whole source where none is."""
+    """Return the cure for one name that is not a node, or (`whole`) for a source without any known node name."""
     if visit.named and whole:
-        return f"are the source and the kubeconfig those of the same cluster? If so: {LABEL_CURE}"
+        return f"check that the source and the kubeconfig belong to the same cluster; if so, {LABEL_CURE}"
     if visit.named:
-        return f"is it a machine outside of the cluster? Then nothing is wrong. Else: {LABEL_CURE}"
+        return f"ignore this if it is a machine outside the cluster; otherwise {LABEL_CURE}"
     if visit.refresher.provider.source == "Host":
-        return "set NODE_NAME to the name of this node, in a pod from fieldRef spec.nodeName (the downward API)"
+        return "set NODE_NAME to the name of this node, in a pod with fieldRef spec.nodeName (the downward API)"
     return f"set kubernetes.node_names to auto or on (docs/node-names.md), or {LABEL_CURE}"

@@ -1,4 +1,4 @@
-"""The database: can it be written, is it ours and up to date, who has it open, and how much room is there."""
+"""Database check: whether it is writable, of this product, up to date and not in use, and the free disk space."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from watcher.store.errors import StoreError, StoreUnusable
 
 MB = 1e6
 LITTLE_ROOM = 256 * 2**20
-"""Below this, in bytes, a disk is worth a warning, if the database may still grow by more."""
+"""Free disk space in bytes below which there is a warning, if the database may grow by more."""
 
 
 async def database(examination: Examination) -> Sequence[Result]:
-    """Whether `serve` could keep its history, and go on with what it kept."""
+    """Check that `serve` can store its history and continue with the stored one."""
     found = examination.the(Settings)
     serving = examination.the(Serving).url
     try:
@@ -27,12 +27,12 @@ async def database(examination: Examination) -> Sequence[Result]:
     except StoreError as error:
         if isinstance(error, StoreUnusable) and found.store.on_unusable == "set-aside":
             then = (
-                "serve will go on without it"
+                "serve will run without it"
                 if is_server(found.store.url)
-                else "it will be set aside, and a new one begun"
+                else "serve will rename it and create a new one"
             )
             return [warn(f"{error}; {then}", error.hint)]
-        return [fail(str(error), error.hint or "docs/store.md says what the database needs")]
+        return [fail(str(error), error.hint or "see docs/store.md for the requirements of the database")]
     return list(_judge(seen, found, serving=bool(serving)))
 
 
@@ -44,16 +44,16 @@ def _judge(seen: Look, found: Settings, *, serving: bool) -> Iterator[Result]:
     state = f"has schema {seen.revision}"
     if seen.revision is None:
         server = is_server(found.store.url)
-        state = "has no tables yet, serve will make them" if server else "is not there yet, serve will make it"
+        state = "has no tables yet, serve will create them" if server else "does not exist yet, serve will create it"
     elif seen.revision != seen.newest:
-        state += f", and {seen.newest} is needed"
-    told = f"{seen.where} can be written and {state}"
+        state += f", but {seen.newest} is needed"
+    told = f"{seen.where} is writable and {state}"
     if seen.holder and not serving:
         yield fail(f"{seen.where} is in use by {seen.holder}", seen.cure)
     elif seen.revision in (None, seen.newest):
-        yield ok(f"{told}; in use by {seen.holder}, as it should be" if seen.holder else told)
+        yield ok(f"{told}; in use by {seen.holder}, as expected" if seen.holder else told)
     elif found.store.upgrade:
-        yield ok(f"{told}; serve will bring it up to date")
+        yield ok(f"{told}; serve will upgrade it")
     else:
         yield fail(told, "run load-watcher db upgrade, or set store.upgrade = true")
     if seen.free is not None and seen.size is not None:
@@ -63,5 +63,5 @@ def _judge(seen: Look, found: Settings, *, serving: bool) -> Iterator[Result]:
 def _room(free: int, *, may_grow: int) -> Result:
     told = f"{free / MB:,.0f} MB are free, the database may grow by {max(0, may_grow) / MB:,.0f} MB"
     if free < LITTLE_ROOM and free < may_grow:
-        return warn(told, "make room, or set store.max_size to what there is")
+        return warn(told, "free disk space, or lower store.max_size")
     return ok(told)

@@ -1,4 +1,4 @@
-"""The settings themselves, and whether they fit the place we run in."""
+"""Checks of the settings, and of the environment in which the service runs."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ LOOPBACK = ("127.", "localhost", "::1")
 
 
 async def settings(examination: Examination) -> Sequence[Result]:
-    """Whether the settings can be used: each problem with its key, else where the samples come from."""
+    """Check that the settings are valid; report each problem, or the provider of samples."""
     try:
         found = await aside(examination.load)
     except SettingsError as error:
         return [fail(f"{problem.key}: {problem.message}", problem.cure) for problem in error.problems]
     examination.leave(found)
     provider = found.provider
-    notices = [warn(notice, "leave it out, if it is not meant for another program") for notice in found.notices]
-    return [ok(f"valid; samples come from {provider.name}: {provider.reason}"), *notices]
+    notices = [warn(notice, "remove it, unless it is meant for another program") for notice in found.notices]
+    return [ok(f"valid; provider of samples: {provider.name} ({provider.reason})"), *notices]
 
 
 async def surroundings(examination: Examination) -> Sequence[Result]:
-    """What is valid and still wrong here: in a pod, or for the host provider without its node's name."""
+    """Check valid settings for mistakes in this environment: TLS files, and settings that do not suit a pod."""
     found = examination.the(Settings)
     results = [*await aside(lambda: list(_certificates(found)))]
     results += list(_odd(found, in_cluster=IN_CLUSTER in examination.environ, node="NODE_NAME" in examination.environ))
     where = "a pod of a cluster" if IN_CLUSTER in examination.environ else "not a pod"
-    return results or [ok(f"{where}, which fits the settings")]
+    return results or [ok(f"{where}; the settings suit it")]
 
 
 def _certificates(found: Settings) -> Iterator[Result]:
@@ -43,8 +43,8 @@ def _certificates(found: Settings) -> Iterator[Result]:
     except (ssl.SSLError, OSError) as error:
         reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
         yield fail(
-            f"the TLS files in [server] do not work: {reason}",
-            "tls_cert, tls_key and tls_client_ca must be PEM files, and the key the certificate's, without a password",
+            f"cannot use the TLS files of [server]: {reason}",
+            "tls_cert, tls_key and tls_client_ca must be PEM files; tls_key must belong to tls_cert and be unencrypted",
         )
 
 
@@ -53,15 +53,15 @@ def _odd(found: Settings, *, in_cluster: bool, node: bool) -> Iterator[Result]:
         name = socket.gethostname()
         yield fail(
             f"NODE_NAME is not set, so the load of this node is reported under the name of the container, {name}",
-            "give the container the variable NODE_NAME from fieldRef spec.nodeName (the downward API)",
+            "set the variable NODE_NAME of the container with fieldRef spec.nodeName (the downward API)",
         )
     if in_cluster and found.server.host.startswith(LOOPBACK):
         yield warn(
-            f"server.host is {found.server.host}: only this pod's own containers reach the service, probes do not",
-            "set LOAD_WATCHER_SERVER_HOST=0.0.0.0, unless it is a sidecar of the scheduler",
+            f"server.host is {found.server.host}: only containers of this pod can reach the service, probes cannot",
+            "set LOAD_WATCHER_SERVER_HOST=0.0.0.0, unless the service is a sidecar of the scheduler",
         )
     if found.provider.insecure_skip_verify:
         yield warn(
-            "provider.insecure_skip_verify is set: anyone on the way can read the credentials and change the answers",
-            "set provider.ca_file to the authority that signed the source's certificate instead",
+            "provider.insecure_skip_verify is set: the credentials and responses can be intercepted and changed",
+            "set provider.ca_file to the CA certificate of the source instead",
         )

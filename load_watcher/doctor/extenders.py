@@ -1,9 +1,8 @@
-"""How kube-scheduler asks our extender: an address, verbs and limits that are right for it to hear of, and to wait for,
-our answers.
+"""Checks the extender entries of kube-scheduler's configuration that refer to load-watcher: address, verbs, timeouts.
 
-The facts are those of kube-scheduler's own extender client: the scheme of urlPrefix decides about TLS, enableHTTPS
-without a CA means that no certificate is verified, a filter that fails fails the pod unless the extender is ignorable,
-while a prioritize that fails is passed over, and without httpTimeout it waits for five seconds.
+Behaviour of kube-scheduler's extender client: the scheme of urlPrefix selects TLS; enableHTTPS without a CA disables
+the verification of the certificate; a failed filter request fails the pod unless the extender is ignorable; a failed
+prioritize request is ignored; the default of httpTimeout is five seconds.
 
 Pure: no I/O, no clock.
 """
@@ -32,7 +31,8 @@ VERBS = {"filterVerb": "filter", "prioritizeVerb": "prioritize", "bindVerb": "bi
 PATH = re.compile(r"/+scheduler/+(?P<profile>[^/]+)(?P<rest>(?:/.*)?)")
 ADDRESS = "http://load-watcher.load-watcher.svc:2020/scheduler/default"
 SHORTEST_S, LONGEST_S, DEFAULT_S = 0.05, 1.0, 5.0
-"""All plug-ins over 5,000 nodes take up to 25 ms here (docs/performance.md), and the way takes its time."""
+"""Recommended range and default of httpTimeout in seconds. All plug-ins with 5,000 nodes take up to 25 ms
+(docs/performance.md), without the network."""
 DURATIONS = "load_watcher_scheduler_request_duration_seconds_bucket"
 RARE, ENOUGH = 0.01, 100
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -41,7 +41,7 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h))+")
 
 @dataclass(frozen=True, slots=True)
 class OwnProfile:
-    """A profile of [scheduler.NAME]; `plugins` is None where it cannot be told which it has."""
+    """A profile of [scheduler.NAME]; `plugins` is None if its plug-ins are unknown."""
 
     bind: bool = False
     plugins: PluginUse | None = None
@@ -49,8 +49,9 @@ class OwnProfile:
 
 @dataclass(frozen=True, slots=True)
 class OwnService:
-    """What our settings say of what is asked. `client_ca`: whether clients' certificates are verified. `slow` by
-    profile: longer than so many seconds takes more than one in a hundred requests, where a running service tells."""
+    """Settings and measurements of the load-watcher service. `client_ca`: whether client certificates are verified.
+    `slow`: by profile, a duration in seconds that more than 1 % of the requests exceed, if a service is running.
+    """
 
     profiles: Mapping[str, OwnProfile]
     tls: bool = False
@@ -59,22 +60,23 @@ class OwnService:
 
 
 def is_ours(extender: Any) -> bool:
-    """Whether its address has a path like ours, /scheduler/PROFILE."""
+    """Whether the extender's urlPrefix contains the path of load-watcher's extender, /scheduler/PROFILE."""
     return isinstance(extender, dict) and "/scheduler/" in str(extender.get("urlPrefix"))
 
 
 def judge(extenders: Any, service: OwnService | None) -> Iterator[Result]:
-    """What is wrong with the extenders of a scheduler configuration; `service` is None where our settings cannot be
-    read."""
+    """Yield the problems of the extenders in a scheduler configuration; `service` is None if the settings of
+    load-watcher are unknown.
+    """
     if extenders is None:
         return
     if not isinstance(extenders, list) or not all(isinstance(each, dict) for each in extenders):
-        yield fail("extenders is no list of mappings", f"write extenders: [{{urlPrefix: {ADDRESS}, …}}]")
+        yield fail("extenders is not a list of mappings", f"write extenders: [{{urlPrefix: {ADDRESS}, …}}]")
         return
     binders = [each for each in extenders if each.get("bindVerb")]
     if len(binders) > 1:
-        told = f"{len(binders)} extenders have a bindVerb, and the scheduler will not start"
-        yield fail(told, "leave bindVerb to one of them")
+        told = f"{len(binders)} extenders have a bindVerb, so the scheduler will not start"
+        yield fail(told, "keep bindVerb for only one of them")
     for each in extenders:
         if is_ours(each):
             where = f"extender {without_credentials(str(each['urlPrefix']))}"
@@ -88,28 +90,28 @@ def _fields(extender: Mapping[str, Any], where: str) -> Iterator[Result]:
     for key in extender:
         if key not in FIELDS:
             guess = nearest(str(key), FIELDS)
-            cure = f"did you mean {guess}?" if guess else f"it may have {', '.join(FIELDS)}"
+            cure = f"did you mean {guess}?" if guess else f"known fields: {', '.join(FIELDS)}"
             yield fail(f'{where}: unknown field "{shown(str(key))}", which kube-scheduler refuses', cure)
 
 
-# --- where it asks ---------------------------------------------------------------------------------------------------
+# --- address ---------------------------------------------------------------------------------------------------------
 
 
 def _address(extender: Mapping[str, Any], where: str, service: OwnService | None) -> Iterator[Result]:
     try:
         parts = urlsplit(str(extender["urlPrefix"]))
-        parts.port  # noqa: B018  # raises for what is none
+        parts.port  # noqa: B018  # raises ValueError for an invalid port
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        yield fail(f"{where}: urlPrefix is no address", f"write it like {ADDRESS}")
+        yield fail(f"{where}: urlPrefix is not an http or https URL", f"write it like {ADDRESS}")
         return
     yield from _tls(extender, parts, where, service)
     found = PATH.match(parts.path)
     if found is None or found["rest"].strip("/"):
         rest = parts.path if found is None else found["rest"]
-        cure = "end it with /scheduler/ and the name of the profile: kube-scheduler adds the verb itself"
-        yield fail(f"{where}: there is nothing of ours at {shown(rest)}", cure)
+        cure = "end it with /scheduler/ and the name of the profile; kube-scheduler appends the verb"
+        yield fail(f"{where}: load-watcher serves nothing at {shown(rest)}", cure)
     elif service is not None:
         yield from _profile(extender, parts, found["profile"], where, service)
 
@@ -118,17 +120,17 @@ def _tls(extender: Mapping[str, Any], parts: SplitResult, where: str, service: O
     config = extender.get("tlsConfig")
     given = config if isinstance(config, dict) else {}
     if parts.scheme == "http" and (extender.get("enableHTTPS") or given):
-        told = f"{where}: it is asked by http, whatever enableHTTPS and tlsConfig say"
-        yield fail(told, "write https:// in urlPrefix, or leave enableHTTPS and tlsConfig out")
+        told = f"{where}: plain HTTP is used, since enableHTTPS and tlsConfig do not change the scheme"
+        yield fail(told, "write https:// in urlPrefix, or remove enableHTTPS and tlsConfig")
     has_ca = bool(given.get("caFile") or given.get("caData"))
     unverified = given.get("insecure") is True or (extender.get("enableHTTPS") is True and not has_ca)
     if parts.scheme == "https" and unverified:
-        told = f"{where}: its certificate is not verified, so that anybody on the way can place pods"
-        yield warn(told, "set tlsConfig.caFile (or caData) to the authority that signed it, and leave insecure out")
+        told = f"{where}: its certificate is not verified, so that responses can be forged to place pods"
+        yield warn(told, "set tlsConfig.caFile (or caData) to the CA certificate that signed it, and remove insecure")
     if service is not None and service.tls != (parts.scheme == "https"):
         serves = "https (server.tls_cert)" if service.tls else "http"
         yield fail(
-            f"{where}: these settings serve {serves}",
+            f"{where}: the settings of load-watcher configure {serves}",
             f"write {'https' if service.tls else 'http'}:// in urlPrefix, or change server.tls_cert",
         )
 
@@ -140,81 +142,84 @@ def _profile(
     if profile is None:
         known = sorted(service.profiles)
         guess = nearest(name, known)
-        cure = f"did you mean {guess}?" if guess else f"there are {some(known)}" if known else "there is none"
-        told = f"{where}: these settings have no profile [scheduler.{shown(name)}], so that each request is a 404"
-        yield fail(told, f"{cure}; where they are not those of the service that is asked, give its by --config")
+        cure = f"did you mean {guess}?" if guess else f"known profiles: {some(known)}" if known else "there is none"
+        told = f"{where}: the settings have no profile [scheduler.{shown(name)}], so each request returns 404"
+        yield fail(told, f"{cure}; if the extender's service has other settings, give them with --config")
         return
     if extender.get("bindVerb"):
         yield from _bind(parts, name, profile, where, service)
     if profile.plugins is None or profile.plugins.others:
-        return  # those of somebody else may filter or not
+        return  # unknown plug-ins may filter
     filters = sorted(profile.plugins.filtering)
     if extender.get("filterVerb") and not filters:
-        told = f"{where}: it is asked to filter, and no plug-in of [scheduler.{name}] filters"
-        yield warn(told, "leave filterVerb out: it costs a request for each pod")
+        told = f"{where}: it has a filterVerb, but no plug-in of [scheduler.{name}] filters"
+        yield warn(told, "remove filterVerb; it costs a request per pod")
     if filters and not extender.get("filterVerb"):
-        told = f"{where}: it has no filterVerb, so that {some(filters)} of [scheduler.{name}] rejects no node"
+        told = f"{where}: it has no filterVerb, so {some(filters)} of [scheduler.{name}] cannot reject nodes"
         yield fail(told, "add filterVerb: filter")
 
 
 def _bind(parts: SplitResult, name: str, profile: OwnProfile, where: str, service: OwnService) -> Iterator[Result]:
     if not profile.bind:
-        told = f"{where}: it is asked to bind, which is off in [scheduler.{name}], so that no pod is bound"
-        yield fail(told, f"set bind = true in [scheduler.{name}], or leave bindVerb out")
+        told = f"{where}: it has a bindVerb, but binding is off in [scheduler.{name}], so no pod is bound"
+        yield fail(told, f"set bind = true in [scheduler.{name}], or remove bindVerb")
     elif not service.client_ca and not is_loopback(str(parts.hostname)):
-        told = f"{where}: it is asked to bind from another machine without a certificate, which is refused"
-        yield fail(told, "set server.tls_client_ca here, and certFile and keyFile of tlsConfig there")
+        told = f"{where}: bind requests from another machine are refused without a client certificate"
+        yield fail(
+            told, "set server.tls_client_ca of load-watcher, and certFile and keyFile in the extender's tlsConfig"
+        )
 
 
-# --- what it asks for, and how long it waits -------------------------------------------------------------------------
+# --- verbs and timeouts ----------------------------------------------------------------------------------------------
 
 
 def _verbs(extender: Mapping[str, Any], where: str) -> Iterator[Result]:
     for key, verb in VERBS.items():
         given = extender.get(key)
         if given and str(given).strip("/") != verb:
-            yield fail(f'{where}: {key} is "{shown(str(given))}", which is none of ours', f"write {key}: {verb}")
+            yield fail(f'{where}: {key} is "{shown(str(given))}", an unknown verb', f"write {key}: {verb}")
     if extender.get("preemptVerb"):
-        yield fail(f"{where}: it is asked about preemption, which it does not know", "leave preemptVerb out")
+        yield fail(f"{where}: it has a preemptVerb, which load-watcher does not support", "remove preemptVerb")
     if not any(extender.get(key) for key in VERBS):
-        yield fail(f"{where}: it has no verb, so that it is never asked", "add prioritizeVerb: prioritize")
+        yield fail(f"{where}: it has no verb, so it is never called", "add prioritizeVerb: prioritize")
     weight = extender.get("weight", 0)
     if extender.get("prioritizeVerb") and not (isinstance(weight, int) and weight > 0):
-        told = f"{where}: its weight is {shown(str(weight))}, and the scheduler will not start"
-        yield fail(told, "set a weight of 1 or more, beside prioritizeVerb")
+        told = f"{where}: its weight is {shown(str(weight))}, so the scheduler will not start"
+        yield fail(told, "set a weight of 1 or more in addition to prioritizeVerb")
     if extender.get("managedResources"):
-        told = f"{where}: it has managedResources, so that it is asked for pods alone that request one of these"
-        yield warn(told, "leave managedResources out")
+        told = f"{where}: it has managedResources, so it is called only for pods that request one of these"
+        yield warn(told, "remove managedResources")
 
 
 def _waiting(extender: Mapping[str, Any], where: str, *, slow: Mapping[str, float]) -> Iterator[Result]:
     if extender.get("filterVerb") and extender.get("ignorable") is not True:
-        told = f"{where}: it is not ignorable, so that no pod is scheduled while load-watcher is away"
+        told = f"{where}: it is not ignorable, so no pod is scheduled while load-watcher is unavailable"
         yield warn(told, "set ignorable: true")
     if extender.get("nodeCacheCapable") is not True:
-        told = f"{where}: it is not nodeCacheCapable, so that every request has the whole of each node, 10 kB of it"
-        yield warn(told, "set nodeCacheCapable: true, names are enough")
+        told = f"{where}: it is not nodeCacheCapable, so every request contains whole node objects of about 10 kB each"
+        yield warn(told, "set nodeCacheCapable: true; load-watcher needs only node names")
     given = extender.get("httpTimeout")
     seconds = _seconds(given)
     path = PATH.search(str(extender["urlPrefix"]))
     longer = slow.get(path["profile"], 0.0) if path is not None else 0.0
     if seconds is None:
-        yield fail(f'{where}: httpTimeout "{shown(str(given))}" is no duration', "write it like 200ms")
+        yield fail(f'{where}: httpTimeout "{shown(str(given))}" is not a duration', "write it like 200ms")
     elif seconds > LONGEST_S:
-        default = " (there is no httpTimeout)" if given is None else ""
-        told = f"{where}: each pod waits up to {seconds:g} s{default} while load-watcher hangs"
+        default = " (httpTimeout is not set)" if given is None else ""
+        told = f"{where}: each pod waits up to {seconds:g} s{default} if load-watcher hangs"
         yield warn(told, "set httpTimeout: 200ms")
     elif seconds <= longer:
-        told = f"{where}: it is waited for {1000 * seconds:g} ms, and more than one request in a hundred takes longer"
-        yield warn(told, f"set httpTimeout to more than {1000 * longer:g} ms; docs/performance.md says what to expect")
+        told = f"{where}: the timeout is {1000 * seconds:g} ms, but more than 1 % of the requests take longer"
+        yield warn(told, f"set httpTimeout to more than {1000 * longer:g} ms; docs/performance.md has typical times")
     elif seconds < SHORTEST_S:
-        told = f"{where}: it is waited for {1000 * seconds:g} ms, in which a large cluster may not be ranked"
+        told = f"{where}: the timeout is {1000 * seconds:g} ms, which may be too short for a large cluster"
         yield warn(told, "set httpTimeout: 200ms")
 
 
 def slow_answers(exposition: str) -> dict[str, float]:
-    """From the page /metrics of a running service: the largest bound (seconds) by profile that more than one in a
-    hundred of its requests exceed, of each verb; 0 where there were fewer than a hundred."""
+    """Return, by profile, the largest histogram bound in seconds that more than 1 % of the requests of a verb exceed,
+    from the text of /metrics; 0 with fewer than 100 requests.
+    """
     lines = [line for line in exposition.splitlines() if line.startswith(DURATIONS)]
     counts: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for family in text_string_to_metric_families("\n".join([*lines, ""])):
@@ -231,7 +236,7 @@ def slow_answers(exposition: str) -> dict[str, float]:
 
 
 def _seconds(given: Any) -> float | None:
-    """Of a Go duration; None for what is none. 0 is the default, as kube-scheduler has it."""
+    """Parse a Go duration into seconds; None if it is invalid. Unset and 0 mean kube-scheduler's default."""
     if given is None or given == 0 or given == "0":
         return DEFAULT_S
     if not isinstance(given, str) or _DURATION.fullmatch(given) is None:

@@ -10,13 +10,13 @@ from load_watcher.doctor.plugins import FILTERING, SCORING
 KIND = "KubeSchedulerConfiguration"
 GROUP = "kubescheduler.config.k8s.io"
 API_VERSION = f"{GROUP}/v1"
-# The release of Kubernetes that no longer reads each of them.
+# API versions with the first release of Kubernetes that does not support them any more.
 GONE = {"v1alpha1": "1.19", "v1alpha2": "1.21", "v1beta1": "1.25", "v1beta2": "1.28", "v1beta3": "1.29"}
 TRIMARAN = ("TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment", "Peaks")
 RIVALS = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
-"""Score plug-ins of Kubernetes that spread or pack by requests, against what Trimaran scores by load."""
+"""Score plug-ins of Kubernetes that score by requests, which works against scores by load."""
 REMOVED = ("NodeResourcesLeastAllocated", "NodeResourcesMostAllocated", "RequestedToCapacityRatio")
-"""Plug-ins that became strategies of NodeResourcesFit."""
+"""Removed plug-ins that are now strategies of NodeResourcesFit."""
 KNOWN = (
     *TRIMARAN,
     *RIVALS,
@@ -30,7 +30,7 @@ KNOWN = (
     *("NodeResourcesAllocatable", "PodState", "PreemptionToleration", "QOSSort", "SySched", "TopologicalSort"),
 )
 ELSEWHERE = tuple(name for name in KNOWN if name not in (*TRIMARAN, *FILTERING))
-"""Plug-ins that read no metrics of ours."""
+"""Known plug-ins that do not use load-watcher's metrics."""
 POINTS = (
     *("preEnqueue", "queueSort", "preFilter", "filter", "postFilter", "preScore", "score", "reserve", "permit"),
     *("preBind", "bind", "postBind", "multiPoint"),
@@ -56,8 +56,8 @@ OLD_ARGS = {
     "metricProviderToken": "metricProvider.token",
 }
 OF_PLUGINS = ("watcherAddress", "WatcherAddress", "metricProvider", *OLD_ARGS)
-"""Where metrics come from: arguments of the plug-ins that score by load, and of nothing else."""
-THEIR_PLACE = f"put it into args under pluginConfig, of the plug-in that scores by load ({', '.join(TRIMARAN)})"
+"""Arguments that set the source of metrics; only plug-ins that score by load have them."""
+THEIR_PLACE = f"move it to args under pluginConfig of the plug-in that scores by load ({', '.join(TRIMARAN)})"
 ADDRESS = "http://load-watcher.load-watcher.svc.cluster.local:2020"
 
 
@@ -77,11 +77,11 @@ def _are_weights(value: Any) -> bool:
 
 
 BIG = 1e9
-# What each argument takes: a test, and the same in words.
+# Valid values of each argument: a predicate, and its description.
 VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "targetUtilization": (
         lambda value: isinstance(value, int) and _is_number(value, lowest=1, highest=100),
-        "a whole percentage from 1 to 100; above 100 scheduling breaks",
+        "a whole percentage from 1 to 100; scheduling fails above 100",
     ),
     "defaultRequestsMultiplier": (_is_written_number, 'a number above 0 in quotes, like "1.5"'),
     "safeVarianceMargin": (lambda value: _is_number(value, lowest=0, highest=BIG), "a number of at least 0"),

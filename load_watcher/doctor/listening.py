@@ -1,4 +1,4 @@
-"""Who listens where the service is to listen, and how a service that runs already is doing by its own account."""
+"""Checks of the service's port, and of a running service by its own status pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 5.0
 RECENT_S = 300
-"""How long ago a finding of a running service may have been seen last, in seconds, and still count."""
+"""Maximum age in seconds of findings of a running service that are reported."""
 SOURCES = {
     "host": "Host",
     "prometheus": "Prometheus",
@@ -40,19 +40,19 @@ SOURCES = {
     "signalfx": "SignalFx",
     "replay": "Replay",
 }
-"""How the source of each provider begins."""
+"""Source name (snapshot.source of /readyz) of each provider."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Where a load-watcher answers, "" if none does at the address of the settings."""
+    """URL of the load-watcher that runs at the address of the settings, "" for none."""
 
     url: str
 
 
 @dataclass(frozen=True, slots=True)
 class Exposition:
-    """The page /metrics of the running service, "" where it does not let us read it."""
+    """Text of /metrics of the running service, "" if it is not accessible."""
 
     text: str
 
@@ -61,66 +61,70 @@ class Exposition:
 
 
 async def port(examination: Examination) -> Sequence[Result]:
-    """Whether the address of the settings can be listened on, or a load-watcher listens there already."""
+    """Check that the address of the settings is free, or that a load-watcher already listens there."""
     found = examination.the(Settings)
     server = found.server
     where = f"{server.host}:{server.port}"
     examination.leave(Serving(""))
     if server.port == 0:
-        return [ok(f"any free port of {server.host} will be taken (server.port = 0)")]
+        return [ok(f"a free port of {server.host} will be selected (server.port = 0)")]
     try:
         await aside(lambda: _try_to_bind(server.host, server.port))
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             return [_unbindable(error, where=where)]
     else:
-        return [ok(f"{where} is free, nothing runs there yet")]
+        return [ok(f"{where} is free")]
     listener = await aside(lambda: _listener_on(server.port))
     url = own_url(found)
     with suppress(aiohttp.ClientError, OSError):
         async with _session(found, url=url) as session:
             if await _is_ours(session, url):
                 examination.leave(Serving(url))
-                told = f"a load-watcher listens on {where} already ({listener})"
+                told = f"a load-watcher already listens on {where} ({listener})"
                 if unlike := await _unlike(session, url, found):
-                    cure = "another one: end it, or set another server.port; this one: give its flags to the doctor too"
-                    return [warn(f"{told}, and not with these settings: {unlike}", cure)]
-                return [ok(f"{told}, with settings like these; a second one would not start")]
-    return [fail(f"{where} is taken by {listener}", "end that program, or set another server.port")]
+                    cure = (
+                        "stop it or set another server.port; if it is this service, give its options to doctor as well"
+                    )
+                    return [warn(f"{told}, with other settings: {unlike}", cure)]
+                return [ok(f"{told}, with equal settings; a second one cannot start")]
+    return [fail(f"{where} is in use by {listener}", "stop that program, or set another server.port")]
 
 
 async def _unlike(session: aiohttp.ClientSession, url: str, settings: Settings) -> str:
-    """What tells the service there from one with these settings, in words; "" for nothing, or where it cannot be
-    told."""
+    """Describe the differences between the running service's settings and these; "" if there are none, or if they are
+    unknown.
+    """
     _, body = await _get(session, f"{url}/readyz")
     try:
         there = msgspec.json.decode(body, type=ReadyDocument)
     except msgspec.DecodeError:
         return ""
     refresh, source = settings.refresh, SOURCES.get(settings.provider.name, "")
-    told = there.snapshot.source if there.snapshot is not None and there.provider.ok else ""  # else of another start
+    # Otherwise the snapshot may be one that was restored from an earlier start.
+    told = there.snapshot.source if there.snapshot is not None and there.provider.ok else ""
     pairs = [
         ("source", told or source, source or told),
         ("windows", ", ".join(there.windows), ", ".join(window.label for window in refresh.windows)),
         ("refresh.interval", f"{there.interval_s:g} s", f"{refresh.interval:g} s"),
         ("refresh.max_staleness", f"{there.max_staleness_s:g} s", f"{refresh.max_staleness:g} s"),
     ]
-    return "; ".join(f"{what} {shown(its)} there, {ours} here" for what, its, ours in pairs if its != ours)
+    return "; ".join(f"{what} is {shown(its)} there, {ours} here" for what, its, ours in pairs if its != ours)
 
 
 def own_url(settings: Settings) -> str:
-    """Where this machine finds the service of these settings."""
+    """Return the URL of the service with these settings, as seen from this machine."""
     host = EVERYWHERE.get(settings.server.host, settings.server.host)
     scheme = "https" if settings.server.tls_cert else "http"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.server.port}"
 
 
 def _try_to_bind(host: str, port: int) -> None:
-    """Take the address as the service would, and let it go. Raises OSError."""
+    """Bind the address like the service and release it. Raises OSError."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except UnicodeError as error:  # an empty or overlong part between two dots
-        raise socket.gaierror(socket.EAI_NONAME, "no name of a host") from error
+        raise socket.gaierror(socket.EAI_NONAME, "not a host name") from error
     for family, kind, protocol, _, address in found:
         with closing(socket.socket(family, kind, protocol)) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -131,18 +135,18 @@ def _try_to_bind(host: str, port: int) -> None:
 
 def _unbindable(error: OSError, *, where: str) -> Result:
     if isinstance(error, socket.gaierror):
-        return fail(f"{where}: this name cannot be resolved", "set server.host to an address of this machine")
+        return fail(f"{where}: cannot resolve the host name", "set server.host to an address of this machine")
     if error.errno == errno.EADDRNOTAVAIL:
         cure = "set server.host to an address of this machine, or 0.0.0.0 for all of them"
-        return fail(f"{where} is no address of this machine", cure)
+        return fail(f"{where} is not an address of this machine", cure)
     if error.errno in (errno.EACCES, errno.EPERM):
-        cure = "set a server.port of 1024 or more, the usual one is 2020"
-        return fail(f"{where} may not be listened on by this user ({error.strerror})", cure)
-    return fail(f"{where} cannot be listened on: {error.strerror or error}", "set another server.host or server.port")
+        cure = "set server.port to 1024 or more; the default is 2020"
+        return fail(f"this user may not listen on {where} ({error.strerror})", cure)
+    return fail(f"cannot listen on {where}: {error.strerror or error}", "set another server.host or server.port")
 
 
 def _listener_on(port: int) -> str:
-    """The process that listens on a port, in words."""
+    """Describe the processes that listen on a TCP port."""
     try:
         pids = {
             each.pid
@@ -152,43 +156,45 @@ def _listener_on(port: int) -> str:
         named = [f"{psutil.Process(pid).name()}, process {pid}" for pid in sorted(pid for pid in pids if pid)]
     except (psutil.Error, OSError):
         named = []
-    return some(named) or f"a process that user {os.geteuid()} may not see"
+    return some(named) or f"a process that is not visible to user {os.geteuid()}"
 
 
 # --- a running service -----------------------------------------------------------------------------------------------
 
 
 async def service(examination: Examination) -> Sequence[Result]:
-    """What a running service says of itself: alive, ready, its source, and what its review of samples found."""
+    """Check a running service by its own reports: liveness, readiness, source, and findings of the sample review."""
     found = examination.the(Settings)
     url = examination.url or examination.the(Serving).url
     if not url:
-        return [skipped(f"none answers at {own_url(found)}", "to ask one elsewhere, name it with --url")]
+        return [skipped(f"no service runs at {own_url(found)}", "to check another one, give its address with --url")]
     where = without_credentials(url)
     try:
         async with _session(found, url=url) as session:
             if not await _is_ours(session, url):
-                cure = "check --url; the Go load-watcher is not asked either, it has no /healthz: docs/migrating.md"
-                return [fail(f"what answers at {where} is no load-watcher", cure)]
+                cure = (
+                    "check --url; the Go load-watcher cannot be checked, since it has no /healthz (docs/migrating.md)"
+                )
+                return [fail(f"the server at {where} is not a load-watcher", cure)]
             token = await aside(lambda: token_of(found))
             results = [*await _states(session, url, token=token), *await _findings(session, url, token=token)]
-            with suppress(aiohttp.ClientError, OSError):  # it has told what it should
+            with suppress(aiohttp.ClientError, OSError):  # /metrics is optional
                 status, page = await _get(session, f"{url}/metrics", token=token)
                 examination.leave(Exposition(page.decode(errors="replace") if status == 200 else ""))
             return results
     except (aiohttp.ClientError, OSError) as error:
-        cure = "is it running, and is its address right? From inside a pod it may be another one"
-        return [fail(f"{where} does not answer: {_reason(error)}", cure)]
+        cure = "check that it runs and that the address is right; inside a pod, another address may be needed"
+        return [fail(f"no response from {where}: {_reason(error)}", cure)]
 
 
 async def _states(session: aiohttp.ClientSession, url: str, *, token: str | None) -> Sequence[Result]:
     results = []
     for path, well, cure in (
-        ("/readyz", "it is ready: a window young enough is served", "what keeps it from that is among the other lines"),
+        ("/readyz", "the service is ready: it serves a current window", "see the other results for the reason"),
         (
             "/watcher/health",
-            "its source answered at its last refresh",
-            "the checks of the source say more, and its log",
+            "the last refresh of the service succeeded",
+            "see the results of the source checks, and the log of the service",
         ),
     ):
         status, body = await _get(session, url + path, token=token)
@@ -204,8 +210,8 @@ async def _states(session: aiohttp.ClientSession, url: str, *, token: str | None
 def _not_well(path: str, status: int, body: bytes, *, cure: str) -> Result:
     error = _error_of(body)
     if error is None:
-        return fail(f"{path} answers {status}: {_start_of(body)}", cure)
-    told = f"{path} answers {status}: {error.error.message}"
+        return fail(f"{path} returned {status}: {_start_of(body)}", cure)
+    told = f"{path} returned {status}: {error.error.message}"
     if error.error.code == "warming_up":
         return warn(told, error.error.hint or cure)
     return fail(told, cure)
@@ -214,19 +220,22 @@ def _not_well(path: str, status: int, body: bytes, *, cure: str) -> Result:
 async def _findings(session: aiohttp.ClientSession, url: str, *, token: str | None) -> Sequence[Result]:
     status, body = await _get(session, f"{url}/api/v1/findings", token=token)
     if status == 401:
-        return []  # said already
+        return []  # reported by _states
     try:
         document = msgspec.json.decode(body, type=FindingsDocument)
     except msgspec.DecodeError:
-        return [warn(f"/api/v1/findings answers {status} and no findings: {_start_of(body)}", "is it another version?")]
+        return [
+            warn(f"/api/v1/findings: {status}, no findings: {_start_of(body)}", "check that its version is the same")
+        ]
     return list(of_kinds([each for each in document.findings if document.timestamp - each.last_seen <= RECENT_S])) or [
-        ok("its review of samples found nothing lately")
+        ok("no recent findings of the sample review")
     ]
 
 
 def of_kinds(findings: Sequence[FindingEntry]) -> Iterator[Result]:
-    """One line for each kind of finding, told by its newest: a failure where much of the fleet is affected, since all
-    answers are then refused before long, else a warning."""
+    """Yield one result for each kind of finding, with the text of the newest. It is a warning; for a partial outage it
+    is a failure, since all requests will then be refused soon.
+    """
     by_kind: dict[str, list[FindingEntry]] = {}
     for each in findings:
         by_kind.setdefault(each.kind, []).append(each)
@@ -235,26 +244,26 @@ def of_kinds(findings: Sequence[FindingEntry]) -> Iterator[Result]:
         of = " ".join(part for part in (newest.node, newest.metric) if part)
         others = f" (and {count(len(entries) - 1, 'other')} of this kind)" if len(entries) > 1 else ""
         told = f"{kind}: {f'{of}: ' if of else ''}{newest.reason}{others}"
-        cure = f"docs/review.md says what {kind} means; /api/v1/findings has all of them"
+        cure = f"see docs/review.md for {kind}; /api/v1/findings lists all findings"
         yield fail(told, cure) if kind == FindingKind.PARTIAL_OUTAGE else warn(told, cure)
 
 
 def _unauthorised() -> Result:
-    cure = "set server.token_file to the file with its token, as for serve (server.protect_reads is on there)"
-    return fail("it does not let us read without its token", cure)
+    cure = "set server.token_file to the file with its token, as for serve; server.protect_reads is on there"
+    return fail("the service requires its token for reads", cure)
 
 
-# --- asking ----------------------------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def _session(settings: Settings, *, url: str) -> AsyncIterator[aiohttp.ClientSession]:
-    """A session that trusts the service's own certificate beside the authorities of the system."""
+    """Open a session that trusts the service's own certificate and the system's CA certificates."""
     trust = ssl.create_default_context()
     if settings.server.tls_cert is not None:
         trust.load_verify_locations(settings.server.tls_cert)
         trust.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        trust.check_hostname = url != own_url(settings)  # its certificate need not name 127.0.0.1
+        trust.check_hostname = url != own_url(settings)  # the certificate may not include 127.0.0.1
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=trust),
         timeout=aiohttp.ClientTimeout(total=ANSWER_S),
@@ -270,7 +279,7 @@ async def _get(session: aiohttp.ClientSession, url: str, *, token: str | None = 
 
 
 async def _is_ours(session: aiohttp.ClientSession, url: str) -> bool:
-    """Whether a load-watcher answers there. It is not told our token before it is known for one."""
+    """Whether a load-watcher runs at `url`. The request has no token, since the server may be another program."""
     status, body = await _get(session, f"{url}/healthz")
     if status == 503:
         error = _error_of(body)
@@ -294,11 +303,11 @@ def _start_of(body: bytes) -> str:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return f"no answer within {ANSWER_S:g} s"
+        return f"no response within {ANSWER_S:g} s"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "its name cannot be resolved"
+        return "cannot resolve the host name"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"its certificate is not trusted: {error.certificate_error}"
+        return f"certificate not trusted: {error.certificate_error}"
     if isinstance(error, aiohttp.ClientConnectorError):
         return os.strerror(error.errno) if error.errno else str(error.os_error)
     return str(error) or type(error).__name__

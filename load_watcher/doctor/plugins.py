@@ -1,5 +1,4 @@
-"""Which of our plug-ins a profile has, and with which arguments: from the tables [scheduler.NAME], and from a
-KubeSchedulerConfiguration.
+"""Reads a profile's load-watcher plug-ins and their arguments, from [scheduler.NAME] or a KubeSchedulerConfiguration.
 
 Pure: no I/O, no clock.
 """
@@ -21,8 +20,7 @@ SCORING = (
 
 @dataclass(frozen=True, slots=True)
 class PluginUse:
-    """Arguments by plug-in that filters, and by plug-in that scores; `others` says that there are plug-ins which we do
-    not know."""
+    """Arguments of the filter and score plug-ins by plug-in name; `others`: the profile also has unknown plug-ins."""
 
     filtering: Mapping[str, Args]
     scoring: Mapping[str, Args]
@@ -30,7 +28,9 @@ class PluginUse:
 
 
 def use_of(plugins: Mapping[str, Any], *, filtering: bool = True, scoring: bool = True) -> PluginUse:
-    """Of plug-ins with their arguments, used at these extension points. What is no mapping counts as no arguments."""
+    """Return the use of these plug-ins (name to arguments) at the given extension points. Arguments that are not a
+    mapping count as empty.
+    """
     args = {name: given if isinstance(given, Mapping) else {} for name, given in plugins.items()}
     filters = {name: each for name, each in args.items() if name in FILTERING and _filters(name, each)}
     scores = {name: each for name, each in args.items() if name in SCORING}
@@ -43,7 +43,7 @@ def _filters(name: str, args: Args) -> bool:
 
 
 def joined(*uses: PluginUse) -> PluginUse:
-    """All of them together."""
+    """Combine several uses; of repeated plug-ins the last arguments apply."""
     return PluginUse(
         {name: args for use in uses for name, args in use.filtering.items()},
         {name: args for use in uses for name, args in use.scoring.items()},
@@ -52,14 +52,16 @@ def joined(*uses: PluginUse) -> PluginUse:
 
 
 def use_of_table(table: Mapping[str, Any]) -> PluginUse:
-    """Of a table [scheduler.NAME] with plugins."""
+    """Return the plug-in use of a table [scheduler.NAME] with the key `plugins`."""
     given = table.get("plugins")
     items = [each for each in given if isinstance(each, Mapping)] if isinstance(given, list) else []
     return use_of({str(each.get("name")): each.get("args") for each in items})
 
 
 def use_of_profile(profile: Mapping[str, Any], *, filtering: set[str], scoring: set[str]) -> PluginUse:
-    """Of a profile of a KubeSchedulerConfiguration, in which these plug-ins run in filter, and these in score."""
+    """Return the plug-in use of a KubeSchedulerConfiguration profile; `filtering` and `scoring` are the names of the
+    plug-ins enabled at these extension points.
+    """
     given = profile.get("pluginConfig")
     items = [each for each in given if isinstance(each, Mapping)] if isinstance(given, list) else []
     args = {str(each.get("name")): each.get("args") for each in items}

@@ -1,4 +1,4 @@
-"""What pods use: does the source tell it?"""
+"""Check of pod usage: whether the source provides it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from watcher.providers.base import NoPodUsage, ProviderError, ProviderRefused, f
 
 
 async def pods(examination: Examination) -> Sequence[Result]:
-    """Whether the source tells what pods use; no matter where nobody said that it must (refresh.pods)."""
+    """Check that the source provides the usage of pods. Without it, the check fails only if refresh.pods is on."""
     found = examination.the(Settings)
     wanted = found.refresh.pods
     if wanted == "off":
-        return [skipped("pods are not asked for (refresh.pods is off)")]
+        return [skipped("pod usage is not fetched (refresh.pods is off)")]
     provider = registry.build(found)
     await provider.start()
     try:
         fetch = await fetch_pods(provider, time.time())
     except (NoPodUsage, ProviderRefused) as error:
         told = f"no pod usage: {error}"
-        return [fail(told, error.hint) if wanted == "on" else skipped(f"{told} (nodes do without)", error.hint)]
+        return [fail(told, error.hint) if wanted == "on" else skipped(f"{told} (not needed for nodes)", error.hint)]
     except ProviderError as error:
-        told = f"what pods use could not be had: {error}"
+        told = f"cannot fetch pod usage: {error}"
         return [fail(told, error.hint) if wanted == "on" else warn(told, error.hint)]
     finally:
         await provider.close()
@@ -39,10 +39,10 @@ async def pods(examination: Examination) -> Sequence[Result]:
             f" cores from {' '.join(origin.cores.split())}, bytes ({origin.memory_kind}) from {origin.memory}"
         )
     ]
-    cure = "docs/pods.md says what is asked of the source, and what becomes of odd readings"
+    cure = "see docs/pods.md for the queries and for the handling of invalid readings"
     results += [warn(finding.reason, cure) for finding in fetch.findings]
     visit = examination.the(Visit)
     strange = sorted(set(nodes) - {*visit.nodes, *visit.names})
     if strange:
-        results.append(warn(f"pods are on nodes that have no samples: {some(strange)}", cure))
+        results.append(warn(f"pods run on nodes without samples: {some(strange)}", cure))
     return results

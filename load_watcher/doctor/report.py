@@ -1,7 +1,7 @@
-"""The report as text: lines as they come, for a terminal or a pipe, and one JSON document for programs.
+"""Output of the report: text lines as the results arrive, or one JSON document.
 
-One line a result, with its cure below it. On a terminal the lines are coloured and laid out to its width, and one that
-moves says that something is still being asked; elsewhere a line is a line, whatever its length.
+Each result is one line, with its cure below. On a terminal the lines are coloured and fitted to its width, with a
+spinner while checks run; otherwise lines are never wrapped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red", St
 
 
 def as_json(report: Report) -> str:
-    """The whole report: `{"version", "status", "counts", "checks": [{"name", "status", "what", "cure"}]}`."""
+    """Format the report as JSON: `{"version", "status", "counts", "checks": [{"name", "status", "what", "cure"}]}`."""
     document = {
         "version": report.version,
         "status": worst(report).value,
@@ -36,24 +36,24 @@ def as_json(report: Report) -> str:
 
 
 def worst(report: Report) -> Status:
-    """What the report comes down to: fail, warn or ok."""
+    """Return the overall status: FAIL if a result failed, otherwise WARN if there is a warning, otherwise OK."""
     counts = report.counts
     return next((status for status in (Status.FAIL, Status.WARN) if counts[status]), Status.OK)
 
 
 def summary(report: Report) -> str:
-    """The last line."""
+    """Return the last line of the report: the number of results by status."""
     counts = report.counts
     told = [f"{counts[Status.OK]} ok", count(counts[Status.WARN], "warning"), f"{counts[Status.FAIL]} failed"]
     return ", ".join([*told, f"{counts[Status.SKIPPED]} skipped"])
 
 
 class Printer:
-    """Prints results as they come; a context, so that the moving line is gone at its end."""
+    """Prints results as they arrive; a context manager that removes the spinner at its end."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
-        self._waiting = self._console.status("looking …") if self._console.is_terminal else None
+        self._waiting = self._console.status("checking …") if self._console.is_terminal else None
 
     def __enter__(self) -> Self:
         if self._waiting is not None:
@@ -67,7 +67,7 @@ class Printer:
             self._waiting.stop()
 
     def tell(self, result: Result) -> None:
-        """Print one result."""
+        """Print one result, and its cure on the next line."""
         if not self._console.is_terminal:
             self._plain(f"{result.status.value:<7} {result.check:<{NAME_WIDTH}} {result.what}")
             if result.cure:
@@ -83,13 +83,13 @@ class Printer:
         self._console.print(row)
 
     def close(self, report: Report) -> None:
-        """Print what it comes down to."""
+        """Print the summary line of the report."""
         if self._console.is_terminal:
             self._console.print(Padding(Text(summary(report), STYLES[worst(report)]), (1, 0, 0, 0)))
         else:
             self._plain(summary(report))
 
     def _plain(self, line: str) -> None:
-        """A line as it is: rich would wrap it at 80 characters."""
+        """Write a line without rich, which would wrap it at 80 characters."""
         self._console.file.write(line + "\n")
         self._console.file.flush()

@@ -1,12 +1,11 @@
-"""The configuration of kube-scheduler, as people paste it: why does it do nothing, and why does it not even start?
+"""Checks kube-scheduler's configuration: mistakes that keep it from starting, or from using load-watcher.
 
-kube-scheduler refuses unknown fields and says so in its log, but nothing tells that a plug-in scores against another
-one, that its arguments lead past this service, or that a second scheduler waits for the lease of the first. The facts
-are those of kube-scheduler's own types (kubescheduler.config.k8s.io/v1) and of the Trimaran plug-ins (trimaran.md §9,
-§10).
+kube-scheduler refuses unknown fields and logs them, but it does not report plug-ins with conflicting scores, arguments
+that bypass load-watcher, or a second scheduler that waits for the lease of the first. The checks follow the types of
+kube-scheduler (kubescheduler.config.k8s.io/v1) and the Trimaran plug-ins.
 
-Here are profiles and their plug-ins; `extenders` looks at how our extender is asked, `circles` at thresholds that work
-against each other. Pure but for `scheduler`, which reads the files.
+This module checks profiles and plug-ins; `extenders` checks extender entries, `circles` conflicting thresholds. Only
+`scheduler` does I/O: it reads the files.
 """
 
 from __future__ import annotations
@@ -53,18 +52,19 @@ from watcher.platform.settings.values import nearest
 
 
 async def scheduler(examination: Examination) -> Sequence[Result]:
-    """The scheduler configurations that were named by flag, the profiles of [scheduler], with the files that they take
-    over by `from`, and what evicts beside them."""
+    """Check the given scheduler configurations, the profiles of [scheduler] with the files that they import by `from`,
+    and the given configurations of evictors.
+    """
     settings = examination.find(Settings)
     own = [] if settings is None else [await _own(name, table, examination.cwd) for name, table in _tables(settings)]
     service = _service(settings, own, examination.find(Exposition)) if settings is not None and own else None
     results = [result for profile in own for result in profile.results]
     profiles = [thresholds.Profile(f"[scheduler.{each.name}]", each.use) for each in own if each.use is not None]
-    for path, text in await _texts(examination.scheduler_files, "kube-scheduler gets by --config", results):
+    for path, text in await _texts(examination.scheduler_files, "kube-scheduler's --config names", results):
         results += _of_file(path, _judged(text, service, settings))
         profiles += profiles_in(text, path.name)
     evictors: list[thresholds.Evictor] = []
-    for path, text in await _texts(examination.evictor_files, "the descheduler or the agent gets", results):
+    for path, text in await _texts(examination.evictor_files, "configures the descheduler or the agent", results):
         found, problems = thresholds.evictors_in(text)
         results += _of_file(path, problems)
         evictors += [replace(each, where=f"{path.name}: {each.where}") for each in found]
@@ -72,12 +72,12 @@ async def scheduler(examination: Examination) -> Sequence[Result]:
     if results:
         return results
     if own:
-        return [ok(f"the plug-ins of {some([f'[scheduler.{each.name}]' for each in own])} go together")]
-    return [skipped("no scheduler configuration is named", "give one with --scheduler-config FILE to have it read")]
+        return [ok(f"no conflicts between the plug-ins of {some([f'[scheduler.{each.name}]' for each in own])}")]
+    return [skipped("no scheduler configuration given", "give one with --scheduler-config FILE to check it")]
 
 
 async def _texts(paths: Sequence[Path], which: str, results: list[Result]) -> list[tuple[Path, bytes]]:
-    """The files that can be read; the others are told in the results."""
+    """Read the files; for each that cannot be read, append a result."""
     found = []
     for path in paths:
         text = await _read(path, f"name the file that {which}")
@@ -89,10 +89,10 @@ async def _texts(paths: Sequence[Path], which: str, results: list[Result]) -> li
 
 
 def _judged(text: bytes, service: extenders.OwnService | None, settings: Settings | None) -> list[Result]:
-    found = list(judge(text, service)) or [ok("its profiles use this service, with nothing against it")]
+    found = list(judge(text, service)) or [ok("its profiles use load-watcher; no problems found")]
     if service is None and settings is not None and _asks_ours(text):
-        cure = "give the settings of the service that is asked, by --config"
-        found.append(skipped("what its extender asks is not in these settings", cure))
+        cure = "give the settings of the extender's service with --config"
+        found.append(skipped("its extender cannot be checked: the settings have no [scheduler]", cure))
     return found
 
 
@@ -100,19 +100,19 @@ async def _read(path: Path, cure: str) -> bytes | Result:
     try:
         return await aside(path.read_bytes)
     except OSError as error:
-        return fail(f"{path} cannot be read: {error.strerror}", cure)
+        return fail(f"cannot read {path}: {error.strerror}", cure)
 
 
 def _of_file(path: Path, results: Iterable[Result]) -> list[Result]:
     return [Result(each.status, f"{path.name}: {each.what}", each.cure) for each in results]
 
 
-# --- our own profiles ------------------------------------------------------------------------------------------------
+# --- profiles of [scheduler] -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """A profile of [scheduler.NAME], what its file has against it, and its plug-ins, None where they cannot be told."""
+    """A profile of [scheduler.NAME] with its plug-ins (None: unknown), and the results for its imported file."""
 
     name: str
     bind: bool
@@ -121,7 +121,7 @@ class _Own:
 
 
 def _tables(settings: Settings) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The tables [scheduler.NAME]; those that are none are problems of the settings already."""
+    """Return the tables [scheduler.NAME]; other values are problems of the settings."""
     tables = settings.parts.get("scheduler", {})
     return ((name, table) for name, table in tables.items() if isinstance(table, dict))
 
@@ -131,10 +131,10 @@ async def _own(name: str, table: Mapping[str, Any], cwd: Path) -> _Own:
     if not isinstance(table.get("from"), str):
         return _Own(name, bind, use_of_table(table))
     path, profile = cwd / table["from"], str(table.get("profile", ""))
-    text = await _read(path, "name a file that can be read")
+    text = await _read(path, "name a readable file")
     if isinstance(text, Result):
         return _Own(name, bind, None, [text])
-    found = list(judge_taken_over(text, profile=profile)) or [ok("what [scheduler] takes of it is valid")]
+    found = list(judge_taken_over(text, profile=profile)) or [ok("the profile imported by [scheduler] is valid")]
     uses = [use for called, use in _uses(_configurations(yaml.safe_load_all(text))) if profile in ("", called)]
     return _Own(name, bind, uses[0] if len(uses) == 1 else None, _of_file(path, found))
 
@@ -147,18 +147,20 @@ def _service(settings: Settings, own: Sequence[_Own], running: Exposition | None
 
 
 def profiles_in(content: str | bytes, name: str) -> list[thresholds.Profile]:
-    """The profiles of a configuration that has plug-ins which we know; `name` is that of its file."""
+    """Return the profiles of a configuration with filter or score plug-ins of load-watcher; `name` is the file's
+    name.
+    """
     try:
         found = list(_uses(_configurations(yaml.safe_load_all(content))))
     except (yaml.YAMLError, RecursionError, ValueError):
-        return []  # which `judge` has said
+        return []  # reported by `judge`
     return [
         thresholds.Profile(f"{name}: profile {called}", use) for called, use in found if use.filtering or use.scoring
     ]
 
 
 def _uses(configurations: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, PluginUse]]:
-    """The plug-ins of each profile, by its name."""
+    """Yield the name and the plug-in use of each profile."""
     for configuration in configurations:
         given = configuration.get("profiles")
         for profile in (each for each in given if isinstance(each, dict)) if isinstance(given, list) else ():
@@ -181,27 +183,29 @@ def _asks_ours(content: str | bytes) -> bool:
 
 
 def judge(content: str | bytes, service: extenders.OwnService | None = None) -> Iterator[Result]:
-    """All that is wrong with a configuration for kube-scheduler with the Trimaran plug-ins or with our extender, given
-    as YAML or JSON, or inside a ConfigMap; `service` is what our settings say of that extender."""
+    """Yield the problems of a kube-scheduler configuration with the Trimaran plug-ins or load-watcher's extender, given
+    as YAML or JSON, or inside a ConfigMap; `service` are the settings of that extender, if known.
+    """
     try:
         documents = [each for each in yaml.safe_load_all(content) if each is not None]
         configurations = list(_configurations(documents))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         at = getattr(error, "problem_mark", None)
         line = f" at line {at.line + 1}" if at is not None else ""
-        yield fail(f"this is no YAML{line}", "indent by spaces, not by tabs, and put texts with a colon into quotes")
+        yield fail(f"invalid YAML{line}", "indent with spaces, not with tabs, and quote text that contains a colon")
         return
     if not configurations:
         kinds = [str(each.get("kind")) for each in documents if isinstance(each, dict)]
-        found = f"; it has {some(kinds)}" if kinds else ""
-        yield fail(f"there is no {KIND} in it{found}", f"begin it with apiVersion: {API_VERSION} and kind: {KIND}")
+        found = f", only {some(kinds)}" if kinds else ""
+        yield fail(f"it contains no {KIND}{found}", f"start it with apiVersion: {API_VERSION} and kind: {KIND}")
     for configuration in configurations:
         yield from _judge(configuration, service)
 
 
 def judge_taken_over(content: str | bytes, *, profile: str) -> Iterator[Result]:
-    """What is wrong with a configuration of which [scheduler] takes a profile ("": any) over, beside what makes the
-    settings invalid: score plug-ins that stay with kube-scheduler and work against ours."""
+    """Yield the problems of a profile ("": any) that [scheduler] imports: plug-ins of kube-scheduler with scores that
+    work against load-watcher's. Problems that make the settings invalid are not repeated.
+    """
     for configuration in _configurations(yaml.safe_load_all(content)):
         for each in configuration.get("profiles") or ():
             name = str(each.get("schedulerName", "default-scheduler"))
@@ -212,7 +216,7 @@ def judge_taken_over(content: str | bytes, *, profile: str) -> Iterator[Result]:
 
 
 def _configurations(documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """The scheduler configurations among these documents, those in the data of ConfigMaps included."""
+    """Yield the scheduler configurations among these documents and in the data of ConfigMaps."""
     for document in documents:
         if not isinstance(document, dict):
             continue
@@ -229,7 +233,7 @@ def _judge(configuration: Mapping[str, Any], service: extenders.OwnService | Non
     yield from _unknown(configuration, TOP, where="the configuration", near_only=True)
     profiles = configuration.get("profiles")
     if not isinstance(profiles, list) or not all(isinstance(each, dict) for each in profiles) or not profiles:
-        yield fail("it has no list of profiles, so no plug-in is configured", "put the plug-ins under profiles: [...]")
+        yield fail("it has no list of profiles, so it configures no plug-ins", "put plug-ins under profiles: [...]")
         return
     names = [str(each.get("schedulerName", "default-scheduler")) for each in profiles]
     score_by_load = False
@@ -249,7 +253,7 @@ def _judge(configuration: Mapping[str, Any], service: extenders.OwnService | Non
 
 
 def _asks_our_extender(configuration: Mapping[str, Any]) -> bool:
-    """Whether nodes are scored by an extender with a path like ours, /scheduler/PROFILE."""
+    """Whether the configuration has a scoring extender with load-watcher's path, /scheduler/PROFILE."""
     return any(each.get("prioritizeVerb") for each in _our_extenders(configuration))
 
 
@@ -259,11 +263,13 @@ def _our_extenders(configuration: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _beside_our_extender(configuration: Mapping[str, Any], plugins: Plugins, *, where: str) -> Iterator[Result]:
-    """Plug-ins of Kubernetes with as much to say as an extender of ours that scores."""
+    """Warn about Kubernetes plug-ins that score by requests, if load-watcher's scoring extender has only weight 1."""
     weights = [each.get("weight") for each in _our_extenders(configuration) if each.get("prioritizeVerb")]
     on = [each for each in RIVALS if not plugins.is_off(each, "score")]
     if on and 1 in weights:
-        told = f"{where}: {' and '.join(on)} score{'s' if len(on) == 1 else ''} by requests, against our extender"
+        told = (
+            f"{where}: {' and '.join(on)} score{'s' if len(on) == 1 else ''} by requests, against the extender's load"
+        )
         names = ", ".join(f"{{name: {each}}}" for each in on)
         yield warn(told, f"add [{names}] to plugins.score.disabled, or give the extender a higher weight")
 
@@ -277,21 +283,19 @@ def _version(configuration: Mapping[str, Any]) -> Iterator[Result]:
     cure = f"set apiVersion: {API_VERSION} (Kubernetes 1.25 and later)"
     gone = GONE.get(version.removeprefix(f"{GROUP}/"))
     if gone:
-        yield fail(f"apiVersion {version} is not read any more since Kubernetes {gone}", cure)
+        yield fail(f"apiVersion {version} is not supported since Kubernetes {gone}", cure)
     else:
         yield fail(f"apiVersion is {_quoted(version) if version else 'not set'}", cure)
 
 
 def _lease(configuration: Mapping[str, Any], names: Sequence[str]) -> Iterator[Result]:
-    """A second scheduler that takes part in the election of the first never becomes leader, and does nothing."""
+    """Warn about a second scheduler with the lease of the first: it never becomes leader and schedules nothing."""
     election = configuration.get("leaderElection")
     given = election if isinstance(election, dict) else {}
     own_lease = given.get("resourceName") not in (None, "kube-scheduler")
     if "default-scheduler" not in names and given.get("leaderElect") is not False and not own_lease:
-        told = (
-            "leaderElection is on with the lease of the default scheduler: as a second scheduler it would wait forever"
-        )
-        yield warn(told, "set leaderElection.leaderElect: false, or a leaderElection.resourceName of its own")
+        told = "leaderElection uses the lease of the default scheduler: a second scheduler would wait for it forever"
+        yield warn(told, "set leaderElection.leaderElect: false, or another leaderElection.resourceName")
 
 
 # --- a profile -------------------------------------------------------------------------------------------------------
@@ -299,19 +303,19 @@ def _lease(configuration: Mapping[str, Any], names: Sequence[str]) -> Iterator[R
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """The plug-ins of a profile: extension point -> names enabled, and names disabled."""
+    """The plug-ins of a profile: names of enabled and of disabled plug-ins by extension point."""
 
     enabled: Mapping[str, Sequence[str]]
     disabled: Mapping[str, Sequence[str]]
 
     def runs(self, name: str, point: str) -> bool:
-        """Whether this plug-in was enabled at the point, by itself or at all points at once."""
+        """Whether the plug-in is enabled at the extension point, directly or by multiPoint."""
         if name in self.enabled.get(point, ()):
             return True
         return name in self.enabled.get("multiPoint", ()) and not {name, "*"} & set(self.disabled.get(point, ()))
 
     def is_off(self, name: str, point: str) -> bool:
-        """Whether a plug-in that Kubernetes has on by default is off at the point."""
+        """Whether a plug-in that is enabled by default in Kubernetes is disabled at the extension point."""
         if name in self.enabled.get(point, ()):
             return False
         return any({name, "*"} & set(self.disabled.get(each, ())) for each in (point, "multiPoint"))
@@ -329,19 +333,19 @@ def _judge_profile(
 
 
 def _read_plugins(given: Any, *, where: str) -> tuple[Plugins, list[Result]]:
-    """The plug-ins of a profile, and what in them cannot be read."""
+    """Parse the plug-ins of a profile; return them with the problems found."""
     enabled: dict[str, Sequence[str]] = {}
     disabled: dict[str, Sequence[str]] = {}
     if given is None:
         return Plugins({}, {}), []
     if not isinstance(given, dict):
         cure = "write plugins: {score: {enabled: [{name: …}]}}"
-        return Plugins({}, {}), [fail(f"{where}: plugins is no mapping", cure)]
+        return Plugins({}, {}), [fail(f"{where}: plugins is not a mapping", cure)]
     problems = [*_unknown(given, POINTS, where=f"{where}, plugins")]
     for point in (each for each in POINTS if given.get(each) is not None):
         content = given[point]
         if not isinstance(content, dict):
-            told = f"{where}: plugins.{point} is no mapping of enabled and disabled"
+            told = f"{where}: plugins.{point} is not a mapping with enabled and disabled"
             problems.append(fail(told, f"write plugins.{point} as {{enabled: [{{name: …}}], disabled: [{{name: …}}]}}"))
             continue
         problems += _unknown(content, ("enabled", "disabled"), where=f"{where}, plugins.{point}")
@@ -350,7 +354,7 @@ def _read_plugins(given: Any, *, where: str) -> tuple[Plugins, list[Result]]:
             names = [_name_of(item) for item in items] if isinstance(items, list) else [None]
             into[point] = [name for name in names if name is not None]
             if None in names:
-                told = f"{where}: plugins.{point}.{key} is no list of plug-ins with a name"
+                told = f"{where}: plugins.{point}.{key} is not a list of plug-ins with names"
                 problems.append(fail(told, f"write plugins.{point}.{key} as a list like [{{name: TargetLoadPacking}}]"))
     return Plugins(enabled, disabled), problems
 
@@ -361,27 +365,29 @@ def _name_of(item: Any) -> str | None:
 
 
 def _names(plugins: Plugins, *, where: str) -> Iterator[Result]:
-    """Plug-ins that are misspelt, or that Kubernetes does not have any more."""
+    """Yield problems for plug-in names that are misspelt or were removed from Kubernetes."""
     for turned, points in (("enabled", plugins.enabled), ("disabled", plugins.disabled)):
         for point, names in points.items():
             for name in names:
                 at = f"{where}: {_quoted(name)} in plugins.{point}.{turned}"
                 if name in REMOVED:
                     cure = f"write NodeResourcesFit in plugins.score.{turned} instead"
-                    told = f"{at} does not exist any more, it is a strategy of NodeResourcesFit"
-                    yield fail(told, cure) if turned == "enabled" else warn(f"{told}, so that this does nothing", cure)
+                    told = f"{at} was removed; it is now a strategy of NodeResourcesFit"
+                    yield fail(told, cure) if turned == "enabled" else warn(f"{told}, so the entry has no effect", cure)
                 elif guess := _misspelt(name):
-                    cure = f"did you mean {guess}? Names must match to the letter"
-                    told = f"{at} is no plug-in"
+                    cure = f"did you mean {guess}? Names are case-sensitive"
+                    told = f"{at} is an unknown plug-in"
                     yield (
-                        fail(f"{told}, and the scheduler will not start", cure)
+                        fail(f"{told}, so the scheduler will not start", cure)
                         if turned == "enabled"
-                        else warn(f"{told}, so that this does nothing", cure)
+                        else warn(f"{told}, so the entry has no effect", cure)
                     )
 
 
 def _misspelt(name: str) -> str | None:
-    """The plug-in that was most likely meant, None for one that is known, or like none that is: there are others."""
+    """Return the most similar known plug-in for a probably misspelt name; None for a known name, and for a name that
+    resembles no known one, since there are other plug-ins.
+    """
     if name in (*KNOWN, "*"):
         return None
     folded = {known.casefold(): known for known in KNOWN}
@@ -390,23 +396,23 @@ def _misspelt(name: str) -> str | None:
 
 
 def _rivals(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator[Result]:
-    """Score plug-ins that work against those that score by load."""
+    """Yield problems for plug-ins that score by requests, against the plug-ins that score by load."""
     on = [each for each in RIVALS if not plugins.is_off(each, "score")]
     if on:
         told = f"{where}: {' and '.join(on)} score{'s' if len(on) == 1 else ''} by requests, against {some(scoring)}"
         names = ", ".join(f"{{name: {each}}}" for each in on)
         yield fail(told, f"add [{names}] to plugins.score.disabled")
     if any("NodeResourcesFit" in plugins.disabled.get(point, ()) for point in ("filter", "multiPoint")):
-        told = f"{where}: NodeResourcesFit is disabled as a filter too: pods will go to nodes without room for them"
+        told = f"{where}: NodeResourcesFit is also disabled as a filter: pods will be placed on full nodes"
         yield fail(told, "disable it in plugins.score.disabled only")
 
 
 def _company(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator[Result]:
-    """Trimaran plug-ins that are not alone, or not complete."""
+    """Yield warnings for several Trimaran plug-ins in a profile, and for a missing preScore plug-in."""
     if len(scoring) > 1:
-        yield warn(f"{where}: {' and '.join(scoring)} score together", "enable one of them per profile")
+        yield warn(f"{where}: {' and '.join(scoring)} are enabled together", "enable only one of them per profile")
     if "LowRiskOverCommitment" in scoring and not plugins.runs("LowRiskOverCommitment", "preScore"):
-        told = f"{where}: LowRiskOverCommitment is not enabled in preScore, and computes everything anew for each node"
+        told = f"{where}: LowRiskOverCommitment is not enabled in preScore, so it recomputes everything for each node"
         yield warn(told, "add {name: LowRiskOverCommitment} to plugins.preScore.enabled")
 
 
@@ -416,35 +422,36 @@ def _company(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterato
 def _arguments(given: Any, scoring: Sequence[str], *, where: str) -> Iterator[Result]:
     items = given if isinstance(given, list) else []
     if given is not None and (not isinstance(given, list) or not all(isinstance(each, dict) for each in given)):
-        yield fail(f"{where}: pluginConfig is no list of mappings", "write pluginConfig: [{name: …, args: {…}}]")
+        yield fail(f"{where}: pluginConfig is not a list of mappings", "write pluginConfig: [{name: …, args: {…}}]")
     configured: dict[str, Mapping[str, Any]] = {}
     for item in (each for each in items if isinstance(each, dict)):
         name, args = str(item.get("name", "")), item.get("args")
         yield from _unknown(item, ("name", "args"), where=f"{where}, pluginConfig of {_quoted(name)}")
         configured[name] = args if isinstance(args, dict) else {}
         if guess := _misspelt(name):
-            yield fail(f"{where}: pluginConfig is for {_quoted(name)}, which is no plug-in", f"did you mean {guess}?")
+            yield fail(f"{where}: pluginConfig is for the unknown plug-in {_quoted(name)}", f"did you mean {guess}?")
         elif name in ELSEWHERE:
             for key in (each for each in OF_PLUGINS if each in configured[name]):
-                yield fail(f"{where}: {key} is among the arguments of {name}, which knows none", THEIR_PLACE)
+                yield fail(f"{where}: {key} is not an argument of {name}", THEIR_PLACE)
         elif name in TRIMARAN and name not in scoring:
-            told = f"{where}: {name} has arguments and is not enabled in score: they do nothing"
-            yield fail(told, f"add {{name: {name}}} to plugins.score.enabled, or leave its pluginConfig out")
+            told = f"{where}: the arguments of {name} have no effect: it is not enabled in score"
+            yield fail(told, f"add {{name: {name}}} to plugins.score.enabled, or remove its pluginConfig")
     for name in scoring:
         yield from _trimaran(name, configured.get(name, {}), where=f"{where}, {name}")
 
 
 def _trimaran(name: str, args: Mapping[str, Any], *, where: str) -> Iterator[Result]:
-    """The arguments of one of the plug-ins that ask this service."""
+    """Yield the problems of the arguments of a Trimaran plug-in."""
     for old in sorted(OLD_ARGS.keys() & args.keys()):
         yield fail(
-            f"{where}: {old} is of older versions, and refused today", f"write {OLD_ARGS[old]}, or watcherAddress"
+            f"{where}: {old} is an argument of older versions, and refused now",
+            f"write {OLD_ARGS[old]}, or watcherAddress",
         )
     yield from _unknown({key: args[key] for key in args if key not in OLD_ARGS}, ARGS[name], where=where)
     version = args.get("apiVersion")
     if version not in (None, API_VERSION):
         yield fail(
-            f"{where}: its args have the apiVersion {_quoted(version)}", f"set it to {API_VERSION}, or leave it out"
+            f"{where}: the apiVersion of its args is {_quoted(version)}", f"set it to {API_VERSION}, or remove it"
         )
     yield from _whom_it_asks(args, key="WatcherAddress" if name == "Peaks" else "watcherAddress", where=where)
     for key, (fits, wanted) in VALUES.items():
@@ -459,32 +466,32 @@ def _whom_it_asks(args: Mapping[str, Any], *, key: str, where: str) -> Iterator[
     if address:
         yield from address_problems(str(address), where=f"{where}: {key}")
         if provider is not None:
-            yield warn(f"{where}: metricProvider is not used beside {key}", "leave metricProvider out")
+            yield warn(f"{where}: metricProvider has no effect, since {key} is set", "remove metricProvider")
     elif provider is None:
-        told = f"{where}: {key} is not set, so the plug-in asks metrics-server by itself, and never this service"
+        told = f"{where}: {key} is not set, so the plug-in uses metrics-server directly, and not load-watcher"
         yield fail(told, f"set {key}, for example {ADDRESS}")
     else:
-        told = f"{where}: it asks its metricProvider by itself, and never this service"
+        told = f"{where}: the plug-in uses its metricProvider directly, and not load-watcher"
         yield warn(told, f"set {key} instead of metricProvider, for example {ADDRESS}")
 
 
 def _provider(given: Any, *, where: str) -> Iterator[Result]:
     if not isinstance(given, dict):
-        yield fail(f"{where}: metricProvider is no mapping", "write metricProvider: {type: Prometheus, address: …}")
+        yield fail(f"{where}: metricProvider is not a mapping", "write metricProvider: {type: Prometheus, address: …}")
         return
     yield from _unknown(given, PROVIDER, where=f"{where}, metricProvider")
     kind = given.get("type")
     if kind not in (None, *PROVIDER_TYPES):
         guess = nearest(str(kind), PROVIDER_TYPES)
-        cure = f"did you mean {guess}? Case matters" if guess else f"write one of {', '.join(PROVIDER_TYPES)}"
-        told = f"{where}: metricProvider.type {_quoted(kind)} does not exist, and the scheduler will not start"
+        cure = f"did you mean {guess}? Names are case-sensitive" if guess else f"use one of {', '.join(PROVIDER_TYPES)}"
+        told = f"{where}: metricProvider.type {_quoted(kind)} is unknown, so the scheduler will not start"
         if str(kind).casefold() == "datadog":
             told, cure = f"{where}: the plug-ins refuse metricProvider.type Datadog", "set watcherAddress instead"
         yield fail(told, cure)
 
 
 def address_problems(address: str, *, where: str) -> Iterator[Result]:
-    """What is wrong with the address of this service, as a plug-in is given it: it puts /watcher after it."""
+    """Yield the problems of load-watcher's address in a plug-in's arguments; the plug-in appends /watcher to it."""
     try:
         parts = urlsplit(address.strip())
         port = parts.port
@@ -492,31 +499,31 @@ def address_problems(address: str, *, where: str) -> Iterator[Result]:
         parts, port = urlsplit(""), None
     told = _quoted(without_credentials(address) if "://" in address else address.rpartition("@")[2])
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        yield fail(f"{where} {told} has no http:// before its host", f"write it like {ADDRESS}")
+        yield fail(f"{where} {told} is not an http:// or https:// URL with a host", f"write it like {ADDRESS}")
     elif port is None:
-        told = f"{where} {told} has no port, so that port {443 if parts.scheme == 'https' else 80} is asked"
-        yield fail(told, "add the port of the service, :2020 if it was not changed")
+        told = f"{where} {told} has no port, so port {443 if parts.scheme == 'https' else 80} is used"
+        yield fail(told, "add the port of the service; the default is :2020")
     elif parts.path.rstrip("/").endswith("/watcher"):
-        yield fail(f"{where} {told} ends with /watcher, which the plug-in adds by itself", "leave /watcher out")
+        yield fail(f"{where} {told} ends with /watcher, which the plug-in appends itself", "remove /watcher")
     if address != address.strip():
-        yield fail(f"{where} has spaces around it", "leave them out")
+        yield fail(f"{where} has leading or trailing spaces", "remove them")
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
+# --- unknown fields, and quoting -------------------------------------------------------------------------------------
 
 
 def _unknown(
     given: Mapping[str, Any], known: Sequence[str], *, where: str, near_only: bool = False
 ) -> Iterator[Result]:
-    """Fields that kube-scheduler would refuse; with `near_only` only those that look misspelt."""
+    """Yield problems for fields that kube-scheduler would refuse; with `near_only`, only for similar names."""
     for key in (each for each in given if each not in known):
         guess, belongs_elsewhere = nearest(str(key), known), key in OF_PLUGINS
         if guess or belongs_elsewhere or not near_only:
-            cure = f"did you mean {guess}?" if guess else f"it may have {', '.join(known)}"
+            cure = f"did you mean {guess}?" if guess else f"known fields: {', '.join(known)}"
             told = f"{where}: unknown field {_quoted(key)}, which kube-scheduler refuses"
             yield fail(told, THEIR_PLACE if belongs_elsewhere else cure)
 
 
 def _quoted(value: Any) -> str:
-    """A foreign value as it may be shown."""
+    """Quote a value of the configuration, made safe for output."""
     return f'"{shown(str(value))}"'

@@ -1,8 +1,7 @@
-"""The source of samples: one tick of the service's own, and what came of it.
+"""Checks of the source of samples, by one tick of the real pipeline.
 
-The tick is the real one (refresh.Refresher over the provider that the settings name), without a store: it asks, reviews
-and computes as a start of `serve` does, so what is missing or odd here would be there. The checks below only read what
-it left.
+The tick runs refresh.Refresher with the provider of the settings, without a store: it fetches, reviews and computes as
+at a start of `serve`, and so has the same problems. The other checks only read its results.
 """
 
 from __future__ import annotations
@@ -30,22 +29,25 @@ from watcher.refresh.tick import Refresher
 from watcher.service.build import refresh_config
 
 TICK_S = 60.0
-"""Longest that one tick is waited for; a backfill that is not done by then goes without."""
+"""Maximum duration of the tick in seconds; an unfinished backfill is then incomplete."""
 NEEDED = (MetricType.CPU, MetricType.MEMORY)
-"""What the Trimaran plug-ins score by."""
-EXPORTERS = {MetricType.ENERGY: "Kepler (or Scaphandre) scraped", MetricType.GPU: "the DCGM exporter scraped"}
-"""In a Prometheus what is not node exporter's."""
+"""Metric types that the Trimaran plug-ins use for scoring."""
+EXPORTERS = {
+    MetricType.ENERGY: "Kepler (or Scaphandre) is scraped",
+    MetricType.GPU: "the DCGM exporter is scraped",
+}
+"""Exporters of the metric types that node exporter does not provide, for a cure."""
 RAREST_S = 2 * MAX_CADENCE_S
-"""A window counts with half the samples that it should have at the longest cadence, and with no fewer than two
-(contract 5.1, "Coverage"): so samples may be this far apart, and no farther than half of the window."""
+"""Maximum distance of samples in seconds: a window is valid with half the samples expected at the longest cadence, but
+at least two, so the distance may also be at most half the window."""
 SKEW_FINDINGS = (FindingKind.CLOCK_SKEW, FindingKind.FUTURE_SAMPLE)
-# What a line of its own tells better.
+# Findings that other checks report in more detail.
 TOLD_ELSEWHERE = (
     *SKEW_FINDINGS,
     *(FindingKind.NO_SERIES, FindingKind.SHORT_COVERAGE, FindingKind.STALE, FindingKind.NODE_NAMES),
 )
 OF_NAMES = (FindingKind.UNKNOWN_NODE, FindingKind.AMBIGUOUS_NODE, FindingKind.MISSING)
-"""Told by the check of the nodes where the source is held against the cluster."""
+"""Findings that the check of the nodes reports, if the source's names are mapped to nodes of the cluster."""
 
 
 # --- one tick --------------------------------------------------------------------------------------------------------
@@ -53,7 +55,7 @@ OF_NAMES = (FindingKind.UNKNOWN_NODE, FindingKind.AMBIGUOUS_NODE, FindingKind.MI
 
 @dataclass
 class Watched:
-    """A provider that notes what the one inside it says; else the same (base.Provider)."""
+    """A provider (base.Provider) that forwards to `inner` and records the fetches and the last error."""
 
     inner: Provider
     fetches: list[Fetch] = field(default_factory=list)
@@ -61,20 +63,17 @@ class Watched:
 
     @property
     def source(self) -> str:
-        """As the one inside."""
         return self.inner.source
 
     @property
     def remembers(self) -> bool:
-        """As the one inside."""
         return self.inner.remembers
 
     async def start(self) -> None:
-        """As the one inside."""
         await self.inner.start()
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
-        """As the one inside, noting the answer or the error."""
+        """Fetch from `inner`; record the result, or the ProviderError that is raised."""
         try:
             fetch = await self.inner.fetch(since, until, only=only)
         except ProviderError as error:
@@ -84,14 +83,14 @@ class Watched:
         return fetch
 
     async def close(self) -> None:
-        """As the one inside."""
         await self.inner.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What a tick left. `fetch` is the answer for the present, `earlier` are those for the past, both with the names of
-    the source; `at` is when it was over, in unix seconds. `snapshot` is None where there was no sample at all."""
+    """Result of a tick. `fetch` is the fetch of current samples, `earlier` the fetches for the backfill, both with the
+    source's node names; `at` is the end of the tick in unix seconds. `snapshot` is None without samples.
+    """
 
     fetch: Fetch
     earlier: Sequence[Fetch]
@@ -101,36 +100,36 @@ class Visit:
 
     @property
     def nodes(self) -> Sequence[str]:
-        """The nodes that have samples, by the names that would be served."""
+        """Nodes with samples, by the names under which they would be served."""
         return () if self.snapshot is None else self.snapshot.nodes
 
     @property
     def named(self) -> bool:
-        """Whether names of the source become those of the cluster."""
+        """Whether the source's names are mapped to node names of the cluster."""
         return self.refresher.directory is not None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The nodes by the names of the source."""
+        """Nodes with samples, by the source's names, sorted."""
         return tuple(sorted({name for batch in self.fetch.batches for name in batch.nodes}))
 
 
 async def source(examination: Examination) -> Sequence[Result]:
-    """Whether the source answers, and lets us."""
+    """Run one tick, to check that the source is reachable and accepts the credentials."""
     found = examination.the(Settings)
     try:
         watched = Watched(registry.build(found))
     except ProviderError as error:
         return [fail(str(error), error.hint)]
     cluster = cluster_nodes.from_settings(found)
-    config = replace(refresh_config(found), pods="off")  # those are asked for apart
+    config = replace(refresh_config(found), pods="off")  # the check of pods fetches their usage
     refresher = Refresher(provider=watched, config=config, directory=cluster)
     began = time.monotonic()
     try:
         await watched.start()
         if cluster is not None:
             await cluster.start()
-            await cluster.settle(found.provider.timeout)  # a tick of serve would wait less long, and try again
+            await cluster.settle(found.provider.timeout)  # longer than a tick of serve, which is repeated
         with suppress(TimeoutError):
             async with asyncio.timeout(TICK_S):
                 await refresher.tick()
@@ -150,17 +149,17 @@ async def source(examination: Examination) -> Sequence[Result]:
         at=time.time(),
     )
     examination.leave(visit)
-    asked = found.provider.address and found.provider.name not in ("host", "metrics-server")  # which do without
+    asked = found.provider.address and found.provider.name not in ("host", "metrics-server")  # these use no address
     where = f" at {found.provider.address}" if asked else ""
     took = time.monotonic() - began
-    return [ok(f"{watched.source}{where} answers and lets us; a first refresh takes {took:.1f} s")]
+    return [ok(f"{watched.source}{where} is accessible; the first refresh took {took:.1f} s")]
 
 
 def _unanswered(error: ProviderError | None, refresher: Refresher) -> Result:
     if error is None:
         return fail(
-            f"{refresher.provider.source} gave nothing: {refresher.provider_health.reason or 'no answer in time'}",
-            "give it more time (provider.timeout, refresh.interval), or ask it for less (provider.metrics)",
+            f"no samples from {refresher.provider.source}: {refresher.provider_health.reason or 'timeout'}",
+            "raise provider.timeout and refresh.interval, or fetch fewer metrics (provider.metrics)",
         )
     return fail(f"{refresher.provider.source}: {error}", error.hint)
 
@@ -169,7 +168,7 @@ def _unanswered(error: ProviderError | None, refresher: Refresher) -> Result:
 
 
 async def series(examination: Examination) -> Sequence[Result]:
-    """For each metric that is wanted: what is asked for it and why, or what is missing."""
+    """Report the query of each configured metric with its reason, or why the metric is missing."""
     visit, found = examination.the(Visit), examination.the(Settings)
     failures = {failure.metric: failure for failure in visit.fetch.failures}
     absent = {each.metric: each.reason for each in visit.fetch.findings if each.kind is FindingKind.NO_SERIES}
@@ -180,20 +179,20 @@ async def series(examination: Examination) -> Sequence[Result]:
         if failure := failures.get(metric.name):
             results.append(_missing(metric, str(failure.error), failure.error.hint))
         elif metric.name in absent or plan is None or (metric.name not in had and "" in absent):
-            reason = absent.get(metric.name) or absent.get("") or "the source does not have it"
+            reason = absent.get(metric.name) or absent.get("") or "not available from the source"
             results.append(_missing(metric, reason, _cure_of_absence(metric, found)))
         elif metric.name not in had:
-            cure = "is it scraped at least every two minutes? An expression like rate(x[5m]) needs two samples in five"
-            results.append(_missing(metric, f"{_asked(plan)} exists, and brought no sample", cure))
+            cure = "scrape it at least every two minutes: an expression like rate(x[5m]) needs two samples in 5 minutes"
+            results.append(_missing(metric, f"{_asked(plan)} exists, but returned no samples", cure))
         else:
-            results.append(ok(f"{metric.key}: {_asked(plan)}, names of nodes from {plan.node_label} ({plan.reason})"))
+            results.append(ok(f"{metric.key}: {_asked(plan)}, node names from {plan.node_label} ({plan.reason})"))
     return results
 
 
 def _told_of(
     found: Settings, visit: Visit, *, failures: Mapping[str, QueryFailure], absent: Mapping[str, str]
 ) -> Iterator[Metric]:
-    """The metrics that are wanted, and of which the source said anything; CPU and Memory always."""
+    """Yield the metrics to report: CPU, Memory, and others that the user configured or the source mentions."""
     named = found.origins.get("provider.metrics", "default") != "default"
     for metric in found.provider.wanted:
         known = metric.name in visit.fetch.plans or metric.name in failures or metric.name in absent
@@ -216,81 +215,82 @@ def _page(found: Settings) -> str:
 
 def _cure_of_absence(metric: Metric, found: Settings) -> str:
     if metric.key in found.provider.queries:
-        return f"provider.queries.{metric.key} asks for that: is it spelt as the source has it ({_page(found)})?"
+        return f"check the spelling of the expression in provider.queries.{metric.key} ({_page(found)})"
     if found.provider.name in ("prometheus", "influxdb"):
-        exporter = EXPORTERS.get(metric.type, "node exporter scraped")
-        exporter = "Telegraf running" if found.provider.name == "influxdb" else exporter
-        ours = "do this cluster's series have the labels of provider.matchers, " if found.provider.matchers else ""
+        exporter = EXPORTERS.get(metric.type, "node exporter is scraped")
+        exporter = "Telegraf is running" if found.provider.name == "influxdb" else exporter
+        ours = "this cluster's series have the labels of provider.matchers, that " if found.provider.matchers else ""
         return (
-            f"{ours}is {exporter}, and does what it says arrive here? Where it stands under another name, set "
+            f"check that {ours}{exporter} and that its data reaches the source; if the series has another name, set "
             f"provider.queries.{metric.key} ({_page(found)})"
         )
     if metric.type in NEEDED:
         names = ("cluster_name", "host_name_suffix")
         narrowed = " and ".join(f"provider.{name}" for name in names if getattr(found.provider, name))
-        hosts = f"do the source's hosts have {narrowed}? " if narrowed else ""
-        return f"{hosts}{_page(found)} says what it needs; without it no plug-in can score by {metric.key}"
-    return f"leave {metric.key} out of provider.metrics, or take another source: {_page(found)}"
+        hosts = f"check that the source's hosts match {narrowed}; " if narrowed else ""
+        return f"{hosts}see {_page(found)} for its requirements; without it, plug-ins cannot score by {metric.key}"
+    return f"remove {metric.key} from provider.metrics, or use another source ({_page(found)})"
 
 
-# --- how new, how often, by whose clock ------------------------------------------------------------------------------
+# --- age, cadence and clock of the samples ---------------------------------------------------------------------------
 
 
 async def freshness(examination: Examination) -> Sequence[Result]:
-    """Whether the newest samples are new, of all nodes."""
+    """Check the age of the newest samples of all nodes."""
     visit, found = examination.the(Visit), examination.the(Settings)
     snapshot, limit = visit.snapshot, found.refresh.max_staleness
     if snapshot is None or not snapshot.nodes:
         cure = (
-            "the lines of the series say what is missing; are the exporters scraped, and is the source's clock right?"
+            "see the results of the series; check that the exporters are scraped and that the source's clock is right"
         )
-        return [fail("no node has a sample that is new enough to be served", cure)]
+        return [fail("no node has a sample that is recent enough to be served", cure)]
     age = visit.at - snapshot.end
     silent = [name for name, old in zip(snapshot.nodes, snapshot.age_s, strict=True) if not np.isnan(old)]
-    told = f"the newest sample is {max(0.0, age):.0f} s old, of {count(len(snapshot.nodes), 'node')}"
+    told = f"the newest sample is {max(0.0, age):.0f} s old ({count(len(snapshot.nodes), 'node')})"
     if silent:
-        cure = "look at their exporters: what is silent for longer than refresh.max_staleness is not served"
+        cure = "check their exporters; nodes silent for longer than refresh.max_staleness are not served"
         return [
             ok(told),
-            warn(f"these are silent, or stand still with many others: {some_of(silent, snapshot.nodes)}", cure),
+            warn(f"nodes that are silent, or frozen together with many: {some_of(silent, snapshot.nodes)}", cure),
         ]
     if age > limit / 2:
-        cure = f"the source lags: above {limit:.0f} s (refresh.max_staleness) nothing is served"
+        cure = f"the source lags; above {limit:.0f} s (refresh.max_staleness) nothing is served"
         return [warn(told, cure)]
     return [ok(told)]
 
 
 async def cadence(examination: Examination) -> Sequence[Result]:
-    """Whether samples come often enough for the windows, and reach back far enough."""
+    """Check that the samples are frequent enough for the windows and reach back far enough."""
     visit = examination.the(Visit)
     snapshot = visit.snapshot
     if snapshot is None or not snapshot.nodes:
-        return [skipped("there are no samples")]
+        return [skipped("no samples")]
     if not visit.refresher.provider.remembers:
         rare = [each for each in visit.fetch.findings if each.kind is FindingKind.SHORT_COVERAGE]
         if rare:
-            return [fail(rare[0].reason, "without that no node has a window, only its latest value")]
-        return [ok("it knows only the present: windows begin when serve starts, the 5-minute one after half of that")]
+            return [fail(rare[0].reason, "fix this; until then nodes have only their latest value, and no windows")]
+        return [ok("the source has no history: windows begin when serve starts, the 5m window after half its length")]
     distance = distance_of(visit)
     if distance is None:
-        return [warn("there is one sample a node: how often they come cannot be told yet", "try again in some minutes")]
-    told = f"samples come every {distance:.0f} s"
+        return [warn("only one sample per node: their interval is not known yet", "try again in a few minutes")]
+    told = f"samples every {distance:.0f} s"
     without = _without_window(snapshot)
     shortest = snapshot.windows[0]
     if distance > min(shortest.seconds / 2, RAREST_S):
         cure = "lower the scrape interval (or the interval of the recording rule) to a minute or less"
-        return [fail(f"{told}, too seldom for the {shortest.label} window", cure)]
+        return [fail(f"{told}, not frequent enough for the {shortest.label} window", cure)]
     if without:
-        cure = "younger than half of it, or scraped too seldom? They have their latest value only, and no deviation"
+        cure = "check that they are scraped often enough; new nodes need half a window. They have only latest values"
         return [
-            warn(f"{told}; these lack the {shortest.label} window of CPU: {some_of(without, snapshot.nodes)}", cure)
+            warn(f"{told}; nodes without the {shortest.label} window of CPU: {some_of(without, snapshot.nodes)}", cure)
         ]
-    return [ok(f"{told}, enough for the windows {', '.join(window.label for window in snapshot.windows)}")]
+    return [ok(f"{told}, frequent enough for the windows {', '.join(window.label for window in snapshot.windows)}")]
 
 
 def distance_of(visit: Visit) -> float | None:
-    """Median distance in seconds of the distinct times of a node, of the metric that schedulers use most; None where no
-    node has two. Other than a history's cadence this has no upper bound."""
+    """Return the median distance in seconds of the distinct sample times per node, for the metric that comes first in
+    METRIC_ORDER; None if no node has two samples. Unlike the history's cadence, it has no upper bound.
+    """
     batches = [batch for fetch in (visit.fetch, *visit.earlier) for batch in fetch.batches]
     if not batches:
         return None
@@ -300,7 +300,7 @@ def distance_of(visit: Visit) -> float | None:
 
 
 def _distances(batches: Sequence[SeriesBatch]) -> F64:
-    """Distances of the distinct times of each node, over all batches; seconds."""
+    """Return the distances in seconds of the distinct sample times of each node, over all batches; 1-D array."""
     index: dict[str, int] = {}
     node = np.concatenate(
         [np.array([index.setdefault(name, len(index)) for name in batch.nodes])[batch.series] for batch in batches]
@@ -312,7 +312,7 @@ def _distances(batches: Sequence[SeriesBatch]) -> F64:
 
 
 def _without_window(snapshot: Snapshot) -> list[str]:
-    """The nodes that have a CPU sample, and not enough for the shortest window."""
+    """Return the nodes that have a CPU sample but too few samples for the shortest window."""
     for windows in snapshot.metrics:
         if windows.metric.type is MetricType.CPU:
             lacks = np.isnan(windows.average[0]) & ~np.isnan(windows.latest)
@@ -321,20 +321,20 @@ def _without_window(snapshot: Snapshot) -> list[str]:
 
 
 async def clock(examination: Examination) -> Sequence[Result]:
-    """Whether the source's clock and ours agree."""
+    """Check that the clocks of the source and of this machine agree."""
     visit = examination.the(Visit)
     entries = [each for each in visit.refresher.findings.entries() if each.kind in SKEW_FINDINGS]
-    cure = "set both clocks by NTP; samples from more than 30 s ahead of ours are refused"
+    cure = "synchronize both clocks with NTP; samples more than 30 s in the future are refused"
     if entries:
         return [fail(f"{each.node}: {each.reason}" if each.node else each.reason, cure) for each in entries[:3]]
     offset = visit.fetch.clock_offset_s
     if offset is None:
-        return [skipped("the source does not tell its time, and its samples are not ahead of ours")]
-    return [ok("the source's clock agrees with ours" + (f" to {abs(offset):.0f} s" if offset else ""))]
+        return [skipped("the source does not report its time, and no sample is in the future")]
+    return [ok("the source's clock agrees with this machine's" + (f" within {abs(offset):.0f} s" if offset else ""))]
 
 
 async def samples(examination: Examination) -> Sequence[Result]:
-    """What the review of these samples found, so far as no other line tells it."""
+    """Report the findings of the sample review that no other check reports."""
     visit = examination.the(Visit)
     failed = {failure.metric for failure in visit.fetch.failures}
     entries = [
@@ -344,14 +344,14 @@ async def samples(examination: Examination) -> Sequence[Result]:
         and not (each.kind == FindingKind.QUERY_FAILED and each.metric in failed)
         and not (visit.named and each.kind in OF_NAMES and not each.metric)
     ]
-    return list(of_kinds(entries)) or [ok("the review of samples found nothing odd")]
+    return list(of_kinds(entries)) or [ok("the sample review has no findings")]
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
 def addresses_among(names: Sequence[str]) -> list[str]:
-    """Those names that are IP addresses, which no node of Kubernetes is called by."""
+    """Return the names that are IP addresses, which cannot be names of Kubernetes nodes."""
     found = []
     for name in names:
         with suppress(ValueError):

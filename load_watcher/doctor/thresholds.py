@@ -1,12 +1,12 @@
-"""Thresholds that make pods circle: what evicts begins where the scheduler still lets pods in.
+"""Thresholds that cause eviction loops: eviction begins at a load at which the scheduler still places pods.
 
-A pod that is evicted from a node is scheduled anew, and where its node is still open to it, by the same load, goes back
-there, until it is evicted again (reference/koordinator.md, 8: a scheduler up to 95 % beside an eviction at 65 %). So of
-each resource a filter has to close a node below where an evictor begins; where nothing filters, packing has to aim
-below it. Within one profile, packing that aims above what its filter closes never gets there.
+An evicted pod is scheduled again; if its old node still passes the filters at the same load, the pod returns there and
+is evicted again. So for each resource, a filter must reject a node at a lower utilization than an evictor evicts at;
+without a filter, the packing target must be lower. Within one profile, packing cannot reach a target above the limit of
+the profile's filter.
 
-Evictors are Koordinator's descheduler (LowNodeLoad: high thresholds, those of pools and of prod pods) and Crane's agent
-(NodeQOS rules whose AvoidanceAction evicts, over the utilisation of CPU or memory).
+Supported evictors are Koordinator's descheduler (LowNodeLoad: high thresholds, also of pools and for prod pods) and
+Crane's agent (NodeQOS rules on CPU or memory utilization whose AvoidanceAction evicts).
 
 Pure: no I/O, no clock.
 """
@@ -35,7 +35,7 @@ Percents = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile of plug-ins; `where` is what people call it."""
+    """A scheduler profile with its plug-ins; `where` names it in messages."""
 
     where: str
     use: PluginUse
@@ -43,14 +43,14 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Evictor:
-    """From where on pods are evicted, percent by resource: of all that a node uses, and of what its prod pods use."""
+    """Eviction thresholds in percent by resource: of a node's total usage, and of the usage of its prod pods."""
 
     where: str
     node: Percents
     prod: Percents = field(default_factory=dict)
 
 
-# --- what is compared ------------------------------------------------------------------------------------------------
+# --- limits of a profile ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class _Limit:
 
 
 def closed_at(use: PluginUse) -> dict[str, _Limit]:
-    """Above which load a node takes no more pods, by resource: of several filters the lowest."""
+    """Utilization in percent above which a node is rejected, by resource; the lowest limit of several filters."""
     given: list[tuple[str, Percents]] = []
     if (args := use.filtering.get("HighLoadFilter")) is not None:
         given.append(("HighLoadFilter", _percents(args, "usageThresholds")))
@@ -75,7 +75,9 @@ def closed_at(use: PluginUse) -> dict[str, _Limit]:
 
 
 def _load_aware(args: Args) -> Percents:
-    """Percentiles in the place of the mean, where there are such; 0 is none."""
+    """Usage thresholds in percent by resource, for percentiles if configured, otherwise for the mean. A threshold of 0
+    is off.
+    """
     given = args.get("aggregated")
     aggregated = given if isinstance(given, Mapping) else {}
     of_percentile = _percents(aggregated, "usageThresholds") if aggregated.get("usageAggregationType") else {}
@@ -83,14 +85,14 @@ def _load_aware(args: Args) -> Percents:
 
 
 def closed_to_prod_at(use: PluginUse) -> dict[str, _Limit]:
-    """The same of what prod pods use together."""
+    """Like `closed_at`, for the total usage of a node's prod pods."""
     args = use.filtering.get("LoadAwareScheduling", {})
     limits = _in_force(_percents(args, "prodUsageThresholds"))
     return {resource: _Limit(percent, "LoadAwareScheduling") for resource, percent in limits.items()}
 
 
 def filled_to(use: PluginUse) -> dict[str, _Limit]:
-    """Up to which load a node is preferred the more, the fuller it is."""
+    """Target utilization in percent by resource; below it, fuller nodes get higher scores."""
     args = use.scoring.get("TargetLoadPacking")
     if args is None:
         return {}
@@ -118,17 +120,17 @@ def _is_number(value: Any) -> bool:
 
 
 def judge(profiles: Sequence[Profile], evictors: Sequence[Evictor]) -> Iterator[Result]:
-    """Every profile by itself, and against every evictor."""
+    """Check the limits within every profile, and compare them with every evictor."""
     for profile in profiles:
         yield from _never_filled(profile)
     if evictors and not profiles:
-        cure = "name the scheduler's configuration by --scheduler-config, or its profiles in [scheduler.NAME]"
-        yield skipped(f"{some([each.where for each in evictors])}: there is no scheduler to hold it against", cure)
+        cure = "give the scheduler's configuration with --scheduler-config, or set its profiles in [scheduler.NAME]"
+        yield skipped(f"{some([each.where for each in evictors])}: no scheduler profile to compare it with", cure)
     for evictor in evictors:
         found = [result for profile in profiles for result in _circles(profile, evictor)]
         yield from found
         if profiles and not found:
-            yield ok(f"{evictor.where}: it begins to evict above what the scheduler fills or closes")
+            yield ok(f"{evictor.where}: its eviction thresholds are above the limits of the scheduler")
 
 
 def _never_filled(profile: Profile) -> Iterator[Result]:
@@ -137,8 +139,8 @@ def _never_filled(profile: Profile) -> Iterator[Result]:
         limit = closed.get(resource)
         if limit is not None and target.percent > limit.percent:
             yield warn(
-                f"{profile.where}: {target.plugin} fills nodes up to {target.percent:g} % of {resource}, and "
-                f"{limit.plugin} closes them at {limit.percent:g} %",
+                f"{profile.where}: {target.plugin} fills nodes up to {target.percent:g} % of {resource}, but "
+                f"{limit.plugin} rejects them above {limit.percent:g} %",
                 f"set targetUtilization below {limit.percent:g}, or the threshold above {target.percent:g}",
             )
 
@@ -160,29 +162,29 @@ def _circles(profile: Profile, evictor: Evictor) -> Iterator[Result]:
 
 def _circle(profile: Profile, limit: _Limit, what: str, evictor: Evictor, begins: float, name: str) -> Result:
     return fail(
-        f"{profile.where}: {limit.plugin} brings pods to nodes up to {limit.percent:g} % of {what}, and "
-        f"{evictor.where} evicts above {begins:g} %: a pod that is evicted goes back there",
-        f"set {name} well below {begins:g}, or let the eviction begin well above {limit.percent:g}",
+        f"{profile.where}: {limit.plugin} allows pods on nodes up to {limit.percent:g} % of {what}, but "
+        f"{evictor.where} evicts above {begins:g} %: an evicted pod can return to its node",
+        f"set {name} well below {begins:g}, or the eviction threshold well above {limit.percent:g}",
     )
 
 
-# --- evictors, as people have them -----------------------------------------------------------------------------------
+# --- configurations of evictors --------------------------------------------------------------------------------------
 
 
 def evictors_in(content: str | bytes) -> tuple[list[Evictor], list[Result]]:
-    """The evictors in a file of YAML documents, also inside ConfigMaps, and what is wrong with it."""
+    """Return the evictors in a file of YAML documents, also inside ConfigMaps, and the problems of the file."""
     try:
         documents = list(_documents(yaml.safe_load_all(content)))
     except (yaml.YAMLError, RecursionError, ValueError):
-        cure = "indent by spaces, not by tabs, and put texts with a colon into quotes"
-        return [], [fail("this is no YAML", cure)]
+        cure = "indent with spaces, not with tabs, and quote text that contains a colon"
+        return [], [fail("invalid YAML", cure)]
     found = [*_of_descheduler(documents), *_of_agent(documents)]
     if found:
         return found, []
     if any(each.get("kind") in KINDS for each in documents):
-        return [], [skipped("it evicts nothing by a load that could be compared")]
+        return [], [skipped("it has no eviction thresholds that can be compared")]
     cure = "give the DeschedulerConfiguration with LowNodeLoad, or the NodeQOS with its AvoidanceActions"
-    return [], [fail("there is nothing in it that evicts by load", cure)]
+    return [], [fail("it configures no eviction by load", cure)]
 
 
 KINDS = ("DeschedulerConfiguration", "LowNodeLoadArgs", "NodeQOS", "NodeQOSEnsurancePolicy")
@@ -222,7 +224,9 @@ def _low_node_load(args: Mapping[str, Any]) -> Iterator[Evictor]:
 
 
 def _pool(where: str, args: Mapping[str, Any]) -> Iterator[Evictor]:
-    """Deviations are from a mean that nobody knows beforehand. A resource without a low threshold evicts nothing."""
+    """Yield the evictor of a node pool. Deviation thresholds are skipped, since they depend on the mean load. Resources
+    without a low threshold do not cause evictions.
+    """
     if args.get("useDeviationThresholds") is True:
         return
 
@@ -256,7 +260,7 @@ def _of_agent(documents: Sequence[Mapping[str, Any]]) -> Iterator[Evictor]:
 
 
 def _whole(value: Any) -> float | None:
-    """A watermark, rounded up, as Crane reads it."""
+    """A watermark in percent, rounded up to a whole number as by Crane; None if it is not a quantity."""
     try:
         return float(-(-nano(value) // NANO)) if isinstance(value, (str, int, float)) else None
     except ValueError:

@@ -1,7 +1,7 @@
-"""`load-watcher record`: what happens in the cluster of a running service, as a trace for `simulate` and `replay`.
+"""`load-watcher record`: records the cluster of a running service as a trace for `simulate` and `replay`.
 
-- `observed`: pure; the nodes and pods of a cluster as a service with [scheduler] tells them (GET /scheduler/cluster)
-- `changes`: pure; what is seen, minute by minute, to records of a trace
-- `file`: the file, whole to the last minute whatever becomes of the process
-- `asking`: asks the service once a minute, and goes on where it cannot
+- `observed`: pure; nodes and pods of a cluster as returned by a service with [scheduler] (GET /scheduler/cluster)
+- `changes`: pure; converts observations to trace records
+- `file`: the trace file, complete up to the last minute even if the process is killed
+- `asking`: polls the service once a minute and continues after failures
 """

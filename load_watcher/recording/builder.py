@@ -1,8 +1,8 @@
-"""What is seen of a cluster, minute by minute, to the records of a trace.
+"""Converts observations of a cluster to the records of a trace.
 
-What is not seen is not written: a minute without an answer, a node without a new sample and a pod that nobody measures
-have no record, and never a zero. Who comes between two looks comes at its own time, as far as it is known; who is gone
-at a look is gone then.
+Unobserved values are not written: a minute without a response, a node without a new sample and a pod without
+measurements have no record, and never a record of zero. A node or pod that appeared between two polls is recorded at
+its own time if known, a removed one at the time of the poll.
 
 Pure: no I/O, no clock.
 """
@@ -29,13 +29,13 @@ from watcher.traces.records import (
 )
 
 Use = tuple[float, float]
-"""Cores and bytes."""
+"""Usage as cores and bytes."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """A pod of the trace: its uid there, which is another one where a pod came back from the dead, and what it uses as
-    the trace has it, which before it was measured is what it asked for."""
+    """A pod in the trace: its uid in the trace (a new one if the pod reappears after its removal), and its usage
+    according to the trace (its requests until the first measurement)."""
 
     pod: SeenPod
     uid: str
@@ -43,12 +43,12 @@ class _Known:
 
 
 class Changes:
-    """The state of a trace that is being written. `source` is what it is of, in words."""
+    """State of a trace that is being written. `source` is a description of the recorded service."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.time: float | None = None
-        """Of the last record, None before the first."""
+        """Time of the last records (unix seconds), None before the first."""
         self.bindings = 0
         self._nodes: dict[str, SeenNode] = {}
         self._pods: dict[str, _Known] = {}
@@ -58,16 +58,16 @@ class Changes:
 
     @property
     def nodes(self) -> int:
-        """How many there are."""
+        """Number of nodes in the cluster."""
         return len(self._nodes)
 
     @property
     def pods(self) -> int:
-        """How many there are on these."""
+        """Number of pods on these nodes."""
         return len(self._pods)
 
     def take(self, cluster: SeenCluster, columns: Columns | None, usage: Pods | None) -> list[Record]:
-        """The records of a look, in the order of time; `columns` and `usage` are None where they were not told."""
+        """Records of one poll in the order of time. `columns` and `usage` are None if unavailable."""
         first = self.time is None
         time = cluster.time if self.time is None else max(cluster.time, self.time)
         begun = time if self.time is None else self.time
@@ -83,12 +83,13 @@ class Changes:
         self.time = time
         return records
 
-    # --- who came and who went ---------------------------------------------------------------------------------------
+    # --- changes of nodes and pods -----------------------------------------------------------------------------------
 
     def _events(
         self, cluster: SeenCluster, begun: float, time: float, *, first: bool
     ) -> Iterator[tuple[float, int, Record]]:
-        """With time and rank: at the same time nodes come first and go last, and a pod is there before it is bound."""
+        """Records with time and rank. At the same time, nodes are added first and removed last, and a pod is created
+        before it is bound."""
         nodes = {node.name: node for node in cluster.nodes}
         pods = {pod.uid: pod for pod in cluster.pods if pod.node in nodes}
         bound: dict[str, float] = {}
@@ -125,11 +126,11 @@ class Changes:
             yield at, 2, BindRecord(at, known.uid, pod.node)
 
     def _new_uid(self, uid: str) -> str:
-        """In a trace a pod that is gone does not come back; where one does, it is another."""
+        """Uid of a pod in the trace. A removed pod cannot reappear in a trace, so it gets a new uid."""
         times = self._uids[uid] = self._uids.get(uid, 0) + 1
         return uid if times == 1 else f"{uid}#{times}"
 
-    # --- what they use -----------------------------------------------------------------------------------------------
+    # --- usage -------------------------------------------------------------------------------------------------------
 
     def _usages(self, usage: Pods, time: float) -> Iterator[Record]:
         for known in self._pods.values():
@@ -139,7 +140,7 @@ class Changes:
                 continue
             at, cores, size = float(usage.sampled[row]), float(usage.cores[row]), float(usage.memory[row])
             if at <= self._measured.get(pod.uid, pod.bound) or (math.isnan(cores) and math.isnan(size)):
-                continue  # measured before, or another pod of that name was
+                continue  # already recorded, or measured for an earlier pod with this name
             self._measured[pod.uid] = at
             known.use = (_or(cores, known.use[0]), _or(size, known.use[1]))
             yield UsageRecord(
@@ -150,7 +151,7 @@ class Changes:
             )
 
     def _loads(self, columns: Columns, time: float) -> Iterator[Record]:
-        """What each node with a new sample uses beside its pods, at least nothing."""
+        """Load of each node with a new sample, minus the usage of its pods, at least 0."""
         beside = self._of_pods()
         cpu, memory = (columns.of_type(kind, Operator.LATEST) for kind in (MetricType.CPU, MetricType.MEMORY))
         for name, node in self._nodes.items():
@@ -174,7 +175,7 @@ class Changes:
             )
 
     def _of_pods(self) -> Mapping[str, Use]:
-        """By node, what its pods use as the trace has it."""
+        """Usage of the pods by node, according to the trace."""
         sums: dict[str, Use] = {}
         for known in self._pods.values():
             cores, size = sums.get(known.pod.node, (0.0, 0.0))

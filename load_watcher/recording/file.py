@@ -1,7 +1,7 @@
-"""The file of a recording: whole to the last minute, whatever becomes of the process.
+"""The trace file, complete up to the last minute even if the process is killed.
 
-A minute is written at once, and through gzip as a member of its own, of which a file may have any number: a process
-that is killed leaves a file that reads like any other. A minute that does not fit on the disk is taken back.
+Each minute is written immediately, with gzip as a separate member (a gzip file may have any number of members), so the
+file is readable at any time. A minute that does not fit on the disk is removed from the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from watcher.traces.writing import TraceWriter
 
 
 class RecordingFile:
-    """A new file at `path`. Raises OSError where it cannot be made, also because there is one."""
+    """A new file at `path`. Raises OSError if it exists or cannot be created."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class RecordingFile:
         self._file.close()
 
     def append(self, records: Iterable[Record]) -> None:
-        """Write these, all or none. Raises OSError where they cannot be written."""
+        """Append all records or none. Raises OSError if the file cannot be written."""
         count = 0
         for record in records:
             self._writer.write(record)

@@ -1,4 +1,4 @@
-"""Asking a service once a minute what there is and what it uses, and writing it down: for hours, through restarts."""
+"""Polls a service (default: once a minute) and records its nodes, pods and their usage; continues after failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMEOUT_S = 30.0
 
 
 class RecordError(Exception):
-    """Nothing can be recorded; `hint` says what to do."""
+    """Recording is impossible; `hint` states what to do."""
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
@@ -35,8 +35,8 @@ class RecordError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What to record: the service at `address`, for `duration` seconds (None: until it is stopped), a look each `every`
-    seconds."""
+    """What to record: the service at `address`, for `duration` seconds (None: until stopped), with a poll every
+    `every` seconds."""
 
     address: str
     duration: float | None = None
@@ -46,8 +46,9 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far it is: `passed` seconds, `looks` of which `missed` brought nothing, and what is in the file. `trouble` is
-    why the last look brought nothing, or brought no load or no usage; "" while all is well."""
+    """Progress of a recording: `passed` seconds, number of polls (`looks`), polls without load (`missed`), and the
+    content of the file. `trouble` is the reason why the last poll returned no nodes or no load, `usage` why it
+    returned no pod usage; "" without a problem."""
 
     passed: float
     looks: int = 0
@@ -61,7 +62,7 @@ class Progress:
 
 
 class _Refused(Exception):
-    """A service answered no; `is_final`: asking again will not help."""
+    """A request to the service failed; `is_final` states that a retry does not help."""
 
     def __init__(self, message: str, hint: str, *, is_final: bool) -> None:
         super().__init__(message)
@@ -76,10 +77,11 @@ async def record(
     stop: asyncio.Event,
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> Progress:
-    """Record until the duration is over or `stop` is set; what came of it. `tell` is told after each look.
+    """Record until the duration has passed or `stop` is set, and return the final progress. `tell` is called after each
+    poll.
 
-    Raises RecordError where the service cannot be asked at the very first look, or cannot tell what is needed; later, a
-    service that is away, empty or stale leaves a gap. Raises OSError where the file cannot be written any more.
+    Raises RecordError if the first poll fails permanently. Later, a service that is unavailable, empty or stale causes
+    a gap in the recording. Raises OSError if the file cannot be written.
     """
     changes = Changes(f"{recording.address}, recorded by load-watcher {__version__}")
     began = time.monotonic()
@@ -100,7 +102,7 @@ async def record(
 
 
 async def _stopped(stop: asyncio.Event, pause: float) -> bool:
-    """Whether it is time to stop, after so long a pause at the latest."""
+    """Wait up to `pause` seconds for `stop`. Returns whether it is set."""
     if not stop.is_set():
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), max(0.0, pause))
@@ -108,7 +110,7 @@ async def _stopped(stop: asyncio.Event, pause: float) -> bool:
 
 
 async def _look(service: _Service, changes: Changes, file: RecordingFile, progress: Progress) -> Progress:
-    """One look at the service, into the file."""
+    """Poll the service once and append the result to the file."""
     progress = replace(progress, looks=progress.looks + 1)
     try:
         cluster = await service.cluster()
@@ -117,7 +119,7 @@ async def _look(service: _Service, changes: Changes, file: RecordingFile, progre
             raise RecordError(str(refused), hint=refused.hint) from refused
         return replace(progress, missed=progress.missed + 1, trouble=str(refused))
     if not cluster.nodes:
-        told = "the service knows no node: can it ask the Kubernetes API?"
+        told = "the service has no nodes: check its access to the Kubernetes API"
         return replace(progress, missed=progress.missed + 1, trouble=told)
     columns, trouble = await service.columns()
     usage, no_usage = await service.usage()
@@ -135,7 +137,7 @@ async def _look(service: _Service, changes: Changes, file: RecordingFile, progre
 
 
 class _Service:
-    """The service that is recorded."""
+    """HTTP client of the recorded service."""
 
     def __init__(self, recording: Recording) -> None:
         self._url = f"{recording.address.rstrip('/')}/scheduler/cluster"
@@ -156,31 +158,35 @@ class _Service:
         await self._session.close()
 
     async def cluster(self) -> SeenCluster:
-        """Its nodes and pods. Raises _Refused."""
+        """Nodes and pods of the service's cluster. Raises _Refused."""
         try:
             async with self._session.get(self._url, allow_redirects=False) as response:
                 body, status = await response.read(), response.status
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            told = f"{self._url} cannot be asked: {str(error) or type(error).__name__}"
-            raise _Refused(told, "is load-watcher running there? --url URL asks another", is_final=True) from error
+            told = f"{self._url} is not reachable: {str(error) or type(error).__name__}"
+            raise _Refused(
+                told, "check that load-watcher is running there; --url URL selects another service", is_final=True
+            ) from error
         if status == 200:
             try:
                 return await asyncio.to_thread(msgspec.json.decode, body, type=SeenCluster)
             except msgspec.DecodeError as error:
-                told = f"{self._url} answered something else: {error}"
-                raise _Refused(told, "is that load-watcher, of this version?", is_final=True) from error
+                told = f"{self._url} returned an unexpected response: {error}"
+                raise _Refused(
+                    told, "check that the service is a load-watcher of this version", is_final=True
+                ) from error
         raise _refusal(self._url, status)
 
     async def columns(self) -> tuple[Columns | None, str]:
-        """The load of nodes, or why there is none."""
+        """Node load, or the reason why it is unavailable."""
         try:
             return await self._client.refresh(), ""
         except WatcherError as error:
             return None, f"no load: {error}"
 
     async def usage(self) -> tuple[Pods | None, str]:
-        """What pods use, or why that is not known: as a rule not at the first look, since it is what has the service
-        ask its source for it."""
+        """Pod usage, or the reason why it is unavailable. It is usually missing at the first poll, because the
+        service fetches pod usage only on request."""
         try:
             return await self._client.refresh_pods(), ""
         except WatcherError as error:
@@ -189,9 +195,9 @@ class _Service:
 
 def _refusal(url: str, status: int) -> _Refused:
     if status == 404:
-        hint = "record needs a service with [scheduler]: it knows nodes and pods; any profile will do"
-        return _Refused(f"{url} does not exist: this service knows nothing of pods", hint, is_final=True)
+        hint = "record needs a service with [scheduler] (any profile), which provides nodes and pods"
+        return _Refused(f"{url} does not exist: this service does not provide pods", hint, is_final=True)
     if status in (401, 403):
-        return _Refused(f"{url} answered {status}: a token is needed", "give --token-file", is_final=True)
-    hint = "its log says more; it is asked again"
-    return _Refused(f"{url} answered {status}", hint, is_final=status not in (429, 500, 502, 503, 504))
+        return _Refused(f"{url} returned status {status}: a token is required", "set --token-file", is_final=True)
+    hint = "check the log of the service; the request is repeated"
+    return _Refused(f"{url} returned status {status}", hint, is_final=status not in (429, 500, 502, 503, 504))

@@ -1,4 +1,4 @@
-"""A picture of simulations, side by side: PNG, the same bytes for the same runs and the same matplotlib."""
+"""A chart of simulations in comparison: PNG, identical bytes for identical runs and the same matplotlib version."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from load_watcher.simulate.results import Run, Summary
 F64 = npt.NDArray[np.float64]
 
 INCHES, DPI = (10.0, 7.2), 100
-SMOOTHED = 5  # minutes of which a line is the mean
+SMOOTHED = 5  # minutes of the moving average
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's, which people with any colour vision tell apart."""
+"""The palette of Okabe and Ito, distinguishable with any colour vision."""
 
 
 def draw(setting: Setting, runs: Sequence[Run]) -> bytes:
-    """Overloaded nodes and nodes in use over time, how CPU is spread over node-minutes, and the overload of each."""
-    # Whatever the user's matplotlibrc says, but for the backend, which we do not use.
+    """Draw overloaded nodes and nodes in use over time, the distribution of CPU over node-minutes, and the overload per
+    policy."""
+    # Ignores the user's matplotlibrc, except for the backend, which is not used.
     plain = {key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith("backend")}
     with mpl.rc_context(plain):
         figure = Figure(figsize=INCHES, dpi=DPI, layout="constrained")
@@ -37,12 +38,12 @@ def draw(setting: Setting, runs: Sequence[Run]) -> bytes:
         threshold = f"{100.0 * setting.overload:g} %"
         _label(overloaded, f"Nodes above {threshold} of CPU or memory", "hours", "nodes")
         _label(used, "Nodes in use", "hours", "nodes")
-        _label(shares, "CPU over all node-minutes", "part of the node-minutes", "% or less")
+        _label(shares, "CPU over all node-minutes", "fraction of the node-minutes", "% or less")
         shares.axhline(100.0 * setting.overload, color="#888888", linewidth=0.8, linestyle="--")
         figure.legend(*overloaded.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
         figure.suptitle(f"{setting.nodes:,} nodes, {setting.pods:,} pods, {setting.minutes / 60:g} hours")
         found = io.BytesIO()
-        # Software would be matplotlib with its version.
+        # By default, Software contains the matplotlib version.
         canvas.print_figure(found, format="png", metadata={"Software": None})
     return found.getvalue()
 
@@ -62,7 +63,7 @@ def _lines(run: Run, overloaded: Axes, used: Axes, shares: Axes, *, colour: str)
 
 
 def _smooth(values: F64) -> F64:
-    """The mean of the last minutes, of fewer at the beginning."""
+    """Moving average over the last SMOOTHED minutes, over fewer at the beginning."""
     sums = np.cumsum(values)
     before = np.concatenate([np.zeros(min(SMOOTHED, len(sums))), sums[:-SMOOTHED]])
     smooth: F64 = (sums - before) / np.minimum(np.arange(1, len(sums) + 1), SMOOTHED)

@@ -1,4 +1,4 @@
-"""What `load-watcher simulate` does: a trace and policies in, files and a table out."""
+"""Implementation of `load-watcher simulate`: reads a trace and policies, writes files and a table."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from watcher.traces.files import open_writer, read_trace
 from watcher.traces.records import Record
 
 USUAL = ("LeastAllocated", "MostAllocated", "TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment")
-"""What is compared where nobody says what."""
+"""Policies that are compared by default."""
 
 MOST_DAYS = 366
 
 Tell = Callable[[int, int], None]
-"""Of what is done, and of how much."""
+"""Progress callback: steps done, and steps in total."""
 
 
 class SimulateError(Exception):
-    """It cannot be done; `hint` says what to do."""
+    """The simulation cannot run; `hint` is advice for the user."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class SimulateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where what came out is written to; None: nowhere."""
+    """Paths of the output files; None: not written."""
 
     csv: Path | None = None
     series: Path | None = None
@@ -42,17 +42,17 @@ class Files:
     html: Path | None = None
 
     def ready(self, trace: Path) -> None:
-        """Before the long work: raises SimulateError where something would be missing at its end, the trace included:
-        a recording cannot be made again."""
+        """Check the paths before the simulation. Raises SimulateError if a file could not be written or would overwrite
+        another output or the trace, because a recording cannot be repeated."""
         taken = {trace.resolve(): "the trace"}
         for name in ("csv", "series", "png", "html"):
             path: Path | None = getattr(self, name)
             if path is None:
                 continue
             if not path.parent.is_dir():
-                raise SimulateError(f"there is no directory {path.parent}", "make it, or write somewhere else")
+                raise SimulateError(f"directory {path.parent} does not exist", "create it, or choose another path")
             if (there := taken.setdefault(path.resolve(), f"--{name}")) != f"--{name}":
-                raise SimulateError(f"--{name} {path} would write over {there}", "give each a file of its own")
+                raise SimulateError(f"--{name} {path} would overwrite {there}", "use a different path for each file")
         if self.png is None and self.html is None:
             return
         try:
@@ -60,22 +60,22 @@ class Files:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "matplotlib":
                 raise
-            hint = "pip install 'load-watcher[simulate]', or leave out --png and --html"
-            raise SimulateError("pictures need matplotlib, which is not installed", hint) from None
+            hint = "pip install 'load-watcher[simulate]', or omit --png and --html"
+            raise SimulateError("charts need matplotlib, which is not installed", hint) from None
 
 
 def checked(options: Options) -> Options:
-    """The options. Raises SimulateError for times that are no whole minutes."""
+    """Return the options. Raises SimulateError for times that are not whole minutes."""
     for name, value in (("refresh", options.refresh), ("delay", options.delay)):
         if value % STEP_S or value < (STEP_S if name == "refresh" else 0.0):
-            raise SimulateError(f"--{name} is {value:g} s", "a step is a minute: give whole minutes, like 60s or 5m")
+            raise SimulateError(f"--{name} is {value:g} s", "it must be whole minutes, like 60s or 5m")
     return options
 
 
 def chosen(
     wanted: Sequence[str], scheduler: Mapping[str, Any], *, cwd: Path
 ) -> tuple[tuple[Policy, ...], tuple[str, ...]]:
-    """The policies of these names, USUAL where there are none, and notices. Raises PolicyError and SettingsError."""
+    """The policies with these names (default: USUAL), and notices. Raises PolicyError and SettingsError."""
     found = [find_policy(each, scheduler, cwd=cwd) for each in wanted or USUAL]
     policies = tuple(policy for policy, _ in found)
     distinct(policies)
@@ -83,19 +83,20 @@ def chosen(
 
 
 def load(trace: Path) -> Course:
-    """Raises TraceError, and SimulateError for one that goes over a year: one of its times is in another unit, then."""
+    """Read a trace. Raises TraceError, and SimulateError for a trace longer than a year, which indicates a time in
+    another unit."""
     course = read_course(read_trace(trace))
     if course.minutes > MOST_DAYS * 24 * 60:
         days = course.minutes / (24 * 60)
-        hint = "times are unix seconds; look at the first record and the last"
-        raise SimulateError(f"{trace} goes over {days:,.0f} days, from {course.begins:.0f} to {course.ends:.0f}", hint)
+        hint = "times must be unix seconds; check the first and the last record"
+        raise SimulateError(f"{trace} covers {days:,.0f} days, from {course.begins:.0f} to {course.ends:.0f}", hint)
     return course
 
 
 def run(
     course: Course, policies: Sequence[Policy], options: Options, *, evictor: Evictor | None, tell: Tell
 ) -> tuple[Run, ...]:
-    """One run a policy, one after the other. Raises PolicyError."""
+    """Simulate the policies one after the other, one run each. Raises PolicyError."""
     steps, done = course.minutes * len(policies), 0
 
     def progress() -> None:
@@ -107,7 +108,7 @@ def run(
 
 
 def write(files: Files, trace: Path, course: Course, options: Options, runs: Sequence[Run]) -> None:
-    """The files that are wanted. Raises OSError."""
+    """Write the requested files. Raises OSError."""
     summaries = [each.summary() for each in runs]
     setting = report.Setting(
         trace.name,
@@ -137,8 +138,8 @@ def write(files: Files, trace: Path, course: Course, options: Options, runs: Seq
 
 
 def write_trace(records: Iterable[Record], path: Path, *, minutes: int, tell: Tell) -> int:
-    """How many records were written, of so many minutes. Raises OSError, and whatever making the records raises; then
-    there is no file, or the one that was there before."""
+    """Write records and return their number; `minutes` is the total for progress reports. Raises OSError and any
+    exception of `records`; `path` is then absent or unchanged."""
     count, done, begins = 0, 0, 0.0
     unfinished = path.with_name(f".unfinished-{path.name}")
     try:

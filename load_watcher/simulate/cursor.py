@@ -1,4 +1,4 @@
-"""What each of some series is worth at a time, as time goes on: of nodes, and of pods by their age.
+"""Current values of step series as time advances: of nodes, and of pods by their age.
 
 Pure: no I/O, no clock.
 """
@@ -15,8 +15,8 @@ I64 = npt.NDArray[np.int64]
 
 
 class Cursor:
-    """The values of `steps` now; `cores` and `bytes` [series] are those of `base` (cores, bytes) before the first of a
-    series. A series stands still until `start` says which time its zero is."""
+    """The current values of `steps`; `cores` and `bytes` [series] are the values of `base` (cores, bytes) before the
+    first step of a series. A series does not advance until `start` sets its time zero."""
 
     def __init__(self, steps: Steps, base: tuple[F64, F64]) -> None:
         self._steps = steps
@@ -27,21 +27,21 @@ class Cursor:
         self._due: F64 = np.full(count, np.inf)
 
     def start(self, series: int, *, zero: float) -> None:
-        """From now on its times are seconds after this (unix seconds)."""
+        """Start a series: its times are seconds after `zero` (unix seconds)."""
         self._zero[series] = zero
         self._look(np.array([series]))
 
     def start_all(self, *, zero: float) -> None:
-        """All of them."""
+        """Start all series with the same time zero."""
         self._zero[:] = zero
         self._look(np.arange(len(self._zero)))
 
     def stop(self, series: int) -> None:
-        """Its values stay."""
+        """Stop a series; its values remain."""
         self._due[series] = np.inf
 
     def advance(self, now: float) -> None:
-        """Take what has come until now, this moment included."""
+        """Apply all steps up to and including `now` (unix seconds)."""
         while len(due := np.flatnonzero(self._due <= now)):
             at = self._next[due]
             self.cores[due], self.bytes[due] = self._steps.cores[at], self._steps.bytes[at]
@@ -49,7 +49,7 @@ class Cursor:
             self._look(due)
 
     def _look(self, series: I64) -> None:
-        """When the next value of these is due."""
+        """Compute when the next value of these series is due."""
         at = self._next[series]
         there = at < self._steps.first[series + 1]
         due = np.full(len(series), np.inf)

@@ -1,13 +1,14 @@
-"""The closed loop, one minute a step: pods end and come, those that wait are placed, all make load, and what was
-measured of it is what later decisions see.
+"""The closed loop in steps of one minute: pods end and arrive, waiting pods are placed, all pods create load, and the
+measured load is the input of later decisions.
 
-At each step, in this order: pods whose time is over end; nodes come and go; pods that have come since the step before
-join those that wait; at every `refresh` a new copy of the windows is published, which is `delay` old; the waiting pods
-are placed one by one, the most important first; then the minute's load is what the pods want that are there now.
+Each step runs in this order: pods whose lifetime is over end; nodes are added and removed; pods that arrived since the
+previous step join the waiting pods; at every `refresh`, new windows are published, which are `delay` old; the waiting
+pods are placed one by one, the highest priority first; finally the minute's load is the demand of the pods then
+running.
 
-A pod fits where kube-scheduler's NodeResourcesFit says so: CPU, memory and the number of pods, by requests.
+A pod fits by the rules of kube-scheduler's NodeResourcesFit: CPU, memory and the number of pods, by requests.
 
-No I/O, no clock; the same for the same course, policy and options.
+No I/O, no clock; deterministic for the same course, policy and options.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ Bool = npt.NDArray[np.bool_]
 
 PODS = "pods"
 SUSTAINED = 3
-"""So many minutes in a row a node is overloaded before somebody would evict."""
-ASKED_AGAIN_S = 900.0  # after the planner found nothing
+"""Consecutive overloaded minutes after which the evictor is called for a node."""
+ASKED_AGAIN_S = 900.0  # seconds until the next call after the evictor found no pod
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`refresh` and `delay` in seconds, whole minutes: how often windows are published, and how old their newest sample
-    is then. Above `overload` (a share) of its CPU or memory a node is overloaded. `seed` decides between equal nodes.
-    `anew`: the pods that were there when the trace began are placed too, in its first minute."""
+    """`refresh` and `delay` in seconds, whole minutes: the interval at which windows are published, and the age of
+    their newest sample at that time. A node is overloaded above the fraction `overload` of its CPU or memory. `seed`
+    decides between equal nodes. `anew`: pods that existed when the trace began are also placed, in its first minute."""
 
     refresh: float = 60.0
     delay: float = 60.0
@@ -67,7 +68,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class PodLook:
-    """A pod as whoever evicts sees it: cores and bytes are what it uses."""
+    """A pod as the evictor sees it: `cores` and `bytes` are its usage, `started` is in unix seconds."""
 
     uid: str
     namespace: str
@@ -82,7 +83,7 @@ class PodLook:
 
 @dataclass(frozen=True, slots=True)
 class NodeLook:
-    """An overloaded node: what it has, what it uses, and its pods by name."""
+    """An overloaded node: its capacity, its usage, and its pods by name; `time` in unix seconds."""
 
     time: float
     cores: float
@@ -93,11 +94,11 @@ class NodeLook:
 
 
 Evictor = Callable[[NodeLook], Sequence[str]]
-"""Of an overloaded node the uids of the pods that have to go."""
+"""Returns the uids of the pods to evict from an overloaded node."""
 
 
 class Progress(Protocol):
-    """Is told after each step."""
+    """Called after each simulated minute."""
 
     def __call__(self) -> None: ...
 
@@ -110,7 +111,7 @@ def simulate(
     evictor: Evictor | None = None,
     progress: Progress = lambda: None,
 ) -> Run:
-    """The whole of a trace under one policy; `evictor` says what of it would have to be evicted. Raises PolicyError."""
+    """Simulate a whole trace under one policy; `evictor` selects the pods that would be evicted. Raises PolicyError."""
     cluster = _Cluster(course, policy, options, evictor)
     for minute in range(course.minutes):
         cluster.step(minute)
@@ -119,7 +120,8 @@ def simulate(
 
 
 class _Cluster:
-    """Who is where, and since when. Arrays over all nodes of the course, and over all of its pods."""
+    """The simulated cluster: the node of each pod and its start time. Arrays cover all nodes, and all pods, of the
+    course."""
 
     def __init__(self, course: Course, policy: Policy, options: Options, evictor: Evictor | None) -> None:
         self.course, self.options, self.evictor = course, options, evictor
@@ -132,35 +134,35 @@ class _Cluster:
         nodes, pods = len(course.names), len(course.pods)
         self.there: Bool = np.zeros(nodes, dtype=np.bool_)
         self.cores, self.bytes = np.ones(nodes), np.ones(nodes)
-        self.rows: I64 = np.full(nodes, -1, dtype=np.int64)  # in the table
+        self.rows: I64 = np.full(nodes, -1, dtype=np.int64)  # row in the table, -1: none
         self.background = Cursor(course.load, (np.zeros(nodes), np.zeros(nodes)))
         self.background.start_all(zero=0.0)
         asked = [(each.record.cores, float(each.record.bytes)) for each in course.pods]
         base = np.array(asked, dtype=np.float64).reshape(pods, 2)
         self.usage = Cursor(course.usage, (base[:, 0], base[:, 1]))
         self.limits: F64 = np.array([_limits(each) for each in course.pods], dtype=np.float64).reshape(pods, 2)
-        self.node: I64 = np.full(pods, -1, dtype=np.int64)  # of each pod, -1: it does not run
-        self.left: F64 = np.array([each.lifetime for each in course.pods], dtype=np.float64)  # seconds that it will run
-        self.age: F64 = np.zeros(pods)  # that it had when it lost its node
+        self.node: I64 = np.full(pods, -1, dtype=np.int64)  # of each pod, -1: not running
+        self.left: F64 = np.array([each.lifetime for each in course.pods], dtype=np.float64)  # remaining seconds
+        self.age: F64 = np.zeros(pods)  # seconds of running time before it lost its node
         self.started: F64 = np.zeros(pods)
         self.end: F64 = np.full(pods, np.inf)
         self.placed: F64 = np.full(pods, np.nan)
         self.first_node: I64 = np.full(pods, -1, dtype=np.int64)
         self.pinned: Bool = np.array([bool(each.pinned) for each in course.pods], dtype=np.bool_)
         self.index = {name: i for i, name in enumerate(course.names)}
-        self.next = 0  # the first pod that has not come yet
+        self.next = 0  # index of the next pod to arrive
         self.waiting: list[int] = []
         self.displaced = 0
         self.series = Series(course.minutes, nodes)
-        self.gone: Bool = np.zeros(pods, dtype=np.bool_)  # pods that would have been evicted
-        self.over: I64 = np.zeros(nodes, dtype=np.int64)  # minutes in a row
+        self.gone: Bool = np.zeros(pods, dtype=np.bool_)  # pods counted as evicted
+        self.over: I64 = np.zeros(nodes, dtype=np.int64)  # consecutive overloaded minutes
         self.ask: F64 = np.full(nodes, -np.inf)
-        self.samples: list[tuple[float, I64, F64, F64]] = []  # measured, and not published yet
+        self.samples: list[tuple[float, I64, F64, F64]] = []  # not published yet
 
     # --- one step ----------------------------------------------------------------------------------------------------
 
     def step(self, minute: int) -> None:
-        """All that happens at the beginning of a minute, and the minute itself."""
+        """Process the events at the beginning of a minute, and the minute itself."""
         now = self.course.begins + minute * STEP_S
         self._end_pods(now)
         self._change_nodes(now)
@@ -191,7 +193,7 @@ class _Cluster:
             self.age[pod] += now - self.started[pod]
             self._stop(pod)
             if not self.pinned[pod]:
-                self.waiting.append(pod)  # its owner makes another one
+                self.waiting.append(pod)  # its owner creates a replacement
                 self.displaced += 1
         self.table.set_node(name, None)
 
@@ -216,7 +218,7 @@ class _Cluster:
                 self.waiting.append(pod)
 
     def _publish(self, now: float) -> None:
-        """What was measured until `delay` ago is in the windows that decisions see from now on."""
+        """Publish windows from the samples that are at least `delay` old, for the decisions from now on."""
         ready = [each for each in self.samples if each[0] <= now - self.options.delay]
         self.samples = self.samples[len(ready) :]
         for each in ready:
@@ -227,7 +229,7 @@ class _Cluster:
     # --- placing -----------------------------------------------------------------------------------------------------
 
     def _place(self, now: float) -> None:
-        """Each waiting pod once. What asks for no less than one that has just found no room finds none either."""
+        """Try to place each waiting pod once. A pod with the same requests as a pod that fits nowhere is skipped."""
         pods = self.course.pods
         self.waiting.sort(key=lambda pod: (-pods[pod].record.priority, pods[pod].arrives, pod))
         present = np.flatnonzero(self.there)
@@ -259,7 +261,7 @@ class _Cluster:
         return fits
 
     def _choose(self, info: PodInfo, rows: I64, nodes: I64, now: float) -> int | None:
-        """One of `nodes` [n], in the order of their names, which are in these rows of the table."""
+        """Choose one of `nodes` [n], ordered by name, which are in `rows` of the table; None if none passes."""
         if not len(rows):
             return None
         passes = self.decider.passes(info, rows, now=now)
@@ -306,7 +308,7 @@ class _Cluster:
     def _evict(
         self, evictor: Evictor, now: float, running: I64, wanted: tuple[F64, F64], of_pods: tuple[F64, F64]
     ) -> None:
-        """Count the pods that would have to go, as if each that went were gone for good."""
+        """Count the pods to evict, as if evicted pods did not come back."""
         on, gone = self.node[running], self.gone[running]
         cpu, memory = (
             total - _per_node(on[gone], values[gone], len(total)) for total, values in zip(wanted, of_pods, strict=True)
@@ -343,7 +345,7 @@ class _Cluster:
         )
 
     def run(self) -> Run:
-        """What came out."""
+        """The results of the simulation."""
         come = np.arange(len(self.infos)) < self.next
         return Run(
             self.policy,
@@ -366,11 +368,12 @@ def _per_node(node: I64, values: F64, count: int) -> F64:
 
 
 def any_of(count: int, *, seed: int, uid: str) -> int:
-    """Which of so many equal nodes, by name, a pod gets: any, as kube-scheduler takes, but always the same one."""
+    """Index of the node, among `count` equal nodes ordered by name, for a pod: arbitrary, as in kube-scheduler, but
+    deterministic."""
     return key_of(seed, "tie", uid) % count
 
 
-# --- as Kubernetes has them ------------------------------------------------------------------------------------------
+# --- Kubernetes objects ----------------------------------------------------------------------------------------------
 
 
 def _node(record: NodeRecord) -> Node:
@@ -386,7 +389,7 @@ def _node(record: NodeRecord) -> Node:
 
 
 def _info(course: PodCourse) -> PodInfo:
-    """The pod before it has a node. Its time on a node is what the table is told, not one of its conditions."""
+    """The pod before it has a node. The table receives its start time separately, not from its conditions."""
     record = course.record
     namespace, _, name = record.pod.partition("/")
     kind, _, owner = record.owner.partition("/")

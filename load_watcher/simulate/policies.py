@@ -1,7 +1,8 @@
-"""Who decides where a pod goes: a profile of plug-ins, or one of kube-scheduler's own scores alone.
+"""Placement policies: a profile of plug-ins, or one of kube-scheduler's own scores.
 
-A policy has scores of nodes as kube-scheduler is told them, whole numbers. Of the nodes with the highest the engine
-takes one, as kube-scheduler does: those that its own plug-ins prefer, where the policy says so, and of these any.
+A policy scores nodes with the integers that kube-scheduler receives. Among the nodes with the highest score, the engine
+chooses like kube-scheduler: the nodes that kube-scheduler's own plug-ins prefer, if the policy has this preference, and
+an arbitrary one of them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ DEFAULT = "DefaultScheduler"
 
 
 class PolicyError(ValueError):
-    """There is no such policy, or it cannot be simulated; `hint` says what to do."""
+    """The policy does not exist or cannot be simulated; `hint` is advice for the user."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -42,32 +43,32 @@ class PolicyError(ValueError):
 
 
 class Decider(Protocol):
-    """A policy at work over a table."""
+    """A policy applied to the nodes of a table."""
 
     def prepare(self) -> None:
-        """After each new copy of the load."""
+        """Called after each new copy of the load."""
 
     def passes(self, pod: PodInfo, rows: I64, *, now: float) -> Bool:
-        """Which of the nodes in these rows [n] may have the pod."""
+        """Whether each of the nodes in these rows [n] accepts the pod."""
         ...
 
     def scores(self, pod: PodInfo, rows: I64, *, now: float) -> I64:
-        """Of the nodes in these rows [n], as kube-scheduler is told them."""
+        """Scores of the nodes in these rows [n], as kube-scheduler receives them."""
         ...
 
     def preferred(self, pod: PodInfo, rows: I64) -> I64:
-        """What the nodes in these rows [n], whose scores are equal, are told apart by."""
+        """Secondary scores of the nodes in these rows [n], whose scores are equal."""
         ...
 
 
 class Policy(Protocol):
-    """`name` is how reports call it."""
+    """A placement policy; `name` identifies it in reports."""
 
     @property
     def name(self) -> str: ...
 
     def over(self, table: Table) -> Decider:
-        """Made for this table. Raises PolicyError where a simulation does not have what it needs."""
+        """Apply the policy to this table. Raises PolicyError if a simulation lacks the data that it needs."""
         ...
 
 
@@ -98,12 +99,13 @@ BY_REQUESTS: Mapping[str, Score] = {
     "BalancedAllocation": _balanced,
     DEFAULT: default_scheduler.as_it_comes,
 }
-"""kube-scheduler's scores by requests, each alone, and as it comes: LeastAllocated and BalancedAllocation together."""
+"""kube-scheduler's scores by requests, each separately, and the default combination of LeastAllocated and
+BalancedAllocation."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestPolicy:
-    """One of BY_REQUESTS."""
+    """One of the scores in BY_REQUESTS."""
 
     name: str
 
@@ -134,7 +136,8 @@ class _ByRequests:
 
 @dataclass(frozen=True, slots=True)
 class ProfilePolicy:
-    """A profile; with `precise_scores` as the plug-ins score inside kube-scheduler, else as through the extender."""
+    """A profile of plug-ins. With `precise_scores`, scores are 0 to 100 as inside kube-scheduler, otherwise 0 to 10 as
+    through the extender."""
 
     name: str
     settings: ProfileSettings
@@ -143,9 +146,9 @@ class ProfilePolicy:
         try:
             profile = Profile(self.settings, table)
         except ValueError as error:
-            raise PolicyError(f"{self.name}: {error}", "docs/scheduling.md has the arguments of plug-ins") from error
+            raise PolicyError(f"{self.name}: {error}", "docs/scheduling.md lists the arguments of plug-ins") from error
         if table.needs.pods or table.needs.node_metrics:
-            hint = 'a trace has neither NodeMetrics nor readings of pods: nodeMetricSource = "windows"'
+            hint = 'a trace has neither NodeMetrics nor pod readings: set nodeMetricSource = "windows"'
             raise PolicyError(f"{self.name} cannot be simulated", hint)
         if not profile.scoring and not profile.filtering:
             raise PolicyError(f"{self.name} neither filters nor scores", "enable a plug-in under score or filter")
@@ -179,9 +182,9 @@ class _ByProfile:
 
 
 def find_policy(wanted: str, scheduler: Mapping[str, Any], *, cwd: Path) -> tuple[Policy, tuple[str, ...]]:
-    """The policy of this name, and notices: one of BY_REQUESTS, a profile of the settings' table [scheduler], a plug-in
-    with its defaults, or FILE.yaml, or FILE.yaml:PROFILE, a KubeSchedulerConfiguration. Raises PolicyError, and
-    SettingsError for a profile with problems."""
+    """Find a policy by name: one of BY_REQUESTS, a profile of the table [scheduler] in the settings, a plug-in with its
+    defaults, or a KubeSchedulerConfiguration as FILE.yaml or FILE.yaml:PROFILE. Returns the policy and notices. Raises
+    PolicyError, and SettingsError for a profile with problems."""
     file, _, profile = wanted.partition(":")
     if wanted in BY_REQUESTS:
         return RequestPolicy(wanted), ()
@@ -191,7 +194,7 @@ def find_policy(wanted: str, scheduler: Mapping[str, Any], *, cwd: Path) -> tupl
     if Path(file).suffix in (".yaml", ".yml", ".json"):
         table = {"from": file, **({"profile": profile} if profile else {})}
         settings, notices = _read(profile or Path(file).stem, table, cwd)
-        # Its plug-ins are those inside kube-scheduler, whose scores nobody rounds to 0 to 10.
+        # These plug-ins run inside kube-scheduler, which does not round scores to 0 to 10.
         return ProfilePolicy(settings.name, replace(settings, precise_scores=True)), notices
     return ProfilePolicy(wanted, _of_plugin(wanted, scheduler)), ()
 
@@ -211,16 +214,16 @@ def _of_plugin(name: str, scheduler: Mapping[str, Any]) -> ProfileSettings:
     except UnknownPlugin as error:
         known = (*BY_REQUESTS, *known_names(), *scheduler)
         near = difflib.get_close_matches(name, known, n=1)
-        cure = f"did you mean {near[0]}?" if near else "a profile is one of the settings, or FILE.yaml:PROFILE"
-        raise PolicyError(f"there is no policy {name}; known are {', '.join(known)}", cure) from error
+        cure = f"did you mean {near[0]}?" if near else "use a profile of the settings, or FILE.yaml:PROFILE"
+        raise PolicyError(f"unknown policy {name}; known: {', '.join(known)}", cure) from error
     except ValueError as error:
-        raise SettingsError([Problem(name, str(error), "put it into a profile of the settings, with args")]) from error
+        raise SettingsError([Problem(name, str(error), "define a profile with args in the settings")]) from error
     return ProfileSettings(name, (PluginSettings(name, points=extension_points(factory)),), precise_scores=True)
 
 
 def distinct(policies: Sequence[Policy]) -> None:
-    """Raises PolicyError where two have the same name, by which a report tells them apart."""
+    """Raise PolicyError if two policies have the same name, because reports identify policies by name."""
     names = [policy.name for policy in policies]
     for name in names:
         if names.count(name) > 1:
-            raise PolicyError(f"the policy {name} is there twice", "leave one out, or give the profile another name")
+            raise PolicyError(f"the policy {name} is given twice", "remove one, or rename the profile")

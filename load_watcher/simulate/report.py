@@ -1,5 +1,5 @@
-"""What came out of simulations, side by side: as a table, as CSV, and as one page that needs nothing beside it. The
-same text for the same runs.
+"""Results of simulations in comparison: as a table, as CSV, and as a self-contained HTML page. The output is identical
+for identical runs.
 
 Pure: no I/O, no clock.
 """
@@ -20,26 +20,28 @@ from rich.table import Table
 from load_watcher.simulate.results import Run, Summary
 
 COLUMNS = (
-    ("overload_node_minutes", "over-\nload", "node-minutes in which more CPU or memory is wanted than the threshold"),
-    ("unmet_core_hours", "unmet core-hours", "core-hours that were wanted and not there"),
-    ("nodes_used_mean", "nodes\nused", "nodes with a pod that could be elsewhere, mean over time"),
+    ("overload_node_minutes", "over-\nload", "node-minutes with CPU or memory demand above the threshold"),
+    ("unmet_core_hours", "unmet core-hours", "core-hours of demand beyond the nodes' capacity"),
+    ("nodes_used_mean", "nodes\nused", "nodes with at least one pod that is not of a DaemonSet, mean over time"),
     ("cpu_mean", "CPU\nmean", "percent in use, mean over all node-minutes"),
     ("cpu_p95", "CPU\np95", "percent in use, 95th percentile over all node-minutes"),
     ("cpu_p99", "CPU\np99", "percent in use, 99th percentile over all node-minutes"),
-    ("cpu_spread", "CPU\nspread", "deviation between nodes in points, mean over time"),
+    ("cpu_spread", "CPU\nspread", "standard deviation between nodes in percentage points, mean over time"),
     ("memory_p99", "memory p99", "percent in use, 99th percentile over all node-minutes"),
     ("unschedulable", "never\nplaced", "pods that never found a node"),
     ("waited", "waited", "pods that had to wait for a node"),
     ("evictions", "evic-\ntions", "pods that the agent's planner would have to evict"),
 )
-"""Of a Summary: what a page shows, how it calls that, and what it is; a table has those with a narrow heading."""
+"""Field of a Summary, heading, and description. A page shows all columns; a table shows only columns with a narrow
+heading."""
 NARROW = tuple((name, heading) for name, heading, _ in COLUMNS if "\n" in heading)
-_DIGITS = 3  # of a number in CSV
+_DIGITS = 3  # decimal places of numbers in CSV
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What was simulated, in words: the trace's name and note, how large it is, and what was set."""
+    """The simulation's parameters: name, note and size of the trace, and the options. `minutes` is the length of the
+    trace, `refresh` and `delay` are in seconds, `overload` is a fraction."""
 
     trace: str
     note: str
@@ -53,18 +55,18 @@ class Setting:
     anew: bool
 
     def told(self) -> list[str]:
-        """A few sentences."""
+        """The parameters in a few sentences."""
         size = f"{self.nodes:,} nodes, {self.pods:,} pods, {self.minutes / 60.0:g} hours in steps of a minute"
         return [
             f"{self.trace}: {size}" + (f"; {self.note}" if self.note else ""),
-            f"Windows are published every {self.refresh:g} s, and are {self.delay:g} s old then; a node is overloaded "
-            f"above {100.0 * self.overload:g} % of its CPU or memory; seed {self.seed}",
-            *(["The pods that were there when the trace began are placed too"] if self.anew else []),
+            f"Windows are published every {self.refresh:g} s, {self.delay:g} s after their newest sample; "
+            f"a node is overloaded above {100.0 * self.overload:g} % of its CPU or memory; seed {self.seed}",
+            *(["Pods that existed when the trace began are placed too"] if self.anew else []),
         ]
 
 
 def as_table(summaries: Iterable[Summary]) -> Table:
-    """For a terminal of 80 columns."""
+    """A table for a terminal of 80 columns."""
     table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("policy", no_wrap=True, vertical="bottom")
     for _, heading in NARROW:
@@ -75,13 +77,13 @@ def as_table(summaries: Iterable[Summary]) -> Table:
 
 
 def as_csv(summaries: Iterable[Summary]) -> str:
-    """One line a policy, with all that a Summary has."""
+    """One line per policy, with all fields of a Summary."""
     names = [each.name for each in fields(Summary)]
     return _csv(names, ([_exact(getattr(summary, name)) for name in names] for summary in summaries))
 
 
 def series_csv(runs: Iterable[Run]) -> str:
-    """One line a policy and minute (`time` in unix seconds)."""
+    """One line per policy and minute (`time` in unix seconds)."""
     return _csv(
         ("policy", "time", "overloaded_nodes", "nodes_used", "cpu_mean", "cpu_p95", "waiting_pods"),
         (row for run in runs for row in _minutes(run)),
@@ -104,7 +106,7 @@ def _csv(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _exact(value: str | float | None) -> str:
-    """What is not known is empty."""
+    """A value for CSV; unknown values are empty."""
     if isinstance(value, str):
         return value
     if value is None or math.isnan(value):
@@ -131,18 +133,19 @@ td.best { font-weight: 700; }
 figure { margin: 1.5rem 0; } img { max-width: 100%; background: #fff; }
 dt { font-weight: 600; } .scroll { overflow-x: auto; }
 """.strip()
-_NEITHER = "cpu_mean"  # is better high or low
+_NEITHER = "cpu_mean"  # neither high nor low is better
 
 
 def as_page(setting: Setting, summaries: Sequence[Summary], picture: bytes) -> str:
-    """HTML with the picture (PNG) inside. The lowest of a column is bold; what is better depends on what is wanted."""
+    """An HTML page with the chart (PNG) embedded. The lowest value of a column is bold; whether lower is better depends
+    on the goal."""
     image = base64.b64encode(picture).decode()
     names = ", ".join(summary.policy for summary in summaries)
     lines = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>Simulation of {escape(setting.trace)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
-        "<h1>Simulation: one trace, placed anew</h1>",
+        "<h1>Simulation: one trace under several policies</h1>",
         *(f"<p>{escape(sentence)}.</p>" for sentence in setting.told()),
         '<div class="scroll"><table>',
         *_table(summaries),
@@ -166,7 +169,7 @@ def _table(summaries: Sequence[Summary]) -> Iterable[str]:
 
 def _cell(name: str, summary: Summary, all_of_them: Sequence[Summary]) -> str:
     value: float | None = getattr(summary, name)
-    if value is None:  # of all of them, then
+    if value is None:  # then it is None for all runs
         return f"<td>{_shown(value)}</td>"
     best = name != _NEITHER and value == min(getattr(each, name) for each in all_of_them)
     mark = ' class="best"' if best and len(all_of_them) > 1 else ""

@@ -1,8 +1,8 @@
-"""What came out of a simulation, in numbers.
+"""Results of a simulation in numbers.
 
-Shares are of what a node has. What is *wanted* may be more than there is; what is *used* is not. A node-minute is one
-node in one minute; those of nodes that are not there do not count. A node is in use while a pod is on it that could be
-elsewhere (a DaemonSet's could not).
+Fractions are of a node's capacity. Demand may exceed the capacity; usage cannot. A node-minute is one node in one
+minute; nodes that do not exist at the time are not counted. A node is in use while it has at least one pod that is not
+of a DaemonSet.
 
 Pure: no I/O, no clock.
 """
@@ -21,13 +21,13 @@ I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 CAPACITY = tuple[F64, F64]
-"""What is wanted and what there is, of each node."""
+"""Demand and capacity of each node, [nodes] each."""
 
 
 class Series:
-    """Minute by minute: `cpu` and `memory` [minutes, nodes], what is wanted as shares, NaN of nodes that are not there;
-    `used` [minutes] nodes in use, `waiting` [minutes] pods without a node, `unmet` [minutes] cores that were wanted and
-    not there."""
+    """Values by minute: `cpu` and `memory` [minutes, nodes] are the demand as a fraction of capacity, NaN for nodes
+    that do not exist; `used` [minutes] counts nodes in use, `waiting` [minutes] pods without a node, `unmet` [minutes]
+    cores of demand beyond capacity."""
 
     def __init__(self, minutes: int, nodes: int) -> None:
         self.cpu: F32 = np.full((minutes, nodes), np.nan, dtype=np.float32)
@@ -37,7 +37,7 @@ class Series:
         self.unmet: F64 = np.zeros(minutes)
 
     def add(self, minute: int, there: Bool, used: Bool, cpu: CAPACITY, memory: CAPACITY, *, waiting: int) -> None:
-        """One minute of all nodes."""
+        """Add one minute of all nodes."""
         for shares, (wanted, size) in ((self.cpu, cpu), (self.memory, memory)):
             shares[minute, there] = (wanted / size)[there]
         self.used[minute] = np.count_nonzero(used & there)
@@ -47,8 +47,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """What a picture shows of each minute [minutes]: how many nodes are overloaded, in use, the mean CPU in use
-    (percent), and its 95th percentile over the nodes; NaN while there is no node."""
+    """Values by minute for the chart [minutes]: the number of overloaded nodes and of nodes in use, the mean CPU usage
+    (percent), and its 95th percentile over the nodes; NaN without nodes."""
 
     overloaded: I64
     used: I64
@@ -58,9 +58,9 @@ class Minute:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One line of the report. Percentages are of used CPU (memory where it says so) over all node-minutes; `spread` is
-    the mean over time of the deviation between nodes, in points. `wait` is the mean of the minutes that pods waited
-    beyond their first chance. `evictions` is None where nobody was asked."""
+    """One line of the report. Percentages are of used CPU (or memory, by name) over all node-minutes; `spread` is the
+    mean over time of the standard deviation between nodes, in percentage points. `wait` is the mean wait of pods beyond
+    their first opportunity, in minutes. `evictions` is None if no evictor was given."""
 
     policy: str
     overload_node_minutes: int
@@ -87,9 +87,9 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One policy's. Over all pods of the course: `first_node` (-1: never placed), `placed` and `arrived` (unix
-    seconds), `counted`, those that came and were to be placed, and `evicted`, those that would have had to go, where
-    somebody was `asked`."""
+    """The result of one policy. Over all pods of the course: `first_node` (-1: never placed), `placed` and `arrived`
+    (unix seconds), `counted` (pods that arrived and needed placement), and `evicted` (pods to evict, if an evictor was
+    given: `asked`)."""
 
     policy: str
     series: Series
@@ -104,7 +104,7 @@ class Run:
     asked: bool = True
 
     def summary(self) -> Summary:
-        """The numbers."""
+        """The numbers for one line of the report."""
         cpu, memory = (_used(shares) for shares in (self.series.cpu, self.series.memory))
         over_cpu, over_memory = (shares > self.overload for shares in (self.series.cpu, self.series.memory))
         placed = self.counted & (self.first_node >= 0)
@@ -134,7 +134,7 @@ class Run:
         )
 
     def minutes(self) -> Minute:
-        """The course of it."""
+        """The values by minute for the chart."""
         cpu = _used(self.series.cpu)
         over = (self.series.cpu > self.overload) | (self.series.memory > self.overload)
         return Minute(
@@ -143,7 +143,7 @@ class Run:
 
 
 def _used(shares: F32) -> F64:
-    """Percent, at most 100; NaN stays."""
+    """Usage in percent, at most 100; NaN remains NaN."""
     return 100.0 * np.minimum(shares.astype(np.float64), 1.0)
 
 
@@ -156,12 +156,12 @@ def _p99(values: F64) -> np.floating:
 
 
 def _of_all(values: F64, of: Callable[[F64], np.floating]) -> float:
-    """Of those that are known; 0 where none is."""
+    """A statistic of the known values; 0 if there are none."""
     known = values[~np.isnan(values)]
     return float(of(known)) if len(known) else 0.0
 
 
 def _each_minute(values: F64, of: Callable[[F64], np.floating]) -> F64:
-    """Over the nodes that were there [minutes]; NaN without any."""
+    """A statistic over the existing nodes by minute [minutes]; NaN without nodes."""
     found = [of(row[known]) if (known := ~np.isnan(row)).any() else np.nan for row in values]
     return np.array(found, dtype=np.float64)

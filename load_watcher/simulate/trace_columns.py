@@ -1,5 +1,5 @@
-"""A trace as columns: which nodes there are when, what they use beside the pods, and which pods come, for how long, and
-what they use.
+"""A trace as columns: the nodes over time, their usage without the simulated pods, and the arrival, lifetime and usage
+of pods.
 
 Pure: no I/O, no clock.
 """
@@ -34,8 +34,9 @@ DAEMON = "DaemonSet"
 
 @dataclass(frozen=True, slots=True)
 class PodCourse:
-    """A pod that comes at `arrives` and runs for `lifetime` seconds, infinity: to the end. `pinned` is the node that it
-    can run on alone (it is a DaemonSet's), `there` the one that it ran on when the trace began; "" is none."""
+    """A pod that arrives at `arrives` (unix seconds) and runs for `lifetime` seconds (infinity: until the end).
+    `pinned` is the only node that it can run on (for a DaemonSet pod), `there` the node on which it ran when the trace
+    began; "" is none."""
 
     record: PodRecord
     arrives: float
@@ -46,8 +47,8 @@ class PodCourse:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Values that stay until the next, of several series one after the other: those of series i are from `first[i]`
-    until before `first[i + 1]`, ascending by `time`."""
+    """Step functions of several series, one after the other: the values of series i are from `first[i]` until before
+    `first[i + 1]`, ascending by `time`. Each value (cores, bytes) applies until the next."""
 
     first: I64
     time: F64
@@ -57,7 +58,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A node is as the record says from `time` on; None: it is gone."""
+    """From `time` (unix seconds) on, the node is as in `record`; None: it is removed."""
 
     time: float
     node: int
@@ -66,8 +67,8 @@ class NodeChange:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """`names` of all nodes that there ever are, sorted; `changes` to them in the order of time. `load` has one series a
-    node, in unix seconds; `usage` one a pod, by its age in seconds. `pods` are in the order of their arrival."""
+    """`names` of all nodes that ever exist, sorted; `changes` to them in time order. `load` has one series per node, in
+    unix seconds; `usage` one per pod, by its age in seconds. `pods` are in order of arrival."""
 
     begins: float
     ends: float
@@ -80,13 +81,13 @@ class Course:
 
     @property
     def minutes(self) -> int:
-        """How many steps of a minute it has, one at least."""
+        """The number of one-minute steps, at least one."""
         return max(1, math.ceil((self.ends - self.begins) / STEP_S))
 
 
 @dataclass(slots=True)
 class _Series:
-    """Values of one series as they come; what is not known stays as it was."""
+    """Collects the points of one series; an unknown value repeats the previous one."""
 
     cores: float
     bytes: float
@@ -108,7 +109,7 @@ class _Pod:
 
 
 def read_course(records: Iterable[Record]) -> Course:
-    """All of a trace, which has a node at least."""
+    """Read a whole trace, which must have at least one node."""
     note = ""
     begins: float | None = None
     ends = 0.0

@@ -1,5 +1,5 @@
-"""The windows that decisions see: one sample a minute of each node, through the watcher's own history, as old as the
-real thing's.
+"""The windows that decisions use: one sample per minute and node, processed by the watcher's own history, with a
+realistic delay.
 
 No I/O, no clock.
 """
@@ -34,7 +34,7 @@ SOURCE = "Simulation"
 
 
 class Windows:
-    """What the watcher would know of the nodes `names`. `measures` says whether koordlet's usages are wanted too."""
+    """The watcher's data on the nodes `names`. `measures` enables koordlet's usages in addition."""
 
     def __init__(self, names: Sequence[str], *, measures: bool) -> None:
         self._names = tuple(names)
@@ -43,14 +43,14 @@ class Windows:
         self._provenance = Provenance(SOURCE, "a trace", "percent", 0.0)
 
     def sample(self, time: float, there: I64, cpu: F64, memory: F64) -> None:
-        """Of the nodes `there` [n], percent [n] at this moment (unix seconds)."""
+        """Add samples in percent [n] of the nodes with the indices `there` [n], at `time` (unix seconds)."""
         slot = np.full(len(there), int(time // STEP_S), dtype=np.int64)
         for key, values in zip(KEYS, (cpu, memory), strict=True):
             cells = Cells(self._names, there, slot, np.full(len(there), time), values)
             self._history.append(METRIC_BY_KEY[key], cells)
 
     def columns(self, now: float) -> Columns | None:
-        """All that is published at a tick now; None before there is anything."""
+        """The columns published at `now` (unix seconds); None before the first sample."""
         if not self._history.names:
             return None
         snapshot = self._snapshot(now)

@@ -1,4 +1,4 @@
-"""Samples of the last tick, and the history of the windows."""
+"""Create the tables for the samples of the last tick and the history of the windows."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,7 +1,7 @@
-"""Whose row it is, as the first part of every key, so that several watchers can share one database.
+"""Add the column `watcher` as first part of every key, so that several watchers can share one database.
 
-What an SQLite file holds already belongs to the one watcher that wrote it, whose name there is the empty text. No key
-of a table can be changed in place, so all rows are copied once. PostgreSQL has none yet.
+Existing rows of an SQLite file belong to the one watcher that wrote it, whose name is the empty string. A key cannot be
+changed in place, so all rows are copied once. A PostgreSQL database has no rows yet.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ INDEXES = {
     },
     "window_minute": {"ix_window_minute_watcher_nodes": ["watcher", "nodes"]},
 }
-# Beside `watcher`, the columns that both revisions have.
+# The columns that exist in both revisions.
 COLUMNS = {
     "tick": ("timestamp", "end", "source", "resolution", "windows", "lost"),
     "provenance": ("metric", "source", "expression", "unit", "smoothing_s"),
@@ -99,7 +99,7 @@ def _tables() -> dict[str, Sequence[SchemaItem]]:
 
 
 def _old_tables() -> dict[str, Sequence[SchemaItem]]:
-    """As 0001 made them."""
+    """The tables as created by revision 0001."""
     tables: dict[str, Sequence[SchemaItem]] = {
         name: [item for item in items if isinstance(item, sa.Column) and item.name != "watcher"]
         for name, items in _tables().items()
@@ -122,12 +122,12 @@ def upgrade() -> None:
         _exchange(name, items, added=added)
         for index, columns in INDEXES.get(name, {}).items():
             op.create_index(index, name, columns)
-        if on_postgresql and name in BLOBS:  # they are compressed: PostgreSQL must not try again
+        if on_postgresql and name in BLOBS:  # payloads are compressed already
             op.execute(f"ALTER TABLE {name} ALTER COLUMN payload SET STORAGE EXTERNAL")
 
 
 def downgrade() -> None:
-    """Back to one watcher, the one without a name. Only what an SQLite file holds of that one stays."""
+    """Keep only the watcher without a name. On PostgreSQL all rows are deleted."""
     for name, items in _old_tables().items():
         for index in INDEXES.get(name, {}):
             op.drop_index(index, name)
@@ -138,7 +138,7 @@ def downgrade() -> None:
 
 
 def _exchange(name: str, items: Sequence[SchemaItem], *, added: dict[str, str], where: str = "") -> None:
-    """Make a table anew, with the rows of the one that has its name now."""
+    """Replace a table by a new one and, except on PostgreSQL, copy its rows."""
     if op.get_bind().dialect.name == "postgresql":
         op.drop_table(name)
         op.create_table(name, *items)

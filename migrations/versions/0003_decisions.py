@@ -1,4 +1,4 @@
-"""A table of decisions about pods, so that `load-watcher why` can answer for yesterday."""
+"""Create the table of scheduling decisions, so that `load-watcher why` can explain past decisions."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -20,7 +20,7 @@ def upgrade() -> None:
         sa.Column("payload", sa.LargeBinary, nullable=False),
     )
     op.create_index("ix_decision_watcher_namespace_pod_time", "decision", ["watcher", "namespace", "pod", "time"])
-    if op.get_bind().dialect.name == "postgresql":  # it is compressed: PostgreSQL must not try again
+    if op.get_bind().dialect.name == "postgresql":  # payloads are compressed already
         op.execute("ALTER TABLE decision ALTER COLUMN payload SET STORAGE EXTERNAL")
 
 

@@ -1,4 +1,4 @@
-"""A table of bindings as other profiles would have made them, so that shadow mode can report on yesterday."""
+"""Create the table of shadow bindings, so that shadow mode can report on past bindings."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,6 +1,6 @@
-"""Asking a running extender to explain how it ranks nodes for a pod, and telling it to people.
+"""Client of the extender's HTTP API for `load-watcher score`, and the tables that it prints.
 
-asking_why.py does it for a decision of the past.
+asking_why.py (past decisions) and asking_shadow.py (shadow mode) use it too.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rich.table import Table
 from watcher.platform.settings.quantities import write_size
 
 TIMEOUT_S = 30.0
-MOST_SHOWN = 40  # nodes, best first
-EXACT = 1e15  # bytes and millicores below are told to the last one
+MOST_SHOWN = 40  # nodes per table, best first
+EXACT = 1e15  # whole floats below are printed with all digits
 
-_ALL_PATHS = "/openapi.json"  # told to whoever asks for a path that nobody serves
+_ALL_PATHS = "/openapi.json"  # occurs in the hint of a 404 for an unknown path
 _NO_SCHEDULER = (
-    "it takes [scheduler.NAME] in the settings of that service (docs/scheduling.md); load-watcher demo has one"
+    "add [scheduler.NAME] to the settings of that service (docs/scheduling.md), or try load-watcher demo, which has one"
 )
 
 _UNIT_S = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
@@ -32,7 +32,7 @@ _AGO = re.compile(rf"-?((?:{_SPAN})+)(?:ago)?")
 
 
 class AskError(Exception):
-    """The extender could not be asked, or refused; `hint` says what to do."""
+    """The extender did not answer or refused the request; `hint` is the suggested fix."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -48,28 +48,29 @@ async def explain(
     plugins: Sequence[str] = (),
     token: str | None = None,
 ) -> dict[str, Any]:
-    """The answer of POST /scheduler/{profile}/explain, over these nodes or, without any, over all that are known; by
-    these of its plug-ins or, without any, by all. Raises AskError."""
+    """Return the response of POST /scheduler/{profile}/explain. Empty `nodes` means all known nodes, empty `plugins`
+    all plug-ins of the profile. Raises AskError."""
     body = msgspec.json.encode({"Pod": pod, **({"NodeNames": list(nodes)} if nodes else {})})
     document = await ask(f"{address.rstrip('/')}/scheduler/{profile}/explain", body=body, token=token)
     if nodes and not document["nodes"]:
         unknown = ", ".join(sorted(set(nodes)))
-        raise AskError(f"no such node is known: {unknown}", hint="without --node those that are known are ranked")
+        raise AskError(f"unknown node: {unknown}", hint="omit --node to rank all known nodes")
     return by_plugins(document, plugins) if plugins and document["nodes"] else document
 
 
 def by_plugins(document: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-    """An answer as if the profile had only these of its plug-ins. Raises AskError for one that it does not have."""
+    """Return the response as if the profile had only these plug-ins. Raises AskError for a plug-in that the profile
+    lacks."""
     profile, there = document["profile"], sorted({each["name"] for each in document["nodes"][0]["plugins"]})
     if missing := sorted(set(wanted) - set(there)):
         told = f"the profile {profile} has no plug-in {', '.join(missing)}"
-        raise AskError(told, hint=f"it has {', '.join(there)}; --profile NAME asks another")
+        raise AskError(told, hint=f"its plug-ins: {', '.join(there)}; --profile NAME selects another profile")
     nodes = [_by_plugins(node, wanted) for node in document["nodes"]]
     return {**document, "nodes": sorted(nodes, key=lambda each: (not each["passes"], -each["score"], each["name"]))}
 
 
 def _by_plugins(node: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-    """The score is the mean by weights, as in `ranking`, where what is no number counts as 0."""
+    """Recompute a node's score as the weighted mean, as in `ranking`; a missing score counts as 0."""
     plugins = [each for each in node["plugins"] if each["name"] in wanted]
     scoring = _scoring({"plugins": plugins})
     total = sum(each["weight"] * min(max(each["score"] or 0.0, 0.0), 100.0) for each in scoring)
@@ -81,7 +82,7 @@ def _by_plugins(node: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any
 async def ask(
     url: str, *, parameters: Mapping[str, str] = {}, body: bytes | None = None, token: str | None = None
 ) -> dict[str, Any]:
-    """The answer to a POST with a JSON body, or to a GET without one. Raises AskError."""
+    """Send a POST with a JSON body, or a GET if `body` is None, and return the decoded response. Raises AskError."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     if body is not None:
         headers["Content-Type"] = "application/json"
@@ -94,25 +95,28 @@ async def ask(
             answer, status = await response.read(), response.status
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         reason = str(error) or type(error).__name__
-        hint = "is load-watcher running there, with a [scheduler.NAME] in its settings?"
-        raise AskError(f"no answer from {url}: {reason}", hint=hint) from error
+        hint = "check that load-watcher runs there and has [scheduler.NAME] in its settings"
+        raise AskError(f"no response from {url}: {reason}", hint=hint) from error
     try:
         document: dict[str, Any] = msgspec.json.decode(answer, type=dict[str, Any])
     except msgspec.DecodeError:
-        raise AskError(f"{url} answered {status} and no JSON", hint="is this the address of a load-watcher?") from None
+        raise AskError(
+            f"{url} returned status {status} and a body that is not JSON",
+            hint="check that this is the address of a load-watcher service",
+        ) from None
     if status != 200:
         found = document.get("error")
         told: Mapping[str, Any] = found if isinstance(found, dict) else {}
         hint = str(told.get("hint", ""))
         if status == 404 and _ALL_PATHS in hint:
-            raise AskError(f"there is nothing at {url}", hint=_NO_SCHEDULER)
+            raise AskError(f"{url} does not exist", hint=_NO_SCHEDULER)
         raise AskError(str(told.get("message", f"status {status}")), hint=hint)
     return document
 
 
 def moment_asked(text: str) -> str:
-    """A moment as the service reads it, from how long ago it was in people's words: 10m, 1h30m, "10 minutes ago", -10m.
-    Anything else, like a date or unix seconds, is left to the service to read, or to refuse."""
+    """Convert a duration before now ("10m", "1h30m", "10 minutes ago", "-10m") to the form that the service reads
+    ("-600.000s"). Return other texts, such as dates or unix seconds, unchanged for the service to parse."""
     ago = _AGO.fullmatch(text.strip().lower())
     if ago is None:
         return text
@@ -121,11 +125,11 @@ def moment_asked(text: str) -> str:
 
 
 def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[RenderableType]:
-    """The ranking as a table; with `explained` every plug-in's steps of every node after it."""
+    """Yield the ranking as a table; with `explained`, also the steps of every plug-in for every node."""
     yield escape(f"{document['pod']['key']}: {asked_for(document['pod'])}")
     load = document.get("load")
     if load is None:
-        yield "[yellow]there is no load to go by[/]"
+        yield "[yellow]no load data[/]"
     else:
         yield escape(f"load from {load['source']}, {load['age_s']:.0f} s old")
     nodes: Sequence[Mapping[str, Any]] = document["nodes"]
@@ -134,17 +138,17 @@ def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[Rende
     if len(nodes) > len(shown):
         yield f"and {len(nodes) - len(shown)} more nodes; --node NODE or -o json shows them"
     if unknown := document.get("unknown"):
-        yield escape(f"not known to the scorers: {', '.join(unknown)}")
+        yield escape(f"unknown nodes: {', '.join(unknown)}")
     if explained:
         for node in shown:
             yield from steps_of(node)
 
 
 def asked_for(pod: Mapping[str, Any]) -> str:
-    """What a pod requests, and its limits, of explain or of a decision."""
+    """Return a pod's requests and limits as text, from an explain response or a decision."""
     of_pod = {kind: _amounts(pod[kind]) for kind in ("requests", "limits")}
     asked = "; ".join(f"{kind} {amounts}" for kind, amounts in of_pod.items() if amounts)
-    return asked or "it requests nothing, and has no limits"
+    return asked or "no requests or limits"
 
 
 def _amounts(amounts: Mapping[str, int]) -> str:
@@ -159,7 +163,7 @@ def _amount(name: str, value: int) -> str:
 
 
 def _ranking(nodes: Sequence[Mapping[str, Any]], *, now: float) -> Table:
-    """One row a node: its score, the age of what is known of it, and why."""
+    """Return the table of nodes: score, age of the newest sample, and reason."""
     table = Table(box=None, pad_edge=False)
     table.add_column("node", no_wrap=True)
     table.add_column("score", justify="right")
@@ -177,13 +181,13 @@ def _scoring(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _why(node: Mapping[str, Any]) -> str:
-    """What rejects the node; else what the plug-ins that score it say."""
+    """Return the reasons of the filters that reject the node, otherwise those of the scoring plug-ins."""
     rejecting = [each for each in node["plugins"] if each["point"] == "filter" and not each["passes"]]
     return reasons_of(rejecting or _scoring(node))
 
 
 def reasons_of(plugins: Sequence[Mapping[str, Any]]) -> str:
-    """What plug-ins say; of several a line each, with its name and the score that it gave."""
+    """Return the reasons of plug-ins; of several, one line each with name and score."""
     if len(plugins) == 1:
         return str(plugins[0]["reason"])
     scores = (f" {number(each['score'], form='.0f')}" if "score" in each else "" for each in plugins)
@@ -191,7 +195,7 @@ def reasons_of(plugins: Sequence[Mapping[str, Any]]) -> str:
 
 
 def steps_of(node: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """What was measured, with its windows and its age, and every input and step of each plug-in."""
+    """Yield a node's measured load with windows and age, and every input and step of each plug-in."""
     yield f"\n[bold]{escape(node['name'])}[/]"
     for metric, values in node.get("load", {}).items():
         windows = node["windows"][metric]
@@ -211,11 +215,11 @@ def _over(seconds: float | None) -> str:
 
 
 def number(value: Any, *, form: str = ".6g") -> str:
-    """A value of explain as people write it."""
+    """Format a value of an explain response for display."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {number(each)}" for name, each in value.items()) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < EXACT else f"{value:{form}}"
-    return "not known" if value is None else str(value)
+    return "unknown" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""Asking a running service what shadow mode saw, and telling it to people: `load-watcher shadow`."""
+"""Client of GET /scheduler/shadow for `load-watcher shadow`, and the tables that it prints."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from scorers.cli.why import duration, moment
 
 
 async def shadow(address: str, *, since: str | None = None, token: str | None = None) -> dict[str, Any]:
-    """The answer of GET /scheduler/shadow; `since` is what `moment_asked` reads. Raises AskError."""
+    """Return the response of GET /scheduler/shadow; `since` is a text that `moment_asked` reads. Raises AskError."""
     parameters = {} if since is None else {"from": moment_asked(since)}
     return await ask(f"{address.rstrip('/')}/scheduler/shadow", parameters=parameters, token=token)
 
 
 def as_tables(document: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """How much was seen, what each profile would have changed, and what was left out."""
+    """Yield the number of bindings, each profile's placements and load differences, and the bindings left out."""
     count, asked = document["bindings"], document["candidates"]
     if document["first"] is None:
-        yield "no binding was seen yet"
+        yield "no bindings observed yet"
         return
     source = f", load from {document['source']}" if document["source"] else ""
-    yield f"{count:,} pods bound from {moment(document['first'])} to {moment(document['last'])}{source};"
-    yield f"kube-scheduler asked us about {asked['asked']:,} of them, the nodes of {asked['estimated']:,} are estimated"
+    yield f"{count:,} pods bound from {moment(document['first'])} to {moment(document['last'])}{source}"
+    yield f"candidate nodes: sent by kube-scheduler for {asked['asked']:,} pods, estimated for {asked['estimated']:,}"
     if document["truncated"]:
-        yield "[yellow]there are more, and older ones: --since a later time tells of all of them[/]"
+        yield "[yellow]truncated: only the newest bindings are included; a later --since covers a complete period[/]"
     yield _choices(document)
     yield _differences(document)
     yield from _small_print(document)
@@ -40,9 +40,9 @@ def as_tables(document: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _choices(document: Mapping[str, Any]) -> Table:
-    table = Table(box=None, pad_edge=False, title="\nwhere they would have gone", title_justify="left")
+    table = Table(box=None, pad_edge=False, title="\nplacement by each profile", title_justify="left")
     table.add_column("profile")
-    for name in ("pods", "same node", "as good", "another", "none fits", "another, share"):
+    for name in ("pods", "same node", "equal score", "other node", "no node", "other node, share"):
         table.add_column(name, justify="right")
     for each in document["profiles"]:
         counts = [each[key] for key in ("bindings", "same", "tied", "other", "none")]
@@ -57,12 +57,14 @@ def _share(share: Mapping[str, Any]) -> str:
 
 
 def _differences(document: Mapping[str, Any]) -> Table:
-    title = f"\nhow much busier the other node was, mean of {document['window']} in percentage points"
+    title = (
+        f"\nload of the other node minus load of the actual node, mean over {document['window']}, in percentage points"
+    )
     table = Table(box=None, pad_edge=False, title=title, title_justify="left")
     later = f"{duration(document['later_s'])} later"
-    for name in ("profile", "of"):
+    for name in ("profile", "resource"):
         table.add_column(name)
-    for name in ("then", "pods", later, "pods"):
+    for name in ("at binding", "pods", later, "pods"):
         table.add_column(name, justify="right")
     for each in document["profiles"]:
         for resource, found in each["difference"].items():
@@ -82,14 +84,16 @@ def _interval(found: Mapping[str, Any]) -> str:
 
 def _small_print(document: Mapping[str, Any]) -> Iterator[str]:
     later = duration(document["later_s"])
-    yield f"\nin brackets: {document['confidence']:.0%} confidence; (?): too few quarter hours to say"
+    yield f"\nin parentheses: {document['confidence']:.0%} confidence interval; (?): too few 15-minute blocks"
     for each in document["profiles"]:
         after = each["difference"]["CPU"]["later"]
         if each["pod_cpu"] is not None:
-            told = f"{later} later the node that it was has the pod, which requests {each['pod_cpu']:.1f} % of its CPU"
+            told = f"{later} later the actual node also runs the pod, which requests {each['pod_cpu']:.1f} % of its CPU"
             yield escape(f"{each['profile']}: {told}")
         if after["pending"] or after["unknown"]:
-            told = f"of {after['pending']:,} that is still to come, of {after['unknown']:,} it is not known"
+            told = f"later load: pending for {after['pending']:,} pods, unknown for {after['unknown']:,}"
             yield escape(f"{each['profile']}: {told}")
         if each["with_other_settings"]:
-            yield escape(f"{each['profile']}: {each['with_other_settings']:,} were asked about with other settings")
+            yield escape(
+                f"{each['profile']}: {each['with_other_settings']:,} pods excluded: evaluated with different settings"
+            )

@@ -1,4 +1,4 @@
-"""Asking a running service why a pod was placed where it is, and telling it to people: `load-watcher why`."""
+"""Client of GET /scheduler/decisions for `load-watcher why`, and the tables that it prints."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 
 
 async def why(address: str, pod: str, *, at: str | None = None, limit: int, token: str | None = None) -> dict[str, Any]:
-    """The answer of GET /scheduler/decisions. `pod` is NAMESPACE/NAME, or NAME; `at` is what `moment_asked` reads.
-    Raises AskError."""
+    """Return the response of GET /scheduler/decisions. `pod` is NAMESPACE/NAME or NAME; `at` is a text that
+    `moment_asked` reads. Raises AskError."""
     parameters = {"pod": pod, "limit": str(limit)}
     if at is not None:
         parameters["at"] = moment_asked(at)
@@ -25,8 +25,8 @@ async def why(address: str, pod: str, *, at: str | None = None, limit: int, toke
 
 
 def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[RenderableType]:
-    """When and about what, what the filters and the ranking said, and what became of it; with `explained` every
-    plug-in's inputs and steps of every node that is remembered."""
+    """Yield the decision: time and pod, filter, ranking, and outcome; with `explained`, also the inputs and steps of
+    every plug-in for every recorded node."""
     decision = document["decision"]
     yield from _heading(document["pod"], decision)
     if (filtered := decision["filter"]) is not None:
@@ -49,11 +49,11 @@ def _heading(pod: str, decision: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield escape(asked_for(decision["pod"]))
     load = decision["load"]
     if load is None:
-        yield "[yellow]there was no load to go by[/]"
+        yield "[yellow]no load data at that time[/]"
     else:
-        yield escape(f"load from {load['source']}, over {load['window']}, {load['age_s']:.0f} s old then")
+        yield escape(f"load from {load['source']}, over {load['window']}, {load['age_s']:.0f} s old at that time")
     for plugin, instead in decision["fallbacks"].items():
-        yield f"[yellow]{escape(f'{plugin} went by {instead}, for want of load')}[/]"
+        yield f"[yellow]{escape(f'{plugin} had no load data; fallback: {instead}')}[/]"
 
 
 def _filter(filtered: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -66,14 +66,14 @@ def _filter(filtered: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _unknown(answer: Mapping[str, Any]) -> str:
-    return f", {answer['unknown']:,} of them not known here" if answer["unknown"] else ""
+    return f", {answer['unknown']:,} of them unknown" if answer["unknown"] else ""
 
 
 def _ranking(ranking: Mapping[str, Any]) -> Iterator[RenderableType]:
     nodes: Sequence[Mapping[str, Any]] = ranking["nodes"]
-    rest = ", of which these are told" if ranking["of"] > len(nodes) else ""
+    rest = "; recorded nodes:" if ranking["of"] > len(nodes) else ""
     yield f"\nranking of {ranking['of']:,} nodes{_unknown(ranking)}{rest}"
-    several = len(ranking["plugins"]) > 1  # what each of them gave stands before its reason
+    several = len(ranking["plugins"]) > 1  # each reason then starts with the plug-in's name and score
     if several:
         yield escape(f"by {', '.join(map(_weighted, ranking['plugins']))}")
     table = Table(box=None, pad_edge=False)
@@ -88,7 +88,7 @@ def _ranking(ranking: Mapping[str, Any]) -> Iterator[RenderableType]:
         table.add_row(*_row(node, several=several))
     yield table
     if ranking["reserved"]:
-        yield escape(f"until it was bound, the pod was counted on {ranking['reserved']}")
+        yield escape(f"the pod was reserved on {ranking['reserved']} until it was bound")
 
 
 def _weighted(plugin: Mapping[str, Any]) -> str:
@@ -110,7 +110,7 @@ def _row(node: Mapping[str, Any], *, several: bool) -> list[str]:
 
 
 def _others(others: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
-    yield "\nother decisions about it"
+    yield "\nother decisions about this pod"
     for each in others:
         became = (each["outcome"] or "-").replace("_", " ")
         where = f" to {each['node']}" if each["node"] else ""
@@ -118,12 +118,12 @@ def _others(others: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
 
 
 def moment(time: float) -> str:
-    """As --at takes it."""
+    """Format unix seconds as UTC in the form that --at accepts: 2024-05-01T12:00:00Z."""
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def duration(seconds: float) -> str:
-    """As people say it: 45 s, 12 min, 3.5 h."""
+    """Format seconds with one unit: 45 s, 12 min, 3.5 h."""
     for unit, size in _UNITS:
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"

@@ -1,5 +1,8 @@
-"""Columns of whole numbers by resource, one row for each node, that grow with the fleet and with what pods ask for, and
-go when nobody asks for that any more: an extender may be sent any name of a resource by anybody."""
+"""Integer columns by resource name with one row per node.
+
+A column is created when a resource is first used and removed when all its values are zero: an extender may receive any
+resource name from any client, so unused columns must not accumulate.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ I64 = npt.NDArray[np.int64]
 
 
 class AmountColumns:
-    """`column(resource)` [rows] of what was set or added; a resource that nobody named is zero everywhere."""
+    """`column(resource)` [rows] are the current values; a resource without a column is zero in all rows."""
 
     def __init__(self) -> None:
         self._used = 0
@@ -22,11 +25,11 @@ class AmountColumns:
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """Those that have a column, sorted."""
+        """Names of the resources that have a column, sorted."""
         return tuple(sorted(self._columns))
 
     def reserve(self, rows: int) -> None:
-        """There are so many rows now; room is made for some more."""
+        """Set the number of rows, growing the columns with spare capacity if needed."""
         self._used = max(self._used, rows)
         if rows <= self._rows:
             return
@@ -36,17 +39,17 @@ class AmountColumns:
         self._rows = grown
 
     def column(self, resource: str) -> I64:
-        """All rows of a resource; not to be written to."""
+        """Return all rows of a resource, read-only."""
         found = self._columns.get(resource)
         return np.zeros(self._used, dtype=np.int64) if found is None else found[: self._used]
 
     def set(self, row: int, amounts: Amounts) -> None:
-        """This and nothing else is in the row."""
+        """Replace all amounts of a row."""
         self.add(row, self.of(row), times=-1)
         self.add(row, amounts)
 
     def add(self, row: int, amounts: Amounts, *, times: int = 1) -> None:
-        """Add to a row; `times` -1 takes away again."""
+        """Add amounts to a row; `times` -1 subtracts them."""
         for resource, size in amounts.items():
             if size == 0:
                 continue
@@ -60,11 +63,11 @@ class AmountColumns:
                 self._count(resource, 1 if after else -1)
 
     def _count(self, resource: str, more: int) -> None:
-        """So many more rows have something of it; without any the column goes."""
+        """Update the number of nonzero rows of a resource by `more`, and remove the column when none is left."""
         self._filled[resource] += more
         if self._filled[resource] == 0:
             del self._filled[resource], self._columns[resource]
 
     def of(self, row: int) -> dict[str, int]:
-        """What is in a row, without zeros."""
+        """Return the nonzero amounts of a row."""
         return {name: int(self._columns[name][row]) for name in self.resources if self._columns[name][row]}

@@ -1,4 +1,4 @@
-"""Where the scorers have nodes and pods from, and who binds: the Kubernetes API, or whoever stands in for it."""
+"""Source of nodes and pods for the scorers, and the bind operation: the Kubernetes API or a simulated cluster."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ OnNodeMetric = OnChange[NodeMetricObject]
 
 
 class Cluster(Protocol):
-    """The nodes and pods of a cluster, as they come and go."""
+    """Interface to the nodes and pods of a cluster."""
 
     async def start(self, *, on_node: OnNode, on_pod: OnPod, on_node_metric: OnNodeMetric | None) -> None:
-        """Begin to tell, in the background, of all that is there and then of each change; of Koordinator's NodeMetrics
-        only where somebody wants them. Never fails because the cluster is away."""
+        """Start to report, in the background, all existing objects and then every change; Koordinator's NodeMetrics
+        only if `on_node_metric` is given. An unreachable cluster is not an error."""
         ...
 
     def pod(self, key: str) -> Pod | None:
-        """The pod NAMESPACE/NAME, as it was last told of."""
+        """Return the last reported state of the pod NAMESPACE/NAME."""
         ...
 
     def is_whole(self) -> bool:
-        """Whether all nodes and pods were told of since the start."""
+        """Return whether all nodes and pods were reported since the start."""
         ...
 
     async def bind(self, key: str, *, node: str, uid: str) -> None:
-        """Let the pod NAMESPACE/NAME run on a node, if it still has this uid. Raises whatever says why not."""
+        """Bind the pod NAMESPACE/NAME to a node if it still has this uid. Raises the error of the API on failure."""
         ...
 
     async def close(self) -> None:
-        """Stop telling, and hang up."""
+        """Stop reporting and close the connections."""
         ...
 
 
 class KubernetesCluster:
-    """The cluster of the settings' kubeconfig, else the one that this runs in."""
+    """The cluster of the kubeconfig in the settings, by default the cluster that this process runs in."""
 
     def __init__(self, settings: Settings) -> None:
         self._access = AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context)

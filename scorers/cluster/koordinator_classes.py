@@ -1,4 +1,4 @@
-"""Koordinator's classes of pods: how important, and how sensitive to others (reference/koordinator.md, 5).
+"""Koordinator's classes of pods: priority class and QoS class.
 
 Pure: no I/O, no clock.
 """
@@ -38,14 +38,14 @@ _OWN_RESOURCES: Mapping[PriorityClass, Mapping[str, str]] = {
 
 
 def qos_of(pod: Pod) -> KoordQos:
-    """By the pod's label, else by the class of Kubernetes."""
+    """The QoS class from the pod's label, otherwise derived from its Kubernetes QoS class."""
     label = pod.metadata.labels.get(QOS_LABEL)
     return cast(KoordQos, label) if label in _QOS_LABELS else _QOS_OF[qos_class(pod)]
 
 
 def priority_class(pod: Pod) -> PriorityClass:
-    """By the pod's label, else by its priority, else by its QoS: best effort is batch, all others are prod. A label
-    with another text stands in the way of the priority, and the QoS decides."""
+    """The priority class from the pod's label, otherwise from its priority, otherwise from its QoS: best effort is
+    batch, all others are prod. With an invalid label, the priority is ignored and the QoS decides."""
     label = pod.metadata.labels.get(PRIORITY_LABEL)
     found = _named(label) if label is not None else _in_range(pod.spec.priority)
     if found is not None:
@@ -56,7 +56,7 @@ def priority_class(pod: Pod) -> PriorityClass:
 
 
 def resource_of(kind: PriorityClass, resource: str) -> str | None:
-    """Under which name pods of this class ask for a resource; None where they cannot."""
+    """The name under which pods of this class request a resource; None if they cannot."""
     return resource if kind == PROD else _OWN_RESOURCES[kind].get(resource)
 
 

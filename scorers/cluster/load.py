@@ -16,14 +16,14 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Load:
-    """The load of all rows, by metric type and operator, from one copy of the watcher's columns."""
+    """Load of all rows by metric type and operator, from one copy of the watcher's columns."""
 
     columns: Columns | None = None
     where: I64 = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # row -> column of the copy, -1: none
     _aligned: dict[tuple[str, str], F64] = field(default_factory=dict)
 
     def values(self, kind: MetricType, operator: Operator) -> F64:
-        """[rows], NaN where there is none."""
+        """Return a metric in percent [rows], NaN if unknown."""
         key = (kind.value, operator.value)
         if key not in self._aligned:
             found = np.empty(0) if self.columns is None else self.columns.of_type(kind, operator)
@@ -31,7 +31,7 @@ class Load:
         return self._aligned[key]
 
     def average(self, kind: MetricType) -> F64:
-        """AVG and, where a node has none, Latest: what the plug-ins take for the load; percent, [rows]."""
+        """Return AVG, or Latest if there is no AVG, as the plug-ins' load; percent [rows]."""
         key = (kind.value, "")
         if key not in self._aligned:
             average = self.values(kind, Operator.AVG)
@@ -39,7 +39,7 @@ class Load:
         return self._aligned[key]
 
     def usage(self, kind: MetricType) -> F64:
-        """koordlet's mean over each node's aggregation period; the average where the copy has no usages. Percent,
+        """Return koordlet's mean over each node's aggregation period, or the average if the copy has no usages; percent
         [rows]."""
         usages = None if self.columns is None else self.columns.usages
         if usages is None:
@@ -47,14 +47,14 @@ class Load:
         return self._kept((kind.value, "usage"), usages.usage[kind.value])
 
     def aggregated(self, kind: MetricType, of: str, seconds: int) -> F64:
-        """koordlet's percentile or mean ("p95", "avg") over so many seconds, NaN where it is not known; percent,
+        """Return koordlet's percentile or mean ("p95", "avg") over a period in seconds, NaN if unknown; percent
         [rows]."""
         usages = None if self.columns is None else self.columns.usages
         found = None if usages is None else usages.aggregated.get((kind.value, of, seconds))
         return self._kept((kind.value, f"{of} {seconds}"), np.empty(0) if found is None else found)
 
     def report_interval(self) -> F64:
-        """Seconds between two reports of each node, NaN where it is not known; [rows]."""
+        """Return the report interval of each node in seconds, NaN if unknown [rows]."""
         usages = None if self.columns is None else self.columns.usages
         return self._kept(("report interval", ""), np.empty(0) if usages is None else usages.interval)
 
@@ -64,7 +64,7 @@ class Load:
         return self._aligned[key]
 
     def share(self, kind: MetricType, operator: Operator | None = None) -> F64:
-        """The average, or what the operator has, as a share of the node, 0 to 1; [rows]."""
+        """Return the average, or the operator's value, as a share of the node's capacity, 0 to 1 [rows]."""
         key = (kind.value, f"share {operator.value if operator else ''}")
         if key not in self._aligned:
             percent = self.average(kind) if operator is None else self.values(kind, operator)
@@ -72,7 +72,7 @@ class Load:
         return self._aligned[key]
 
     def sampled(self) -> F64:
-        """Unix seconds of each node's newest sample, NaN where there is none; [rows]."""
+        """Return the time of each node's newest sample (unix seconds), NaN if there is none [rows]."""
         key = ("sampled", "")
         if key not in self._aligned:
             times = [] if self.columns is None else list(self.columns.sampled.values())

@@ -1,10 +1,9 @@
-"""What nodes were measured to use: NodeMetrics, one by one as the cluster has them, and all of them as columns.
+"""Measured usage of nodes: NodeMetrics, one by one as the cluster has them, and all of them as columns.
 
-A NodeMetric is what koordlet reports of a node (reference/koordinator.md, 2): usage of the node, percentiles of it,
-usage of its pods and of the system. Two sources fill the same columns: `ReportedMetrics` from these objects, and
-`WindowMetrics` from the watcher's samples by the same rules (watcher.core.koordinator.report), percent of what a node
-has (`capacity`), with what the watcher knows of pods where it is given. Columns have one row for each node of a table;
-amounts are whole numbers by resource.
+A NodeMetric is koordlet's report for a node: usage of the node, percentiles of it, usage of its pods and of the system.
+Two sources fill the same columns: `ReportedMetrics` from these objects, and `WindowMetrics` from the watcher's samples
+by the same rules (watcher.core.koordinator.report), as a percentage of the node's `capacity`, with the watcher's pod
+usage if given. Columns have one row per node of a table; amounts are integers by resource (millicores, bytes).
 
 Pure: no I/O, no clock.
 """
@@ -39,7 +38,7 @@ Bool = npt.NDArray[np.bool_]
 Aggregation = Literal["avg", "p50", "p90", "p95", "p99"]
 
 PodKey = tuple[str, str]
-"""Namespace and name."""
+"""Namespace and name of a pod."""
 
 REPORT_INTERVAL_S = 60.0
 NONE: I64 = np.zeros(0, dtype=np.int64)
@@ -49,7 +48,7 @@ NONE: I64 = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class PodMetric:
-    """What a pod uses, and whether it was reported as one of the class koord-prod."""
+    """Usage of a pod, and whether it was reported with the class koord-prod."""
 
     usage: Amounts
     prod: bool
@@ -57,8 +56,8 @@ class PodMetric:
 
 @dataclass(frozen=True, slots=True)
 class NodeMetric:
-    """What is known of a node. `updated` (unix seconds) is None where nothing was ever reported, `usage` None where
-    nothing is measured; `aggregated` by type and seconds has only what is there."""
+    """Metrics of a node. `updated` (unix seconds) is None if nothing was ever reported, `usage` is None if nothing is
+    measured. `aggregated` has the reported usages by type and seconds. `interval` is in seconds."""
 
     updated: float | None = None
     interval: float = REPORT_INTERVAL_S
@@ -69,8 +68,8 @@ class NodeMetric:
 
 
 def aggregated_usage(metric: NodeMetric, kind: str, duration: float) -> Amounts | None:
-    """Usage of this type over this many seconds, None where it is not reported. 0 seconds are the longest window there
-    is, and where there is none yet, the mean."""
+    """Usage of this type over `duration` seconds; None if not reported. For 0 seconds, the usage over the longest
+    window, or the mean without windows."""
     if duration:
         return metric.aggregated.get((kind, duration))
     longest = max((seconds for name, seconds in metric.aggregated if name == kind), default=0.0)
@@ -104,13 +103,13 @@ class _CollectPolicy(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeMetricSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """How the node is measured."""
+    """The spec of a NodeMetric: how often the node reports."""
 
     metric_collect_policy: _CollectPolicy | None = None
 
 
 class NodeMetricStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """What was measured."""
+    """The status of a NodeMetric: the measured usage."""
 
     update_time: str | None = None
     node_metric: _Usage | None = None
@@ -118,7 +117,7 @@ class NodeMetricStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeMetricObject(msgspec.Struct, frozen=True):
-    """The custom resource, cut down to what is used."""
+    """The custom resource, reduced to the fields used here."""
 
     metadata: Metadata = Metadata()
     spec: NodeMetricSpec = NodeMetricSpec()
@@ -131,11 +130,11 @@ NODE_METRIC_OBJECTS: Resource[NodeMetricObject] = Resource(
 
 
 def read_node_metric(given: NodeMetricObject) -> NodeMetric:
-    """Raises ValueError that says what cannot be read."""
+    """Convert a NodeMetric object. Raises ValueError that names the invalid field."""
     status, policy = given.status, given.spec.metric_collect_policy
     updated = None if status.update_time is None else read_time(status.update_time)
     if status.update_time and updated is None:
-        raise ValueError(f"status.updateTime: {status.update_time[:40]!r} is no time")
+        raise ValueError(f"status.updateTime: {status.update_time[:40]!r} is not a valid time")
     interval = None if policy is None else policy.report_interval_seconds
     measured = status.node_metric
     pods = {
@@ -160,7 +159,7 @@ def _aggregated(measured: _Usage) -> dict[tuple[str, float], Amounts]:
             continue
         seconds = read_duration(each.duration)
         if seconds is None:
-            raise ValueError(f"aggregatedNodeUsages: {each.duration[:40]!r} is no duration")
+            raise ValueError(f"aggregatedNodeUsages: {each.duration[:40]!r} is not a valid duration")
         for kind, resources in each.usage.items():
             if usage := _usage(f"{kind} over {each.duration}", resources):
                 found[(kind, seconds)] = usage
@@ -179,11 +178,11 @@ def _usage(what: str, given: _Resources | None) -> Amounts:
     return read
 
 
-# --- all of them as columns ------------------------------------------------------------------------------------------
+# --- columns of all nodes --------------------------------------------------------------------------------------------
 
 
 class Matrix:
-    """[resources, rows] of whole numbers, and for which rows there are some; grows with the table."""
+    """Integers by [resources, rows], and the rows that have values (`there`); grows with the table."""
 
     def __init__(self, resources: Sequence[str]) -> None:
         self._resources = tuple(resources)
@@ -191,30 +190,31 @@ class Matrix:
         self.there: Bool = np.zeros(0, dtype=np.bool_)
 
     def reserve(self, rows: int) -> None:
-        """There are so many rows now; room is made for some more."""
+        """Make space for this number of rows; 25% more than needed when it grows."""
         more = rows + rows // 4 - len(self.there)
         if rows > len(self.there):
             self.values = np.concatenate([self.values, np.zeros((len(self._resources), more), dtype=np.int64)], axis=1)
             self.there = np.concatenate([self.there, np.zeros(more, dtype=np.bool_)])
 
     def set(self, row: int, given: Amounts | None) -> None:
-        """What of these resources is in a row; None for nothing."""
+        """Set the amounts of a row; None clears it."""
         self.there[row] = given is not None
         self.values[:, row] = 0 if given is None else [given.get(name, 0) for name in self._resources]
 
     def set_all(self, rows: I64, given: I64 | None) -> None:
-        """The same for many rows, [resources, n]."""
+        """Set many rows at once, [resources, n]; None clears them."""
         self.there[rows] = given is not None
         self.values[:, rows] = 0 if given is None else given
 
     def take(self, rows: I64) -> tuple[I64, Bool]:
-        """[resources, n] and [n]."""
+        """The values [resources, n] of these rows, and whether they have any [n]."""
         return np.take(self.values, rows, axis=1), self.there[rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What n pods use, [resources, n]: 0 where it is not known (`there` [n]), and who is reported as koord-prod."""
+    """Usage of n pods, [resources, n]: 0 where unknown (`there` [n] is false), and whether they are reported as
+    koord-prod."""
 
     used: I64
     there: Bool
@@ -222,9 +222,9 @@ class Readings:
 
 
 class MetricColumns(Protocol):
-    """NodeMetrics by row. `there` [rows] says which nodes have one; `updated` is NaN where it never was; `known`
-    [resources, rows] which resources were measured. `pods_known` is False where usage of nodes is all there is: then a
-    pod that is not measured may yet be in the usage of its node."""
+    """NodeMetrics by row. `there` [rows] marks nodes that have one; `updated` (unix seconds) is NaN if never reported;
+    `known` [resources, rows] marks measured resources. `pods_known` is False if only the usage of nodes is known: then
+    a pod without a measurement may nevertheless be included in the usage of its node."""
 
     there: Bool
     updated: F64
@@ -254,7 +254,7 @@ class _Columns:
         self._aggregated: dict[tuple[str, float], Matrix] = {}
 
     def reserve(self, rows: int) -> None:
-        """There are so many rows now."""
+        """Make space for this number of rows; 25% more than needed when it grows."""
         more = rows + rows // 4 - len(self.there)
         if rows <= len(self.there):
             return
@@ -266,7 +266,7 @@ class _Columns:
             matrix.reserve(rows)
 
     def aggregated(self, kind: str, duration: float) -> Matrix:
-        """Usage of a type over so many seconds; 0 is the longest window."""
+        """Usage of a type over `duration` seconds; 0 means the longest window."""
         key = (kind, duration)
         if key not in self._aggregated:
             matrix = self._aggregated[key] = Matrix(self.resources)
@@ -274,13 +274,13 @@ class _Columns:
         return self._aggregated[key]
 
     def keep(self, wanted: Collection[tuple[str, float]]) -> None:
-        """Only what these types and durations need is kept up from now on; others cost nothing until asked for."""
+        """Limit the maintained aggregates to these types and durations; others are computed again when requested."""
         self._aggregated = {key: matrix for key, matrix in self._aggregated.items() if key in wanted}
 
 
 class ReportedMetrics(_Columns):
-    """NodeMetrics as the cluster has them, each set by itself. What they tell of types and durations that nobody asks
-    for takes no columns: which these are, each of thousands of objects may say differently."""
+    """NodeMetrics as reported in the cluster, set one by one. Types and durations get columns only when requested,
+    because thousands of objects may each report different ones."""
 
     pods_known = True
 
@@ -289,7 +289,7 @@ class ReportedMetrics(_Columns):
         self._metrics: dict[int, NodeMetric] = {}
 
     def set(self, row: int, metric: NodeMetric | None) -> None:
-        """What is known of the node in a row; None for nothing."""
+        """Set the metric of the node in a row; None clears it."""
         one = metric or NodeMetric()
         self.there[row] = metric is not None
         self.updated[row] = np.nan if one.updated is None else one.updated
@@ -305,7 +305,7 @@ class ReportedMetrics(_Columns):
             matrix.set(row, aggregated_usage(one, kind, seconds))
 
     def aggregated(self, kind: str, duration: float) -> Matrix:
-        """Usage of a type over so many seconds; 0 is the longest window that a node has, and the mean where it has
+        """Usage of a type over `duration` seconds; 0 means the longest window of each node, or the mean if it has
         none."""
         if (kind, duration) in self._aggregated:
             return self._aggregated[(kind, duration)]
@@ -315,7 +315,7 @@ class ReportedMetrics(_Columns):
         return matrix
 
     def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> Readings:
-        """As they are reported of the node that each pod is on."""
+        """The usage reported for each pod by its node."""
         used = np.zeros((len(self.resources), len(rows)), dtype=np.int64)
         there, reported = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
         for i, (row, pod) in enumerate(zip(rows.tolist(), pods, strict=True)):
@@ -328,12 +328,14 @@ class ReportedMetrics(_Columns):
 
 
 class WindowMetrics(_Columns):
-    """NodeMetrics derived from the watcher's samples, as GET /api/v1/nodemetrics has them: usage is the mean over the
-    aggregation period, aggregated usages are koordlet's over each of the `windows`; updated when the newest sample was
-    taken. Where the load is plain columns, usage is their average (else the newest reading), and there are no
-    aggregated ones. What pods use is their mean over the aggregation period, else their newest reading, where it is
-    given at all; what of a node is no pod's is the system's. `interval` (seconds) goes before the report interval of
-    the policies."""
+    """NodeMetrics derived from the watcher's samples, as GET /api/v1/nodemetrics returns them.
+
+    Usage is the mean over the aggregation period, aggregated usages are koordlet's over each of the `windows`, and
+    `updated` is the time of the newest sample. If the load is plain columns, usage is their average (or the newest
+    reading), without aggregated usages. Usage of a pod, if given at all, is its mean over the aggregation period, or
+    its newest reading; the rest of a node's usage belongs to the system. `interval` (seconds) overrides the report
+    interval of the policies.
+    """
 
     def __init__(self, resources: Sequence[str], *, windows: Sequence[Window], interval: float | None) -> None:
         super().__init__(resources)
@@ -344,16 +346,16 @@ class WindowMetrics(_Columns):
         self._pods: Pods | None = None
         self._names: Sequence[str] = ()
         self._readings: I64 = np.zeros((len(self.resources), 0), dtype=np.int64)
-        self._reading_row: I64 = NONE  # of the node that each pod was seen on; -1 is none of ours
-        self._readings_on: dict[int, I64] = {}  # the other way round
+        self._reading_row: I64 = NONE  # row of the node each pod was seen on; -1 if unknown
+        self._readings_on: dict[int, I64] = {}  # pod readings by row
 
     @property
     def pods_known(self) -> bool:
-        """Whether pods are given."""
+        """Whether the usage of pods is given."""
         return self._pods is not None
 
     def take(self, rows: I64, load: Load, capacity: AmountColumns, names: Sequence[str]) -> None:
-        """What the load has of the nodes in these rows; `names` are those of all rows."""
+        """Update these rows from the load; `names` are the node names of all rows."""
         self._load, self._capacity, self._names = load, capacity, names
         self._place_readings(rows)
         self.updated[rows] = load.sampled()[rows]
@@ -367,7 +369,7 @@ class WindowMetrics(_Columns):
             self._take_aggregated(kind, duration, rows)
 
     def aggregated(self, kind: str, duration: float) -> Matrix:
-        """Usage of a type over so many seconds; 0 is the longest window that a node has, and the mean where it has
+        """Usage of a type over `duration` seconds; 0 means the longest window of each node, or the mean if it has
         none."""
         if (kind, duration) in self._aggregated:
             return self._aggregated[(kind, duration)]
@@ -399,7 +401,7 @@ class WindowMetrics(_Columns):
         return np.where(np.isnan(told), REPORT_INTERVAL_S, told)
 
     def _percent(self, rows: I64, of: Callable[[MetricType], F64]) -> F64:
-        """[resources, n] of what `of` has of all rows, NaN where it is not known."""
+        """The percentages [resources, n] of these rows from `of`; NaN if unknown."""
         found = np.full((len(self.resources), len(rows)), np.nan)
         for i, kind in enumerate(LOADS.get(name) for name in self.resources):
             if kind is not None:
@@ -413,8 +415,8 @@ class WindowMetrics(_Columns):
         return np.array(columns, dtype=np.int64).reshape(len(self.resources), len(rows))
 
     def take_pods(self, pods: Pods | None, window: str) -> None:
-        """What pods use, or that nobody knows; `window` is the label of the one that is as long as the aggregation
-        period. `take` of all rows has to follow."""
+        """Set the usage of pods; None if unknown. `window` is the label of the window as long as the aggregation
+        period. The caller must then call `take` for all rows."""
         self._pods = pods
         if pods is None:
             return
@@ -430,7 +432,7 @@ class WindowMetrics(_Columns):
         self._readings = whole(np.array(columns).reshape(len(self.resources), -1))
 
     def _place_readings(self, rows: I64) -> None:
-        """Whose pods the readings are: rows are given to other nodes in time."""
+        """Assign the pod readings to rows again, because a row may now belong to another node."""
         if self._pods is None:
             return
         for row in rows.tolist():
@@ -442,7 +444,7 @@ class WindowMetrics(_Columns):
                 self._reading_row[at] = row
 
     def _take_system(self, rows: I64) -> None:
-        """What of a node's usage is no pod's."""
+        """Compute the system usage: the part of a node's usage that belongs to no pod."""
         if self._pods is None:
             self.system.set_all(rows, None)
             return
@@ -455,8 +457,8 @@ class WindowMetrics(_Columns):
         self.system.set_all(rows, np.maximum(self.usage.values[:, rows] - of_pods, 0))
 
     def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> Readings:
-        """Of a pod on the node that it was seen on; the class is its own. A reading from before it was there (`at`,
-        unix seconds) is of another one that had its name."""
+        """Usage of each pod on the node where it was seen; prod is the pod's own class. A reading from before the pod
+        was assigned (`at`, unix seconds) belongs to an earlier pod of the same name and is ignored."""
         there = np.zeros(len(rows), dtype=np.bool_)
         found = np.full(len(rows), -1, dtype=np.int64)
         if self._pods is not None:

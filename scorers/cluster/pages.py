@@ -1,4 +1,4 @@
-"""The nodes and pods that the scorers know: GET /scheduler/cluster, which `load-watcher record` asks."""
+"""Handler of GET /scheduler/cluster: the nodes and pods known to the scorers. `load-watcher record` reads it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from watcher.platform.http.openapi import Answer, Operation, failure
 from watcher.platform.http.routing import JSON, Access, ApiError, Route
 
 AT_ONCE = 500
-"""Pods that are written down before others have a turn: a millisecond."""
+"""Pods encoded before the event loop runs other tasks; takes about a millisecond."""
 
 
 class ClusterAnswers:
-    """The handler. `now` gives unix seconds; `is_whole` says whether all nodes and pods were told of."""
+    """`now` returns unix seconds; `is_whole` returns whether all nodes and pods were reported."""
 
     def __init__(self, table: Table, *, now: Callable[[], float], is_whole: Callable[[], bool]) -> None:
         self._table = table
@@ -29,19 +29,19 @@ class ClusterAnswers:
         self._is_whole = is_whole
 
     def routes(self) -> list[Route]:
-        """What the watcher's application is to serve."""
+        """Return the routes for the watcher's application."""
         answers = {
-            200: Answer("the nodes, and the pods that are bound to one", SeenCluster),
-            503: failure("not_ready: the Kubernetes API has not told of all of them yet"),
+            200: Answer("the nodes and the bound pods", SeenCluster),
+            503: failure("not_ready: the nodes and pods are not fully listed yet"),
         }
         operation = Operation("the nodes and pods of the cluster", answers)
         return [Route("/scheduler/cluster", "scheduler_cluster", self.cluster, operation, access=Access.DETAIL)]
 
     async def cluster(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
-        """SeenCluster, as it was when it was asked for."""
+        """Return a SeenCluster with the state at the time of the request."""
         if not self._is_whole():
-            hint = "the log says whether the Kubernetes API can be asked; after a start it takes some seconds"
-            raise ApiError(503, "not_ready", "the nodes and pods of the cluster are not known yet", hint)
+            hint = "after a start this takes some seconds; otherwise check the log for errors of the Kubernetes API"
+            raise ApiError(503, "not_ready", "the nodes and pods of the cluster are not fully listed yet", hint)
         time, nodes, placed = self._now(), list(self._nodes()), self._table.placed()
         encoded = [await _encoded(nodes), await _encoded(_pod(*each) for each in placed)]
         body = b'{"time":%s,"nodes":[%s],"pods":[%s]}' % (msgspec.json.encode(time), *encoded)
@@ -84,7 +84,7 @@ def _pod(info: PodInfo, node: str, at: float) -> SeenPod:
 
 
 async def _encoded(items: Iterable[msgspec.Struct]) -> bytes:
-    """With commas between them, and a turn for others."""
+    """Encode items separated by commas, yielding to other tasks after each chunk."""
     parts, rest = [], iter(items)
     while some := list(islice(rest, AT_ONCE)):
         parts.append(msgspec.json.encode(some)[1:-1])

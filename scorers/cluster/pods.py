@@ -13,8 +13,8 @@ ENDED = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True)
 class PodInfo:
-    """A pod with what it asks for, read once: effective requests and limits as Kubernetes counts them, the limits
-    raised to the requests, and the requests that kube-scheduler scores by."""
+    """A pod with its effective requests and limits as Kubernetes counts them, the limits raised to the requests, and
+    the requests that kube-scheduler's scoring counts. Amounts are in millicores for CPU and whole units otherwise."""
 
     key: str
     pod: Pod
@@ -25,18 +25,18 @@ class PodInfo:
 
 
 def pod_info(pod: Pod) -> PodInfo:
-    """Raises ValueError that names the resource whose quantity is none."""
+    """Compute the PodInfo of a pod. Raises ValueError that names the resource with an invalid quantity."""
     requests, limits = requests_of(pod), limits_of(pod)
     return PodInfo(identity(pod), pod, requests, limits, raised(limits, requests), counted_requests_of(pod))
 
 
 def identity(pod: Pod) -> str:
-    """What tells a pod from the one of the same name after it."""
+    """Return the uid, which differs from that of a later pod with the same name; without one, namespace and name."""
     return pod.metadata.uid or key_of(pod)
 
 
 def scheduled_at(pod: Pod) -> float | None:
-    """When the pod was given to its node (unix seconds), as its condition says."""
+    """Return the time at which the pod was scheduled (unix seconds) from its PodScheduled condition."""
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "True" and condition.last_transition_time:
             return condition.last_transition_time.timestamp()

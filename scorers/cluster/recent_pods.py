@@ -1,9 +1,9 @@
-"""Pods that were given to a node a moment ago, whose load no measurement contains yet.
+"""Pods that were assigned to a node recently, so that no measurement includes their load yet.
 
-A measurement of a node at time t contains what ran for a while before t. So a pod that was assigned after t - 60 s
-counts as not yet measured (upstream's rule; seed 004, "recently scheduled pods"; reference/trimaran.md, 4.2). It is
-kept for five minutes at least, and for as long as measurements lag behind. Upstream took the time at which it heard of
-a pod, so that after a restart all pods were recent; here it is the time at which the pod was scheduled.
+A measurement of a node at time t averages over a period before t. Therefore a pod that was assigned after t - 60 s
+counts as not yet measured (the rule of upstream Trimaran). A pod stays here for at least five minutes, and longer while
+measurements lag behind. Upstream uses the time at which it learned of a pod, so all pods are recent after a restart;
+here it is the time at which the pod was scheduled.
 
 Pure: no I/O, no clock.
 """
@@ -31,7 +31,7 @@ Demand = Callable[["PodInfo"], float]
 
 
 class RecentPods:
-    """Assigned pods by a key, with the row of their node, and for each registered demand what they will add."""
+    """Assigned pods by key, each with its node's row and, for each registered demand, its expected load."""
 
     def __init__(self) -> None:
         self._slot: dict[str, int] = {}
@@ -42,13 +42,14 @@ class RecentPods:
         self._at: F64 = np.full(16, -np.inf)
         self._demands: dict[str, Demand] = {}
         self._amount: dict[str, F64] = {}
-        self._sums: dict[str, tuple[F64, F64]] = {}  # by demand: when nodes were measured, and what is missing there
+        self._sums: dict[str, tuple[F64, F64]] = {}  # by demand: measurement times, unmeasured sums
 
     def __len__(self) -> int:
         return len(self._slot)
 
     def register(self, name: str, demand: Demand) -> None:
-        """Count this of each pod from now on, and of those that are here. The same name again replaces the demand."""
+        """Add a demand function that is evaluated for current and future pods. Registering a name again replaces its
+        demand."""
         self._demands[name] = demand
         column = np.zeros(len(self._row))
         for slot, info in enumerate(self._info):
@@ -57,13 +58,13 @@ class RecentPods:
         self._sums.pop(name, None)
 
     def unregister(self, prefix: str) -> None:
-        """Count the demands whose names begin so no more."""
+        """Remove all demands whose names start with `prefix`."""
         for name in [each for each in self._demands if each.startswith(prefix)]:
             del self._demands[name], self._amount[name]
             self._sums.pop(name, None)
 
     def add(self, info: PodInfo, *, row: int, at: float) -> None:
-        """A pod was assigned to the node in this row at this time (unix seconds)."""
+        """Add a pod that was assigned to the node in this row at this time (unix seconds)."""
         self.remove(info.key)
         slot = self._free.pop() if self._free else self._new_slot()
         self._slot[info.key], self._key[slot], self._info[slot] = slot, info.key, info
@@ -73,7 +74,7 @@ class RecentPods:
         self._count(slot, 1)
 
     def remove(self, key: str) -> None:
-        """Forget a pod, if it is here."""
+        """Remove a pod; unknown keys are ignored."""
         slot = self._slot.pop(key, None)
         if slot is None:
             return
@@ -85,8 +86,8 @@ class RecentPods:
         self._free.append(slot)
 
     def prune(self, *, now: float, measured: float) -> None:
-        """Forget those that are older than five minutes and were there when the oldest measurement (`measured`, unix
-        seconds) was taken."""
+        """Remove pods that are older than five minutes and were assigned early enough to be in the oldest measurement
+        (`measured`, unix seconds)."""
         old = (self._row >= 0) & (self._at <= min(now - KEPT_S, measured - MEASURED_AFTER_S))
         for slot in np.flatnonzero(old).tolist():
             key = self._key[slot]
@@ -94,10 +95,10 @@ class RecentPods:
                 self.remove(key)
 
     def unmeasured(self, name: str, *, measured: F64) -> F64:
-        """What the pods that the measurements do not contain will add to each node; [rows], not to be written to.
+        """Return, per node, the demand of the pods that its measurement does not include; read-only [rows].
 
-        `measured` [rows] is when each node was measured (unix seconds, NaN: never, then nothing is missing from it). It
-        must not change: asked about the same array again, the sums that events keep up are the answer.
+        `measured` [rows] is each node's measurement time (unix seconds; NaN, never measured: the demand is 0). The
+        array must not change: a later call with the same array returns the incrementally updated sums.
         """
         kept = self._sums.get(name)
         if kept is None or kept[0] is not measured:
@@ -112,14 +113,14 @@ class RecentPods:
         return np.bincount(row[counts], weights=weights, minlength=len(measured)).astype(np.float64)
 
     def _count(self, slot: int, times: int) -> None:
-        """Keep the sums up, with what the slot has."""
+        """Add the pod in this slot to the cached sums, or subtract it (`times` -1)."""
         row, at = int(self._row[slot]), float(self._at[slot])
         for name, (measured, sums) in self._sums.items():
             if row < len(measured) and at > measured[row] - MEASURED_AFTER_S:
                 sums[row] += times * self._amount[name][slot]
 
     def of(self, row: int) -> list[tuple[str, Pod, float]]:
-        """The pods of a node with their times, oldest first."""
+        """Return key, pod, and assignment time (unix seconds) of the pods on a node, oldest first."""
         slots = np.flatnonzero(self._row == row).tolist()
         found = [(info.key, info.pod, float(self._at[slot])) for slot in slots if (info := self._info[slot])]
         return sorted(found, key=lambda each: (each[2], each[0]))

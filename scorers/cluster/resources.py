@@ -1,8 +1,7 @@
-"""What a pod asks for and may use at most, as Kubernetes counts it, in whole numbers.
+"""Effective requests and limits of a pod, computed as Kubernetes does, as integers.
 
-CPU is counted in millicores, everything else in its own unit (bytes, devices), rounded up, as kube-scheduler does
-(`MilliValue`, `Value`). Nothing here is a float, so sums over the pods of a node do not depend on the order in which
-pods came and went.
+CPU is in millicores, every other resource in its own unit (bytes, devices), rounded up as kube-scheduler does
+(`MilliValue`, `Value`). Integers make sums over the pods of a node independent of the order in which pods come and go.
 
 Pure: no I/O, no clock.
 """
@@ -20,23 +19,23 @@ CPU = "cpu"
 MEMORY = "memory"
 
 Amounts = Mapping[str, int]
-"""By resource name; millicores for cpu, whole units for the rest. What is absent is zero."""
+"""Amounts by resource name: millicores for cpu, whole units for the rest. A missing resource is zero."""
 
 Qos = Literal["Guaranteed", "Burstable", "BestEffort"]
 _QOS_CLASSES = frozenset(get_args(Qos))
 
 UNASKED: Quantities = {CPU: "100m", MEMORY: "200Mi"}
-"""What kube-scheduler counts, where it scores by requests, of a container that says nothing of them."""
+"""Amounts that kube-scheduler's scoring counts for a container without CPU or memory request."""
 
 LARGEST = 1 << 53
-"""Amounts are cut to this (9 petabytes): then the sums over a thousand pods fit 64 bits, whatever a pod asks for."""
+"""Upper bound of an amount (9 petabytes), so that sums over a thousand pods fit into 64 bits."""
 
-_MILLI, _WHOLE = 10**6, 10**9  # billionths
+_MILLI, _WHOLE = 10**6, 10**9  # units in nano
 
 
-@lru_cache(maxsize=1 << 12, typed=True)  # defaults are asked about for each pod
+@lru_cache(maxsize=1 << 12, typed=True)  # defaults are read for each pod
 def amount(resource: str, quantity: Quantity) -> int:
-    """One quantity, rounded away from zero. Raises ValueError for what is none."""
+    """Return one quantity, rounded away from zero. Raises ValueError for an invalid quantity."""
     billionths = nano(quantity)
     unit = _MILLI if resource == CPU else _WHOLE
     size = min(-(-abs(billionths) // unit), LARGEST)
@@ -44,11 +43,11 @@ def amount(resource: str, quantity: Quantity) -> int:
 
 
 def amounts(quantities: Quantities) -> Amounts:
-    """All of a map of quantities. Raises ValueError that names the resource."""
+    """Return all amounts of a map of quantities. Raises ValueError that names the resource."""
     return _amounts(tuple(quantities.items()))
 
 
-@lru_cache(maxsize=1 << 14)  # replicas ask for the same
+@lru_cache(maxsize=1 << 14)  # replicas have equal requests
 def _amounts(quantities: tuple[tuple[str, Quantity], ...]) -> Amounts:
     read: dict[str, int] = {}
     for resource, quantity in quantities:
@@ -60,7 +59,8 @@ def _amounts(quantities: tuple[tuple[str, Quantity], ...]) -> Amounts:
 
 
 def asked_for(quantities: Quantities) -> Amounts:
-    """The same of what a pod asks for, which is never negative. Raises ValueError that names the resource."""
+    """As `amounts`, for requests and limits of a pod, which must not be negative. Raises ValueError that names the
+    resource."""
     return _asked_for(tuple(quantities.items()))
 
 
@@ -74,17 +74,17 @@ def _asked_for(quantities: tuple[tuple[str, Quantity], ...]) -> Amounts:
 
 
 def requests_of(pod: Pod) -> Amounts:
-    """What kube-scheduler sets aside for a pod (component-helpers, `PodRequests`): the sum over its containers and
-    sidecars, or the most that an init container needs at its turn, whichever is more; what is set for the pod as a
-    whole takes the place of that; the overhead comes on top."""
+    """Return the effective requests of a pod (component-helpers, `PodRequests`): the sum over containers and sidecars,
+    or the highest need while an init container runs if that is more. Pod-level requests replace this result; the
+    overhead is added."""
     asked = _of_containers(pod, lambda resources: resources.requests)
     asked = _overridden(asked, pod.spec.resources, lambda resources: resources.requests)
     return _added(asked, asked_for(pod.spec.overhead))
 
 
 def counted_requests_of(pod: Pod) -> Amounts:
-    """CPU and memory as kube-scheduler counts them where it scores by requests (`NonZeroRequested`): a container that
-    says nothing of one of them is counted with some of it, so that pods that ask for nothing are spread too."""
+    """Return CPU (millicores) and memory (bytes) as kube-scheduler's scoring counts them (`NonZeroRequested`): a
+    container without a request counts with a default, so that pods without requests are spread too."""
     asked = _of_containers(pod, lambda resources: {**UNASKED, **resources.requests})
     asked = _overridden(asked, pod.spec.resources, lambda resources: resources.requests)
     total = _added(asked, asked_for(pod.spec.overhead))
@@ -92,19 +92,19 @@ def counted_requests_of(pod: Pod) -> Amounts:
 
 
 def limits_of(pod: Pod) -> Amounts:
-    """The same for limits (`PodLimits`); the overhead counts only where there is a limit."""
+    """Return the effective limits of a pod (`PodLimits`); the overhead is added only to resources with a limit."""
     most = _of_containers(pod, lambda resources: resources.limits)
     most = _overridden(most, pod.spec.resources, lambda resources: resources.limits)
     return _added(most, {name: size for name, size in asked_for(pod.spec.overhead).items() if name in most})
 
 
 def raised(limits: Amounts, requests: Amounts) -> Amounts:
-    """Limits, at least as high as the requests: what has no limit may use what it asked for, and counts as that."""
+    """Return limits raised to at least the requests: a resource without a limit counts with its request."""
     return {name: max(limits.get(name, 0), requests.get(name, 0)) for name in (*limits, *requests)}
 
 
 def qos_class(pod: Pod) -> Qos:
-    """The class of Kubernetes, as the API server says or, for a pod that it has not seen, as it would say."""
+    """Return the QoS class from the pod's status, or compute it for a pod that the API server has not admitted yet."""
     if pod.status.qos_class in _QOS_CLASSES:
         return cast(Qos, pod.status.qos_class)
     if is_best_effort(pod):
@@ -115,14 +115,14 @@ def qos_class(pod: Pod) -> Qos:
 
 
 def is_best_effort(pod: Pod) -> bool:
-    """Whether that is its class: a question that the first container answers of most pods."""
+    """Return whether the QoS class is BestEffort; for most pods the first container decides."""
     if pod.status.qos_class in _QOS_CLASSES:
         return pod.status.qos_class == "BestEffort"
     return not any(map(_is_set, _deciding(pod)))
 
 
 def _deciding(pod: Pod) -> list[Resources]:
-    """What the class goes by: what is set for the pod as a whole, else for its containers."""
+    """Return the resources that determine the class: pod-level resources if set, otherwise those of the containers."""
     if pod.spec.resources is not None and _is_set(pod.spec.resources):
         return [pod.spec.resources]
     return [container.resources for container in (*pod.spec.containers, *pod.spec.init_containers)]
@@ -133,7 +133,7 @@ def _is_set(resources: Resources) -> bool:
 
 
 def _compute(quantities: Quantities) -> Amounts:
-    """CPU and memory, which alone decide about the class, where they are not zero."""
+    """Return the nonzero amounts of CPU and memory; other resources do not affect the class."""
     read = amounts(quantities)
     return {name: read[name] for name in (CPU, MEMORY) if read.get(name, 0) > 0}
 

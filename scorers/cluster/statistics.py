@@ -1,8 +1,6 @@
-"""Arithmetic that plug-ins share: mean and deviation of a node's load as shares of what it has, and choices that are
-seldom made.
+"""Arithmetic shared by plug-ins: mean and deviation of a node's load as shares of its capacity.
 
-Upstream's resourcestats (reference/trimaran.md, 5.1): percentages are taken of allocatable, which is what a scheduler
-may fill. Arrays are over n nodes; NaN is "not known".
+As in upstream's resourcestats, percentages refer to allocatable. Arrays are over n nodes; NaN means unknown.
 
 Pure: no I/O, no clock.
 """
@@ -22,11 +20,11 @@ LOADS = {CPU: MetricType.CPU, MEMORY: MetricType.MEMORY}
 
 
 def mu_sigma(average: F64, deviation: F64, requested: F64 | float, capacity: F64) -> tuple[F64, F64]:
-    """Mean and deviation as shares 0 to 1 of the capacity, all four in the same unit.
+    """Return mean and deviation as shares 0 to 1 of the capacity; all four arguments have the same unit.
 
         mu = clamp((average + requested) / capacity)      sigma = clamp(deviation / capacity)
 
-    Both are 0 where the capacity is 0 or less. A mean that is not known stays NaN; a deviation that is not is 0.
+    Both are 0 if the capacity is 0 or less. An unknown mean stays NaN; an unknown deviation is 0.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         mu, sigma = (average + requested) / capacity, deviation / capacity
@@ -36,6 +34,5 @@ def mu_sigma(average: F64, deviation: F64, requested: F64 | float, capacity: F64
 
 
 def wherever(chosen: Bool, values: F64, others: F64 | float) -> F64:
-    """`others` where chosen, else `values`; [n]. For what is so of few nodes or none: np.where takes longer than what
-    it chooses from took to compute."""
+    """Return `others` where `chosen`, otherwise `values` [n]. Faster than np.where if `chosen` is usually all False."""
     return np.where(chosen, others, values) if chosen.any() else values

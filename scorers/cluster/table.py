@@ -1,11 +1,11 @@
-"""The cluster as columns: what every node has, what its pods ask for, and how loaded it is.
+"""The cluster as columns: capacity, requests, and load of every node.
 
-Kept up by the events of nodes and pods, each in time that does not depend on the size of the cluster, and by a renewed
-copy of the load once a tick; a request for scores reads columns and changes nothing. What is here equals what a table
-made anew from the same nodes and pods would have (property-tested).
+Events of nodes and pods update the table, each in time independent of the cluster size; a new copy of the load is set
+once a tick. A score request only reads columns. The table always equals a table built from scratch from the same nodes
+and pods (property-tested).
 
-Rows: a node keeps its row for as long as it, or a pod on it, is there; then the row is given to the next node.
-One writer, the event loop. No I/O, no clock: `now` (unix seconds) is passed in.
+A node keeps its row as long as the node or a pod on it exists; then the row is reused. The event loop is the only
+writer. No I/O, no clock: `now` (unix seconds) is passed in.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Bool = npt.NDArray[np.bool_]
 
 
 class Listener(Protocol):
-    """Who keeps sums of its own over the pods of nodes (LoadAwareScheduling does)."""
+    """Keeps its own sums over the pods of nodes (for example LoadAwareScheduling)."""
 
     def assigned(self, row: int, info: PodInfo, at: float) -> None: ...
 
@@ -42,7 +42,7 @@ class Listener(Protocol):
 
 
 class Follower(Protocol):
-    """Who derives something from what nodes and pods were measured to use, and keeps it (LoadAwareScheduling does)."""
+    """Derives data from the measured usage of nodes and pods (for example LoadAwareScheduling)."""
 
     def load_changed(self) -> None: ...
 
@@ -51,7 +51,7 @@ class Follower(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a plug-in is to be told of beside the mean load: usages by koordlet's rules, what pods use, the cluster's
+    """Data that a plug-in needs in addition to the mean load: usages by koordlet's rules, pod usage, and the cluster's
     NodeMetrics."""
 
     usages: bool = False
@@ -64,14 +64,14 @@ class _Assigned:
     info: PodInfo
     row: int
     at: float
-    until: float = np.inf  # a reservation ends then; a pod that is bound does not
+    until: float = np.inf  # end of a reservation, unix seconds; inf for a bound pod
 
     def is_there(self, pod: Pod, *, row: int | None, at: float) -> bool:
-        """Whether the pod is where it was and asks for what it asked for."""
+        """Return whether node, time, and spec of the pod are unchanged."""
         return (self.row, self.at) == (row, at) and self.info.pod.spec == pod.spec
 
     def tells_nothing(self, pod: Pod) -> bool:
-        """Whether nothing has changed of what else plug-ins look at: many events of a pod are about its phase alone."""
+        """Return whether the other fields that plug-ins read are unchanged: many pod events change only the phase."""
         return _looked_at(self.info.pod) == _looked_at(pod)
 
 
@@ -82,9 +82,9 @@ def _looked_at(pod: Pod) -> tuple[object, ...]:
 
 
 class Table:
-    """`windows` are those of the watcher, where they are known. Nodes and pods as columns of `capacity`, `allocatable`,
-    `requested`, `counted` (requests as kube-scheduler scores by them) and `limited` (limits raised to requests); `pods`
-    [rows] counts them, `known` [rows] says for which rows there is a node."""
+    """Nodes and pods as columns. `windows` are the watcher's windows, empty when unknown. `capacity`, `allocatable`,
+    `requested`, `counted` (requests that kube-scheduler's scoring counts), and `limited` (limits raised to requests)
+    are columns by resource; `pods` [rows] is the number of pods; `known` [rows] is True for rows with a node."""
 
     def __init__(self, *, windows: Sequence[Window] = ()) -> None:
         self.windows = tuple(windows)
@@ -98,7 +98,7 @@ class Table:
         self.recent = RecentPods()
         self.load = Load()
         self.pod_usage: Pods | None = None
-        self.node_metrics: dict[str, NodeMetric] = {}  # those of the cluster, by node
+        self.node_metrics: dict[str, NodeMetric] = {}  # the cluster's NodeMetric objects by node
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, _Assigned] = {}
         self._reserved: set[str] = set()
@@ -111,38 +111,36 @@ class Table:
         self._measures: dict[MetricType, bool] = {}
 
     def __len__(self) -> int:
-        """How many rows there are, free ones included."""
+        """Return the number of rows, including free ones."""
         return len(self.names)
 
     @property
     def pods(self) -> I64:
-        """How many pods are on each node."""
+        """Number of pods on each node [rows]."""
         return self._count[: len(self)]
 
     @property
     def known(self) -> Bool:
-        """Which rows have a node that the cluster knows."""
+        """Rows with a node that exists in the cluster [rows]."""
         return self._known[: len(self)]
 
     def node(self, name: str) -> Node | None:
-        """The node's object."""
         return self._nodes.get(name)
 
     def assigned(self, row: int) -> list[PodInfo]:
-        """The pods on a node, by key."""
+        """Return the pods on a node, ordered by key."""
         return [each.info for _, each in sorted(self._pods.items()) if each.row == row]
 
     def all_assigned(self) -> list[PodInfo]:
-        """The pods on all nodes."""
         return [each.info for each in list(self._pods.values())]
 
     def placed(self) -> list[tuple[PodInfo, str, float]]:
-        """The pods that are bound, each with its node and since when (unix seconds), by key."""
+        """Return the bound pods with their node and the time of assignment (unix seconds), ordered by key."""
         bound = [each for key, each in sorted(self._pods.items()) if key not in self._reserved]
         return [(each.info, self.names[each.row], each.at) for each in bound]
 
     def listen(self, listener: Listener) -> None:
-        """Tell this one of all that is here, and then of each change."""
+        """Report all existing nodes and pods to the listener, then every change."""
         self._listeners.append(listener)
         for name, node in self._nodes.items():
             listener.node_changed(self.row[name], node)
@@ -150,22 +148,21 @@ class Table:
             listener.assigned(each.row, each.info, each.at)
 
     def follow(self, follower: Follower, needs: Needs) -> None:
-        """Tell this one of each new measurement; `needs` is what whoever keeps this table up has to bring."""
+        """Report each new measurement to the follower; `needs` is the data that the table's owner must supply."""
         self._followers.append((follower, needs))
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
-        """Who is told of each change."""
         return tuple(self._listeners)
 
     def forget(self, who: object) -> None:
-        """Tell this one, a listener or follower or both, of nothing any more."""
+        """Unsubscribe a listener or follower."""
         self._listeners = [each for each in self._listeners if each is not who]
         self._followers = [each for each in self._followers if each[0] is not who]
 
     @property
     def needs(self) -> Needs:
-        """What all followers together need."""
+        """Combined needs of all followers."""
         needs = [each for _, each in self._followers]
         return Needs(
             any(each.usages for each in needs),
@@ -176,7 +173,7 @@ class Table:
     # --- nodes -------------------------------------------------------------------------------------------------------
 
     def set_node(self, name: str, node: Node | None) -> None:
-        """A node came, changed, or went. Raises ValueError for a quantity that is none; then nothing is changed."""
+        """Add, update, or (None) remove a node. Raises ValueError for an invalid quantity and changes nothing then."""
         if node is None:
             self._remove_node(name)
             return
@@ -206,15 +203,15 @@ class Table:
     # --- pods --------------------------------------------------------------------------------------------------------
 
     def set_pod(self, old: Pod | None, new: Pod | None, *, now: float) -> None:
-        """A pod came, changed, or went. One that has ended, or has no node, is on none. Raises ValueError for a
-        quantity that is none; the pod then counts nowhere."""
+        """Process a pod event. A pod that has ended or has no node is removed. Raises ValueError for an invalid
+        quantity; the pod then counts on no node."""
         if old is not None and (new is None or identity(old) != identity(new)):
             self._unassign(identity(old))
         if new is None:
             return
         key = identity(new)
         if not new.spec.node_name or new.status.phase in ENDED:
-            if key not in self._reserved:  # its reservation stays until it is bound or runs out
+            if key not in self._reserved:  # keep its reservation until it is bound or expires
                 self._unassign(key)
             return
         before = self._pods.get(key)
@@ -229,8 +226,8 @@ class Table:
         self._assign(new, new.spec.node_name, at=now if at is None else at)
 
     def reserve(self, pod: Pod, node: str, *, now: float, until: float) -> None:
-        """Count a pod on a node before it is bound, until then at the latest; a new reservation takes the place of the
-        one before. Nothing happens where the pod is bound already."""
+        """Count a pod on a node before it is bound, at most until `until` (unix seconds). Replaces an earlier
+        reservation; does nothing if the pod is bound."""
         key = identity(pod)
         if key in self._pods and key not in self._reserved:
             return
@@ -239,12 +236,12 @@ class Table:
         self._reserved.add(key)
 
     def release(self, key: str) -> None:
-        """Drop a reservation, if it is one."""
+        """Remove the pod's reservation, if any."""
         if key in self._reserved:
             self._unassign(key)
 
     def expire(self, now: float) -> tuple[str, ...]:
-        """Drop the reservations whose time is over; returns their keys."""
+        """Remove expired reservations and return their keys."""
         over = tuple(sorted(key for key in self._reserved if self._pods[key].until <= now))
         for key in over:
             self._unassign(key)
@@ -252,13 +249,13 @@ class Table:
 
     @contextmanager
     def without(self, key: str) -> Iterator[None]:
-        """As if this pod had no reservation, if it has one, within the block; nothing else may run meanwhile."""
+        """Within the block, remove this pod's reservation, if any. The block must not await."""
         with self.absent(key) if key in self._reserved else nullcontext():
             yield
 
     @contextmanager
     def absent(self, key: str) -> Iterator[None]:
-        """As if this pod were on no node, bound or reserved, within the block; nothing else may run meanwhile."""
+        """Within the block, remove this pod, bound or reserved, from its node. The block must not await."""
         held, is_reserved = self._pods.get(key), key in self._reserved
         if held is None:
             yield
@@ -275,7 +272,7 @@ class Table:
 
     @property
     def reserved(self) -> Mapping[str, str]:
-        """Reservations: key of the pod -> node."""
+        """Reservations: pod key -> node name."""
         return {key: self.names[self._pods[key].row] for key in sorted(self._reserved)}
 
     def _assign(self, pod: Pod, node: str, *, at: float) -> None:
@@ -303,7 +300,7 @@ class Table:
             listener.assigned(row, info, at)
 
     def _tell_again(self, assigned: _Assigned, pod: Pod) -> None:
-        """The sums are as they were; whoever keeps others may look at more of a pod."""
+        """Update a pod whose sums are unchanged; listeners may depend on its other fields."""
         old, row, at = assigned.info, assigned.row, assigned.at
         assigned.info = new = replace(old, pod=pod)
         self.recent.add(new, row=row, at=at)
@@ -328,14 +325,14 @@ class Table:
     # --- load --------------------------------------------------------------------------------------------------------
 
     def measures(self, kind: MetricType) -> bool:
-        """Whether at least half of the nodes have a load of this kind; computed once per copy of the load."""
+        """Return whether at least half of the nodes have load of this type; cached per copy of the load."""
         if kind not in self._measures:
             silent = np.isnan(self.load.average(kind)[self.known])
             self._measures[kind] = bool(len(silent)) and 2 * int(np.count_nonzero(silent)) <= len(silent)
         return self._measures[kind]
 
     def set_load(self, columns: Columns | None, *, now: float) -> None:
-        """Take a new copy of the watcher's columns (None: there is none); once a tick."""
+        """Set a new copy of the watcher's columns (None: no load); called once a tick."""
         self._where[:] = -1
         if columns is not None:
             for name, row in self.row.items():
@@ -349,8 +346,8 @@ class Table:
             follower.load_changed()
 
     def expire_load(self, *, before: float) -> None:
-        """Nodes whose newest sample is from before that (unix seconds) have no load any more; asked now and then, since
-        the watcher makes no new copy while its source is away."""
+        """Discard the load of nodes whose newest sample is before `before` (unix seconds). Called periodically, because
+        the watcher makes no new copy while its source is unavailable."""
         old = self.load.sampled() < before
         if not old.any():
             return
@@ -361,13 +358,14 @@ class Table:
             follower.load_changed()
 
     def set_pod_usage(self, pods: Pods | None) -> None:
-        """Take a new copy of what pods use (None: there is none); as often as it is renewed."""
+        """Set a new copy of the pod usage (None: unavailable)."""
         self.pod_usage = pods
         for follower, _ in self._followers:
             follower.load_changed()
 
     def set_node_metric(self, name: str, metric: NodeMetric | None) -> None:
-        """A NodeMetric of the cluster came, changed, or went. One without a time has that of the one before."""
+        """Add, update, or (None) remove a NodeMetric of the cluster. A NodeMetric without an update time gets that of
+        its predecessor."""
         before = self.node_metrics.pop(name, None)
         if metric is not None:
             if metric.updated is None and before is not None:
@@ -400,7 +398,7 @@ class Table:
         return row
 
     def _place_load(self, row: int, name: str) -> None:
-        """A node that the load already knows has it from its first moment on."""
+        """Connect a new row to the node's load if the current copy has it."""
         columns = self.load.columns
         found = -1 if columns is None else columns.row.get(name, -1)
         self._where[row] = found

@@ -1,10 +1,10 @@
-"""The decision log: what the extender decided, remembered for `load-watcher why`.
+"""Decision log: records the extender's decisions for `load-watcher why`.
 
-Whoever decides hands over what there is anyway, and goes on; what is worth remembering is taken from the arrays once
-the answer is on its way, and is encoded and stored once a second, in threads. While it is not known what became of a
-pod, the arrays of its ranking are held, within bounds: the node that it will be bound to may have been our 300th.
+The request handlers only pass references and continue. The details are copied from the arrays after the response is
+sent; encoding and storing happen once a second in threads. Until the outcome of a pod is known, the arrays of its
+ranking stay in memory, within bounds, because the pod may be bound to a node that is not among the best.
 
-Nothing here fails a request: what cannot be remembered is lost, and counted.
+No error here fails a request: a decision that cannot be recorded is dropped and counted.
 """
 
 from __future__ import annotations
@@ -37,24 +37,25 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 FLUSH_S = 1.0
-"""So much is lost when the process is killed."""
+"""Flush interval in seconds; a killed process loses at most this much."""
 TOGETHER_S = 10.0
-"""Within these, prioritize belongs to the filter before it; kube-scheduler waits for an extender for 5 s at most."""
+"""Maximum seconds between filter and prioritize of one decision; kube-scheduler waits at most 5 s for an extender."""
 MOST_NEW = 1000
-"""Decisions and outcomes between two flushes: thirty times what 2,000 pods a minute are."""
+"""Maximum number of decisions and outcomes between two flushes: thirty times the rate of 2,000 pods a minute."""
 MOST_OPEN = 10_000
-"""Pods of which it is not known what became."""
+"""Maximum number of pods with an unknown outcome."""
 HELD_BYTES = 64 << 20
 HELD_S = 60.0
-"""Arrays of rankings: 26 of 5,000 nodes with all plug-ins, hundreds with one; a bind comes within a second or so."""
-NAME_BYTES = 72  # of a node, as Python has it
+"""Limits of ranking arrays in memory (bytes and seconds): 26 rankings of 5,000 nodes with all plug-ins, hundreds with
+one; a bind usually follows within about a second."""
+NAME_BYTES = 72  # size of a node name as a Python string
 LONGEST_NAME = 253
 MICROSECONDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A ranking of which it is not known yet which node counts."""
+    """A ranking in memory, kept until the pod is bound."""
 
     ranked: Ranked
     names: Sequence[str]
@@ -64,8 +65,8 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer to prioritize: of `asked` nodes the table knows `names`, in these rows. `told`: whether kube-scheduler
-    was told their scores, `reserved`: the node that the pod is counted on, "" if on none."""
+    """A prioritize response: of `asked` nodes the table knows `names`, in rows `rows`. `told`: whether the scores were
+    sent to kube-scheduler; `reserved`: the node on which the pod is reserved, "" if none."""
 
     names: Sequence[str]
     rows: I64
@@ -77,7 +78,7 @@ class Answered:
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """The newest decision about a pod of which it is not known what became; `key` in microseconds is its name."""
+    """The newest decision about a pod whose outcome is unknown; `key` is its id in microseconds."""
 
     key: int
     decision: Decision
@@ -86,8 +87,8 @@ class _Open:
 
 
 class DecisionLog:
-    """The log of one extender, in the event loop. `now` gives unix seconds; `window` the label of the window that the
-    load is averaged over; `most_held` bytes of arrays are held."""
+    """Log of one extender; runs in the event loop. `now` returns unix seconds, `window` the label of the window that
+    the load is averaged over; `most_held` limits the bytes of arrays in memory."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class DecisionLog:
         self._newest = 0
         self._open: dict[str, _Open] = {}
         self._holding: deque[_Open] = deque()
-        self._whole: deque[_Open] = deque()  # oldest first: decisions that are open with all that is remembered
+        self._whole: deque[_Open] = deque()  # oldest first: decisions not reduced to an outline yet
         self._held_bytes = 0
         self._new: dict[int, Decision] = {}
         self._outcomes: dict[int, DecisionOutcome] = {}
@@ -116,18 +117,17 @@ class DecisionLog:
 
     @property
     def is_on(self) -> bool:
-        """Whether decisions are wanted."""
         return self._store.decisions_kept > 0
 
-    # --- what the extender tells -------------------------------------------------------------------------------------
+    # --- events from the extender ------------------------------------------------------------------------------------
 
     def filtered(self, profile: str, info: PodInfo, names: Sequence[str], filtered: Filtered, *, asked: int) -> None:
-        """Filter was answered: of `asked` nodes the table knows `names`."""
+        """Record a filter response: of `asked` nodes the table knows `names`."""
         if self.is_on:
             self._later(self._take_filtered, self._begin(profile, info), filtered, names, asked)
 
     def ranked(self, profile: Profile, info: PodInfo, answered: Answered) -> None:
-        """Prioritize was answered."""
+        """Record a prioritize response, as part of the filter decision before it if that is recent."""
         if not self.is_on:
             return
         name = profile.settings.name
@@ -142,14 +142,14 @@ class DecisionLog:
         return opened.decision.profile == profile and self._now() - opened.decision.time <= TOGETHER_S
 
     def bound(self, uid: str, node: str) -> None:
-        """A pod was bound, by us or by somebody else."""
+        """Record that a pod was bound, through the extender or not."""
         opened = self._open.get(uid)
         if opened is not None:
             self._conclude(uid, self._outcome(opened, node))
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """A pod came, changed or went. To be told before the table is: what the pod itself had reserved is not to be
-        counted where its node is explained."""
+        """Record a pod event. Call this before updating the table: the pod's own reservation must not count when the
+        chosen node is explained."""
         if not self._open:
             return
         if old is not None and (new is None or identity(old) != identity(new)):
@@ -157,10 +157,10 @@ class DecisionLog:
         if new is not None and new.spec.node_name:
             self.bound(identity(new), new.spec.node_name)
 
-    # --- taking it down ----------------------------------------------------------------------------------------------
+    # --- recording ---------------------------------------------------------------------------------------------------
 
     def _begin(self, profile: str, info: PodInfo) -> _Open:
-        """A new decision, in the place of the one before about the same pod."""
+        """Start a new decision that replaces the previous one about the same pod."""
         now = self._now()
         self._newest = key = max(self._newest + 1, int(now * MICROSECONDS))
         columns = self._table.load.columns
@@ -175,14 +175,14 @@ class DecisionLog:
         return opened
 
     def _later(self, take: Callable[..., None], opened: _Open, *what: Any) -> None:
-        """When the answer is on its way."""
+        """Schedule `take` to run after the response is sent."""
         asyncio.get_running_loop().call_soon(self._taken, take, opened, *what)
 
     def _taken(self, take: Callable[..., None], opened: _Open, *what: Any) -> None:
         try:
             with self._table.without(opened.decision.uid):
                 take(opened, *what)
-        except Exception as error:  # a plug-in of somebody else may not be able to say why
+        except Exception as error:  # a third-party plug-in may fail to give a reason
             self._tell_loss(opened.decision, error)
         else:
             self._new.pop(opened.key, None)
@@ -192,10 +192,10 @@ class DecisionLog:
                 self._lost += 1
 
     def _tell_loss(self, decision: Decision, error: Exception) -> None:
-        """The first time; it is counted, and would come again with every pod."""
+        """Count a lost decision; log only the first, since the same error may occur with every pod."""
         self._lost += 1
         if not self._fails:
-            what = "a decision about %s/%s cannot be remembered: %s"
+            what = "decision about pod %s/%s not recorded (further failures are only counted): %s"
             log.error(what, decision.namespace, decision.name, error, exc_info=error)
         self._fails = True
 
@@ -231,8 +231,7 @@ class DecisionLog:
             opened.held = None
 
     def tidy(self) -> None:
-        """Hold less of what is old: of a decision only what an outcome asks for, since a pod may wait for days, and no
-        arrays."""
+        """Free memory: reduce old open decisions to an outline, since a pod may wait for days, and drop old arrays."""
         now = self._now()
         while self._whole and now - self._whole[0].decision.time > TOGETHER_S:
             opened = self._whole.popleft()
@@ -240,10 +239,10 @@ class DecisionLog:
         while self._holding and (self._holding[0].held is None or now - self._holding[0].decision.time > HELD_S):
             self._release(self._holding.popleft())
 
-    # --- what became of it -------------------------------------------------------------------------------------------
+    # --- outcomes ----------------------------------------------------------------------------------------------------
 
     def _outcome(self, opened: _Open, node: str) -> Outcome:
-        """Bound, with what is known of the node."""
+        """Return the outcome "bound", with the node's scores if it is not among the recorded best."""
         bound = Outcome(BOUND, self._now(), node)
         held, ranking = opened.held, opened.decision.ranking
         if ranking is None or node in ranking.best.names:
@@ -273,17 +272,17 @@ class DecisionLog:
     # --- storing -----------------------------------------------------------------------------------------------------
 
     async def store_on(self) -> None:
-        """Store what is new, once a second, for ever."""
+        """Store new decisions every second, forever."""
         while True:
             await asyncio.sleep(FLUSH_S)
             try:
                 self.tidy()
                 await self.flush()
             except Exception:
-                log.exception("decisions could not be handed to the store")
+                log.exception("storing decisions failed; retrying in the next second")
 
     async def flush(self) -> None:
-        """Hand what is new to the store."""
+        """Pass new decisions and outcomes to the store."""
         async with self._flushing:
             new, self._new = self._new, {}
             outcomes, self._outcomes = self._outcomes, {}
@@ -306,20 +305,20 @@ def _size_of(ranked: Ranked) -> int:
 
 
 def _rows(new: Mapping[int, Decision]) -> list[StoredDecision]:
-    """As they are stored; what cannot be encoded, which is some plug-in's inputs, is left out."""
+    """Encode decisions for the store; skip those that cannot be encoded because of a plug-in's inputs."""
     rows = []
     for key, decision in new.items():
         try:
             payload = records.encode(decision)
         except (TypeError, ValueError) as error:
-            log.debug("a decision of the profile %s cannot be stored: %s", decision.profile, error)
+            log.debug("decision of profile %s dropped, it cannot be encoded: %s", decision.profile, error)
             continue
         namespace, name, uid = (storable(text) for text in (decision.namespace, decision.name, decision.uid))
         rows.append(StoredDecision(key, namespace, name, uid, payload))
-        time.sleep(0)  # whoever answers requests wants to go on, and would be let after 5 ms
+        time.sleep(0)  # release the GIL for the event loop now instead of after 5 ms
     return rows
 
 
 def storable(text: str) -> str:
-    """A name as a database takes it: no pod has one that is other, but anybody may ask about one."""
+    """Make a name safe for the database: pod names are valid, but clients may query any text."""
     return text[:LONGEST_NAME].replace("\0", "\ufffd")

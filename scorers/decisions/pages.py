@@ -1,4 +1,4 @@
-"""What people ask of the decision log: GET /scheduler/decisions."""
+"""Handler of GET /scheduler/decisions: the explanation of a recorded decision."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ from watcher.platform.http.parameters import BadParameter, query_values, shown, 
 from watcher.platform.http.routing import JSON, Access, ApiError, Route
 
 LISTED, MOST_LISTED = 10, 100
-"""So many other decisions about a pod are listed."""
+"""Number of other decisions about the same pod in a response: default and maximum."""
 
-_POD = Parameter("pod", "NAMESPACE/NAME of a pod, or NAME of one in the namespace default")
-_AT = Parameter("at", "the newest decision at or before this time: unix seconds, a date by RFC 3339, or -1h; now")
+_POD = Parameter("pod", "NAMESPACE/NAME of a pod; NAME means namespace default")
+_AT = Parameter(
+    "at", "return the newest decision at or before this time: unix seconds, an RFC 3339 date, or -1h; default: now"
+)
 _LIMIT = Parameter(
     "limit",
-    f"how many others of the same pod to list; {LISTED}",
+    f"how many other decisions about the pod to list; default: {LISTED}",
     {"type": "integer", "minimum": 0, "maximum": MOST_LISTED},
 )
 
 
 class DecisionAnswers:
-    """The handler. `now` gives unix seconds, `pod` the pod NAMESPACE/NAME as it is now."""
+    """`now` returns unix seconds; `pod` returns the current pod NAMESPACE/NAME."""
 
     def __init__(
         self,
@@ -49,18 +51,18 @@ class DecisionAnswers:
         self._pod = pod
 
     def routes(self) -> list[Route]:
-        """What the watcher's application is to serve."""
+        """Return the routes for the watcher's application."""
         answers = {
-            200: Answer("what was decided and why, what became of it, and the other decisions", dict[str, Any]),
-            400: failure("there is no pod in the question, or the time is none"),
-            404: failure("no such decision is known; `log` says what is"),
+            200: Answer("the decision, its reasons and outcome, and other decisions about the pod", dict[str, Any]),
+            400: failure("the pod is missing or the time is invalid"),
+            404: failure("no such decision; `log` describes the contents of the log"),
             503: failure("decisions_unavailable: the store cannot answer"),
         }
-        operation = Operation("why a pod was placed where it is", answers, (_POD, _AT, _LIMIT))
+        operation = Operation("explain the placement of a pod", answers, (_POD, _AT, _LIMIT))
         return [Route("/scheduler/decisions", "scheduler_decisions", self.why, operation, access=Access.DETAIL)]
 
     async def why(self, request: web.Request, _captured: Sequence[str]) -> web.Response:
-        """The decision about a pod."""
+        """Return the decision about a pod."""
         values = query_values(request.rel_url.raw_query_string, known=(_POD.name, _AT.name, _LIMIT.name))
         namespace, name = _pod_of(values)
         at = time_of(values, _AT.name, now=self._now(), default=self._now()) if _AT.name in values else None
@@ -74,10 +76,10 @@ class DecisionAnswers:
 
     async def _answer(self, namespace: str, name: str, *, at: int | None, limit: int) -> dict[str, Any]:
         if not self._log.is_on:
-            hint = 'set store.decisions = "24h", and restart'
-            raise ApiError(404, "not_found", 'no decisions are kept: store.decisions is "0s"', hint)
+            hint = 'set store.decisions = "24h" and restart'
+            raise ApiError(404, "not_found", 'the decision log is off: store.decisions is "0s"', hint)
         await self._log.flush()
-        end = None if at is None else (at + 1) * MICROSECONDS  # a time is told in whole seconds
+        end = None if at is None else (at + 1) * MICROSECONDS  # times in requests are whole seconds
         store = self._store
         found = await store.decisions_of(namespace, name, end=end, limit=1)
         if not found:
@@ -95,7 +97,7 @@ class DecisionAnswers:
         }
 
     def _became(self, row: StoredDecision, next_one: StoredDecision | None) -> Became:
-        """As it was seen, else as it is now: whoever was not there may look at the pod."""
+        """Return the recorded outcome; without one, derive it from a later decision or the pod's current state."""
         outcome = records.decode_outcome(row.outcome)
         if outcome is not None:
             return Became(outcome.kind, outcome)
@@ -110,21 +112,19 @@ class DecisionAnswers:
         return Became(BOUND, Outcome(BOUND, at, pod.spec.node_name))
 
     async def _refuse(self, namespace: str, name: str, *, at: int | None) -> NoReturn:
-        """Say what is known instead."""
+        """Raise 404 with a hint about the decisions in the log."""
         log_now = await self._held_now()
         later = [] if at is None else await self._store.decisions_of(namespace, name, limit=1, newest=False)
-        message = f"no decision about the pod {shown(f'{namespace}/{name}')!r} is known"
+        message = f"no decision about pod {shown(f'{namespace}/{name}')!r} found"
         hours = self._store.decisions_kept / 3600
-        hint = (
-            f"{log_now['count']:,} decisions are, of the last {hours:g} h; another replica may have been asked about it"
-        )
+        hint = f"the log has {log_now['count']:,} decisions of the last {hours:g} h; another replica may have this one"
         if later:
             message, hint = (
-                f"{message} from then or before",
-                f"the first about it is of {_moment(later[0].time)}",
+                f"{message} at or before this time",
+                f"its first decision is from {_moment(later[0].time)}",
             )
         elif not log_now["count"]:
-            hint = "none is known at all: has kube-scheduler asked this extender yet?"
+            hint = "the log is empty: check that kube-scheduler is configured to call this extender"
         raise ApiError(404, "not_found", message, hint, extra={"log": log_now})
 
     async def _held_now(self) -> dict[str, Any]:
@@ -141,11 +141,11 @@ def _readable(row: StoredDecision) -> Decision:
     try:
         return records.decode(row.payload)
     except ValueError as error:
-        raise ApiError(503, "decisions_unavailable", str(error), "ask about another time, by at=") from error
+        raise ApiError(503, "decisions_unavailable", str(error), "set at= to another time") from error
 
 
 def _brief(row: StoredDecision, listed: Sequence[StoredDecision]) -> dict[str, Any]:
-    """One of the other decisions about a pod."""
+    """Summarize another decision about the same pod."""
     outcome = records.decode_outcome(row.outcome)
     again = any(each.uid == row.uid and each.time > row.time for each in listed)
     kind = outcome.kind if outcome is not None else ASKED_AGAIN if again else None
@@ -156,7 +156,7 @@ def _pod_of(values: Mapping[str, Sequence[str]]) -> tuple[str, str]:
     given = single(values, _POD.name)
     namespace, _, name = (given or "").rpartition("/")
     if not given or not name or "/" in namespace:
-        what = "parameter 'pod' is missing" if not given else f"{shown(given)!r} is no pod"
+        what = "parameter 'pod' is missing" if not given else f"{shown(given)!r} is not a pod name"
         raise BadParameter(what, "?pod=NAMESPACE/NAME")
     return storable(namespace or "default"), storable(name)
 
@@ -166,5 +166,5 @@ def _limit_of(values: Mapping[str, Sequence[str]]) -> int:
     if given is None:
         return LISTED
     if not given.isascii() or not given.isdigit() or len(given) > 3 or int(given) > MOST_LISTED:
-        raise BadParameter(f"limit={shown(given)!r} is no limit", f"a whole number from 0 to {MOST_LISTED}")
+        raise BadParameter(f"limit={shown(given)!r} is not a valid limit", f"a whole number from 0 to {MOST_LISTED}")
     return int(given)

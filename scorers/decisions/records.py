@@ -1,9 +1,9 @@
-"""A decision about a pod as it is remembered: what was asked, what the plug-ins saw and said, and what became of it.
+"""Recorded decisions about pods: request, results of the plug-ins, and outcome.
 
-A decision is what belongs together of what kube-scheduler asks in one attempt to place a pod: filter, then prioritize.
-Of thousands of nodes the best few are remembered with all that led to their scores, and the node that the pod was
-bound to, wherever it stood; of the rejected how many, why, and some names. Plug-ins' steps are kept as they are
-computed, a column a step, which is a third of what a row a node would take.
+A decision groups the extender calls of one attempt to place a pod: filter, then prioritize. Of thousands of nodes, the
+record has the best few with all steps of their scores, and the node that the pod was bound to, whatever its rank; of
+the rejected nodes it has the count per reason and some names. Steps of plug-ins are stored as columns, which takes a
+third of the space of rows.
 
 Pure: no I/O, and no clock.
 """
@@ -29,18 +29,19 @@ from watcher.client import Columns
 F64 = npt.NDArray[np.float64]
 
 BEST = 10
-"""So many nodes of a ranking are remembered."""
+"""Number of nodes recorded per ranking."""
 SOME = 5
-"""So many names of the nodes that were rejected for one reason."""
+"""Number of node names recorded per rejection reason."""
 MOST_RESOURCES = 32
-"""So many of a pod's resources: a decision must not become as large as somebody's manifest."""
+"""Number of resources recorded per pod; limits the size of a decision."""
 LARGEST = 4 << 20
-"""Bytes that a stored decision may decompress to."""
-_LEVEL = 3  # of zstd: a quarter smaller than 1, and a decision takes 50 µs
+"""Maximum decompressed size of a stored decision, in bytes."""
+_LEVEL = 3  # zstd level: output a quarter smaller than with level 1, at 50 µs per decision
 
 
 class LoadSeen(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The load that was gone by: `window_end` in unix seconds, how old that was, and over how long it is averaged."""
+    """The load data that the decision used: `window_end` in unix seconds, its age at that time, and the averaging
+    window."""
 
     source: str
     window_end: int
@@ -49,7 +50,7 @@ class LoadSeen(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """For one reason: how many nodes, and the first of them by name."""
+    """The nodes rejected for one reason: their number and the first names."""
 
     reason: str
     count: int
@@ -57,7 +58,7 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 class FilterSeen(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A plug-in that filters: what it went by, and whom it rejected."""
+    """A filter plug-in: its inputs and the nodes that it rejected."""
 
     name: str
     inputs: dict[str, Any] = {}
@@ -65,7 +66,8 @@ class FilterSeen(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Passed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer to filter: of `asked` nodes `unknown` were not known, and `passed` may have the pod."""
+    """A filter response: of `asked` nodes `unknown` were unknown to the table; `passed` nodes passed, including the
+    unknown ones."""
 
     asked: int
     unknown: int
@@ -74,7 +76,7 @@ class Passed(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ScoreSeen(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A plug-in that scores, over the nodes of a ranking: scores [k], each step's values [k], and sentences [k]."""
+    """A scoring plug-in for k nodes of a ranking: scores 0 to 100 [k], values of each step [k], and reasons [k]."""
 
     name: str
     weight: int
@@ -85,8 +87,8 @@ class ScoreSeen(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Nodes(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Some nodes of a ranking [k], best first: scores 0 to 100, ranks from 1 with equal ones for equal scores, the
-    times of their newest samples, and what each plug-in said."""
+    """Some nodes of a ranking [k], best first: scores 0 to 100, ranks from 1 (equal scores share a rank), times of
+    their newest samples (unix seconds), and results of each plug-in."""
 
     names: tuple[str, ...]
     scores: tuple[float, ...]
@@ -96,9 +98,9 @@ class Nodes(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ranking(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer to prioritize: of `asked` nodes `unknown` were not known, `of` were ranked, of which `best` are the
-    first. kube-scheduler is told whole numbers from 0 to `most`; `tied` nodes have the highest of them. The pod was
-    counted on the node `reserved`, if on any. `withheld`: it was told 0 of all, as too few of them are known."""
+    """A prioritize response: of `asked` nodes `unknown` were unknown and `of` were ranked; `best` are the first of
+    these. kube-scheduler receives integers from 0 to `most`; `tied` nodes share the highest. `reserved` is the node on
+    which the pod was reserved, "" if none. `withheld`: 0 was sent for all nodes because too few of them are known."""
 
     asked: int
     unknown: int
@@ -111,8 +113,8 @@ class Ranking(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
-    """At `time` (unix seconds) a profile was asked about a pod, with these effective requests and limits; `filtered`
-    and `ranking` are None where that was not asked."""
+    """A decision of a profile at `time` (unix seconds) about a pod with these effective requests and limits. `filtered`
+    or `ranking` is None if that call was not made."""
 
     time: float
     profile: str
@@ -127,8 +129,9 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was seen to become of a pod at `time`: "bound" to a node, or "deleted" before it was. `chosen` is the node
-    in the ranking where it is not among the best; `asked` is false where we were not asked about it."""
+    """The observed outcome of a pod at `time` (unix seconds): "bound" to a node, or "deleted" before that. `chosen` is
+    the node's entry in the ranking if it is not among the best; `asked` is false if the extender did not rank the node.
+    """
 
     kind: str
     time: float
@@ -137,11 +140,11 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     asked: bool = True
 
 
-# --- what is taken from the arrays -----------------------------------------------------------------------------------
+# --- building records from arrays ------------------------------------------------------------------------------------
 
 
 def about(info: PodInfo, *, profile: str, time: float, columns: Columns | None, window: str, identity: str) -> Decision:
-    """A decision of which nothing is answered yet."""
+    """Create a decision without results."""
     metadata = info.pod.metadata
     load = None
     if columns is not None:
@@ -163,7 +166,7 @@ def _first(amounts: Mapping[str, int]) -> dict[str, int]:
 
 
 def passed(filtered: Filtered, names: Sequence[str], *, asked: int) -> Passed:
-    """From the verdicts about the known nodes `names` [n], of those that were asked about."""
+    """Build the filter record from the verdicts about the known nodes `names` [n], of `asked` nodes in the request."""
     unknown = asked - len(names)
     through = np.ones(len(names), dtype=np.bool_)
     for _, verdicts in filtered.parts:
@@ -196,7 +199,8 @@ def ranking(
     reserved: str = "",
     withheld: bool = False,
 ) -> Ranking:
-    """From the scores of the known nodes `names` [n], whose newest samples are from `sampled` [n]."""
+    """Build the ranking record from the scores of the known nodes `names` [n]; `sampled` [n] are their newest samples
+    (unix seconds)."""
     best = nodes_at(best_of(ranked.values, names, BEST), ranked, names, sampled=sampled)
     whole = told_scores(ranked.values, most)
     tied = int(np.count_nonzero(whole == whole.max(initial=0)))
@@ -204,12 +208,12 @@ def ranking(
 
 
 def told_scores(scores: F64, most: int) -> npt.NDArray[np.int64]:
-    """The whole numbers from 0 to `most` that kube-scheduler is told of scores from 0 to 100."""
+    """Convert scores 0 to 100 to the integers 0 to `most` that kube-scheduler receives."""
     return np.floor(scores * (most / 100.0) + 0.5).astype(np.int64)
 
 
 def outline(decision: Decision) -> Decision:
-    """What it takes to say of a node whether it was among the best: without inputs, steps and reasons."""
+    """Reduce a decision to what its outcome needs (the names, scores, and ranks of the best nodes)."""
     ranking = decision.ranking
     if ranking is not None:
         best = Nodes(ranking.best.names, ranking.best.scores, ranking.best.ranks, (), ())
@@ -218,7 +222,7 @@ def outline(decision: Decision) -> Decision:
 
 
 def best_of(values: F64, names: Sequence[str], most: int) -> list[int]:
-    """Positions of the highest, best first, equal ones by name."""
+    """Return the positions of the highest values, best first, equal ones ordered by name."""
     if len(values) > most:
         lowest = np.partition(values, len(values) - most)[len(values) - most]
         found = np.flatnonzero(values > lowest).tolist()
@@ -230,7 +234,7 @@ def best_of(values: F64, names: Sequence[str], most: int) -> list[int]:
 
 
 def nodes_at(positions: Sequence[int], ranked: Ranked, names: Sequence[str], *, sampled: F64) -> Nodes:
-    """What there is to be told of the nodes at these positions."""
+    """Build the records of the nodes at these positions."""
     where = np.array(positions, dtype=np.int64)
     values = ranked.values
     return Nodes(
@@ -258,34 +262,33 @@ def _finite(values: npt.NDArray[Any]) -> list[Any]:
     return found if np.isfinite(values).all() else [plain(value) for value in found]
 
 
-# --- as bytes --------------------------------------------------------------------------------------------------------
+# --- encoding --------------------------------------------------------------------------------------------------------
 
 _DECISION = msgspec.json.Decoder(Decision)
 _OUTCOME = msgspec.json.Decoder(Outcome)
 
 
 def encode(decision: Decision) -> bytes:
-    """Compressed JSON, with a checksum."""
+    """Encode as JSON, compressed with zstd, with a checksum."""
     return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(msgspec.json.encode(decision))
 
 
 def decode(payload: bytes) -> Decision:
-    """The decision; ValueError where this is none."""
+    """Decode a stored decision. Raises ValueError for invalid data."""
     try:
         text = zstandard.ZstdDecompressor(max_window_size=LARGEST).decompress(payload, max_output_size=LARGEST)
         return _DECISION.decode(text)
     except (zstandard.ZstdError, msgspec.DecodeError) as error:
-        raise ValueError(f"a stored decision cannot be read: {error}") from error
+        raise ValueError(f"invalid stored decision: {error}") from error
 
 
 def encode_outcome(outcome: Outcome) -> str:
-    """JSON."""
     return msgspec.json.encode(outcome).decode()
 
 
 def decode_outcome(text: str) -> Outcome | None:
-    """None for what is not known yet; ValueError where this is none."""
+    """Decode a stored outcome, None for an empty text (outcome unknown). Raises ValueError for invalid data."""
     try:
         return _OUTCOME.decode(text) if text else None
     except msgspec.DecodeError as error:
-        raise ValueError(f"a stored outcome cannot be read: {error}") from error
+        raise ValueError(f"invalid stored outcome: {error}") from error

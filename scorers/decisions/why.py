@@ -1,4 +1,4 @@
-"""A remembered decision as it is told: what is known of it, and what became of it in a sentence.
+"""JSON document of a recorded decision, with a sentence about the outcome.
 
 Pure: no I/O, and no clock.
 """
@@ -14,13 +14,13 @@ import numpy as np
 from scorers.decisions.records import Decision, Nodes, Outcome, Passed, Ranking, told_scores
 
 BOUND, DELETED, ASKED_AGAIN, PENDING, UNKNOWN = "bound", "deleted", "asked_again", "pending", "unknown"
-"""What became of a pod after a decision: the last is for what nobody saw."""
+"""Outcomes of a decision; "unknown" means that the outcome was not observed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Became:
-    """What became of a pod: `outcome` is what was seen, else `kind` says what else is known: the pod was asked about
-    again at `time`, it waits to this day, or nothing."""
+    """What happened to the pod: `outcome` if it was recorded. Otherwise `kind` is ASKED_AGAIN (kube-scheduler called
+    the extender again at `time`, unix seconds), PENDING, BOUND, or UNKNOWN."""
 
     kind: str
     outcome: Outcome | None = None
@@ -28,7 +28,7 @@ class Became:
 
 
 def told(decision: Decision, became: Became, *, now: float) -> dict[str, Any]:
-    """All of it; JSON types only, and nothing that is not finite."""
+    """Return the decision as a document of JSON types without infinities and NaN."""
     ranking, filtered, outcome = decision.ranking, decision.filtered, became.outcome
     chosen = None if outcome is None else outcome.chosen
     load = decision.load
@@ -54,7 +54,7 @@ def told(decision: Decision, became: Became, *, now: float) -> dict[str, Any]:
 
 
 def _fallbacks(ranking: Ranking | None) -> Iterator[tuple[str, str]]:
-    """What plug-ins went by instead of load."""
+    """Yield the plug-ins that used a fallback instead of load."""
     for plugin in () if ranking is None else ranking.best.plugins:
         if fallback := plugin.inputs.get("fallback"):
             yield plugin.name, str(fallback)
@@ -119,11 +119,11 @@ def _nodes(nodes: Nodes, ranking: Ranking, *, time: float, chosen: str) -> Itera
 
 
 def _as_told(score: float, ranking: Ranking) -> int:
-    """What kube-scheduler was told of a node with this score."""
+    """Return the score of a node as sent to kube-scheduler."""
     return 0 if ranking.withheld else int(told_scores(np.array([score]), ranking.most)[0])
 
 
-# --- what became of it -----------------------------------------------------------------------------------------------
+# --- outcome ---------------------------------------------------------------------------------------------------------
 
 
 def _outcome(decision: Decision, became: Became) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _outcome(decision: Decision, became: Became) -> dict[str, Any]:
 
 
 def _where_it_stood(ranking: Ranking | None, outcome: Outcome) -> tuple[int, float] | None:
-    """Rank and score of the node that the pod was bound to, None where they are not known."""
+    """Return rank and score of the node that the pod was bound to, None if unknown."""
     if ranking is None:
         return None
     for nodes in (ranking.best, outcome.chosen):
@@ -151,7 +151,7 @@ def _where_it_stood(ranking: Ranking | None, outcome: Outcome) -> tuple[int, flo
 
 
 def in_words(decision: Decision, became: Became) -> str:
-    """What became of the pod, and where that node stood with us."""
+    """Return a sentence about the outcome and the rank of the node."""
     outcome = became.outcome
     if outcome is not None and outcome.kind == BOUND:
         return f"bound to {outcome.node}{_after(outcome.time - decision.time)}: {_standing(decision, outcome)}"
@@ -159,11 +159,11 @@ def in_words(decision: Decision, became: Became) -> str:
         return f"deleted{_after(outcome.time - decision.time)}, before it was bound to any node"
     if became.kind == ASKED_AGAIN:
         later = 0.0 if became.time is None else became.time - decision.time
-        return f"not bound by this: kube-scheduler asked about it again {later:.1f} s later"
+        return f"not bound after this decision: kube-scheduler called the extender for it again {later:.1f} s later"
     if became.kind == PENDING:
         nobody = decision.filtered is not None and not decision.filtered.passed
-        return "not bound yet: no node passed our filter" if nobody else "not bound yet"
-    return "not known: the pod is gone, and load-watcher did not see what became of it"
+        return "not bound yet: no node passed the extender's filters" if nobody else "not bound yet"
+    return "unknown: the pod no longer exists, and its outcome was not observed"
 
 
 def _after(seconds: float) -> str:
@@ -174,35 +174,35 @@ def _standing(decision: Decision, outcome: Outcome) -> str:
     ranking, filtered = decision.ranking, decision.filtered
     if ranking is None:
         left = filtered is not None and filtered.passed == 1
-        why = "as it does where one node is left" if left else "so it is not ours to explain"
-        return f"kube-scheduler asked for no scores, {why}"
+        why = "because only one node passed the filters" if left else "so the extender cannot explain the choice"
+        return f"kube-scheduler requested no scores, {why}"
     if not outcome.asked:
-        return "a node that we were not asked about, or do not know"
+        return "the extender did not rank this node: it was not in the request, or it is unknown"
     stood = _where_it_stood(ranking, outcome)
     if stood is None:
-        return f"not among our best {len(ranking.best.names)} of {ranking.of:,}; where it stood is not known any more"
+        return f"not among the extender's best {len(ranking.best.names)} of {ranking.of:,} nodes; rank not recorded"
     return _compared(ranking, outcome.node, *stood)
 
 
 def _compared(ranking: Ranking, node: str, rank: int, score: float) -> str:
-    """With the node that we liked best."""
+    """Compare the node with the highest-ranked node."""
     best, highest = ranking.best.names[0], ranking.best.scores[0]
     if rank == 1:
-        equals = "" if node == best else f", like {best}"
-        return f"our best of {ranking.of:,} (score {score:.4g}{equals})"
-    place = f"our {ordinal(rank)} of {ranking.of:,} (score {score:.4g} against {highest:.4g} of {best})"
+        equals = "" if node == best else f", equal to {best}"
+        return f"ranked 1st of {ranking.of:,} nodes (score {score:.4g}{equals})"
+    place = f"ranked {ordinal(rank)} of {ranking.of:,} nodes (score {score:.4g}; highest {highest:.4g} on {best})"
     if ranking.withheld:
-        return f"{place}; kube-scheduler was told 0 of all, since most nodes that it asked about are not known here"
+        return f"{place}; kube-scheduler received 0 for all nodes, because most nodes in its request are unknown"
     said = _as_told(score, ranking)
     if said == _as_told(highest, ranking):
         return (
-            f"{place}; in whole numbers from 0 to {ranking.most} both were {said}, as {ranking.tied:,} nodes were, so "
+            f"{place}; on the scale 0 to {ranking.most} both scored {said}, as did {ranking.tied:,} nodes in total, so "
             "chance or another plug-in of kube-scheduler decided"
         )
     return f"{place}: another plug-in or extender of kube-scheduler outweighed it"
 
 
 def ordinal(number: int) -> str:
-    """1st, 2nd, 3rd, 4th, … 11th, … 21st."""
+    """Format a rank: 1st, 2nd, 3rd, 4th, … 11th, … 21st."""
     suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number:,}{suffix}"

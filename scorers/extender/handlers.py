@@ -1,15 +1,16 @@
-"""The kube-scheduler extender: profiles answer filter, prioritize and bind, and say why.
+"""The kube-scheduler extender: profiles answer filter, prioritize, and bind, and explain their scores.
 
-kube-scheduler asks over HTTP, once a pod, and waits. So nothing here waits for anything: the table is in memory, the
-load is the client's last good copy, and a request is one pass of each plug-in over the nodes asked about.
+kube-scheduler sends one HTTP request per pod and waits for the response. Therefore no request handler waits for I/O:
+the table is in memory, the load is the client's last copy, and a request is one pass of each plug-in over the nodes in
+it.
 
-An extender has no Reserve hook, and kube-scheduler starts on the next pod before it binds the last. So that two pods
-in quick succession do not both see the same empty node, a pod is counted on our best node when prioritize is answered
-(`reserve = "prioritize"`): until it is bound, there or elsewhere, until it is asked about again, or for five seconds.
+An extender has no Reserve hook, and kube-scheduler starts on the next pod before it binds the previous one. To keep two
+pods in quick succession from seeing the same empty node, prioritize reserves the pod on the best node (`reserve =
+"prioritize"`) until the pod is bound, until the next request about it, or for five seconds.
 
-Defined answers for what is odd: a node that the table does not know passes every filter and scores 0, and where it
-knows fewer than half of the nodes all score 0; no nodes, an empty list; a pod with quantities that are none, an error,
-as Error to filter and as status 400 to the others.
+Special cases: a node that the table does not know passes every filter and scores 0; if the table knows fewer than half
+of the nodes, all score 0. An empty node list returns an empty list. Invalid quantities of the pod are an error: `Error`
+in the filter result, status 400 for the other requests.
 """
 
 from __future__ import annotations
@@ -56,26 +57,28 @@ I64 = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 RESERVED_S = 5.0
-AT_ONCE = 50  # nodes that are told of before others have a turn; some milliseconds
-MOST_MANIFEST = 64 << 10  # bytes: a pod that is larger is none that people write
+AT_ONCE = 50  # nodes processed before other tasks run; some milliseconds
+MOST_MANIFEST = 64 << 10  # bytes; hand-written manifests are smaller
 TOLD_BY_DEFAULT = 100  # nodes
 MOST_TOLD = 10_000
 MOST_BODY = 256 << 20  # 5,000 whole nodes are 33 MB; nodeCacheCapable makes that 100 kB
 
 Bind = Callable[[wire.ExtenderBindingArgs], Awaitable[Pod | None]]
-"""Binds a pod through the Kubernetes API, and returns it if it is known. Raises whatever says why not."""
+"""Binds a pod through the Kubernetes API and returns it if it is known. Raises the error of the API on failure."""
 
 _PROFILE = Parameter("profile", "a profile of [scheduler.NAME]", place="path")
 _NODE = Parameter("node", "name of a node", place="path")
-_LIMIT = Parameter("limit", "how many nodes are told of, best first", {"type": "integer", "default": TOLD_BY_DEFAULT})
-_NODES = Parameter("node", "only nodes of these names", repeatable=True)
-_UNKNOWN_PROFILE = failure("there is no such profile")
-_MALFORMED = failure("these are no ExtenderArgs")
+_LIMIT = Parameter(
+    "limit", "maximum number of nodes in the response, best first", {"type": "integer", "default": TOLD_BY_DEFAULT}
+)
+_NODES = Parameter("node", "rank only the nodes with these names", repeatable=True)
+_UNKNOWN_PROFILE = failure("no such profile")
+_MALFORMED = failure("the body is not a valid ExtenderArgs object")
 
 
 class Extender:
-    """The handlers, over one table. `now` gives unix seconds; `bind` is None where no Kubernetes API can be had,
-    `decisions` where nobody wants them remembered, and `shadow` where nobody asks other profiles."""
+    """The request handlers over one table. `now` returns unix seconds; `bind` is None without a Kubernetes API,
+    `decisions` if decisions are not recorded, and `shadow` without shadow mode."""
 
     def __init__(
         self,
@@ -96,13 +99,13 @@ class Extender:
         self._shadow = shadow
 
     def routes(self) -> list[Route]:
-        """What the watcher's application is to serve."""
+        """Return the routes for the watcher's application."""
         wrong = {400: _MALFORMED, 404: _UNKNOWN_PROFILE}
-        filtered = Answer("which nodes may have the pod", wire.ExtenderFilterResult)
+        filtered = Answer("the nodes that pass the filters", wire.ExtenderFilterResult)
         ranked = Answer("the score of each node", list[wire.HostPriority])
         bound = Answer("whether the pod was bound", wire.ExtenderBindingResult)
         why = Answer("every plug-in's inputs, steps and scores", dict[str, Any])
-        nodes = {200: Answer("what is known", dict[str, Any]), 404: _UNKNOWN_PROFILE}
+        nodes = {200: Answer("known state of the nodes", dict[str, Any]), 404: _UNKNOWN_PROFILE}
         plugins = {200: Answer("plug-ins with their arguments, and the profiles", dict[str, Any])}
         asked = partial(Operation, parameters=(_PROFILE,), request=wire.ExtenderArgs)
         binding = Operation("bind a pod", {200: bound, **wrong}, (_PROFILE,), request=wire.ExtenderBindingArgs)
@@ -110,7 +113,7 @@ class Extender:
         look = partial(Route, access=Access.DETAIL)
         at = "/scheduler/{profile}"
         rejecting, scoring = asked("reject nodes for a pod", {200: filtered, **wrong}), "score nodes for a pod"
-        explaining = asked("why each node got its score", {200: why, **wrong})
+        explaining = asked("explain the score of each node", {200: why, **wrong})
         return [
             post(f"{at}/filter", "scheduler_filter", self._timed("filter", self.filter), rejecting),
             post(
@@ -129,37 +132,37 @@ class Extender:
 
     def _scoring(self) -> Operation:
         answers = {
-            200: Answer("as explain, with `of`, the number of nodes that were ranked", dict[str, Any]),
-            400: failure("this is no pod"),
+            200: Answer("as explain, plus `of`, the number of ranked nodes", dict[str, Any]),
+            400: failure("the body is not a pod manifest"),
             404: _UNKNOWN_PROFILE,
-            413: failure("this is too large for a pod"),
+            413: failure("the manifest is too large"),
         }
-        text = "The body is a Pod, or what makes pods, as YAML or JSON: at most 64 KiB, and no aliases."
-        return Operation("rank nodes for a manifest, and why", answers, (_PROFILE, _LIMIT, _NODES), text)
+        text = "The body is a Pod or a workload such as a Deployment, as YAML or JSON: at most 64 KiB, without aliases."
+        return Operation("rank nodes for a manifest and explain the scores", answers, (_PROFILE, _LIMIT, _NODES), text)
 
     def _timed(self, verb: str, handler: Handler) -> Handler:
-        """The handler, with its answers counted: by profile, which those of the router are not."""
+        """Wrap a handler to record response times per profile; the router's metrics have no profile label."""
 
         async def handle(request: web.Request, captured: Sequence[str]) -> web.StreamResponse:
             begun = perf_counter()
             try:
                 return await handler(request, captured)
             finally:
-                if (name := captured[0]) in self.profiles:  # others are anybody's text
+                if (name := captured[0]) in self.profiles:  # unknown names would be unbounded label values
                     self.telemetry.answered(name, verb, perf_counter() - begun)
 
         return handle
 
-    # --- what kube-scheduler asks ------------------------------------------------------------------------------------
+    # --- requests of kube-scheduler ----------------------------------------------------------------------------------
 
     async def filter(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """ExtenderArgs -> ExtenderFilterResult."""
+        """ExtenderArgs -> ExtenderFilterResult, with the reason for each rejected node."""
         args, names = await self._args(request)
         profile = self._profile(captured[0])
         try:
             info = pod_info(_pod_of(args))
         except ValueError as error:
-            return _json(wire.ExtenderFilterResult(error=f"the pod's resources cannot be read: {error}"))
+            return _json(wire.ExtenderFilterResult(error=f"invalid resources of the pod: {error}"))
         self._begin(info.pod)
         there, rows, _ = self._rows(names)
         self.telemetry.unknown(captured[0], len(names) - len(there))
@@ -171,7 +174,7 @@ class Extender:
         return _json(wire.filtered(args, names, filtered.failures(there), filtered.unresolvable(there)))
 
     async def prioritize(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """ExtenderArgs -> HostPriorityList."""
+        """ExtenderArgs -> HostPriorityList, and reserve the pod on the best node if configured."""
         args, names = await self._args(request)
         profile = self._profile(captured[0])
         info = _info(args)
@@ -185,7 +188,7 @@ class Extender:
         most = 100.0 if profile.settings.precise_scores else float(wire.MOST)
         whole = np.floor(ranked.values * (most / 100.0) + 0.5).astype(np.int64)
         scores, reserved = np.zeros(len(names), dtype=np.int64), ""
-        if tells := 2 * len(known) >= len(names):  # else those few would get all pods
+        if tells := 2 * len(known) >= len(names):  # otherwise the few known nodes would get all pods
             scores[known] = whole
             best = profile.best(info, rows, there, whole) if profile.settings.reserve == "prioritize" else None
             if best is not None:
@@ -197,20 +200,22 @@ class Extender:
         return _json(list(map(wire.HostPriority, names, scores.tolist())))
 
     async def bind(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """ExtenderBindingArgs -> ExtenderBindingResult. Whatever goes wrong is told in the result, as the scheduler
-        expects it."""
+        """ExtenderBindingArgs -> ExtenderBindingResult. Errors are reported in the result, as kube-scheduler
+        expects."""
         profile = self._profile(captured[0])
         if not profile.settings.bind or self._bind is None:
-            return _json(wire.ExtenderBindingResult(f"bind is off in the profile {profile.settings.name}"))
+            return _json(wire.ExtenderBindingResult(f"bind is off in profile {profile.settings.name}"))
         if not _may_bind(request):
-            return _json(wire.ExtenderBindingResult("bind needs a verified client certificate, or loopback"))
+            return _json(
+                wire.ExtenderBindingResult("bind requires a verified client certificate or a request from loopback")
+            )
         try:
             args = wire.read_binding(await _body(request))
         except ValueError as error:
-            return _json(wire.ExtenderBindingResult(f"these are no ExtenderBindingArgs: {error}"))
+            return _json(wire.ExtenderBindingResult(f"invalid ExtenderBindingArgs: {error}"))
         try:
             pod = await self._bind(args)
-        except Exception as error:  # the scheduler retries on whatever is said here
+        except Exception as error:  # kube-scheduler retries after any error
             log.warning("pod %s/%s was not bound to %s: %s", args.namespace, args.name, args.node, error)
             return _json(wire.ExtenderBindingResult(str(error) or type(error).__name__))
         if self._decisions is not None:
@@ -219,12 +224,12 @@ class Extender:
             self._count_bound(pod, args.node)
         return _json(wire.ExtenderBindingResult())
 
-    # --- what people ask ---------------------------------------------------------------------------------------------
+    # --- requests of users -------------------------------------------------------------------------------------------
 
     async def explain(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """ExtenderArgs -> for each node and plug-in every input, step and score, and the reason in words; best first.
-        Reserves nothing, and what the pod itself has reserved is not counted, as when it is asked about again. Without
-        nodes, all that are known are asked about."""
+        """ExtenderArgs -> every input, step, and score of each plug-in for each node, with the reason as text, best
+        node first. Does not reserve; the pod's own reservation does not count, as in a repeated request. Without nodes
+        in the request, all known nodes are explained."""
         args, names = await self._args(request)
         profile = self._profile(captured[0])
         if args.node_names is None and args.nodes is None:
@@ -232,7 +237,7 @@ class Extender:
         return _json(await self._explanation(profile, _info(args), names))
 
     async def score(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """The same for a manifest as people write it, about all nodes or some, telling of the best `limit`."""
+        """As explain, for a hand-written manifest and all or some nodes; returns the best `limit` nodes."""
         values = query_values(request.rel_url.raw_query_string, known=(_LIMIT.name, _NODES.name))
         limit = _limit_of(single(values, _LIMIT.name))
         info = await _pasted(request)
@@ -245,7 +250,7 @@ class Extender:
     async def _explanation(
         self, profile: Profile, info: PodInfo, names: Sequence[str], *, most: int | None = None
     ) -> dict[str, Any]:
-        """Of all these nodes, or of the best `most` of them."""
+        """Explain the ranking of these nodes; return only the best `most` if given."""
         there, rows, _ = self._rows(names)
         now = self._now()
         self.table.expire(now)
@@ -259,12 +264,12 @@ class Extender:
         return told
 
     async def nodes(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """What the table knows of the nodes, or of one."""
+        """Return the table's data of all nodes or one node."""
         self._profile(captured[0])
         names = captured[1:] or sorted(self.table.row)
         for name in names:
             if name not in self.table.row:
-                raise ApiError(404, "not_found", f"the scorers know no node {name!r}", "kubectl get nodes lists them")
+                raise ApiError(404, "not_found", f"unknown node {name!r}", "kubectl get nodes lists them")
         reserved: dict[str, list[str]] = {}
         for key, node in self.table.reserved.items():
             reserved.setdefault(node, []).append(key)
@@ -273,12 +278,12 @@ class Extender:
         return _json({"nodes": dict(told)})
 
     async def plugins(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """Which plug-ins there are, and which profiles."""
+        """Return the available plug-ins with arguments and defaults, and the profiles."""
         described: list[dict[str, Any]] = []
         for name in known_names():
             try:
                 factory = factory_of(name)
-            except UnknownPlugin as error:  # a package of somebody else; the others are there all the same
+            except UnknownPlugin as error:  # a broken third-party package must not hide the other plug-ins
                 described.append({"name": name, "error": str(error)})
                 continue
             defaults = {} if _has_required(factory.arguments) else msgspec.to_builtins(factory.arguments())
@@ -292,14 +297,14 @@ class Extender:
             )
         return _json({"plugins": described, "profiles": sorted(self.profiles)})
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------------------------------
 
     def _profile(self, name: str) -> Profile:
-        """To be asked for once the body is there: settings may have been read again meanwhile."""
+        """Return a profile. Call this after the body is read: a reload may have replaced the profiles meanwhile."""
         profile = self.profiles.get(name)
         if profile is None:
             there = ", ".join(sorted(self.profiles)) or "none"
-            raise ApiError(404, "not_found", f"there is no profile {name!r}", f"profiles are: {there}")
+            raise ApiError(404, "not_found", f"no such profile: {name!r}", f"profiles are: {there}")
         return profile
 
     async def _args(self, request: web.Request) -> tuple[wire.ExtenderArgs, list[str]]:
@@ -310,24 +315,25 @@ class Extender:
             return args, await _unhurried(map(wire.name_of, wire.items_of(args)))
         except ValueError as error:
             _refuse(
-                f"these are no ExtenderArgs: {error}", hint="kube-scheduler's extender/v1 has Pod, Nodes and NodeNames"
+                f"invalid ExtenderArgs: {error}",
+                hint="send an object of kube-scheduler's extender/v1 with Pod and either Nodes or NodeNames",
             )
 
     def _begin(self, pod: Pod) -> None:
-        """A pod that is asked about again is on no node; neither are those whose time is over."""
+        """Release the pod's own reservation and all expired reservations."""
         self.table.expire(self._now())
         self.table.release(identity(pod))
 
     def _count_bound(self, pod: Pod, node: str) -> None:
-        """At that moment: the watch tells it later."""
+        """Count a bound pod now; the watch reports it later."""
         now = self._now()
-        with suppress(ValueError):  # nonsense in the pod, of which the watch told already
+        with suppress(ValueError):  # invalid quantities, already logged for the pod's watch event
             self.table.reserve(pod, node, now=now, until=now + RESERVED_S)
 
     def _rows(self, names: Sequence[str]) -> tuple[Sequence[str], I64, I64]:
-        """Of the nodes that the table knows: names, rows, and positions among those asked about."""
+        """Return names and rows of the nodes that the table knows, and their positions in the request."""
         rows = np.fromiter(map(self.table.row.get, names, repeat(-1)), dtype=np.int64, count=len(names))
-        known = np.flatnonzero(np.append(self.table.known, False)[rows])  # -1, not there, is the last
+        known = np.flatnonzero(np.append(self.table.known, False)[rows])  # -1 (unknown) selects the appended False
         if len(known) == len(names):
             return names, rows, known
         return [names[i] for i in known.tolist()], rows[known], known
@@ -341,7 +347,7 @@ class Extender:
         *,
         now: float,
     ) -> dict[str, Any]:
-        """All but the nodes."""
+        """Return the response without its nodes."""
         columns = self.table.load.columns
         return {
             "profile": profile.settings.name,
@@ -356,7 +362,7 @@ class Extender:
     def _explained_nodes(
         self, known: Sequence[str], rows: I64, ranked: Ranked, filtered: Filtered
     ) -> Iterator[dict[str, Any]]:
-        """Best first. No number is read of the table any more: it may change between two of them."""
+        """Yield the nodes, best first. Reads no amounts from the table, which may change between two nodes."""
         failures = filtered.failures(known)
         load, now = self.table.load, self._now()
         values, sampled, where = ranked.values.tolist(), load.sampled()[rows], load.where[rows].tolist()
@@ -376,7 +382,7 @@ class Extender:
     def _node(self, name: str, reserved: Sequence[str], profile: str) -> dict[str, Any]:
         table, row = self.table, self.table.row[name]
         load = table.load
-        made = self.profiles[profile].made if profile in self.profiles else ()  # gone meanwhile
+        made = self.profiles[profile].made if profile in self.profiles else ()  # a reload may have removed it
         return {
             "known": bool(table.known[row]),
             "sampled": plain(load.sampled()[row]),
@@ -393,8 +399,8 @@ class Extender:
 
 
 def _measured(columns: Columns | None, column: int, *, now: float) -> dict[str, Any]:
-    """Of the node in this column (-1: none) `load` by metric and operator; and as `windows` by metric the age of its
-    newest sample, and by operator how many seconds the number covers, 0 for the newest reading."""
+    """Return, for the node in this column (-1: no load), `load` by metric and operator, and `windows` by metric: the
+    age of the newest sample in seconds, and the seconds that each operator covers (0 for the newest reading)."""
     load: dict[str, dict[str, Any]] = {}
     windows: dict[str, dict[str, Any]] = {}
     if columns is not None and column >= 0:
@@ -435,7 +441,7 @@ def _told_verdict(each: PluginSettings, verdicts: Verdicts, i: int) -> dict[str,
 
 
 def _pod_of(args: wire.ExtenderArgs) -> Pod:
-    assert args.pod is not None  # read_args refuses the others
+    assert args.pod is not None  # read_args rejects bodies without a pod
     return args.pod
 
 
@@ -443,20 +449,20 @@ def _info(args: wire.ExtenderArgs) -> PodInfo:
     try:
         return pod_info(_pod_of(args))
     except ValueError as error:
-        _refuse(f"the pod's resources cannot be read: {error}", hint='quantities are like "500m", "2" and "4Gi"')
+        _refuse(f"invalid resources of the pod: {error}", hint='use quantities such as "500m", "2" or "4Gi"')
 
 
 async def _pasted(request: web.Request) -> PodInfo:
-    """The pod of a manifest in the body. Raises ApiError."""
+    """Return the pod of the manifest in the body. Raises ApiError."""
     text = await read_at_most(request.content, MOST_MANIFEST)
     if text is None:
-        raise ApiError(413, "too_large", f"more than {MOST_MANIFEST >> 10} KiB", "one pod is enough")
+        raise ApiError(413, "too_large", f"more than {MOST_MANIFEST >> 10} KiB", "send a single manifest")
     try:
         pod = await asyncio.to_thread(read_pasted_pod, text)
         return pod_info(_pod_of(wire.read_args(msgspec.json.encode({"Pod": pod}))))
-    except (ValueError, TypeError) as error:  # TypeError: YAML knows values that JSON does not, as dates for keys
-        hint = f"one of {', '.join(WHERE)}, as YAML or JSON; docs/examples/pod.yaml is one"
-        raise ApiError(400, "bad_request", f"this is no pod: {error}", hint) from None
+    except (ValueError, TypeError) as error:  # TypeError: YAML values without JSON equivalent, such as dates as keys
+        hint = f"send one of {', '.join(WHERE)} as YAML or JSON; example: docs/examples/pod.yaml"
+        raise ApiError(400, "bad_request", f"the body is not a pod manifest: {error}", hint) from None
 
 
 def _limit_of(text: str | None) -> int:
@@ -474,7 +480,7 @@ def _refuse(message: str, *, hint: str) -> NoReturn:
 async def _unhurried(
     items: Iterator[T], *, within: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> list[T]:
-    """All of them, some at once `within` a context, with a turn for others between."""
+    """Collect all items in chunks, each `within` a context, and yield to other tasks between chunks."""
     found: list[T] = []
     while True:
         with within():
@@ -493,7 +499,8 @@ async def _body(request: web.Request) -> bytes:
 
 
 def _may_bind(request: web.Request) -> bool:
-    """kube-scheduler can present no token: a client certificate that was verified, or a caller on this machine."""
+    """Return whether the client may bind: kube-scheduler cannot send a token, so a verified client certificate or a
+    loopback address is required."""
     return has_certificate(request) or is_loopback(request.remote or "")
 
 

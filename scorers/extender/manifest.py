@@ -1,4 +1,4 @@
-"""A pod from a manifest as people write them: a Pod, or what makes pods.
+"""Read a pod from a hand-written manifest: a Pod or a workload that creates pods.
 
 Pure: no I/O, no clock.
 """
@@ -23,70 +23,75 @@ WHERE = {
     "Job": ("spec", "template"),
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
 }
-"""Kind -> where its pod stands."""
+"""Kind -> path of its pod template."""
 DEEPEST = 100
-"""Levels of a document; a pod has twenty."""
+"""Maximum nesting depth of a document; a pod has about twenty levels."""
 _DOCUMENT_START = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
 
 def read_pod(text: str | bytes) -> dict[str, Any]:
-    """The first pod of a YAML or JSON text, with a name, an owner where something makes it, and requests where only
-    limits are given, as it would come out of the API server. Raises ValueError that says what is wrong."""
+    """Return the first pod of a YAML or JSON text as the API server would default it: with a name, an owner for pods of
+    workloads, and requests copied from limits. Raises ValueError with the problem."""
     whole = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     return _first_pod(_documents(whole, aliases=True))
 
 
 def read_pasted_pod(text: bytes) -> dict[str, Any]:
-    """The same of a text from anybody: a few lines of aliases stand for gigabytes, and no pod needs one. Raises
-    ValueError."""
+    """As `read_pod` for untrusted text: rejects YAML aliases, because a few lines of them can expand to gigabytes.
+    Raises ValueError."""
     try:
         whole = text.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"it is no YAML: {error}") from None
+        raise ValueError(f"invalid YAML: {error}") from None
     return _first_pod(_documents(whole, aliases=False))
 
 
 def _first_pod(documents: Sequence[Any]) -> dict[str, Any]:
     if not documents:
-        raise ValueError("there is nothing in it")
+        raise ValueError("the document is empty")
     for document in documents:
         if isinstance(document, Mapping) and _kind_of(document) in WHERE:
             return _defaulted(_pod_in(document))
-    raise ValueError(f"there is no pod in it: {', '.join(map(_told, documents))}; known are {', '.join(WHERE)}")
+    raise ValueError(f"no pod found, only: {', '.join(map(_told, documents))}; supported kinds: {', '.join(WHERE)}")
 
 
 def _told(document: Any) -> str:
     if isinstance(document, Mapping):
-        return _kind_of(document) if document.get("kind") else "something without a kind"
+        return _kind_of(document) if document.get("kind") else "an object without a kind"
     return "a list" if isinstance(document, list) else f"{str(document)[:40]!r}"
 
 
 def _documents(text: str, *, aliases: bool) -> list[Any]:
-    """All that are not empty."""
+    """Return all documents that are not empty."""
     found: list[Any] = []
     try:
         for part in filter(str.strip, _DOCUMENT_START.split(text)):
             _look_at(part, aliases=aliases)
             found += _listed(msgspec.to_builtins(msgspec.yaml.decode(part), str_keys=True))
-    except (yaml.YAMLError, msgspec.DecodeError, RecursionError, TypeError) as error:  # TypeError: no key of JSON
-        raise ValueError(f"it is no YAML of Kubernetes: {' '.join(str(error).split())}") from None
+    except (
+        yaml.YAMLError,
+        msgspec.DecodeError,
+        RecursionError,
+        TypeError,
+    ) as error:  # TypeError: a key that JSON does not allow
+        raise ValueError(f"invalid YAML for Kubernetes: {' '.join(str(error).split())}") from None
     return [each for each in found if each]
 
 
 def _look_at(part: str, *, aliases: bool) -> None:
-    """Refuse a document that must not be made objects of: libyaml recurses, and one of thirty thousand levels would
-    end the process."""
+    """Reject a document that is unsafe to decode: libyaml recurses, and a document of thirty thousand levels would
+    crash the process."""
     depth = 0
     for event in yaml.parse(part, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         if isinstance(event, yaml.AliasEvent) and not aliases:
-            raise ValueError("it has aliases (*name), which are not taken here: write out what they stand for")
+            raise ValueError("YAML aliases (*name) are not allowed here: replace them by their content")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
-            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+            raise ValueError(f"the document is nested more than {DEEPEST} levels deep")
 
 
 def _listed(document: Any) -> list[Any]:
-    """What `kubectl get -o yaml` gives of several objects is a List of them."""
+    """Return the items of a List (the output of `kubectl get -o yaml` for several objects), or the document itself."""
     if isinstance(document, Mapping) and document.get("kind") == "List" and isinstance(document.get("items"), list):
         return list(map(without_nulls, document["items"]))
     return [without_nulls(document)]
@@ -106,14 +111,14 @@ def _pod_in(document: Mapping[str, Any]) -> dict[str, Any]:
     outer = _mapping(document, "metadata", kind)
     named = {"name": outer.get("name", "pod"), "namespace": outer.get("namespace", "default")}
     metadata = {**named, **_mapping(found, "metadata", kind)}
-    if WHERE[kind]:  # a pod is in the namespace of what makes it, and belongs to it
+    if WHERE[kind]:  # a pod has the namespace of its workload, which owns it
         owner = {"kind": kind, "name": named["name"], "controller": True}
         metadata |= {"namespace": named["namespace"], "ownerReferences": [owner]}
     return {"metadata": metadata, "spec": dict(found["spec"])}
 
 
 def _defaulted(pod: dict[str, Any]) -> dict[str, Any]:
-    """A limit is the request too where there is none; of the pod as a whole only where no container asks for any."""
+    """Copy limits to missing requests, for the whole pod only for resources that no container requests."""
     spec, asked = pod["spec"], set()
     for part in ("containers", "initContainers"):
         if isinstance(spec.get(part), list):
@@ -139,5 +144,5 @@ def _requested(container: Any) -> Collection[str]:
 def _mapping(given: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     found = given.get(key, {})
     if not isinstance(found, Mapping):
-        raise ValueError(f"{key} of the {where} is no mapping: {str(found)[:40]!r}")
+        raise ValueError(f"{key} of the {where} is not a mapping: {str(found)[:40]!r}")
     return found

@@ -1,7 +1,7 @@
-"""The extender inside the watcher's service: who keeps its table, and from what.
+"""The extender inside the watcher's service: keeps its table up to date.
 
-Nodes and pods come from the cluster (`cluster.Cluster`), load from the service beside it, without a request. Where no
-Kubernetes API can be had there are no nodes, and every answer says so by leaving scores at 0; nothing fails.
+Nodes and pods come from the cluster (`cluster.Cluster`), load from the same process without HTTP requests. Without
+access to a Kubernetes API there are no nodes, so all scores are 0; this is not an error.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from watcher.platform.settings.problems import Problem, SettingsError
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0  # for a new copy of the load; a look costs nothing while there is none
+LOOK_EVERY_S = 1.0  # poll interval for a new copy of the load
 TYPES = (MetricType.CPU, MetricType.MEMORY, MetricType.GPU)
 OPERATORS = (Operator.LATEST, Operator.AVG, Operator.STD)
 
 
 class Scheduling:
-    """The table with all that keeps it up, and the profiles over it. Without a `cluster` it is that of the settings."""
+    """The table with its data sources, and the profiles over it. `cluster` defaults to the cluster of the settings."""
 
     def __init__(self, scheduler: Mapping[str, Any], serving: Serving, *, cluster: Cluster | None = None) -> None:
         profiles, problems, notices = read_profiles(scheduler, cwd=Path.cwd(), served=serving.windows)
@@ -72,13 +72,13 @@ class Scheduling:
             shadow=self.shadow,
         )
         if self.shadow.names and not self.shadow.is_on:
-            log.warning('shadow mode is off: store.decisions = "0s" keeps nothing of what it sees')
+            log.warning('shadow mode is off: store.decisions = "0s" disables the storage of its records')
         self._prepared = True
         self._blind = ""
         self._podless = ""
 
     def made(self) -> Made:
-        """What the service is to run of this."""
+        """Return the routes, lifecycle, and telemetry for the service."""
         serving = self._serving
         answers = DecisionAnswers(self.decisions, serving.decisions, now=serving.now, pod=self._cluster.pod)
         shadows = ShadowAnswers(
@@ -103,11 +103,11 @@ class Scheduling:
             monotonic=serving.monotonic,
         )
 
-    # --- settings that are read again --------------------------------------------------------------------------------
+    # --- reloading settings ------------------------------------------------------------------------------------------
 
     def renew(self, scheduler: Mapping[str, Any]) -> Callable[[], None]:
-        """Look at profiles that are to take the place of these; what comes back puts them there. Raises SettingsError
-        with all that is wrong with them, and changes nothing."""
+        """Validate new profiles; the returned function puts them into effect. Raises SettingsError with all problems
+        and changes nothing then."""
         profiles, problems, notices = read_profiles(scheduler, cwd=Path.cwd())
         if problems:
             raise SettingsError(problems)
@@ -116,16 +116,15 @@ class Scheduling:
             try:
                 Profile(each, trial)
             except ValueError as error:
-                cure = "docs/scheduling.md has the arguments of plug-ins"
+                cure = "see docs/scheduling.md for the arguments of plug-ins"
                 raise SettingsError([Problem(f"scheduler.{each.name}", str(error), cure)]) from error
         if trial.needs.node_metrics and not self._follows_node_metrics:
-            told = 'nodeMetricSource "cluster" was not there at the start, so NodeMetrics are not followed'
+            told = 'nodeMetricSource "cluster" was not set at the start, so NodeMetrics are not watched'
             raise SettingsError([Problem("scheduler", told, "restart load-watcher with these settings")])
         return partial(self._put_in_place, profiles, notices, shadow_of(scheduler))
 
     def _put_in_place(self, profiles: Sequence[ProfileSettings], notices: Sequence[str], shadow: Sequence[str]) -> None:
-        """At once, so that no request sees half of it. Where sums over all pods are among what is new, that takes as
-        long as counting them."""
+        """Replace the profiles in one step, so that no request sees a mix. New sums over all pods are computed here."""
         for notice in notices:
             log.warning("settings: %s", notice)
         served = self._serving.windows
@@ -142,13 +141,13 @@ class Scheduling:
         self._prepared = False
 
     def pod_classes(self) -> Mapping[PodKey, PodClass]:
-        """Koordinator's classes of the pods that are on nodes, by namespace and name. May be called from any thread."""
+        """Return Koordinator's classes of the pods on nodes, by namespace and name. Thread-safe."""
         pods = (each.pod for each in self.table.all_assigned())
         return {(pod.metadata.namespace, pod.metadata.name): PodClass(priority_class(pod), qos_of(pod)) for pod in pods}
 
     @asynccontextmanager
     async def life(self, _app: web.Application) -> AsyncIterator[None]:
-        """From the start of the service to its end."""
+        """Run the data sources and background tasks while the service runs."""
         await self._cluster.start(
             on_node=self._node_changed,
             on_pod=self._pod_changed,
@@ -170,7 +169,7 @@ class Scheduling:
             await self.decisions.flush()
             self.shadow.flush()
 
-    # --- what keeps the table up -------------------------------------------------------------------------------------
+    # --- updating the table ------------------------------------------------------------------------------------------
 
     def _node_changed(self, name: str, _old: Node | None, new: Node | None) -> None:
         self.shadow.node_changed(name, new)
@@ -185,12 +184,12 @@ class Scheduling:
         try:
             self.table.set_node_metric(name, None if new is None else read_node_metric(new))
         except ValueError as error:
-            log.warning("the NodeMetric of node %s is passed over: %s", name, error)
+            log.warning("node %s: invalid NodeMetric ignored: %s", name, error)
             self.table.set_node_metric(name, None)
 
     async def _follow(self) -> None:
-        """Take over each new copy of the load, and of what pods use where a plug-in needs it. Nothing that goes wrong
-        ends this: pods would be placed by old load."""
+        """Copy each new version of the load, and of pod usage if a plug-in needs it, to the table. Continues after any
+        error, because scores would otherwise use outdated load."""
         while True:
             try:
                 await self._take_load()
@@ -198,7 +197,7 @@ class Scheduling:
                     await self._take_pods()
                 self.extender.telemetry.look(now=self._serving.now())
             except Exception:
-                log.exception("the scheduling plug-ins could not take over the load")
+                log.exception("updating the load of the scheduling plug-ins failed; retrying in the next second")
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _take_load(self) -> None:
@@ -229,27 +228,27 @@ class Scheduling:
             if self.table.pod_usage is not None:
                 self.table.set_pod_usage(None)
             if not self._podless:
-                log.warning("the scheduling plug-ins do not know what pods use: %s; %s", error, error.hint)
+                log.warning("pod usage is unavailable to the scheduling plug-ins: %s; %s", error, error.hint)
             self._podless = str(error)
             return
         if self._podless:
-            log.info("the scheduling plug-ins know what pods use")
+            log.info("pod usage is available to the scheduling plug-ins again")
             self._podless = ""
         if pods is not self.table.pod_usage:
             self.table.set_pod_usage(pods)
 
     def _tell_blind(self, why: str) -> None:
-        """One line when the load goes, and one when it is back."""
+        """Log once when load becomes unavailable, and once when it is available again."""
         if why and not self._blind:
-            log.warning("the scheduling plug-ins have no load to go by: %s", why)
+            log.warning("load is unavailable to the scheduling plug-ins: %s", why)
         elif self._blind and not why:
-            log.info("the scheduling plug-ins have load again")
+            log.info("load is available to the scheduling plug-ins again")
         self._blind = why
 
     # --- bind --------------------------------------------------------------------------------------------------------
 
     async def _bind(self, args: ExtenderBindingArgs) -> Pod | None:
-        """Through the cluster."""
+        """Bind a pod through the cluster; return it if it is known."""
         key = f"{args.namespace}/{args.name}"
         await self._cluster.bind(key, node=args.node, uid=args.uid)
         pod = self._cluster.pod(key)
@@ -257,10 +256,10 @@ class Scheduling:
 
 
 class SchedulerPart:
-    """The part of the settings' section [scheduler]."""
+    """The module of the settings section [scheduler]."""
 
     section = "scheduler"
 
     def make(self, table: Mapping[str, Any], serving: Serving) -> Made:
-        """Routes and life of the extender."""
+        """Build the routes and lifecycle of the extender."""
         return Scheduling(table, serving).made()

@@ -1,8 +1,8 @@
-"""What the extender tells about itself, on /metrics and in the log: who asks, how long answers take, what they rest on.
+"""Metrics and log messages of the extender: requests, response times, and the use of fallbacks.
 
-Requests are counted as plain integers. All else is looked at once a second by who keeps the table up, so that a scrape,
-which comes in another thread, reads nothing that changes under it, and a profile that begins to do without load says so
-whether a pod asks or not.
+Requests are counted as they are answered. All other values are copied once a second in the event loop, because a scrape
+runs in another thread and must not read changing data. This also logs the start of a fallback without waiting for a
+request.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from watcher.platform.telemetry.instruments import Timings, counter, gauge
 log = logging.getLogger(__name__)
 
 ANSWER_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
-"""0.2 s is how long kube-scheduler waits by the configuration that we ship."""
+"""Histogram buckets in seconds. 0.2 s is the extender timeout in the kube-scheduler configuration under deploy/."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The table at the last look. `fallback` by profile and plug-in is "" where load is scored by."""
+    """State of the table at the last copy. `fallback` by profile and plug-in is "" if load is used."""
 
     nodes: int = 0
     without_load: int = 0
@@ -40,34 +40,34 @@ class _Seen:
 
 
 class SchedulerTelemetry:
-    """One extender's."""
+    """Prometheus metrics of one extender."""
 
     def __init__(self, table: Table, profiles: Mapping[str, Profile]) -> None:
         self._table = table
         self._profiles = profiles
-        text = "How long the extender took for an answer, reading the request included."
+        text = "Response time of the extender in seconds, including reading the request."
         self._answers = Timings("scheduler_request_duration_seconds", text, ("profile", "verb"), ANSWER_S)
         self._blind: Counter[tuple[str, str]] = Counter()
         self._unknown: Counter[str] = Counter()
         self._seen = _Seen()
 
-    # --- counted per request -----------------------------------------------------------------------------------------
+    # --- per request -------------------------------------------------------------------------------------------------
 
     def answered(self, profile: str, verb: str, seconds: float) -> None:
-        """A request to one of the profiles was answered, well or not."""
+        """Count a response to a request of a profile, successful or not."""
         self._answers.observe(seconds, profile, verb)
         if verb != "bind" and not any(self._table.measures(kind) for kind in (MetricType.CPU, MetricType.MEMORY)):
             self._blind[profile, verb] += 1
 
     def unknown(self, profile: str, nodes: int) -> None:
-        """So many nodes were asked about that the table does not know."""
+        """Count nodes in a request that the table does not know."""
         if nodes:
             self._unknown[profile] += nodes
 
-    # --- looked at ---------------------------------------------------------------------------------------------------
+    # --- once a second -----------------------------------------------------------------------------------------------
 
     def look(self, *, now: float) -> None:
-        """Take down what the next scrapes are told, and log where a plug-in begins or ceases to do without load."""
+        """Copy the values for the next scrape, and log when a plug-in starts or stops using its fallback."""
         table = self._table
         fallback = {
             (name, plugin): instead
@@ -77,48 +77,51 @@ class SchedulerTelemetry:
         for (name, plugin), instead in fallback.items():
             before = self._seen.fallback.get((name, plugin), "")
             if instead and not before:
-                told = (
-                    "scheduler profile %s: most nodes lack the load that %s goes by; until they have it, it goes by %s"
-                )
+                told = "scheduler profile %s: most nodes have no load data for plug-in %s; fallback until they do: %s"
                 log.warning(told, name, plugin, instead)
             elif before and not instead:
-                log.info("scheduler profile %s: %s goes by load", name, plugin)
+                log.info("scheduler profile %s: plug-in %s uses load data again", name, plugin)
         known = table.known
         without = int(np.count_nonzero(np.isnan(table.load.sampled()[known])))
         self._seen = _Seen(int(np.count_nonzero(known)), without, len(table.reserved), fallback)
 
     def collect(self) -> Iterator[Family]:
-        """Called by the registry at a scrape."""
+        """Yield the metric families; called by the registry at a scrape."""
         yield from self._answers.collect()
         blind = [({"profile": name, "verb": verb}, count) for (name, verb), count in list(self._blind.items())]
-        yield counter("scheduler_requests_without_load", "Requests answered while most nodes had no load.", blind)
+        yield counter("scheduler_requests_without_load", "Requests answered while most nodes had no load data.", blind)
         unknown = [({"profile": name}, count) for name, count in list(self._unknown.items())]
-        yield counter("scheduler_unknown_nodes", "Nodes asked about that the extender does not know.", unknown)
+        yield counter("scheduler_unknown_nodes", "Nodes in requests that the extender does not know.", unknown)
         seen = self._seen
         fallback = [({"profile": name, "plugin": one}, int(bool(on))) for (name, one), on in seen.fallback.items()]
-        text = "Whether a plug-in scores by something else, since most nodes have no load."
+        text = "Whether a plug-in uses its fallback because most nodes have no load data (1) or not (0)."
         yield gauge("scheduler_fallback", text, fallback)
-        yield gauge("scheduler_nodes", "Nodes of the cluster that the extender knows.", [({}, seen.nodes)])
-        yield gauge("scheduler_nodes_without_load", "Those of them without a load.", [({}, seen.without_load)])
-        text = "Pods that are counted on a node before they are bound."
+        yield gauge("scheduler_nodes", "Nodes of the cluster known to the extender.", [({}, seen.nodes)])
+        yield gauge(
+            "scheduler_nodes_without_load",
+            "Nodes known to the extender that have no load data.",
+            [({}, seen.without_load)],
+        )
+        text = "Pods with a reservation on a node that are not bound yet."
         yield gauge("scheduler_reservations", text, [({}, seen.reservations)])
 
 
 class ShadowTelemetry:
-    """Shadow mode's."""
+    """Prometheus metrics of shadow mode."""
 
     def __init__(self, mode: ShadowMode) -> None:
         self._mode = mode
 
     def collect(self) -> Iterator[Family]:
-        """Called by the registry at a scrape. What may come is 0 from the start, so that the first of it is a rise."""
+        """Yield the metric families; called by the registry at a scrape. All label values start at 0, so that the first
+        event is an increase."""
         mode = self._mode
         chosen = {(name, kind): 0 for name in mode.names for kind in get_args(Kind)} | dict(mode.chosen)
-        text = "Pods that were bound, by what a profile of shadow mode would have done with them."
+        text = "Bound pods by the placement that a profile of shadow mode would have chosen."
         rows = [({"profile": name, "outcome": kind}, count) for (name, kind), count in chosen.items()]
         yield counter("scheduler_shadow_bindings", text, rows)
         left_out = (dict.fromkeys(LEFT_OUT, 0) if mode.names else {}) | dict(mode.left_out)
-        text = "Pods that were bound, of which shadow mode can say nothing."
+        text = "Bound pods that shadow mode did not evaluate, by reason."
         yield counter(
             "scheduler_shadow_left_out", text, [({"reason": reason}, count) for reason, count in left_out.items()]
         )

@@ -1,7 +1,7 @@
-"""Arguments of plug-ins: from the JSON or YAML that users have, checked whole, with every problem named.
+"""Parse and validate the arguments of scheduling plug-ins.
 
-Upstream replaces a bad value by the default without a word, and a plug-in then "does nothing"; here it is an error that
-says where, what, and what would be right.
+Users give arguments as JSON or YAML. All problems are reported at once, each with the argument, the error, and the
+accepted values. Upstream silently replaces an invalid value by its default; here it is an error.
 
 Pure: no I/O, no clock.
 """
@@ -21,27 +21,28 @@ from watcher.model import Window
 ArgsT = TypeVar("ArgsT", bound="Arguments")
 
 NOT_OURS = {
-    "watcherAddress": "the extender reads the watcher that it was told of",
-    "metricProvider": "the watcher has the source of metrics",
-    "metricsUpdateIntervalSeconds": "the watcher's refresh.interval says how often",
+    "watcherAddress": "the extender reads metrics from the load-watcher service that it runs in",
+    "metricProvider": "the metrics source is configured in load-watcher",
+    "metricsUpdateIntervalSeconds": "load-watcher's setting refresh.interval sets the interval",
 }
-"""What upstream's plug-ins take to find their metrics; pasted here it is passed over, with a notice."""
+"""Upstream arguments that configure the metrics source, and the reason why they are ignored here (with a notice)."""
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """The arguments of a plug-in: fields with upstream's names, defaults, and constraints as msgspec.Meta."""
+    """Base class for the arguments of a plug-in: fields with upstream's names and defaults, and msgspec.Meta
+    constraints."""
 
     def problems(self) -> list[str]:
-        """What is wrong beyond each field by itself."""
+        """Return problems that a single field's type and constraints cannot express."""
         return []
 
     def unserved(self, windows: Sequence[Window]) -> list[str]:
-        """What of them this watcher, which keeps these windows, cannot serve."""
+        """Return problems with arguments that need a window which this watcher does not provide."""
         return []
 
 
 class ArgumentsError(ValueError):
-    """Arguments that cannot be used; `problems` has all of them."""
+    """Invalid arguments of a plug-in; `problems` lists all problems."""
 
     def __init__(self, plugin: str, problems: list[str]) -> None:
         super().__init__(f"arguments of {plugin}: " + "; ".join(problems))
@@ -51,12 +52,14 @@ class ArgumentsError(ValueError):
 def read_arguments(
     plugin: str, kind: type[ArgsT], given: Mapping[str, Any], *, windows: Sequence[Window] = ()
 ) -> tuple[ArgsT, tuple[str, ...]]:
-    """The arguments, and notices about what was passed over. `windows` are those of the watcher, where they are known.
+    """Return the arguments and notices about ignored keys. `windows` are the watcher's windows, empty when unknown.
     Raises ArgumentsError."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     hints = typing.get_type_hints(kind, include_extras=True)
     notices, values = [], {}
-    problems = {name: [f"{name}: is needed"] for name, field in fields.items() if field.required and name not in given}
+    problems = {
+        name: [f"{name}: is required"] for name, field in fields.items() if field.required and name not in given
+    }
     for name, value in given.items():
         if name in fields:
             try:
@@ -64,9 +67,9 @@ def read_arguments(
             except msgspec.ValidationError as error:
                 problems[name] = _unfit(name, value, hints[fields[name].name], error)
         elif name in NOT_OURS:
-            notices.append(f"{plugin}: {name} is not used here: {NOT_OURS[name]}")
+            notices.append(f"{plugin}: {name} is ignored: {NOT_OURS[name]}")
         elif name == "kind" and value != f"{plugin}Args":
-            problems[name] = [f"kind: {_shown(value)} are the arguments of another plug-in; here {plugin}Args belong"]
+            problems[name] = [f"kind: {_shown(value)} belongs to another plug-in; use {plugin}Args"]
         elif name not in ("apiVersion", "kind"):
             problems[name] = [_unknown(str(name), list(fields))]
     told = [each for of_one in problems.values() for each in of_one]
@@ -74,7 +77,7 @@ def read_arguments(
         raise ArgumentsError(plugin, told)
     arguments = kind(**values)
     found = [*arguments.problems(), *(arguments.unserved(windows) if windows else ())]
-    if problems:  # beside them what is said of others that were given: a default may be no match for one
+    if problems:  # report problems of the given arguments only: a default may conflict with an invalid one
         found = [each for each in found if (named := _argument_in(each)) in given and named not in problems]
     if told or found:
         raise ArgumentsError(plugin, [*told, *found])
@@ -82,7 +85,7 @@ def read_arguments(
 
 
 def schema_of(kind: type[Arguments]) -> dict[str, Any]:
-    """The JSON schema of the arguments."""
+    """Return the JSON schema of the arguments."""
     schema = msgspec.json.schema(kind)
     for each in schema.get("$defs", {}).values():
         if text := each.get("description"):
@@ -91,7 +94,7 @@ def schema_of(kind: type[Arguments]) -> dict[str, Any]:
 
 
 def _unfit(name: str, value: Any, hint: Any, error: msgspec.ValidationError) -> list[str]:
-    """What is wrong with an argument of this type; of a map with which of its entries."""
+    """Return the type errors of an argument; for a map, one per invalid entry."""
     if typing.get_origin(hint) is dict and isinstance(value, Mapping):
         found = []
         for key, one in value.items():
@@ -106,12 +109,12 @@ def _unfit(name: str, value: Any, hint: Any, error: msgspec.ValidationError) -> 
 
 def _unfit_one(name: str, value: Any, hint: Any, error: str) -> str:
     choices = _choices(hint, re.findall(r"\.(\w+)", error.partition(" - at ")[2])) if "enum value" in error else []
-    known = f"; known are {', '.join(choices)}" if choices else ""
+    known = f"; valid values: {', '.join(choices)}" if choices else ""
     return f"{name}: {_lowered(error.removesuffix(' - at `$`'))}{known} (given: {_shown(value)})"
 
 
 def _choices(hint: Any, path: Sequence[str]) -> list[str]:
-    """Which texts there may be in an argument of this type, under these keys."""
+    """Return the texts that an argument of this type accepts at this key path."""
     if typing.get_origin(hint) is Literal:
         return [each for each in typing.get_args(hint) if each]
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
@@ -121,14 +124,14 @@ def _choices(hint: Any, path: Sequence[str]) -> list[str]:
 
 
 def _argument_in(problem: str) -> str:
-    """Which argument a problem is about: "resources.cpu: …" """
+    """Return the argument that a problem is about: "resources" for "resources.cpu: …"."""
     return problem.partition(":")[0].partition(".")[0]
 
 
 def _unknown(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    told = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
-    return f"{name if name.isidentifier() else _shown(name)}: there is no such argument; {told}"
+    told = f"did you mean {near[0]}?" if near else f"valid arguments: {', '.join(sorted(known))}"
+    return f"{name if name.isidentifier() else _shown(name)}: unknown argument; {told}"
 
 
 def _lowered(text: str) -> str:

@@ -1,7 +1,7 @@
-"""What a plug-in is, and how it is asked: once a pod, about all nodes at the same time.
+"""Plug-in interface: a plug-in is called once per pod, for all nodes at the same time.
 
-A plug-in gives back all that it computed on the way, as arrays over the nodes. Scoring takes the last of them,
-explaining shows one row of each: there is no second computation that could tell another story.
+A plug-in returns all intermediate results as arrays over the nodes. Scoring uses the last array; an explanation shows
+one row of each. Both come from the same computation.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 MAX_SCORE = 100.0
-NO_ORDER = "no order of its own"
-"""What a plug-in goes by that scores all nodes alike."""
+NO_ORDER = "equal scores for all nodes"
+"""Fallback of a plug-in that scores all nodes alike when there is no load data."""
 
 PluginT = TypeVar("PluginT", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Scores 0 to 100 of n nodes, and how they came about: `steps[name]` [n], in the order of the computation, and
-    `inputs[name]`, what is the same for all nodes. NaN in a step is "not known". `reason(i)` says it in words, from
-    these arrays and not from the table: it may be asked for once the answer is given."""
+    """Scores 0 to 100 of n nodes and their computation: `steps[name]` [n] in order of computation, and `inputs[name]`,
+    equal for all nodes. NaN in a step means unknown. `reason(i)` returns the explanation of node i; it reads only these
+    arrays, not the table, because it may be called after the response is sent."""
 
     values: F64
     steps: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
@@ -42,8 +42,8 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Whether each of n nodes may have the pod: `reasons[code[i]]` says why not, code 0 is "it may". With a code that
-    is `unresolvable` it would not have it if all other pods went."""
+    """Filter results of n nodes: `reasons[codes[i]]` is the reason for rejecting node i; code 0 means the node passes.
+    Codes in `unresolvable` mean that preempting other pods would not help."""
 
     codes: I64
     reasons: tuple[str, ...] = ("",)
@@ -53,13 +53,13 @@ class Verdicts:
 
     @property
     def passed(self) -> Bool:
-        """[n]"""
+        """Whether each node passes [n]."""
         return np.asarray(self.codes == 0, dtype=np.bool_)
 
 
 @runtime_checkable
 class ScorePlugin(Protocol):
-    """Scores nodes: `rows` [n] are those of the table that are asked about, all of them known nodes."""
+    """Scores nodes: `rows` [n] are the table rows of the nodes in the request, all of them known nodes."""
 
     name: str
 
@@ -68,7 +68,7 @@ class ScorePlugin(Protocol):
 
 @runtime_checkable
 class FilterPlugin(Protocol):
-    """Rejects nodes."""
+    """Rejects nodes; parameters as for ScorePlugin."""
 
     name: str
 
@@ -77,36 +77,37 @@ class FilterPlugin(Protocol):
 
 @runtime_checkable
 class PreparingPlugin(Protocol):
-    """Computes what does not depend on the pod before one asks: in short steps, after each new copy of the load."""
+    """Computes results that do not depend on the pod ahead of requests: in short steps, after each new copy of the
+    load."""
 
     def prepare(self, table: Table) -> Iterator[None]: ...
 
 
 @runtime_checkable
 class FallingBack(Protocol):
-    """Goes by something else where most nodes lack the load that it scores by."""
+    """Plug-in that uses another input when most nodes lack the load data that it scores by."""
 
     name: str
 
     def fallback(self, table: Table, *, now: float) -> str:
-        """By what, "" while there is load."""
+        """Return the name of the input used instead of load, "" if load is used."""
         ...
 
 
 @runtime_checkable
 class Estimating(Protocol):
-    """Counts pods by what they are taken to use."""
+    """Plug-in that estimates the usage of pods."""
 
     name: str
 
     def estimates(self, row: int) -> Mapping[str, Any]:
-        """What it counts of the pods on the node in this row, for people to look at."""
+        """Return the estimates for the pods on the node in this row, for display."""
         ...
 
 
 class Factory(Protocol[PluginT]):
-    """How a plug-in is made: its name and arguments, and from these the plug-in. `profile` makes what it registers with
-    the table its own: two profiles may have the same plug-in with other arguments."""
+    """Creates a plug-in from its arguments. `profile` is part of the names that the plug-in registers with the table:
+    two profiles may have the same plug-in with different arguments."""
 
     @property
     def name(self) -> str: ...
@@ -120,27 +121,26 @@ class Factory(Protocol[PluginT]):
 def make(
     factory: Factory[PluginT], given: Mapping[str, Any], table: Table, *, profile: str = "default"
 ) -> tuple[PluginT, tuple[str, ...]]:
-    """A plug-in from the arguments that a user wrote, and notices. Raises ArgumentsError."""
+    """Create a plug-in from user-given arguments; return it with notices. Raises ArgumentsError."""
     arguments, notices = read_arguments(factory.name, factory.arguments, given, windows=table.windows)
     return factory(arguments, table, profile=profile), notices
 
 
 def mostly(known: Bool) -> bool:
-    """Whether load may decide between n nodes, of which `known` [n] have it: at least half of them do. If fewer have,
-    they would get all pods for no better reason than that. One node alone is not ranked against any."""
+    """Return whether load may rank n nodes: it is known [n] for at least half of them, or there is only one. If fewer
+    nodes have load data, they would get all pods just because they have data."""
     return len(known) < 2 or 2 * int(np.count_nonzero(known)) >= len(known)
 
 
 def decides(known: Bool, *, fallback: str) -> bool:
-    """The same for the nodes asked about; of one alone of which nothing is known, what is so in the whole cluster:
-    `fallback` is what a plug-in goes by there, "" for load."""
+    """Return whether load ranks the nodes in the request. For a single node without load, the rule for the whole
+    cluster applies: `fallback` is the plug-in's fallback there, "" for load."""
     return mostly(known) if len(known) > 1 or known.any() else not fallback
 
 
 def comparable(scores: F64) -> F64:
-    """Scores [n] by something that is not known (NaN) of some nodes, so that nodes can be compared: where it is known
-    of most, the others have the lowest of those, since what is not known must not speak for a node; else none has any.
-    """
+    """Fill unknown (NaN) scores [n] so that nodes can be compared: with the lowest known score if most scores are
+    known, because missing data must not favor a node; otherwise all scores become NaN."""
     known = ~np.isnan(scores)
     if known.all() or len(known) < 2:
         return scores
@@ -148,7 +148,7 @@ def comparable(scores: F64) -> F64:
 
 
 def round_half_away(values: F64) -> F64:
-    """As Go's math.Round: halves away from zero."""
+    """Round halves away from zero, as Go's math.Round does."""
     rounded: F64 = np.rint(values)  # halves to even
     halves = np.abs(values - rounded) == 0.5
     if halves.any():
@@ -157,6 +157,6 @@ def round_half_away(values: F64) -> F64:
 
 
 def round_half_away_one(value: float) -> int:
-    """The same of one number."""
+    """Round one number, halves away from zero."""
     whole = int(value)
     return whole + (1 if value > 0 else -1) * (abs(value - whole) >= 0.5)

@@ -1,4 +1,4 @@
-"""Values as JSON can have them: what NumPy computed, without NaN and infinities; and what JSON has, without nulls.
+"""Convert values to JSON: NumPy results without NaN and infinity, and documents without nulls.
 
 Pure: no I/O.
 """
@@ -13,18 +13,18 @@ import numpy as np
 
 
 def plain(value: Any) -> Any:
-    """The same in Python's own types; what is not finite is None."""
+    """Convert a NumPy scalar to a Python value; a value that is not finite becomes None."""
     found = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(found, float) and not math.isfinite(found) else found
 
 
 def plain_map(values: Mapping[str, Any]) -> dict[str, Any]:
-    """All that is in a map, and in the maps in it."""
+    """Convert all values of a map and its nested maps."""
     return {name: plain_map(value) if isinstance(value, Mapping) else plain(value) for name, value in values.items()}
 
 
 def without_nulls(document: Any) -> Any:
-    """What JSON has, without the keys that are null, however deep: to Go, and so to Kubernetes, they are not there."""
+    """Remove keys with null values at all levels: Go, and therefore Kubernetes, treats them as absent."""
     if isinstance(document, Mapping):
         return {name: without_nulls(value) for name, value in document.items() if value is not None}
     return [without_nulls(each) for each in document] if isinstance(document, list) else document

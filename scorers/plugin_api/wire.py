@@ -1,7 +1,7 @@
-"""What kube-scheduler sends to an extender and takes back: `k8s.io/kube-scheduler/extender/v1`.
+"""Messages between kube-scheduler and an extender: `k8s.io/kube-scheduler/extender/v1`.
 
-The Go types have no JSON names, so the keys are the names of their fields; Go reads keys in any case, and so people
-write them in lower case by hand: both are read here. To Go a null is what is not there, and so it is here.
+The Go types have no JSON names, so the keys are their field names. Go accepts keys in any case and treats null as
+absent; both are supported here, because hand-written requests often use lower case.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from scorers.plugin_api.json import without_nulls
 from watcher.core.kubernetes.objects import Pod
 
 MOST = 10
-"""The highest score of an extender (MaxExtenderPriority)."""
+"""Highest score of an extender (MaxExtenderPriority)."""
 
 
 class NodeList(msgspec.Struct, frozen=True):
-    """Nodes as they came: only the names are looked at."""
+    """Whole nodes in encoded form; only their names are decoded."""
 
     items: list[msgspec.Raw] | None = None
 
@@ -33,7 +33,7 @@ class _Named(msgspec.Struct, frozen=True):
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True, rename={"pod": "Pod", "nodes": "Nodes", "node_names": "NodeNames"}):
-    """Which pod, and which nodes: by name (nodeCacheCapable), or whole."""
+    """A pod and its candidate nodes: by name (nodeCacheCapable) or as whole objects."""
 
     pod: Pod | None = None
     nodes: NodeList | None = None
@@ -51,9 +51,8 @@ class ExtenderFilterResult(
         "error": "Error",
     },
 ):
-    """The nodes that may have the pod, in the form in which they were sent, and why the others may not.
-    `unresolvable` is for nodes that would not take the pod if others went, where kube-scheduler preempts none; load is
-    never that."""
+    """The nodes that pass, in the form of the request, and the reasons for rejecting the others. `unresolvable` are
+    nodes where preempting other pods would not help; high load never counts as such."""
 
     nodes: NodeList | None = None
     node_names: list[str] | None = None
@@ -63,7 +62,7 @@ class ExtenderFilterResult(
 
 
 class HostPriority(msgspec.Struct, frozen=True, rename={"host": "Host", "score": "Score"}):
-    """The score of one node."""
+    """Score of one node, 0 to 10 or, with precise scores, 0 to 100."""
 
     host: str
     score: int
@@ -74,7 +73,7 @@ class ExtenderBindingArgs(
     frozen=True,
     rename={"name": "PodName", "namespace": "PodNamespace", "uid": "PodUID", "node": "Node"},
 ):
-    """Which pod is to run where."""
+    """The pod to bind and its node."""
 
     name: str
     namespace: str
@@ -83,7 +82,7 @@ class ExtenderBindingArgs(
 
 
 class ExtenderBindingResult(msgspec.Struct, frozen=True, rename={"error": "Error"}):
-    """ "" where the pod was bound."""
+    """`error` is "" if the pod was bound."""
 
     error: str = ""
 
@@ -105,17 +104,17 @@ _ANY_CASE = {
 
 
 def read_args(body: bytes) -> ExtenderArgs:
-    """Raises ValueError that says what is wrong with them."""
+    """Decode ExtenderArgs. Raises ValueError with the problem."""
     args = _as_it_is(body)
     if args is None or args.pod is None or (args.nodes is None and args.node_names is None):
         args = _read(_ARGS, _as_go_reads(body))
     if args.pod is None:
-        raise ValueError("there is no Pod")
+        raise ValueError("Pod is missing")
     return args
 
 
 def _as_it_is(body: bytes) -> ExtenderArgs | None:
-    """As kube-scheduler sends them, None for what has to be looked at twice."""
+    """Decode the form that kube-scheduler sends; None if the body needs normalization."""
     try:
         return _ARGS.decode(body)
     except (msgspec.DecodeError, RecursionError):
@@ -123,10 +122,10 @@ def _as_it_is(body: bytes) -> ExtenderArgs | None:
 
 
 def read_binding(body: bytes) -> ExtenderBindingArgs:
-    """Raises ValueError that says what is wrong with them."""
+    """Decode ExtenderBindingArgs. Raises ValueError with the problem."""
     try:
         args: ExtenderBindingArgs = _BINDING.decode(body)
-    except (msgspec.DecodeError, RecursionError):  # what is wrong is told in the case that Go has
+    except (msgspec.DecodeError, RecursionError):  # normalize the keys, also for the error message
         args = _read(_BINDING, _as_go_reads(body))
     return args
 
@@ -139,34 +138,34 @@ def _read(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw) -> Any:
 
 
 def _as_go_reads(body: bytes) -> bytes:
-    """Keys in the case that Go writes, and the pod without nulls."""
+    """Normalize the case of keys and remove nulls from the pod."""
     given: dict[str, msgspec.Raw] = _read(_FIELDS, body)
     fields: dict[str, Any] = {_ANY_CASE.get(name.lower(), name): value for name, value in given.items()}
     if (pod := fields.get("Pod")) is not None:
         try:
             fields["Pod"] = without_nulls(_read(_ANYTHING, pod))
         except RecursionError:
-            raise ValueError("the Pod is nested too deep") from None
+            raise ValueError("the Pod is nested too deeply") from None
     return msgspec.json.encode(fields)
 
 
 def items_of(args: ExtenderArgs) -> list[msgspec.Raw]:
-    """The whole nodes that are asked about, in their order."""
+    """Return the whole nodes of the request, in order."""
     return (args.nodes.items if args.nodes else None) or []
 
 
 def name_of(node: msgspec.Raw) -> str:
-    """Of a whole node, of which nothing else is read; ValueError for one that is none."""
+    """Return the name of an encoded node. Raises ValueError for invalid data."""
     try:
         return _NAMED.decode(node).metadata.name
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(f"a node cannot be read: {error}") from None
+        raise ValueError(f"invalid node: {error}") from None
 
 
 def filtered(
     args: ExtenderArgs, names: Sequence[str], failed: Mapping[str, str], unresolvable: Collection[str] = ()
 ) -> ExtenderFilterResult:
-    """The answer to `args`, whose nodes have these names: why some failed, and which of these for good."""
+    """Build the filter response for `args`, whose nodes have these names, from the rejection reasons."""
     parts = (
         {name: why for name, why in failed.items() if name not in unresolvable},
         {name: why for name, why in failed.items() if name in unresolvable},

@@ -1,8 +1,8 @@
-"""The beta distribution over arrays: its distribution function, and the parameters that match a mean and a variance.
+"""Beta distribution over arrays: distribution function, density, and parameters for a given mean and variance.
 
-NumPy has no incomplete beta function, and SciPy is too large a thing to bring for one function. Here is the continued
-fraction of I_x(a, b) by Lentz's modified method, with the symmetry I_x(a, b) = 1 - I_(1-x)(b, a) where it converges
-faster (DLMF 8.17.22; Numerical Recipes 6.4). The error is below 1e-9 for parameters up to 10,000.
+NumPy has no incomplete beta function, and SciPy is a large dependency for one function. The implementation evaluates
+the continued fraction of I_x(a, b) with Lentz's modified method and uses the symmetry I_x(a, b) = 1 - I_(1-x)(b, a)
+where it converges faster (DLMF 8.17.22; Numerical Recipes 6.4). The error is below 1e-9 for parameters up to 10,000.
 
 Pure: no I/O, no clock.
 """
@@ -17,7 +17,7 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
-LARGEST = 1e6  # beyond, the distribution is as good as normal
+LARGEST = 1e6  # above, the normal distribution is used
 ITERATIONS = 5000
 ACCURATE = 1e-15
 _TINY = 1e-300
@@ -27,7 +27,7 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def cdf(x: F64, alpha: F64, beta: F64) -> F64:
-    """P(X <= x) [n]; 0 for x <= 0, 1 for x >= 1, 0 for parameters that are not above 0, as upstream has it."""
+    """Return P(X <= x) [n]: 0 for x <= 0, 1 for x >= 1, and, as upstream, 0 for parameters <= 0."""
     x, alpha, beta = np.broadcast_arrays(
         np.asarray(x, dtype=np.float64), np.asarray(alpha, dtype=np.float64), np.asarray(beta, dtype=np.float64)
     )
@@ -43,7 +43,7 @@ def cdf(x: F64, alpha: F64, beta: F64) -> F64:
 
 
 def pdf(x: F64, alpha: F64, beta: F64) -> F64:
-    """The density at x [n]; 0 outside of 0..1 and for parameters that are not above 0."""
+    """Return the density at x [n]; 0 outside 0..1 and for parameters <= 0."""
     x, alpha, beta = np.broadcast_arrays(x, alpha, beta)
     density = np.zeros(x.shape)
     inside = (x > 0.0) & (x < 1.0) & (alpha > 0.0) & (beta > 0.0)
@@ -53,7 +53,7 @@ def pdf(x: F64, alpha: F64, beta: F64) -> F64:
 
 
 def matching(mean: F64, variance: F64) -> tuple[F64, F64]:
-    """The parameters of the distribution with this mean and variance [n]; NaN where there is none.
+    """Return alpha and beta [n] of the distribution with this mean and variance; NaN if there is none.
 
         k = m (1 - m) / v - 1        alpha = m k        beta = (1 - m) k
 
@@ -67,12 +67,12 @@ def matching(mean: F64, variance: F64) -> tuple[F64, F64]:
 
 
 def max_variance(mean: F64) -> F64:
-    """m (1 - m), which no variance on 0..1 reaches; 0 outside of 0 < m < 1."""
+    """Return m (1 - m), the upper bound of the variance on 0..1; 0 outside 0 < m < 1."""
     return np.where((mean > 0.0) & (mean < 1.0), mean * (1.0 - mean), 0.0)
 
 
 def log_gamma(x: F64) -> F64:
-    """log(gamma(x)) [n] for x > 0: Stirling's series, from x + 8 on, where seven terms are exact to a double."""
+    """Return log(gamma(x)) [n] for x > 0: Stirling's series at x + 8, where seven terms reach double precision."""
     rising = np.ones_like(x)
     for k in range(8):
         rising = rising * (x + k)
@@ -96,7 +96,7 @@ def _normal(x: F64, a: F64, b: F64) -> F64:
 
 
 def _incomplete(x: F64, a: F64, b: F64) -> F64:
-    """I_x(a, b) for 0 < x < 1."""
+    """Regularized incomplete beta function I_x(a, b) for 0 < x < 1."""
     swapped = x >= (a + 1.0) / (a + b + 2.0)
     at, p, q = np.where(swapped, 1.0 - x, x), np.where(swapped, b, a), np.where(swapped, a, b)
     front = np.exp(p * np.log(at) + q * np.log1p(-at) - _log_beta(p, q)) / p
@@ -106,7 +106,7 @@ def _incomplete(x: F64, a: F64, b: F64) -> F64:
 
 
 def _fraction(x: F64, a: F64, b: F64) -> F64:
-    """The continued fraction, each element for as long as it changes."""
+    """Evaluate the continued fraction; each element iterates until it converges."""
     result = np.empty(len(x))
     index = np.arange(len(x))
     c = np.ones(len(x))

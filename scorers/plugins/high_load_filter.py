@@ -1,12 +1,13 @@
-"""HighLoadFilter: keep pods off nodes that are loaded already (reference/trimaran.md, 8.4).
+"""HighLoadFilter: reject nodes whose load with the pod would exceed a threshold.
 
 A node is rejected when
 
-    measured + 100 * request / allocatable > threshold        percent; equal passes
+    measured + 100 * request / allocatable > threshold        percent; an equal value passes
 
-for CPU, then for memory. Allocatable of 0 or less with a request is infinitely much. What is measured is AVG, else
-Latest. A measurement is stale when the node's own newest sample is older than `nodeMetricExpirationSeconds`. Resources
-that are known are checked first; then `failOpen` says whether a node of which something is not known passes.
+for CPU, then for memory. If allocatable is 0 or less, a request counts as infinite. The measured value is AVG, or
+Latest if there is no AVG. A measurement is stale when the node's newest sample is older than
+`nodeMetricExpirationSeconds`. Resources with known load are checked first; then `failOpen` decides whether a node with
+unknown load passes.
 """
 
 from __future__ import annotations
@@ -32,28 +33,27 @@ REASONS = (
     "",
     "node(s) cpu load with the pod is above the threshold",
     "node(s) memory load with the pod is above the threshold",
-    "node(s) load is not known",
+    "node(s) load is unknown",
     "node(s) load is stale",
 )
 _UNKNOWN, _STALE = 3, 4
 
 
 class HighLoadFilterArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """`usageThresholds` in percent, cpu and memory, 100 for what is not given; `failOpen` lets nodes pass of which
-    nothing is known."""
+    """`usageThresholds` in percent for cpu and memory, default 100; `failOpen` lets nodes with unknown load pass."""
 
     usage_thresholds: dict[str, Annotated[float, msgspec.Meta(ge=0, le=100)]] = msgspec.field(default_factory=dict)
     fail_open: bool = True
     node_metric_expiration_seconds: Annotated[int, msgspec.Meta(gt=0)] = 180
 
     def problems(self) -> list[str]:
-        """Thresholds of resources that are not looked at."""
+        """Report thresholds of resources other than cpu and memory."""
         unknown = sorted(set(self.usage_thresholds) - set(RESOURCES))
         return [f"usageThresholds.{name}: only cpu and memory have thresholds" for name in unknown]
 
 
 class HighLoadFilter:
-    """See above."""
+    """The filter described in the module docstring."""
 
     name = "HighLoadFilter"
     arguments = HighLoadFilterArgs
@@ -62,7 +62,6 @@ class HighLoadFilter:
         self.args = arguments
 
     def filter(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Verdicts:
-        """One pass over the nodes for each resource."""
         stale = now - table.load.sampled()[rows] > self.args.node_metric_expiration_seconds
         codes = np.zeros(len(rows), dtype=np.int64)
         unknown = np.zeros(len(rows), dtype=np.bool_)

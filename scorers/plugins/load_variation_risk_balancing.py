@@ -1,18 +1,18 @@
-"""LoadVariationRiskBalancing: prefer nodes whose load is low and steady (seed 004; reference/trimaran.md, 5).
+"""LoadVariationRiskBalancing: prefer nodes whose load is low and steady (upstream Trimaran).
 
-For CPU and memory, with the mean `mu` of the measured load plus the pod's request, and the deviation `sigma` of the
-load, both as shares of allocatable,
+For CPU and memory, with the mean `mu` of the measured load plus the pod's request and the standard deviation `sigma` of
+the load, both as shares of allocatable,
 
     upstream:  (1 - (mu + min(margin * sigma ** (1 / sensitivity), 1)) / 2) * 100
     kep:       (1 - min(mu + margin * sigma, 1)) * 100
 
-and the lower of the two counts, rounded half away from zero. Under `kep`, which is the formula of KEP-61 and of seed
-004, a load of mean plus margin times deviation that reaches the capacity scores 0, and pods that were assigned too late
-for the measurement to contain them count with their requests; upstream forgot them.
+The lower of the two scores counts, rounded half away from zero. With `kep`, the formula of KEP-61, a load of mean plus
+margin times deviation that reaches the capacity scores 0, and pods that were assigned too recently to be measured count
+with their requests; upstream ignores these pods.
 
-A node without metrics scores 0. A load that is not known of a node counts as the lowest score that any of the nodes
-asked about has by it, and does not count where most of them lack it. Where most lack both, the score is that of
-NodeResourcesFit: the least allocated node.
+A node without metrics scores 0. If the load of one resource is unknown for a node, it counts as the lowest score of
+that resource among the nodes in the request; if it is unknown for most of them, the resource does not count. If both
+loads are unknown for most nodes, the score is that of NodeResourcesFit with LeastAllocated.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ ALLOCATION = "allocation"
 
 
 class LoadVariationRiskBalancingArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """`safeVarianceMargin` multiplies the deviation (under `kep`, for a normal load, 1 leaves a risk of 16 percent, 2
-    of 2.5, 3 of 0.15); a `safeVarianceSensitivity` above 1 gives small deviations more weight (`upstream` only)."""
+    """`safeVarianceMargin` multiplies the deviation (with `kep` and normally distributed load, a margin of 1, 2, or 3
+    leaves a risk of 16, 2.5, or 0.15 percent); a `safeVarianceSensitivity` above 1 gives small deviations more weight
+    (`upstream` only)."""
 
     safe_variance_margin: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0
     safe_variance_sensitivity: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0
@@ -50,8 +51,8 @@ class LoadVariationRiskBalancingArgs(Arguments, frozen=True, kw_only=True, renam
 
 
 def risk_scores(mu: F64, sigma: F64, *, margin: float, sensitivity: float) -> F64:
-    """Upstream's formula, not rounded; [n], NaN where `mu` is. Sensitivity 0 makes the deviation vanish, but for 1;
-    a negative one leaves it as it is."""
+    """Return upstream's formula, not rounded [n], NaN where `mu` is NaN. Sensitivity 0 maps every deviation except 1 to
+    0; a negative sensitivity leaves it unchanged."""
     if sensitivity > 0:
         sigma = sigma ** (1.0 / sensitivity)
     elif sensitivity == 0:
@@ -60,27 +61,26 @@ def risk_scores(mu: F64, sigma: F64, *, margin: float, sensitivity: float) -> F6
 
 
 def kep_scores(mu: F64, sigma: F64, *, margin: float) -> F64:
-    """The document's formula, to a billionth: its 42.5, which it rounds to 43, must not be 42.49999999999999 here. [n],
-    NaN where `mu` is."""
+    """Return the formula of KEP-61 [n], NaN where `mu` is NaN. Rounded to 9 decimals, so that 42.5 in the KEP's example
+    does not become 42.49999999999999 and round to 42 instead of 43."""
     scores: F64 = np.round((1.0 - np.minimum(mu + margin * sigma, 1.0)) * 100.0, 9)
     return scores
 
 
 class LoadVariationRiskBalancing:
-    """See above."""
+    """The score plug-in described in the module docstring."""
 
     name = "LoadVariationRiskBalancing"
     arguments = LoadVariationRiskBalancingArgs
 
     def __init__(self, arguments: LoadVariationRiskBalancingArgs, table: Table, *, profile: str = "default") -> None:
         self.args = arguments
-        self._recent = {resource: f"requests/{resource}" for resource in RESOURCES}  # alike for all profiles
+        self._recent = {resource: f"requests/{resource}" for resource in RESOURCES}  # shared by all profiles
         if arguments.formula == "kep":
             for resource, demand in self._recent.items():
                 table.recent.register(demand, partial(_request, resource=resource))
 
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
-        """One pass over the nodes for each resource."""
         fallback = self.fallback(table, now=now)
         measured = [~np.isnan(table.load.average(LOADS[resource])[rows]) for resource in RESOURCES]
         if not any(decides(known, fallback=fallback) for known in measured):
@@ -98,11 +98,11 @@ class LoadVariationRiskBalancing:
         return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
 
     def fallback(self, table: Table, *, now: float) -> str:
-        """Allocation, where neither CPU nor memory is measured of most nodes."""
+        """Return ALLOCATION if neither CPU nor memory load is known for most nodes."""
         return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else ALLOCATION
 
     def _of_resource(self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
-        """Scores, not rounded, NaN where the load is not known; and the steps to them."""
+        """Return the scores of one resource, not rounded, NaN where its load is unknown, and record the steps."""
         capacity = table.allocatable.column(resource)[rows].astype(np.float64)
         requested: F64 | float = float(pod.requests.get(resource, 0))
         average = table.load.share(LOADS[resource])[rows] * capacity
@@ -142,8 +142,8 @@ class LoadVariationRiskBalancing:
         mean, deviation = 100 * float(steps[f"{worst} mean"][i]), 100 * float(steps[f"{worst} deviation"][i])
         if round_half_away_one(known[worst]) > values[i]:
             (unknown,) = set(RESOURCES) - set(known)
-            return f"{unknown} is not known, and counts as the lowest of these nodes: {values[i]:.0f}"
-        return f"{worst} decides: load with the pod {mean:.1f} %, deviation {deviation:.1f} %: {values[i]:.0f}"
+            return f"{unknown} load unknown, lowest score of these nodes used: {values[i]:.0f}"
+        return f"{worst} scores lowest: load with the pod {mean:.1f} %, deviation {deviation:.1f} %: {values[i]:.0f}"
 
 
 def _request(pod: PodInfo, *, resource: str) -> float:

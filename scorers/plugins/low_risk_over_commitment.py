@@ -1,27 +1,26 @@
-"""LowRiskOverCommitment: prefer nodes where bursting pods are least likely to get in each other's way
-(reference/trimaran.md, 6).
+"""LowRiskOverCommitment: prefer nodes where bursting pods are least likely to exceed the capacity (upstream Trimaran).
 
-For CPU and memory two risks, 0 to 1. With the sums of requests and limits (limits raised to requests, requests cut at
-what is allocatable) of the pods of a node and of the pod, and the `capacity`, which is allocatable:
+For CPU and memory, two risks from 0 to 1 are computed. `requests` and `limits` are the sums over the node's pods and
+the pod to place (limits raised to requests, requests cut at allocatable); `capacity` is the node's allocatable:
 
-    limit risk = (limits - capacity) / (limits - requests)        where limits > capacity, else 0
+    limit risk = (limits - capacity) / (limits - requests)        if limits > capacity, otherwise 0
     load risk  = 1 - P(load <= t)                                 t = requests without the pod / capacity
 
-where the load is taken to follow the beta distribution that has its measured mean and deviation. Where the limits
-without the pod are below the capacity, the load cannot go beyond them: P is divided by P(load <= limits / capacity).
+The load is assumed to follow the beta distribution with its measured mean and deviation. If the limits without the pod
+are below the capacity, the load cannot exceed them, so P is divided by P(load <= limits / capacity).
 
     risk = w * limit risk + (1 - w) * load risk                   w = riskLimitWeights of the resource
     score = 100 * (1 - the higher risk of the two), rounded half away from zero
 
-A rate over five minutes hides deviations, so what its source has smoothed is multiplied by the root of
-`smoothingWindowSize`; what it has not is taken as it is (upstream multiplies always).
+A rate over five minutes hides short deviations, so the deviation of a smoothed source is multiplied by the square root
+of `smoothingWindowSize`; that of an unsmoothed source is used as is (upstream always multiplies).
 
-A pod without requests and limits scores 0 everywhere, and so does a node without metrics. A load that is not known of a
-node has the highest load risk that any of the nodes asked about has by it (upstream: none), and none where most of
-them lack it. Where most lack both, the limit risk alone decides.
+A pod without requests and limits scores 0 on every node, and a node without metrics scores 0. If the load of one
+resource is unknown for a node, its load risk is the highest among the nodes in the request (upstream: 0), or 0 if it is
+unknown for most of them. If both loads are unknown for most nodes, only the limit risk counts.
 
-The load risk does not depend on the pod, so it is kept, and computed anew only for a node where something changed: for
-all of them after each copy of the load, before a pod asks.
+The load risk does not depend on the pod. It is cached and recomputed only for nodes whose inputs changed: for all nodes
+after each copy of the load, ahead of requests.
 """
 
 from __future__ import annotations
@@ -50,33 +49,33 @@ RESOURCES = (CPU, MEMORY)
 LIMITS = "limits"
 DEFAULT_WEIGHT = 0.5
 PREPARED_AT_ONCE = 500  # nodes; some milliseconds
-STEADY = 1e-9  # a deviation below this share is none: its distribution would be a step
-MOST_OF_VARIANCE = 0.99  # of what no distribution on 0..1 reaches
+STEADY = 1e-9  # a deviation below this share counts as 0
+MOST_OF_VARIANCE = 0.99  # share of the upper bound of the variance on 0..1
 
 
 class LowRiskOverCommitmentArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """`smoothingWindowSize` is how many scrapes a rate of the source covers; `riskLimitWeights` by resource, 0 to 1,
-    0.5 for what is not given."""
+    """`smoothingWindowSize` is the number of scrapes that a rate of the source covers; `riskLimitWeights` by resource,
+    0 to 1, default 0.5."""
 
     smoothing_window_size: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 5
     risk_limit_weights: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1)]] = msgspec.field(default_factory=dict)
 
     def problems(self) -> list[str]:
-        """Weights of resources that are not looked at."""
+        """Report weights of resources other than cpu and memory."""
         unknown = sorted(set(self.risk_limit_weights) - set(RESOURCES))
         return [f"riskLimitWeights.{name}: only cpu and memory have weights" for name in unknown]
 
 
 def limit_risk(requests: F64, limits: F64, capacity: F64) -> F64:
-    """How much of what may be used beyond the requests is not there; [n], 0 to 1."""
+    """Return the share of the potential usage above the requests that exceeds the capacity [n], 0 to 1."""
     over = limits > capacity
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(over, np.clip((limits - capacity) / (limits - requests), 0.0, 1.0), 0.0)
 
 
 def load_risk(mu: F64, sigma: F64, requests: F64, limits: F64, capacity: F64) -> F64:
-    """1 - P(load <= requests / capacity) [n], given that the load stays below the limits. `mu` and `sigma` are shares;
-    `sigma` is already that of what is not smoothed. NaN, a load that is not known, has no risk."""
+    """Return 1 - P(load <= requests / capacity) [n], given that the load stays below the limits. `mu` and `sigma` are
+    shares of the capacity; `sigma` is already corrected for smoothing. Unknown load (NaN) has risk 0."""
     there = capacity > 0
     with np.errstate(divide="ignore", invalid="ignore"):
         threshold = np.where(there, np.clip(requests / capacity, 0.0, 1.0), 0.0)
@@ -100,14 +99,14 @@ def load_risk(mu: F64, sigma: F64, requests: F64, limits: F64, capacity: F64) ->
 
 @dataclass(slots=True)
 class _Known:
-    """The load risk of all rows, and from what it was computed, one row each of `inputs`."""
+    """The load risk of all rows, and the inputs that it was computed from, one row each."""
 
     inputs: F64
     risk: F64
 
 
 class LowRiskOverCommitment:
-    """See above."""
+    """The score plug-in described in the module docstring."""
 
     name = "LowRiskOverCommitment"
     arguments = LowRiskOverCommitmentArgs
@@ -117,7 +116,6 @@ class LowRiskOverCommitment:
         self._known: dict[str, _Known] = {}
 
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
-        """One pass over the nodes for each resource."""
         asked = [amounts.get(each, 0) for amounts in (pod.requests, pod.raised_limits) for each in RESOURCES]
         if not any(asked):
             why = "the pod has neither requests nor limits: 0 for every node"
@@ -144,13 +142,13 @@ class LowRiskOverCommitment:
                 return "no metrics of this node: 0"
             worst = max(RESOURCES, key=lambda each: float(steps[f"{each} risk"][i]))
             limit, load_ = float(steps[f"{worst} limit risk"][i]), float(steps[f"{worst} load risk"][i])
-            told = f"{worst} decides: limit risk {limit:.2f}, load risk {load_:.2f}: {values[i]:.0f}"
-            return f"most nodes have no metrics, limits alone count; {told}" if blind else told
+            told = f"{worst} has the highest risk: limit risk {limit:.2f}, load risk {load_:.2f}: {values[i]:.0f}"
+            return f"most nodes have no metrics, so only limits count; {told}" if blind else told
 
         return Scores(values, steps, inputs, reason)
 
     def fallback(self, table: Table, *, now: float) -> str:
-        """Limits alone, where neither CPU nor memory is measured of most nodes."""
+        """Return LIMITS if neither CPU nor memory load is known for most nodes."""
         return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else LIMITS
 
     def _is_blind(self, table: Table, rows: I64, *, now: float) -> bool:
@@ -178,19 +176,19 @@ class LowRiskOverCommitment:
         return risk
 
     def prepare(self, table: Table) -> Iterator[None]:
-        """The load risk of all nodes, so many at a time: the distribution function takes its time, and after a new copy
-        of the load it is another one for each node."""
+        """Compute the load risk of all nodes in chunks: the distribution function is slow, and each copy of the load
+        changes the inputs of every node."""
         for resource in RESOURCES:
             while self._renew(table, resource, most=PREPARED_AT_ONCE):
                 yield
 
     def _load_risk(self, table: Table, resource: str) -> F64:
-        """Of all rows."""
+        """Return the load risk of all rows."""
         self._renew(table, resource, most=len(table))
         return self._known[resource].risk
 
     def _renew(self, table: Table, resource: str, *, most: int) -> int:
-        """Compute the load risk of the rows where something changed, and of so many at most; returns of how many."""
+        """Recompute the load risk of at most `most` rows whose inputs changed; return the number of rows."""
         capacity = table.allocatable.column(resource).astype(np.float64)
         deviation = table.load.share(LOADS[resource], Operator.STD) * capacity
         average = table.load.share(LOADS[resource]) * capacity

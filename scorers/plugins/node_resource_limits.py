@@ -1,24 +1,23 @@
-"""NodeResourceLimits: spread what pods may use at most, so that few nodes are promised more than they have (seed 003;
-reference/trimaran.md, 8).
+"""NodeResourceLimits: spread the limits of pods, so that few nodes are overcommitted.
 
-For each resource, with the limits of the pods of a node and of the pod,
+For each resource, with the limits of the node's pods and of the pod to place,
 
-    raw = (capacity - limits) * 100 / capacity        below 0 where more is promised than there is
+    raw = (capacity - limits) * 100 / capacity        negative if the node is overcommitted
 
-then the mean of all resources by their weights, and over the nodes asked about
+then the weighted mean over all resources, and over the nodes in the request
 
     score = (raw - lowest) * 100 / (highest - lowest)
 
-in whole numbers, rounded toward zero, as Go divides. Where all are equal, all score 0.
+in integers, rounded toward zero, as Go divides. If all are equal, all score 0.
 
-What the text leaves open is settled so: the same limit of a pod counts before and after it is placed, init containers,
-sidecars and overhead included; a container without a limit counts with `defaultLimits`, at least with its request, and
-where that is "allocatable" the pod counts as much as the node has; pods that have ended do not count; a resource that a
-node does not have is left out for that node, with its weight. `capacity` is allocatable times the ratio (percent) of
-the node's annotation node.koordinator.sh/limit-to-allocatable, else of `limitToAllocatableRatio`, else 100.
+Rules for special cases: a pod's limit counts the same before and after it is placed, including init containers,
+sidecars, and overhead. A container without a limit counts with `defaultLimits`, but at least with its request; with
+"allocatable" the pod counts as much as the node's allocatable. Pods that have ended do not count. A resource that a
+node does not have is skipped for that node, with its weight. `capacity` is allocatable times a ratio in percent: from
+the node's annotation node.koordinator.sh/limit-to-allocatable, otherwise from `limitToAllocatableRatio`, otherwise 100.
 
-With `filter` a node is rejected where the pod's limit does not fit into what is left of that capacity, and for good
-where it is more than all of it; pods of DaemonSets, and limits of zero, always fit.
+With `filter`, a node is rejected if the pod's limit exceeds the unused part of that capacity (unresolvable if it
+exceeds the whole capacity); pods of DaemonSets and limits of zero always pass.
 """
 
 from __future__ import annotations
@@ -47,19 +46,19 @@ I64 = npt.NDArray[np.int64]
 ALLOCATABLE = "allocatable"
 RATIO_ANNOTATION = "node.koordinator.sh/limit-to-allocatable"
 LARGEST_RATIO = 100_000
-LARGEST = 1 << 56  # of capacities, and of what is left of them: beyond, one is as large as the other
-FURTHEST = 1 << 40  # of raw scores, in percent, either way: beyond, one node is as overbooked as the other
+LARGEST = 1 << 56  # bound of capacities and of their unused part
+FURTHEST = 1 << 40  # bound of raw scores, percent
 
 
 class WeightedResource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A resource, and how much it counts."""
+    """A resource and its weight."""
 
     name: str
     weight: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
 
 
 class NodeResourceLimitsArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """`defaultLimits` by resource: a quantity, or "allocatable"; `limitToAllocatableRatio` by resource: a percentage as
+    """`defaultLimits` by resource: a quantity or "allocatable"; `limitToAllocatableRatio` by resource: a percentage as
     number or as text, like "120%"."""
 
     resources: Annotated[tuple[WeightedResource, ...], msgspec.Meta(min_length=1)] = (
@@ -71,9 +70,9 @@ class NodeResourceLimitsArgs(Arguments, frozen=True, kw_only=True, rename="camel
     filter: bool = False
 
     def problems(self) -> list[str]:
-        """Quantities and ratios that are none, resources named twice."""
+        """Report invalid quantities and ratios, and duplicate resources."""
         names = [resource.name for resource in self.resources]
-        found = [f"resources: {name} stands there twice" for name in sorted(set(names)) if names.count(name) > 1]
+        found = [f"resources: {name} is listed twice" for name in sorted(set(names)) if names.count(name) > 1]
         for name, quantity in self.default_limits.items():
             if quantity == ALLOCATABLE:
                 continue
@@ -91,7 +90,7 @@ class NodeResourceLimitsArgs(Arguments, frozen=True, kw_only=True, rename="camel
 
 
 def read_ratio(ratio: object) -> int:
-    """A percentage, from 120 or "120%" or "120". Raises ValueError for what is none."""
+    """Parse a percentage: 120, "120%", or "120". Raises ValueError for invalid input."""
     text = str(ratio).strip().removesuffix("%")
     if isinstance(ratio, bool) or not (text.isascii() and text.isdigit()) or not 0 < int(text) <= LARGEST_RATIO:
         raise ValueError(f'must be a percentage like 120 or "120%", above 0 (given: {ratio!r})')
@@ -99,24 +98,24 @@ def read_ratio(ratio: object) -> int:
 
 
 def scaled(allocatable: I64, ratio: I64) -> I64:
-    """allocatable * ratio / 100 [n], rounded down and cut to LARGEST; exact for amounts and ratios as they are read,
-    whose product alone would not fit 64 bits."""
+    """Return allocatable * ratio / 100 [n], rounded down and cut to LARGEST. Avoids the 64-bit overflow of the direct
+    product."""
     whole, rest = np.divmod(allocatable, 100)
     exact: I64 = np.minimum(whole * ratio + rest * ratio // 100, LARGEST)
     return exact
 
 
 def raw_scores(limits: I64, capacity: I64) -> I64:
-    """(capacity - limits) * 100 / capacity [n], toward zero; 0 where there is no capacity. Capacities are LARGEST at
-    most."""
+    """Return (capacity - limits) * 100 / capacity [n], rounded toward zero; 0 without capacity. Capacities are at most
+    LARGEST."""
     there = np.where(capacity > 0, capacity, 1)
-    left = np.clip(there - limits, -LARGEST, LARGEST)  # nonsense must not overflow
+    left = np.clip(there - limits, -LARGEST, LARGEST)  # absurd limits must not overflow
     raw = _divided(left * 100, there)
     return np.where(capacity > 0, np.clip(raw, -FURTHEST, FURTHEST), 0)
 
 
 def normalised(raw: I64) -> I64:
-    """0 for the lowest, 100 for the highest, in proportion between; all equal: 0."""
+    """Scale linearly from 0 for the lowest to 100 for the highest; return 0 for all if they are equal."""
     if not len(raw) or raw.min() == raw.max():
         return np.zeros_like(raw)
     return _divided((raw - raw.min()) * 100, np.full_like(raw, raw.max() - raw.min()))
@@ -129,7 +128,7 @@ def _divided(values: I64, by: I64) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class _PodLimit:
-    """What counts of a pod: limits, and the resources of which it may use all."""
+    """Limits of a pod as counted here, and the resources for which it counts as the node's whole allocatable."""
 
     limits: Amounts
     unlimited: frozenset[str]
@@ -138,13 +137,15 @@ class _PodLimit:
 @dataclass(slots=True)
 class _Sums:
     limits: AmountColumns = field(default_factory=AmountColumns)
-    unlimited: AmountColumns = field(default_factory=AmountColumns)  # pods that count as much as the node has
-    ratio: AmountColumns = field(default_factory=AmountColumns)  # of the nodes' annotations, 0: none
+    unlimited: AmountColumns = field(
+        default_factory=AmountColumns
+    )  # number of pods that count as the node's whole allocatable
+    ratio: AmountColumns = field(default_factory=AmountColumns)  # from the nodes' annotations, 0: none
     annotation: dict[int, str] = field(default_factory=dict)
 
 
 class NodeResourceLimits:
-    """See above."""
+    """The plug-in described in the module docstring."""
 
     name = "NodeResourceLimits"
     arguments = NodeResourceLimitsArgs
@@ -158,21 +159,19 @@ class NodeResourceLimits:
         self._last: tuple[Pod, _PodLimit] | None = None
         table.listen(self)
 
-    # --- kept up by events -------------------------------------------------------------------------------------------
+    # --- event handlers ----------------------------------------------------------------------------------------------
 
     def assigned(self, row: int, info: PodInfo, at: float) -> None:
-        """A pod came to a node."""
         self._add(row, info, 1)
 
     def unassigned(self, row: int, info: PodInfo) -> None:
-        """A pod went."""
         self._add(row, info, -1)
 
     def node_changed(self, row: int, node: Node | None) -> None:
-        """The ratio that its annotation asks for."""
+        """Update the ratio from the node's annotation."""
         text = "" if node is None else node.metadata.annotations.get(RATIO_ANNOTATION, "")
         if text == self._sums.annotation.get(row, ""):
-            return  # kubelet tells of a node all the time
+            return  # the kubelet updates node objects frequently
         self._reserve()
         self._sums.annotation[row] = text
         self._sums.ratio.set(row, {})
@@ -181,8 +180,8 @@ class NodeResourceLimits:
         try:
             given = msgspec.json.decode(text, type=dict[str, int | str])
             self._sums.ratio.set(row, {name: read_ratio(ratio) for name, ratio in given.items()})
-        except ValueError as error:  # msgspec's are of this kind too
-            log.warning("node %s: the annotation %s is passed over: %s", node.metadata.name, RATIO_ANNOTATION, error)
+        except ValueError as error:  # includes msgspec's errors
+            log.warning("node %s: invalid annotation %s ignored: %s", node.metadata.name, RATIO_ANNOTATION, error)
 
     def _add(self, row: int, info: PodInfo, times: int) -> None:
         self._reserve()
@@ -195,10 +194,9 @@ class NodeResourceLimits:
         self._sums.unlimited.reserve(len(self._table))
         self._sums.ratio.reserve(len(self._table))
 
-    # --- asked -------------------------------------------------------------------------------------------------------
+    # --- scoring and filtering ---------------------------------------------------------------------------------------
 
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
-        """One pass over the nodes for each resource."""
         counted = self._limit_of(pod.pod)
         total, weights = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
         steps: dict[str, npt.NDArray[Any]] = {}
@@ -223,12 +221,12 @@ class NodeResourceLimits:
                 return f"the node has none of {', '.join(self._names)}: 0"
             worst = min(self._names, key=lambda name: np.fmin(steps[f"{name} raw"][i], np.inf))
             share = 100 * steps[f"{worst} limits, with the pod"][i] / steps[f"{worst} capacity"][i]
-            return f"limits of {worst} with the pod are {share:.0f} % of what there is: {values[i]:.0f} among these"
+            return f"{worst} limits with the pod: {share:.0f} % of capacity; relative to these nodes: {values[i]:.0f}"
 
         return Scores(values, steps, {"podLimits": self._shown(counted)}, reason)
 
     def filter(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Verdicts:
-        """Passes all unless `filter` is set."""
+        """Pass all nodes unless `filter` is set."""
         codes = np.zeros(len(rows), dtype=np.int64)
         of_daemon_set = any(owner.kind == "DaemonSet" for owner in pod.pod.metadata.owner_references)
         if not self.args.filter or of_daemon_set:
@@ -252,7 +250,7 @@ class NodeResourceLimits:
         )
 
     def _state(self, table: Table, resource: str, rows: I64) -> tuple[I64, I64]:
-        """Capacity and limits of the nodes."""
+        """Return capacity and limits of the nodes in these rows."""
         self._reserve()
         allocatable = table.allocatable.column(resource)
         ratio = self._sums.ratio.column(resource)
@@ -269,7 +267,7 @@ class NodeResourceLimits:
         return {name: ALLOCATABLE if name in counted.unlimited else counted.limits.get(name, 0) for name in self._names}
 
     def _limit_of(self, pod: Pod) -> _PodLimit:
-        """Kept for the pod before: one that is asked about is filtered, scored and counted, one after the other."""
+        """Return the limits of a pod, cached for the last pod, which is filtered, scored, and counted in succession."""
         if self._last is None or self._last[0].spec != pod.spec:
             self._last = pod, self._counted(pod)
         return self._last[1]
@@ -285,8 +283,8 @@ class NodeResourceLimits:
         return _PodLimit(limits, frozenset(unlimited))
 
     def _limit_of_resource(self, pod: Pod, name: str) -> int | None:
-        """The sum over containers and sidecars, or the most of an init container at its turn, and the overhead; None
-        where a container may use all that there is."""
+        """Return the sum over containers and sidecars, or the highest need while an init container runs if that is
+        more, plus overhead; None if a container counts as the node's whole allocatable."""
         whole = {} if pod.spec.resources is None else amounts(pod.spec.resources.limits)
         overhead = amounts(pod.spec.overhead).get(name, 0)
         if name in whole:

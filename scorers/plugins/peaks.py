@@ -1,17 +1,17 @@
-"""Peaks: put the pod where it raises the power draw least (reference/trimaran.md, 7).
+"""Peaks: place the pod where it increases the power consumption least (upstream Trimaran).
 
-A node draws K0 + K1 * e^(K2 * x) watts at x percent of CPU. With the pod's request on it, to which its overhead belongs
-where it asks for any CPU at all, the node would be at
+A node consumes K0 + K1 * e^(K2 * x) watts at x percent CPU utilization. With the pod's CPU request (including its
+overhead if it requests any CPU), the node would have
 
     predicted = current + 100 * request / capacity        percent
     rise      = K1 * (e^(K2 * predicted) - e^(K2 * current))        watts
 
-and the score is 100 for the lowest rise among the nodes asked about, 0 for the highest, in proportion between, rounded
-down as upstream does; where all rise alike, 100 for all.
+The score is 100 for the lowest rise among the nodes in the request, 0 for the highest, linear in between and rounded
+down as upstream does; if all rises are equal, all score 100.
 
-Upstream has one number, 0, for "costs nothing" and for "not possible", so that a node without metrics, without a model
-or without room became the favourite. Here such a node scores 0 and takes no part in the comparison; where most nodes
-have no metrics all score 0, and other plug-ins decide.
+Upstream uses the number 0 for both "no cost" and "not possible", so that a node without metrics, model, or free
+capacity is preferred. Here such a node scores 0 and is excluded from the comparison. If most nodes have no metrics, all
+score 0 and other plug-ins decide.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 MODEL_FILE = "NODE_POWER_MODEL"
-LARGEST_EXPONENT = 700.0  # beyond, e^x is no number
+LARGEST_EXPONENT = 700.0  # e^x overflows a double above
 
 
 class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one node: watts at no load above the asymptote, and how they change with the percentage of CPU."""
+    """Power model of one node, K0 + K1 * e^(K2 * x): k0 and k1 in watts, k2 per percent of CPU."""
 
     k0: float
     k1: float
@@ -48,14 +48,14 @@ class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PeaksArgs(Arguments, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=None):
-    """`NodePowerModel` by node name, spelt as upstream spells it; left out, the file that the environment names in
-    NODE_POWER_MODEL has it. `WatcherAddress` is passed over."""
+    """`NodePowerModel` by node name, spelled as upstream; if omitted, it is read from the file named by the environment
+    variable NODE_POWER_MODEL. `WatcherAddress` is ignored."""
 
     NodePowerModel: dict[str, PowerModel] = msgspec.field(default_factory=dict)
     WatcherAddress: str = ""
 
     def problems(self) -> list[str]:
-        """Models that are no numbers, or whose power is none between 0 and 100 percent."""
+        """Report models that are not finite between 0 and 100 percent."""
         models = sorted(self.NodePowerModel.items())
         return [f"NodePowerModel.{name}{what}" for name, model in models for what in _wrong_with(model)]
 
@@ -65,21 +65,22 @@ def _wrong_with(model: PowerModel) -> Iterator[str]:
     if odd := {key: value for key, value in values.items() if not math.isfinite(value)}:
         yield from (f".{key}: must be a number (given: {value})" for key, value in odd.items())
     elif abs(model.k2) * 100.0 > LARGEST_EXPONENT:
-        yield f": k2 {model.k2:g} is too large, at 100 percent the power would be no number"
+        yield f": k2 {model.k2:g} is too large: the power at 100 percent overflows"
     elif not math.isfinite(model.k1 * math.exp(max(model.k2, 0.0) * 100.0)):
-        yield f": k1 {model.k1:g} is too large, at 100 percent the power would be no number"
+        yield f": k1 {model.k1:g} is too large: the power at 100 percent overflows"
 
 
 def rises(models: F64, current: F64, predicted: F64) -> F64:
-    """Watts [n]; `models` [n, 2] are K1 and K2."""
+    """Return the increase in watts [n]; `models` [n, 2] are K1 and K2, `current` and `predicted` in percent."""
     k1, k2 = models[:, 0], models[:, 1]
-    with np.errstate(over="ignore"):  # where the load is above 100 percent, and `predicted` NaN
+    with np.errstate(over="ignore"):  # current load above 100 percent; `predicted` is NaN then
         watts: F64 = k1 * (np.exp(k2 * predicted) - np.exp(k2 * current))
     return watts
 
 
 def normalised(rise: F64) -> F64:
-    """100 for the lowest, 0 for the highest, rounded down in between; all alike: 100, NaN stays."""
+    """Scale linearly from 100 for the lowest to 0 for the highest, rounded down; 100 for all if they are equal; NaN
+    stays NaN."""
     known = ~np.isnan(rise)
     if not known.any():
         return rise
@@ -90,7 +91,7 @@ def normalised(rise: F64) -> F64:
 
 
 class Peaks:
-    """See above."""
+    """The score plug-in described in the module docstring."""
 
     name = "Peaks"
     arguments = PeaksArgs
@@ -102,11 +103,10 @@ class Peaks:
         self._names: list[str] = []
 
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
-        """One pass over the nodes."""
         capacity = table.capacity.column(CPU)[rows].astype(np.float64)
         current = table.load.average(MetricType.CPU)[rows]
         if not decides(~np.isnan(current), fallback=self.fallback(table, now=now)):
-            why = "most nodes have no metrics: 0 for every node"
+            why = "most nodes have no metrics: all nodes score 0"
             return Scores(np.zeros(len(rows)), {"cpu load %": current}, {"fallback": NO_ORDER}, lambda _: why)
         request = _request(pod)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -120,19 +120,19 @@ class Peaks:
             if np.isnan(current[i]):
                 return "no metrics of this node: 0"
             if predicted[i] > 100.0:
-                return f"cpu would be at {predicted[i]:.1f} %, more than there is: 0"
+                return f"cpu would be at {predicted[i]:.1f} %, above capacity: 0"
             if np.isnan(rise[i]):
-                return "no power model, or no capacity, of this node: 0"
-            return f"from {current[i]:.1f} to {predicted[i]:.1f} % of cpu takes {rise[i]:.3g} W: {values[i]:.0f}"
+                return "this node has no power model or no CPU capacity: 0"
+            return f"cpu from {current[i]:.1f} to {predicted[i]:.1f} % adds {rise[i]:.3g} W: {values[i]:.0f}"
 
         return Scores(values, steps, {"podRequest": request}, reason)
 
     def fallback(self, table: Table, *, now: float) -> str:
-        """No order of its own, where the CPU of most nodes is not measured."""
+        """Return NO_ORDER if the CPU load is unknown for most nodes."""
         return "" if table.measures(MetricType.CPU) else NO_ORDER
 
     def _of_rows(self, table: Table) -> F64:
-        """K1 and K2 of each row, NaN without a model."""
+        """Return K1 and K2 of each row, NaN without a model."""
         if self._names != table.names:
             none = (np.nan, np.nan)
             found = [(m.k1, m.k2) if (m := self._models.get(name)) else none for name in table.names]
@@ -142,7 +142,7 @@ class Peaks:
 
 
 def _request(pod: PodInfo) -> int:
-    """Of CPU; an overhead alone is none."""
+    """Return the CPU request in millicores; 0 if it consists only of the overhead."""
     request, overhead = pod.requests.get(CPU, 0), amounts(pod.pod.spec.overhead).get(CPU, 0)
     return request if request != overhead else 0
 
@@ -150,7 +150,7 @@ def _request(pod: PodInfo) -> int:
 def _models_of_file() -> dict[str, PowerModel]:
     name = os.environ.get(MODEL_FILE, "")
     if not name:
-        raise ArgumentsError(Peaks.name, [f"NodePowerModel: is needed, here or in the file that {MODEL_FILE} names"])
+        raise ArgumentsError(Peaks.name, [f"NodePowerModel: is required, here or in the file named by {MODEL_FILE}"])
     try:
         models = msgspec.json.decode(Path(name).read_bytes(), type=dict[str, PowerModel])
     except (OSError, msgspec.DecodeError) as error:

@@ -1,12 +1,12 @@
-"""TargetLoadPacking: fill nodes up to a target utilisation, and spread beyond it (seed 004; reference/trimaran.md, 4).
+"""TargetLoadPacking: fill nodes up to a target utilization, and spread pods beyond it (upstream Trimaran).
 
-The CPU utilisation that a node would have with the pod,
+The CPU utilization of a node with the pod is predicted as
 
     U = 100 * (load * capacity / 100 + pod + recent) / capacity        percent
 
-where `load` is the node's measured AVG (else Latest) in percent of capacity, `pod` what the pod is predicted to use,
-and `recent` the same of the pods that were assigned too late for the measurement to contain them; the last two and
-`capacity` in millicores. A node without capacity is at 0 percent. With the target T the score is
+`load` is the node's measured AVG (or Latest if there is no AVG) in percent of capacity, `pod` the predicted usage of
+the pod, and `recent` the predicted usage of the pods that were assigned too recently to be measured; `pod`, `recent`,
+and `capacity` are in millicores. U is 0 for a node without capacity. With target T, the score is
 
     U <= T:        (100 - T) * U / T + T
     T < U <= 100:  T * (100 - U) / (100 - T)
@@ -14,17 +14,18 @@ and `recent` the same of the pods that were assigned too late for the measuremen
 
 rounded half away from zero.
 
-Of a container is predicted its limit, else its request times `defaultRequestsMultiplier`, else `defaultRequests.cpu`;
-the overhead comes on top; init containers have ended when the pod runs (`podDemand: upstream`). `podDemand: requests`
-and `limits` take the effective requests or limits of the pod, as seed 004 has it in its step 2.
+The predicted usage of a container is its limit, otherwise its request times `defaultRequestsMultiplier`, otherwise
+`defaultRequests.cpu`. The pod's overhead is added; init containers are ignored because they have ended when the pod
+runs (`podDemand: upstream`). `podDemand: requests` or `limits` uses the effective requests or limits of the pod
+instead.
 
-A node without metrics scores 0, as upstream. Where most nodes have none, the curve is taken over allocation, 100 *
-(requests of its pods + request of the pod) / allocatable of each resource, which KEP-61 promised: packing goes on, as
-by NodeResourcesFit with the strategy RequestedToCapacityRatio and the curve as its shape, and explain says so.
+A node without metrics scores 0, as upstream. If most nodes have no metrics, the curve is applied to allocation, 100 *
+(requests of the node's pods + request of the pod) / allocatable of each resource, as proposed in KEP-61. This equals
+NodeResourcesFit with the strategy RequestedToCapacityRatio and the curve as its shape, and explain reports it.
 
-`resources` may add memory and GPU, for the nodes that have it: then the lowest of their scores counts. A load that is
-not known of a node counts as the lowest score that any of the nodes asked about has by it, and does not count where
-most of them lack it.
+`resources` may add memory and GPU (for nodes with GPUs); then the lowest of the scores counts. If the load of one
+resource is unknown for a node, it counts as the lowest score of that resource among the nodes in the request; if it is
+unknown for most of them, the resource does not count.
 """
 
 from __future__ import annotations
@@ -50,15 +51,15 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
-DEFAULT_TARGET = 40.0  # percent, upstream's default
+DEFAULT_TARGET = 40.0  # percent; upstream's default
 GPU = "gpu"
 ALLOCATION = "allocation"
 LOADS = {CPU: MetricType.CPU, MEMORY: MetricType.MEMORY, GPU: MetricType.GPU}
 
 
 class TargetLoadPackingArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """`targetUtilization` in percent; `defaultRequests` is what a container without limit and request is predicted to
-    use (a map without cpu: nothing), `defaultRequestsMultiplier` what a request is multiplied by."""
+    """`targetUtilization` in percent; `defaultRequests` is the predicted usage of a container without limit and request
+    (0 if the map has no cpu); `defaultRequestsMultiplier` is the factor applied to requests."""
 
     target_utilization: Annotated[float, msgspec.Meta(gt=0, lt=100)] = DEFAULT_TARGET
     default_requests: dict[str, Quantity] = msgspec.field(default_factory=lambda: {CPU: "1000m"})
@@ -69,11 +70,11 @@ class TargetLoadPackingArgs(Arguments, frozen=True, kw_only=True, rename="camel"
 
     @property
     def multiplier(self) -> float:
-        """As a number."""
+        """`defaultRequestsMultiplier` as a number. Raises ValueError if it is not one."""
         return float(self.default_requests_multiplier)
 
     def problems(self) -> list[str]:
-        """Quantities that are none, and a multiplier that is no number."""
+        """Report invalid quantities and an invalid multiplier."""
         found = []
         for name, quantity in self.default_requests.items():
             try:
@@ -92,16 +93,16 @@ class TargetLoadPackingArgs(Arguments, frozen=True, kw_only=True, rename="camel"
 
 
 def packing_scores(predicted: F64, *, target: float) -> F64:
-    """The curve above: scores 0 to 100 [n] of predicted utilisations [n] in percent; NaN, a node without metrics,
-    scores 0. `target` is above 0 and below 100."""
+    """Return the curve of the module docstring: scores 0 to 100 [n] of predicted utilizations [n] in percent; NaN (no
+    metrics) scores 0. `target` is above 0 and below 100."""
     rising = (100.0 - target) * predicted / target + target
     falling = target * (100.0 - predicted) / (100.0 - target)
     scores = np.where(predicted > target, falling, rising)
-    return round_half_away(np.fmax(scores, 0.0))  # NaN, and what is below 0 because the node would be above 100 percent
+    return round_half_away(np.fmax(scores, 0.0))  # 0 for NaN and for predictions above 100 percent
 
 
 def predicted_demand(pod: Pod, resource: str, arguments: TargetLoadPackingArgs) -> int:
-    """What a pod is predicted to use of a resource by upstream's rule: millicores, or bytes."""
+    """Return the predicted usage of a resource by upstream's rule, in millicores or bytes."""
     default = amount(resource, arguments.default_requests.get(resource, 0))
     total = amounts(pod.spec.overhead).get(resource, 0)
     for container in pod.spec.containers:
@@ -116,21 +117,20 @@ def predicted_demand(pod: Pod, resource: str, arguments: TargetLoadPackingArgs) 
 
 
 class TargetLoadPacking:
-    """See above."""
+    """The score plug-in described in the module docstring."""
 
     name = "TargetLoadPacking"
     arguments = TargetLoadPackingArgs
 
     def __init__(self, arguments: TargetLoadPackingArgs, table: Table, *, profile: str = "default") -> None:
         self.args = arguments
-        # the first has to be known, and that is the CPU where it counts; the others count on the nodes that tell them
+        # the load of the first resource (CPU if configured) is required; the others count on nodes that report them
         self._resources = sorted(arguments.resources, key=lambda each: each != CPU)
         self._demand_names: dict[str, str] = {each: f"{profile}/{self.name}/{each}" for each in arguments.resources}
         for resource, name in self._demand_names.items():
             table.recent.register(name, partial(self._demand, resource=resource))
 
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
-        """One pass over the nodes for each resource."""
         first, *others = self._resources
         if not decides(self._known(table, rows), fallback=self.fallback(table, now=now)):
             return self._by_allocation(pod, table, rows)
@@ -147,20 +147,20 @@ class TargetLoadPacking:
         return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
 
     def fallback(self, table: Table, *, now: float) -> str:
-        """Allocation, where most nodes lack the load that has to be known."""
+        """Return ALLOCATION if the required load is unknown for most nodes."""
         first = self._resources[0]
         if first == GPU:
             return "" if mostly(self._known(table, np.flatnonzero(table.known))) else ALLOCATION
         return "" if table.measures(LOADS[first]) else ALLOCATION
 
     def _known(self, table: Table, rows: I64) -> Bool:
-        """Whether the load that has to be known is, of the nodes that have what it is the load of."""
+        """Return whether the required load is known, for the nodes that have the resource."""
         first = self._resources[0]
         known = ~np.isnan(table.load.average(LOADS[first])[rows])
         return known[table.capacity.column(self._kubernetes_name(first))[rows] > 0] if first == GPU else known
 
     def _of_resource(self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
-        """Scores, 0 where the load is not known; and the steps to them."""
+        """Return the scores of one resource, 0 where its load is unknown, and record the steps."""
         load = table.load.average(LOADS[resource])[rows]
         capacity = table.capacity.column(self._kubernetes_name(resource))[rows].astype(np.float64)
         missing = table.recent.unmeasured(self._demand_names[resource], measured=table.load.sampled())[rows]
@@ -221,9 +221,9 @@ class TargetLoadPacking:
             if np.isnan(predicted) and steps[f"{resource} capacity"][i] == 0:
                 said.append(f"the node has no {resource}")
             elif np.isnan(predicted):
-                said.append(f"{resource} is not known, and counts as the lowest of these nodes if most have it")
+                said.append(f"{resource} load unknown, lowest score of these nodes used if most have it")
             elif predicted > 100.0:
-                said.append(f"{resource} would be at {predicted:.1f} %, more than there is")
+                said.append(f"{resource} would be at {predicted:.1f} %, above capacity")
             elif predicted > target:
                 said.append(f"{resource} would be at {predicted:.1f} %, above the target of {target:g} %")
             else:

@@ -1,11 +1,12 @@
-"""What kube-scheduler's own plug-ins score, over n nodes at once: what ours go by where there is no load, and what a
-ranking by load is compared with.
+"""Scores of kube-scheduler's own resource plug-ins for n nodes at once.
 
-The formulas of k8s.io/kubernetes 1.26 to 1.34, pkg/scheduler/framework/plugins/noderesources: `least_allocated.go`,
-`most_allocated.go`, `balanced_allocation.go`. `requested` and `allocatable` are [resources, n], whole numbers of the
-same unit; what is requested includes the pod that is placed. For the first two kube-scheduler counts a container that
-says nothing of CPU or memory with 100m and 200Mi (`resources.counted_requests_of`), for the balance with nothing. A
-resource that a node does not have is left out for that node. Scores are whole numbers 0 to 100, rounded down.
+The load-aware plug-ins use them as fallback when most nodes have no load data, and reports compare rankings with them.
+
+The formulas are those of k8s.io/kubernetes 1.26 to 1.34, pkg/scheduler/framework/plugins/noderesources:
+`least_allocated.go`, `most_allocated.go`, `balanced_allocation.go`. `requested` and `allocatable` are [resources, n],
+integers of the same unit; `requested` includes the pod to place. For the first two, kube-scheduler counts a container
+without a CPU or memory request as 100m and 200Mi (`resources.counted_requests_of`), for the balance as zero. A resource
+that a node does not have is skipped for that node. Scores are integers 0 to 100, rounded down.
 
 Pure: no I/O, no clock.
 """
@@ -28,15 +29,15 @@ RESOURCES = (CPU, MEMORY)
 
 
 def requested_and_allocatable(pod: PodInfo, table: Table, rows: I64, *, counted: bool) -> tuple[I64, I64]:
-    """CPU and memory [2, n] of the nodes in these rows: requests with the pod, and allocatable. `counted` says whether
-    a container that asks for nothing counts."""
+    """Return requests including the pod, and allocatable, of CPU (millicores) and memory (bytes) [2, n] for the nodes
+    in these rows. `counted`: use kube-scheduler's default requests for containers without any."""
     of_pods, of_pod = (table.counted, pod.counted_requests) if counted else (table.requested, pod.requests)
     requested = np.stack([of_pods.column(each)[rows] + of_pod.get(each, 0) for each in RESOURCES])
     return requested, np.stack([table.allocatable.column(each)[rows] for each in RESOURCES])
 
 
 def as_it_comes(pod: PodInfo, table: Table, rows: I64) -> I64:
-    """What those of its plug-ins that look at resources score together, with the weights that they have [n]."""
+    """Return the sum of kube-scheduler's resource scores with default plug-ins and weights [n], 0 to 200."""
     scores = least_allocated(*requested_and_allocatable(pod, table, rows, counted=True))
     if any(pod.requests.get(each, 0) for each in RESOURCES):
         scores = scores + balanced_allocation(*requested_and_allocatable(pod, table, rows, counted=False))
@@ -44,21 +45,21 @@ def as_it_comes(pod: PodInfo, table: Table, rows: I64) -> I64:
 
 
 def least_allocated(requested: I64, allocatable: I64, weights: Sequence[int] | None = None) -> I64:
-    """NodeResourcesFit as it comes [n]: the mean by weights of (allocatable - requested) * 100 / allocatable, 0 where
-    more is requested than there is."""
+    """NodeResourcesFit with its default strategy LeastAllocated [n]: weighted mean of (allocatable - requested) * 100 /
+    allocatable, 0 if requested exceeds allocatable."""
     left = np.maximum(allocatable - requested, 0)
     return _mean(left * MOST // np.maximum(allocatable, 1), allocatable, weights)
 
 
 def most_allocated(requested: I64, allocatable: I64, weights: Sequence[int] | None = None) -> I64:
-    """NodeResourcesFit with the strategy MostAllocated [n]: the mean by weights of requested * 100 / allocatable, 100
-    where more is requested than there is."""
+    """NodeResourcesFit with strategy MostAllocated [n]: weighted mean of requested * 100 / allocatable, 100 if
+    requested exceeds allocatable."""
     return _mean(np.minimum(requested, allocatable) * MOST // np.maximum(allocatable, 1), allocatable, weights)
 
 
 def balanced_allocation(requested: I64, allocatable: I64) -> I64:
-    """NodeResourcesBalancedAllocation [n]: (1 - deviation of the shares requested / allocatable, 1 at most) * 100. A
-    node with one resource is as balanced as can be. (Pods that request nothing are not scored by it.)"""
+    """NodeResourcesBalancedAllocation [n]: (1 - standard deviation of the shares requested / allocatable, each at most
+    1) * 100. A node with one resource scores 100. (kube-scheduler does not apply it to pods without requests.)"""
     there = allocatable > 0
     count = np.maximum(there.sum(axis=0), 1)
     shares = np.where(there, np.minimum(requested / np.maximum(allocatable, 1), 1.0), 0.0)

@@ -1,17 +1,17 @@
-"""Profiles: which plug-ins, with which weights and arguments, answer for a scheduler; from the settings, or from a
-KubeSchedulerConfiguration as people have it.
+"""Profiles: the plug-ins of a scheduler profile, with weights and arguments, from the settings or from a
+KubeSchedulerConfiguration file.
 
 A profile is a table `[scheduler.NAME]`:
 
     plugins = [ { name = "TargetLoadPacking", weight = 1, args = { targetUtilization = 50 } } ]
-    from = "scheduler-config.yaml", profile = "trimaran"      in the place of plugins
-    precise_scores = false      scores 0 to 100 where the extender protocol has 0 to 10
-    reserve = "prioritize"      or "bind" or "off": when a pod is counted on the node that it was given
+    from = "scheduler-config.yaml", profile = "trimaran"      instead of plugins
+    precise_scores = false      scores 0 to 100 instead of 0 to 10, the scale of the extender protocol
+    reserve = "prioritize"      or "bind" or "off": when a pod is reserved on its node
     bind = false                whether pods are bound through the extender
 
-Beside them `shadow = ["NAME", …]` in [scheduler] names those that shadow mode asks; a table of that name is a profile.
+In addition, `shadow = ["NAME", …]` in [scheduler] names the profiles of shadow mode; a table named shadow is a profile.
 
-Every problem is named at once, with its key and its cure.
+All problems are reported at once, each with its key and a fix.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ OTHER_POINTS = (
     *("preEnqueue", "queueSort", "preFilter", "postFilter", "reserve", "permit", "preBind", "bind", "postBind"),
 )
 PROFILE_KEYS = ("schedulerName", "percentageOfNodesToScore", "plugins", "pluginConfig")
-ALIKE = 0.85  # so much like one of ours is meant to be it; NodeResourcesFit and NodeResourceLimits are less alike
+ALIKE = 0.85  # similarity above which a name counts as misspelled; NodeResourcesFit and NodeResourceLimits differ more
 
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """A plug-in of a profile; `points` are where it is used: "filter", "score"."""
+    """A plug-in of a profile; `points` are its enabled extension points: "filter", "score"."""
 
     name: str
     weight: int = 1
@@ -57,7 +57,7 @@ class PluginSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProfileSettings:
-    """A profile, checked."""
+    """A validated profile table [scheduler.NAME]."""
 
     name: str
     plugins: tuple[PluginSettings, ...]
@@ -68,7 +68,7 @@ class ProfileSettings:
 
 @dataclass(slots=True)
 class _Reading:
-    """What came out so far of the tables of all profiles."""
+    """Problems and notices collected while all profile tables are read."""
 
     served: Sequence[Window] = ()
     problems: list[Problem] = field(default_factory=list)
@@ -81,8 +81,8 @@ class _Reading:
 def read_profiles(
     scheduler: Mapping[str, Any], *, cwd: Path, served: Sequence[Window] = ()
 ) -> tuple[tuple[ProfileSettings, ...], tuple[Problem, ...], tuple[str, ...]]:
-    """The profiles of the table [scheduler], problems, and notices about what was passed over. Files that `from` names
-    are sought from `cwd`; `served` are the watcher's windows, where they are known."""
+    """Return the profiles of the table [scheduler], problems, and notices about ignored entries. Paths in `from` are
+    relative to `cwd`; `served` are the watcher's windows, empty when unknown."""
     reading = _Reading(served)
     tables = {name: table for name, table in scheduler.items() if not _is_shadow(name, table)}
     profiles = [_read_profile(name, table, reading, cwd=cwd) for name, table in tables.items()]
@@ -92,13 +92,13 @@ def read_profiles(
 
 
 def validate(scheduler: Mapping[str, Any], *, served: Sequence[Window] = ()) -> list[Problem]:
-    """What is wrong with the table [scheduler], for the settings' own list; and, where the watcher's windows are known,
-    what it asks of them that they are not."""
+    """Return the problems of the table [scheduler] for the settings' list of problems; with `served`, also arguments
+    that need windows which the watcher does not provide."""
     return list(read_profiles(scheduler, cwd=Path.cwd(), served=served)[1])
 
 
 def shadow_of(scheduler: Mapping[str, Any]) -> tuple[str, ...]:
-    """The profiles that shadow mode asks, of a table [scheduler] without problems."""
+    """Return the profiles of shadow mode from a valid table [scheduler]."""
     given = scheduler.get(SHADOW)
     return tuple(given) if isinstance(given, list) else ()
 
@@ -112,35 +112,35 @@ def _check_shadow(scheduler: Mapping[str, Any], tables: Mapping[str, Any], readi
     if given is None or isinstance(given, Mapping):
         return
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        reading.wrong(key, f"{given!r} is no list of profiles", f'for example {SHADOW} = ["default"]')
+        reading.wrong(key, f"{given!r} is not a list of profile names", f'for example {SHADOW} = ["default"]')
         return
     for name in sorted(set(given) - set(tables)):
         near = nearest(name, tables)
         cure = f"did you mean {near}?" if near else f"profiles are: {', '.join(tables) or 'none'}"
-        reading.wrong(key, f"there is no profile {name!r}", cure)
+        reading.wrong(key, f"unknown profile {name!r}", cure)
     for name in sorted({each for each in given if given.count(each) > 1}):
-        reading.wrong(key, f"{name} stands there twice", "leave one out")
+        reading.wrong(key, f"{name} is listed twice", "remove one entry")
 
 
 def _read_profile(name: str, table: Any, reading: _Reading, *, cwd: Path) -> ProfileSettings | None:
     key = f"scheduler.{name}"
     if not isinstance(table, Mapping):
-        reading.wrong(key, "is not a table", f"write [{key}] and the keys of the profile below it")
+        reading.wrong(key, "is not a table", f"write [{key}], followed by the keys of the profile")
         return None
     before = len(reading.problems)
     for unknown in sorted(set(table) - set(KEYS)):
         near = difflib.get_close_matches(unknown, KEYS, n=1)
-        cure = f"did you mean {near[0]}?" if near else f"known are {', '.join(KEYS)}"
-        reading.wrong(f"{key}.{unknown}", "there is no such key", cure)
+        cure = f"did you mean {near[0]}?" if near else f"valid keys: {', '.join(KEYS)}"
+        reading.wrong(f"{key}.{unknown}", "unknown key", cure)
     plugins = _plugins_of(key, table, reading, cwd=cwd)
     precise, bind = (_switch(key, table, name, reading) for name in ("precise_scores", "bind"))
     reserve = table.get("reserve", "prioritize")
     if reserve not in get_args(Reserve):
-        reading.wrong(f"{key}.reserve", f"{reserve!r} is none of the ways", 'one of "prioritize", "bind", "off"')
+        reading.wrong(f"{key}.reserve", f"{reserve!r} is not a valid value", 'one of "prioritize", "bind", "off"')
     if len(reading.problems) > before:
         return None
     if reserve == "bind" and not bind:
-        told = "is as good as off: pods are bound through us with bind = true alone"
+        told = "has no effect without bind = true: pods are not bound through the extender"
         reading.notices.append(f'{key}.reserve = "bind" {told}')
     return ProfileSettings(name, plugins, precise, reserve, bind)
 
@@ -148,25 +148,25 @@ def _read_profile(name: str, table: Any, reading: _Reading, *, cwd: Path) -> Pro
 def _switch(key: str, table: Mapping[str, Any], name: str, reading: _Reading) -> bool:
     value = table.get(name, False)
     if not isinstance(value, bool):
-        reading.wrong(f"{key}.{name}", f"{value!r} is neither true nor false", "write true or false")
+        reading.wrong(f"{key}.{name}", f"{value!r} is not a boolean", "write true or false")
     return bool(value)
 
 
 def _plugins_of(key: str, table: Mapping[str, Any], reading: _Reading, *, cwd: Path) -> tuple[PluginSettings, ...]:
     if "from" in table and "plugins" in table:
-        reading.wrong(key, "has both plugins and from", "leave one of them out")
+        reading.wrong(key, "has both plugins and from", "remove one of them")
         return ()
     if "from" in table:
         return _from_file(key, table, reading, cwd=cwd)
     given = table.get("plugins", [])
     if not isinstance(given, list) or not given:
         cure = 'plugins = [ { name = "TargetLoadPacking" } ], or from = "scheduler-config.yaml"'
-        reading.wrong(f"{key}.plugins", "a profile needs plug-ins", cure)
+        reading.wrong(f"{key}.plugins", "a profile requires plug-ins", cure)
         return ()
     found = [_plugin(f"{key}.plugins[{i}]", each, reading) for i, each in enumerate(given)]
     names = [each.name for each in found if each is not None]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        reading.wrong(f"{key}.plugins", f"{name} stands there twice", "leave one out")
+        reading.wrong(f"{key}.plugins", f"{name} is listed twice", "remove one entry")
     return tuple(each for each in found if each is not None)
 
 
@@ -175,7 +175,7 @@ def _plugin(key: str, given: Any, reading: _Reading) -> PluginSettings | None:
         reading.wrong(key, "is not a plug-in", '{ name = "TargetLoadPacking", weight = 1, args = { … } }')
         return None
     for unknown in sorted(set(given) - {"name", "weight", "args"}):
-        reading.wrong(f"{key}.{unknown}", "there is no such key", "known are name, weight, args")
+        reading.wrong(f"{key}.{unknown}", "unknown key", "valid keys: name, weight, args")
     weight, args = given.get("weight", 1), given.get("args", {})
     if not isinstance(args, Mapping):
         reading.wrong(f"{key}.args", "is not a table", "args = { targetUtilization = 50 }")
@@ -188,7 +188,7 @@ def _checked_plugin(
 ) -> PluginSettings | None:
     fit = isinstance(weight, int) and not isinstance(weight, bool) and 1 <= weight <= LARGEST_WEIGHT
     if not fit:
-        reading.wrong(f"{key}.weight", f"{weight!r} is no weight", f"a whole number, 1 to {LARGEST_WEIGHT:,}")
+        reading.wrong(f"{key}.weight", f"{weight!r} is not a valid weight", f"a whole number, 1 to {LARGEST_WEIGHT:,}")
     try:
         factory = factory_of(name)
         _, notices = read_arguments(name, factory.arguments, args, windows=reading.served)
@@ -201,7 +201,7 @@ def _checked_plugin(
             reading.wrong(
                 f"{key}.args.{argument}",
                 what,
-                f"docs/scheduling.md, or GET /scheduler/plugins of a running service, has the arguments of {name}",
+                f"for the arguments of {name}, see docs/scheduling.md or GET /scheduler/plugins of a running service",
             )
         return None
     reading.notices.extend(notices)
@@ -219,11 +219,13 @@ def _from_file(key: str, table: Mapping[str, Any], reading: _Reading, *, cwd: Pa
         reading.wrong(f"{key}.from", f"{path} cannot be read: {error.strerror}", "check the path")
         return ()
     except msgspec.DecodeError as error:
-        reading.wrong(f"{key}.from", f"{path} is no YAML: {error}", "paste the KubeSchedulerConfiguration as it is")
+        reading.wrong(
+            f"{key}.from", f"{path} is not valid YAML: {error}", "use the KubeSchedulerConfiguration file unchanged"
+        )
         return ()
     if not isinstance(document, dict) or not str(document.get("apiVersion", "")).startswith(API_GROUP):
-        cure = f"apiVersion: {API_GROUP}v1, kind: KubeSchedulerConfiguration"
-        reading.wrong(f"{key}.from", f"{path} is no KubeSchedulerConfiguration", cure)
+        cure = f"start the file with apiVersion: {API_GROUP}v1 and kind: KubeSchedulerConfiguration"
+        reading.wrong(f"{key}.from", f"{path} is not a KubeSchedulerConfiguration", cure)
         return ()
     profile = _chosen(key, table.get("profile"), _dicts(document.get("profiles")), reading, path=path)
     return () if profile is None else _plugins_in(f"{key}.from", profile, reading)
@@ -238,9 +240,11 @@ def _chosen(
         return found[0]
     there = ", ".join(names) or "none"
     if wanted is None:
-        reading.wrong(f"{key}.profile", f"{path} has not one profile but: {there}", "say which by profile = …")
+        reading.wrong(
+            f"{key}.profile", f"{path} does not have exactly one profile: {there}", "select one with profile = …"
+        )
     else:
-        reading.wrong(f"{key}.profile", f"there is no profile {wanted!r} in {path}", f"profiles are: {there}")
+        reading.wrong(f"{key}.profile", f"no profile {wanted!r} in {path}", f"profiles are: {there}")
     return None
 
 
@@ -255,9 +259,9 @@ def _plugins_in(key: str, profile: Mapping[str, Any], reading: _Reading) -> tupl
     weights, points = _enabled_in(sets)
     for name in sorted(set(points) - set(known)):
         if not _is_misspelt(f"{key}.plugins.{min(points[name])}", name, known, reading):
-            reading.notices.append(f"{key}: {name} stays with kube-scheduler, it is no plug-in of ours")
+            reading.notices.append(f"{key}: {name} is not a load-watcher plug-in and stays with kube-scheduler")
     for name in sorted(set(args) - set(points)):
-        reading.notices.append(f"{key}: {name} has arguments in pluginConfig and is not enabled")
+        reading.notices.append(f"{key}: {name} has arguments in pluginConfig but is not enabled")
     found = [
         (name, _checked_plugin(f"{key}.{name}", name, weights.get(name, 1), args.get(name, {}), reading))
         for name in points
@@ -265,11 +269,11 @@ def _plugins_in(key: str, profile: Mapping[str, Any], reading: _Reading) -> tupl
     ]
     for name, each in found:
         if each is not None and not points[name].intersection(each.points):
-            told = f"is enabled at {', '.join(sorted(points[name]))}, where it does nothing"
+            told = f"is enabled at {', '.join(sorted(points[name]))}, which it does not implement"
             reading.wrong(f"{key}.{name}", told, f"enable it under plugins.{' or plugins.'.join(each.points)}")
     if not found and len(reading.problems) == before:
         cure = f"enable one of {', '.join(known)} under plugins.score or plugins.filter"
-        reading.wrong(key, "no plug-in of ours is enabled there", cure)
+        reading.wrong(key, "no load-watcher plug-in is enabled", cure)
     return tuple(
         PluginSettings(each.name, each.weight, each.args, tuple(p for p in each.points if p in points[name]))
         for name, each in found
@@ -278,8 +282,8 @@ def _plugins_in(key: str, profile: Mapping[str, Any], reading: _Reading) -> tupl
 
 
 def _enabled_in(sets: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, set[str]]]:
-    """By plug-in the weight, where one is given, and the points at which it is enabled: multiPoint stands for all where
-    it is not disabled."""
+    """Return, by plug-in, the weight if given and the extension points at which it is enabled; multiPoint means every
+    point where the plug-in is not disabled."""
     weights: dict[str, Any] = {}
     points: dict[str, set[str]] = {}
     off = {at: {each.get("name") for each in _listed(sets, at, "disabled")} for at in ("filter", "score")}
@@ -295,7 +299,7 @@ def _enabled_in(sets: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, set[
 
 
 def _listed(sets: Mapping[str, Any], point: str, which: str) -> list[Mapping[str, Any]]:
-    """The plug-ins that are enabled, or disabled, at a point."""
+    """Return the plug-ins under "enabled" or "disabled" of an extension point."""
     found = sets.get(point)
     return _dicts(found.get(which) if isinstance(found, Mapping) else None)
 
@@ -303,35 +307,37 @@ def _listed(sets: Mapping[str, Any], point: str, which: str) -> list[Mapping[str
 def _args_in(
     key: str, profile: Mapping[str, Any], known: Sequence[str], reading: _Reading
 ) -> dict[str, Mapping[str, Any]]:
-    """The arguments of our plug-ins. Those of a misspelt one would be lost, and its defaults hold without a word."""
+    """Return the arguments of known plug-ins. Report misspelled names, whose arguments would otherwise be silently
+    ignored."""
     found: dict[str, Mapping[str, Any]] = {}
     for each in _dicts(profile.get("pluginConfig")):
         name, args = str(each.get("name")), each.get("args")
         if name not in known:
             _is_misspelt(f"{key}.pluginConfig", name, known, reading)
         elif name in found:
-            reading.wrong(f"{key}.pluginConfig", f"{name} stands there twice", "leave one out")
+            reading.wrong(f"{key}.pluginConfig", f"{name} is listed twice", "remove one entry")
         elif args is not None and not isinstance(args, Mapping):
-            reading.wrong(f"{key}.{name}.args", "is no mapping", "args: {targetUtilization: 50}")
+            reading.wrong(f"{key}.{name}.args", "is not a mapping", "args: {targetUtilization: 50}")
         else:
             found[name] = without_nulls(args or {})
     return found
 
 
 def _is_misspelt(key: str, name: str, known: Sequence[str], reading: _Reading) -> bool:
-    """Whether one of ours was most likely meant; which is then said."""
+    """Return whether the name is a likely misspelling of a known plug-in; if so, report a problem."""
     folded = {each.casefold(): each for each in known}
     near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=ALIKE)
     if near:
-        reading.wrong(key, f"there is no plug-in {name}", f"did you mean {folded[near[0]]}?")
+        reading.wrong(key, f"unknown plug-in {name}", f"did you mean {folded[near[0]]}?")
     return bool(near)
 
 
 def _misspelt_keys(key: str, given: Mapping[str, Any], known: Sequence[str], reading: _Reading) -> None:
-    """What is known to nobody is kube-scheduler's to refuse; what is nearly known would be lost here."""
+    """Report likely misspellings of known keys, which would be ignored here; other unknown keys are left to
+    kube-scheduler."""
     for each in sorted(str(name) for name in given):
         if each not in known and (near := nearest(each, known)):
-            reading.wrong(f"{key}.{each}", "there is no such key", f"did you mean {near}?")
+            reading.wrong(f"{key}.{each}", "unknown key", f"did you mean {near}?")
 
 
 def _dicts(given: Any) -> list[Mapping[str, Any]]:

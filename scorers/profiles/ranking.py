@@ -1,4 +1,4 @@
-"""One profile at work: all of its plug-ins over all nodes asked about, and one score of each node."""
+"""Run a profile: all of its plug-ins over all nodes of a request, combined into one score per node."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """Scores 0 to 100 [n], the mean of the plug-ins' by weight, and theirs. What a plug-in of somebody else gives
-    beyond 0 to 100 is cut off there, and no number counts as 0: it must not decide alone, nor reach the scheduler."""
+    """Scores 0 to 100 [n]: the weighted mean of the plug-ins' scores, and the scores of each plug-in. Scores of
+    third-party plug-ins outside 0 to 100 are clipped and NaN counts as 0, so that a faulty plug-in cannot dominate the
+    mean."""
 
     values: F64
     parts: tuple[tuple[PluginSettings, Scores], ...]
@@ -40,12 +41,12 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """Verdicts of the plug-ins that filter; a node passes if all of them let it."""
+    """Verdicts of the filter plug-ins; a node passes if it passes all of them."""
 
     parts: tuple[tuple[PluginSettings, Verdicts], ...]
 
     def failures(self, names: Sequence[str]) -> dict[str, str]:
-        """The nodes that do not pass, and why: what the first plug-in says."""
+        """Return the rejected nodes with the reason of the first plug-in that rejects them."""
         found: dict[str, str] = {}
         for _, verdicts in self.parts:
             for i in np.flatnonzero(verdicts.codes).tolist():
@@ -53,15 +54,15 @@ class Filtered:
         return found
 
     def unresolvable(self, names: Sequence[str]) -> frozenset[str]:
-        """Those of them that would not pass if all other pods went: none can be preempted for this one."""
+        """Return the rejected nodes for which preempting other pods would not help."""
         codes = [(verdicts.codes, list(verdicts.unresolvable)) for _, verdicts in self.parts if verdicts.unresolvable]
         return frozenset(names[i] for each, never in codes for i in np.flatnonzero(np.isin(each, never)).tolist())
 
 
 class Profile:
-    """The plug-ins of a profile, made for a table. Where it takes the place of `before`, a profile of the same name,
-    those that listen to the table go on if their arguments are as they were: what they have added up over the cluster
-    is not added up again."""
+    """The plug-ins of a profile, created for a table. Plug-ins of the previous profile `before` of the same name that
+    listen to the table are reused if their arguments are unchanged, so that their sums over the cluster are not
+    recomputed."""
 
     def __init__(self, settings: ProfileSettings, table: Table, *, before: Profile | None = None) -> None:
         self.settings = settings
@@ -76,14 +77,14 @@ class Profile:
         self.filtering = tuple((s, p) for s, p in made if "filter" in s.points and isinstance(p, FilterPlugin))
 
     def _found(self, plugin: PluginSettings, known: Sequence[tuple[PluginSettings, Any]]) -> Any:
-        """The known one of this name with these arguments, or a new one."""
+        """Return the existing plug-in with this name and these arguments, or a new one."""
         for each, made in known:
             if (each.name, each.args) == (plugin.name, plugin.args):
                 return made
         return make(factory_of(plugin.name), plugin.args, self._table, profile=self.settings.name)[0]
 
     def close(self, *, but: Profile | None = None) -> None:
-        """The table tells its plug-ins of nothing any more, but for those that another profile goes on with."""
+        """Unsubscribe the plug-ins from the table, except those that the profile `but` reuses."""
         kept = () if but is None else [plugin for _, plugin in but.made]
         for _, plugin in self.made:
             if not any(plugin is each for each in kept):
@@ -92,19 +93,19 @@ class Profile:
             self._table.recent.unregister(f"{self.settings.name}/")
 
     def prepare(self) -> Iterator[None]:
-        """What can be computed before a pod asks, in steps between which others may run."""
+        """Compute results that do not depend on the pod; other tasks may run between the steps."""
         for plugin in self._preparing:
             yield from plugin.prepare(self._table)
 
     def fallbacks(self, *, now: float) -> dict[str, str]:
-        """Of the plug-ins that can score without load, by what they score now, "" for load. Where there are no nodes,
-        nothing is scored, and load is not missed."""
+        """Return, by plug-in with a fallback, the input it currently uses instead of load, "" for load. Without nodes,
+        nothing is scored, so no fallback is reported."""
         there_are_nodes = bool(self._table.known.any())
         falling = [plugin for _, plugin in self.scoring if isinstance(plugin, FallingBack)]
         return {plugin.name: plugin.fallback(self._table, now=now) if there_are_nodes else "" for plugin in falling}
 
     def rank(self, pod: PodInfo, rows: I64, *, now: float) -> Ranked:
-        """Scores of the nodes in these rows."""
+        """Score the nodes in these rows."""
         parts = tuple((each, plugin.score(pod, self._table, rows, now=now)) for each, plugin in self.scoring)
         total = np.zeros(len(rows))
         for each, scores in parts:
@@ -113,9 +114,9 @@ class Profile:
         return Ranked(total / weights if weights else total, parts)
 
     def best(self, pod: PodInfo, rows: I64, names: Sequence[str], answered: I64) -> int | None:
-        """Where the pod most likely goes, as a position among the nodes in these rows; None where nothing was asked.
-        `answered` is the score of each as kube-scheduler is told. Of the highest, which it cannot tell apart by that,
-        its own plug-ins choose, so it is the one that these score highest; of equal ones the first by name."""
+        """Return the position of the node that the pod most likely goes to, None without nodes. `answered` [n] are the
+        scores as sent to kube-scheduler. Nodes with the highest score are equal to kube-scheduler, so its own plug-ins
+        decide: the position is that of the highest kube-scheduler score, ties ordered by name."""
         if not len(rows):
             return None
         highest = np.flatnonzero(answered == answered.max())
@@ -125,7 +126,7 @@ class Profile:
         return min(highest.tolist(), key=lambda i: names[i])
 
     def filter(self, pod: PodInfo, rows: I64, *, now: float) -> Filtered:
-        """Which of the nodes in these rows may have the pod."""
+        """Run the filters over the nodes in these rows."""
         return Filtered(
             tuple((each, plugin.filter(pod, self._table, rows, now=now)) for each, plugin in self.filtering)
         )

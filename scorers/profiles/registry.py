@@ -1,7 +1,7 @@
-"""The plug-ins, and the table that names them.
+"""Registry of the scheduling plug-ins.
 
-A new plug-in is one file, one line here and one test file. Outside packages add theirs through the entry-point group
-`load_watcher.scorers`: a class with `name`, `arguments` and `score` or `filter` or both (`framework.Factory`).
+A new plug-in needs one file, one line here, and one test file. Third-party packages add plug-ins with the entry-point
+group `load_watcher.scorers`: a class with `name`, `arguments`, and `score` or `filter` or both (`framework.Factory`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PLUGINS: Mapping[str, str] = {
 
 
 class UnknownPlugin(ValueError):
-    """There is no plug-in of this name, or the package that it is in does not work; `cure` says what to do."""
+    """No plug-in has this name, or its package cannot be loaded; `cure` is the suggested fix."""
 
     def __init__(self, message: str, cure: str) -> None:
         super().__init__(message)
@@ -36,12 +36,12 @@ class UnknownPlugin(ValueError):
 
 
 def known_names() -> tuple[str, ...]:
-    """The plug-ins of this installation, sorted."""
+    """Return the names of the installed plug-ins, sorted."""
     return tuple(sorted({*PLUGINS, *entry_points.names(ENTRY_POINT_GROUP)}))
 
 
 def factory_of(name: str) -> Factory[ScorePlugin | FilterPlugin]:
-    """Who makes the plug-in of this name. Raises UnknownPlugin."""
+    """Return the factory of the plug-in with this name. Raises UnknownPlugin."""
     if name in PLUGINS:
         module, attribute = PLUGINS[name].split(":")
         return _checked(name, getattr(import_module(module), attribute))
@@ -51,21 +51,21 @@ def factory_of(name: str) -> Factory[ScorePlugin | FilterPlugin]:
         known = known_names()
         near = difflib.get_close_matches(name, known, n=1)
         cure = f"did you mean {near[0]}?" if near else "check the spelling"
-        raise UnknownPlugin(f"there is no plug-in {name}; known are {', '.join(known)}", cure) from error
+        raise UnknownPlugin(f"unknown plug-in {name}; installed plug-ins: {', '.join(known)}", cure) from error
     except entry_points.InSeveralPackages as error:
         raise UnknownPlugin(
-            f"the plug-in {name} is in several packages, {error.homes}", "uninstall all but one"
+            f"plug-in {name} is provided by several packages: {error.homes}", "uninstall all but one"
         ) from error
     except entry_points.CannotBeLoaded as error:
         raise UnknownPlugin(
-            f"the plug-in {name} cannot be loaded from the package {error.homes}: {error}",
-            f"mend or uninstall {error.homes}; was it made for this version of load-watcher, with its dependencies?",
+            f"plug-in {name} cannot be loaded from package {error.homes}: {error}",
+            f"fix or uninstall {error.homes}; check its dependencies and the load-watcher version that it supports",
         ) from error
     return _checked(name, factory)
 
 
 def extension_points(factory: Factory[Any]) -> tuple[str, ...]:
-    """Where kube-scheduler asks it: "filter", "score"."""
+    """Return the extension points that the plug-in implements: "filter", "score"."""
     return tuple(point for point in ("filter", "score") if callable(getattr(factory, point, None)))
 
 
@@ -74,7 +74,7 @@ def _checked(name: str, factory: Any) -> Factory[ScorePlugin | FilterPlugin]:
     if not extension_points(factory):
         lacking.append("score or filter")
     if lacking:
-        cure = "docs/own-plugin.md says what a plug-in has"
-        raise UnknownPlugin(f"the plug-in {name} lacks {', '.join(lacking)}", cure)
+        cure = "see docs/own-plugin.md for the required attributes"
+        raise UnknownPlugin(f"plug-in {name} lacks {', '.join(lacking)}", cure)
     made: Factory[ScorePlugin | FilterPlugin] = factory
     return made

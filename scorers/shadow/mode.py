@@ -1,9 +1,9 @@
-"""Shadow mode: what other profiles would have done with each pod that somebody bound.
+"""Shadow mode: records how other profiles would have placed each bound pod.
 
-Whoever bound it, the watch tells. The profiles of `[scheduler] shadow` are then asked in a task of their own, one
-profile at a time and others in between, over the table as if the pod were on no node yet. After a quarter hour, the
-load of the nodes that they chose is looked at again. No request waits for any of it, what waits itself is bounded, and
-what goes wrong here costs the one binding, which is then left out and counted.
+The watch reports every binding, whichever client made it. For each binding, the profiles of `[scheduler] shadow` are
+evaluated in a background task, one profile at a time, over the table as if the pod were on no node. After 15 minutes,
+the load of the nodes that they chose is read again. No request waits for this, all queues are bounded, and an error
+affects only one binding, which is left out and counted.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ log = logging.getLogger(__name__)
 I64 = npt.NDArray[np.int64]
 
 LATE_S = 30.0
-"""A binding that is older when it is seen is left out: the load of then is not known any more."""
+"""Maximum age of a binding in seconds when it is observed; the load at the time of an older binding is unknown, so it
+is left out."""
 HEARD_S = 10.0
 MOST_HEARD = 256
-"""Pods whose candidates are remembered: 10 MB at 5,000 nodes."""
+"""Maximum number of pods whose candidate nodes are stored: 10 MB at 5,000 nodes."""
 MOST_WAITING = 1000
 MOST_OBSERVED = 20_000
-"""Bindings of the last quarter hour whose load is to be looked at again: 1,300 a minute."""
+"""Maximum number of bindings that wait for the later reading of the load: 1,300 a minute over 15 minutes."""
 AT_ONCE = 200
 LOOK_EVERY_S = 1.0
 HARD = frozenset({"NoSchedule", "NoExecute"})
@@ -49,12 +50,12 @@ _CORDONED = "node.kubernetes.io/unschedulable:NoSchedule"
 
 
 class LeftOut(Exception):
-    """Nothing is said of a binding, for one of the reasons of records.LEFT_OUT."""
+    """The binding cannot be evaluated; the message is a key of records.LEFT_OUT."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """kube-scheduler asked about a pod and the nodes in these rows."""
+    """A kube-scheduler request about a pod and the nodes in these rows, at `at` (unix seconds)."""
 
     at: float
     rows: I64
@@ -63,7 +64,8 @@ class _Heard:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """The watch told of a binding."""
+    """A binding to evaluate, observed at `at` (unix seconds); `heard` are the rows of the candidates, None if
+    unknown."""
 
     pod: Pod
     at: float
@@ -71,8 +73,8 @@ class _Bound:
 
 
 class ShadowMode:
-    """Over the table of an extender and its profiles, of which `names` are asked; both change under it as settings are
-    read again. `now` gives unix seconds."""
+    """Shadow mode over an extender's table and profiles; `names` are the profiles to evaluate. A reload of the settings
+    may change both. `now` returns unix seconds."""
 
     def __init__(
         self,
@@ -100,36 +102,36 @@ class ShadowMode:
         self._fails = False
         self._unread = True
         self.chosen: Counter[tuple[str, Kind]] = Counter()
-        """Bindings by profile and what it would have done, since the start."""
+        """Number of bindings by profile and kind of choice, since the start."""
         self.left_out: Counter[str] = Counter()
-        """Bindings of which nothing is said, by reason."""
+        """Number of bindings that were not evaluated, by reason."""
 
     @property
     def is_on(self) -> bool:
-        """Whether any profile is asked, and what it says is kept."""
+        """Whether any profile is evaluated and the results are stored."""
         return bool(self.names) and self._store.decisions_kept > 0
 
     @property
     def observing(self) -> int:
-        """How many bindings wait to be looked at again."""
+        """Number of bindings that wait for the later reading of the load."""
         return len(self._observing)
 
     @property
     def source(self) -> str:
-        """Whence the load comes that profiles go by, "" where there is none."""
+        """Name of the load source, "" without load."""
         columns = self._table.load.columns
         return "" if columns is None else columns.source
 
     def settings(self) -> dict[str, str]:
-        """By profile that is asked, what tells its settings from others."""
+        """Return a hash of the settings of each evaluated profile."""
         there = {name: self._profiles.get(name) for name in self.names}
         return {name: records.settings_of(profile.settings) for name, profile in there.items() if profile is not None}
 
-    # --- what it is told ---------------------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------------
 
     def heard(self, key: str, rows: I64, *, verb: str) -> None:
-        """kube-scheduler asks about a pod. Of filter and prioritize, the nodes of the former count: what our own
-        filters took away, other profiles may choose."""
+        """Record the candidates of a kube-scheduler request. The nodes of filter take precedence over those of
+        prioritize, because other profiles may choose nodes that the extender's filters rejected."""
         if not self.is_on:
             return
         now, before = self._now(), self._heard.pop(key, None)
@@ -141,7 +143,7 @@ class ShadowMode:
             del self._heard[next(iter(self._heard))]
 
     def node_changed(self, name: str, node: Node | None) -> None:
-        """Of nodes only what keeps pods off is remembered, of those that have such."""
+        """Record the taints of a node that keep pods off."""
         self._restricted.pop(name, None)
         if node is None:
             return
@@ -152,7 +154,7 @@ class ShadowMode:
             self._restricted[name] = frozenset(taints)
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """A pod came, changed or went; a few comparisons, all else is done later."""
+        """Queue a new binding; cheap, evaluation happens later."""
         if not self.is_on or new is None or not new.spec.node_name or new.status.phase in ENDED:
             return
         if old is not None and identity(old) == identity(new) and old.spec.node_name:
@@ -160,9 +162,9 @@ class ShadowMode:
         now, at = self._now(), scheduled_at(new)
         heard = self._heard.pop(identity(new), None)
         if any(owner.kind == "Node" for owner in new.metadata.owner_references):
-            return  # a mirror of what the kubelet runs by itself: nobody bound it
+            return  # mirror pod of a static pod: it was not bound by a scheduler
         if old is None and (at is None or at < self._begun):
-            return  # it was there before us
+            return  # bound before this process started
         if at is not None and now - at > LATE_S:
             self._leave_out(new, "seen_late", at=now)
             return
@@ -172,10 +174,10 @@ class ShadowMode:
         self._waiting.append(_Bound(new, now, None if heard is None or now - heard.at > HEARD_S else heard.rows))
         self._there_are.set()
 
-    # --- asking the profiles -----------------------------------------------------------------------------------------
+    # --- evaluating the profiles -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Ask about each binding as it comes, and look again later, until cancelled."""
+        """Evaluate bindings as they come and read their load again later, until cancelled."""
         async with asyncio.TaskGroup() as both:
             both.create_task(self._ask_on(), name="scheduling-shadow-asking")
             both.create_task(self._look_on(), name="scheduling-shadow-looking")
@@ -191,21 +193,21 @@ class ShadowMode:
                     self._remember(told)
                 except LeftOut as reason:
                     self._leave_out(bound.pod, str(reason), at=bound.at)
-                except Exception as error:  # of a plug-in of somebody else, say
+                except Exception as error:  # for example, of a third-party plug-in
                     self._tell_failure(bound.pod, error)
                     self._leave_out(bound.pod, "failed", at=bound.at)
                 await asyncio.sleep(0)
             self._there_are.clear()
 
     def _tell_failure(self, pod: Pod, error: Exception) -> None:
-        """The first time; it is counted, and would come again with every pod."""
+        """Log the first failure only; the same error may occur with every pod. Failures are counted."""
         if not self._fails:
-            what = "shadow mode cannot tell of the pod %s/%s: %s"
+            what = "shadow mode failed for pod %s/%s (further failures are only counted): %s"
             log.error(what, pod.metadata.namespace, pod.metadata.name, error, exc_info=error)
         self._fails = True
 
     async def _asked(self, bound: _Bound) -> ShadowBinding:
-        """What each profile would have done. Raises LeftOut."""
+        """Return the choice of each profile. Raises LeftOut."""
         info = _info(bound.pod)
         node = bound.pod.spec.node_name
         names, candidates = self._candidates(bound, info)
@@ -213,7 +215,7 @@ class ShadowMode:
         for name in self.names:
             await asyncio.sleep(0)  # let requests through
             profile = self._profiles.get(name)
-            if profile is not None:  # else settings were read again just now
+            if profile is not None:  # otherwise a reload has just removed it
                 choices[name] = self._choice(profile, info, node, names)
         nodes = sorted({node, *(choice.node for choice in choices.values() if choice.kind == "other")})
         return ShadowBinding(
@@ -230,7 +232,7 @@ class ShadowMode:
         )
 
     def _candidates(self, bound: _Bound, info: PodInfo) -> tuple[list[str], Candidates]:
-        """The nodes that could have had the pod, its own among them. Raises LeftOut."""
+        """Return the candidate nodes, including the actual node. Raises LeftOut."""
         table, node = self._table, bound.pod.spec.node_name
         row = table.row.get(node)
         if row is None or not table.known[row]:
@@ -248,15 +250,16 @@ class ShadowMode:
         return names, candidates
 
     def _fitting(self, pod: Pod, info: PodInfo, row: int) -> I64:
-        """The nodes where the pod's requests fit and its selector is met, that are not kept from it by taints which the
-        node that it was bound to does not have. Raises LeftOut where rules that we do not read say more."""
+        """Return the rows of the nodes where the pod's requests fit and its selector matches, without hard taints that
+        the actual node does not have. Raises LeftOut if the pod has affinity or spreading rules, which are not
+        evaluated here."""
         if pod.spec.affinity or pod.spec.topology_spread_constraints:
             raise LeftOut("constraints")
         table = self._table
         fits = table.known.copy()
         with table.absent(info.key):
             room = table.allocatable.column("pods")
-            fits &= (room == 0) | (table.pods < room)  # 0: it does not say
+            fits &= (room == 0) | (table.pods < room)  # 0: not specified
             for resource, wanted in info.requests.items():
                 if wanted > 0:
                     fits &= table.allocatable.column(resource) - table.requested.column(resource) >= wanted
@@ -272,7 +275,7 @@ class ShadowMode:
         return np.flatnonzero(fits)
 
     def _choice(self, profile: Profile, info: PodInfo, node: str, names: Sequence[str]) -> Choice:
-        """Where the profile would have put the pod, which is on no node while it is asked."""
+        """Return the profile's placement, evaluated as if the pod were on no node."""
         table, now = self._table, self._now()
         settings = records.settings_of(profile.settings)
         there = [name for name in names if (row := table.row.get(name)) is not None and table.known[row]]
@@ -301,7 +304,7 @@ class ShadowMode:
         return round(100.0 * info.requests.get(CPU, 0) / there, 6) if there else None
 
     def _load_of(self, nodes: Sequence[str]) -> dict[str, Load]:
-        """As the profiles see it now."""
+        """Return the current load of these nodes in percent."""
         table = self._table
         kinds = [table.load.average(kind) for kind in (MetricType.CPU, MetricType.MEMORY)]
         found: dict[str, Load] = {}
@@ -311,7 +314,7 @@ class ShadowMode:
             found[node] = cpu, memory
         return found
 
-    # --- a quarter hour later ----------------------------------------------------------------------------------------
+    # --- 15 minutes later --------------------------------------------------------------------------------------------
 
     async def _look_on(self) -> None:
         while True:
@@ -320,11 +323,11 @@ class ShadowMode:
                     await self._read_unobserved()
                 self.look()
             except Exception:
-                log.exception("shadow mode could not look again at what was bound")
+                log.exception("shadow mode could not read the later load of bindings; retrying in the next second")
             await asyncio.sleep(LOOK_EVERY_S)
 
     def look(self) -> None:
-        """Look again at what is due, and hand over what is to be kept; once a second."""
+        """Read the later load of due bindings and store new records; called once a second."""
         now = self._now()
         for _ in range(AT_ONCE):
             if not self._observing or self._observing[0][1].time + LATER_S > now:
@@ -335,13 +338,13 @@ class ShadowMode:
         self.flush()
 
     async def _read_unobserved(self) -> None:
-        """What a process before us did not live to see the end of."""
+        """Load the unfinished bindings of a previous process from the store."""
         now = self._now()
         try:
             start = int((now - LATER_S - GRACE_S) * MICROSECONDS)
             found = await self._store.shadows(start=start, limit=MOST_OBSERVED)
         except DecisionsUnavailable:
-            return  # asked again with the next look, as long as that helps
+            return  # retried on the next call
         self._unread = False
         ours = {key for key, _ in self._observing} | self._new.keys()
         read = ((each.time, records.read(each)) for each in found if each.time not in ours)
@@ -349,7 +352,7 @@ class ShadowMode:
         self._observing = deque(sorted([*old, *self._observing], key=lambda each: each[0])[-MOST_OBSERVED:])
 
     def flush(self) -> None:
-        """Hand over what is new."""
+        """Pass new records to the store."""
         if self._new or self._lost:
             kept = [records.stored(key, each) for key, each in self._new.items()]
             lost, self._lost, self._new = self._lost, 0, {}

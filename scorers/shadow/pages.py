@@ -1,4 +1,4 @@
-"""What people ask of shadow mode: GET /scheduler/shadow."""
+"""Handler of GET /scheduler/shadow: the report of shadow mode."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from watcher.platform.http.parameters import BadParameter, query_values, time_of
 from watcher.platform.http.routing import JSON, Access, ApiError, Route
 
 MOST_REPORTED = 20_000
-"""The newest bindings; adding them up takes half a second of a thread."""
+"""Maximum number of bindings in a report, newest first; computing one takes half a second of a thread."""
 
-_FROM = Parameter("from", "bindings from then on: unix seconds, a date by RFC 3339, or -1h; all that are kept")
-_TO = Parameter("to", "and before this; now")
+_FROM = Parameter(
+    "from", "include bindings from this time on: unix seconds, an RFC 3339 date, or -1h; default: all stored bindings"
+)
+_TO = Parameter("to", "include bindings up to this time; default: now")
 
 
 class ShadowAnswers:
-    """The handler. `now` gives unix seconds, `window` the label of the window that the load is averaged over."""
+    """`now` returns unix seconds, `window` the label of the window that the load is averaged over."""
 
     def __init__(
         self, mode: ShadowMode, store: DecisionStore, *, now: Callable[[], float], window: Callable[[], str]
@@ -36,30 +38,27 @@ class ShadowAnswers:
         self._window = window
 
     def routes(self) -> list[Route]:
-        """What the watcher's application is to serve."""
+        """Return the routes for the watcher's application."""
         answers = {
-            200: Answer("by profile, what it would have changed, with the uncertainty", dict[str, Any]),
-            400: failure("the times are none"),
+            200: Answer("by profile, the placements it would have changed, with confidence intervals", dict[str, Any]),
+            400: failure("a time is invalid"),
             404: failure("shadow mode is off"),
             503: failure("decisions_unavailable: the store cannot answer"),
         }
-        operation = Operation(
-            "what other profiles would have done with the pods that were bound", answers, (_FROM, _TO)
-        )
+        operation = Operation("how other profiles would have placed the bound pods", answers, (_FROM, _TO))
         return [Route("/scheduler/shadow", "scheduler_shadow", self.report, operation, access=Access.DETAIL)]
 
     async def report(self, request: web.Request, _captured: Sequence[str]) -> web.Response:
-        """The report."""
         values = query_values(request.rel_url.raw_query_string, known=(_FROM.name, _TO.name))
         now = self._now()
         start = time_of(values, _FROM.name, now=now, default=now - self._store.decisions_kept)
-        end = time_of(values, _TO.name, now=now, default=now) + 1  # a time is told in whole seconds
+        end = time_of(values, _TO.name, now=now, default=now) + 1  # times in requests are whole seconds
         if start >= end:
-            raise BadParameter(f"from={start} is not before to={end - 1}", "give a from that is earlier than to")
+            raise BadParameter(f"from={start} is not before to={end - 1}", "set from to a time before to")
         if not self._mode.is_on:
-            hint = 'name profiles: [scheduler] shadow = ["default", …]'
+            hint = 'set [scheduler] shadow = ["default", …]'
             if self._mode.names:
-                hint = 'set store.decisions = "24h", which says how long it is kept'
+                hint = 'set store.decisions = "24h" (the retention time)'
             raise ApiError(404, "not_found", "shadow mode is off", hint)
         self._mode.flush()
         try:
@@ -75,7 +74,7 @@ class ShadowAnswers:
     def _encoded(
         self, rows: Sequence[StoredShadow], settings: Mapping[str, str], start: int, end: int, now: float
     ) -> bytes:
-        """In a thread of its own."""
+        """Compute and encode the report; runs in a worker thread."""
         newest = rows[-MOST_REPORTED:]
         read = [each for row in newest if (each := records.read(row)) is not None]
         told = report.report(read, settings, now=now)

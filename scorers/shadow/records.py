@@ -1,6 +1,7 @@
-"""What shadow mode remembers of one pod that was bound: where other profiles would have put it, and the load of both.
+"""Record of one binding in shadow mode: the placements by other profiles, and the load of all nodes involved.
 
-Kept in the decision log's store, one record a binding; `shadow_mode` makes them, `shadow_report` adds them up.
+Stored in the decision log's store, one record per binding. `shadow_mode` creates the records, `shadow_report`
+aggregates them.
 
 Pure: no I/O, no clock.
 """
@@ -17,36 +18,36 @@ from watcher.core.decisions import StoredShadow
 
 MICROSECONDS = 1_000_000
 LATER_S = 900.0
-"""So long after the binding the load of both nodes is looked at again."""
+"""Seconds after the binding at which the load of the nodes is read again."""
 GRACE_S = 120.0
-"""By so much it may be later still; then the moment was missed."""
+"""Maximum delay of that reading in seconds; after that it is skipped."""
 
 Candidates = Literal["asked", "estimated"]
-"""Whence the nodes are among which profiles chose: those that kube-scheduler asked about, or those where we see nothing
-that keeps the pod off."""
+"""Origin of the candidate nodes: "asked", kube-scheduler's request to the extender; "estimated", all nodes where known
+rules allow the pod."""
 
 Kind = Literal["same", "tied", "other", "none"]
-"""The profile's choice beside the real one: the same node; as good by the score that kube-scheduler is told; another;
-or none at all, since its filters pass no node."""
+"""The profile's choice compared with the actual node: "same"; "tied", the actual node has the same score as sent to
+kube-scheduler; "other", another node; "none", its filters reject all nodes."""
 
 Load = tuple[float | None, float | None]
-"""CPU and memory of a node, mean over the longest window in percent of capacity; None where it is not known."""
+"""CPU and memory load of a node, mean over the longest window in percent of capacity; None if unknown."""
 
 LEFT_OUT = {
-    "pod_unreadable": "the pod's requests are no quantities",
-    "node_unknown": "the node is not known here",
-    "no_load": "the node that it was bound to has no load, or most nodes have none",
-    "constraints": "it has rules of affinity or spreading, and kube-scheduler did not ask us about it",
-    "no_choice": "no more than one node could have it",
-    "seen_late": "the binding was seen too late: the load of then is not known any more",
-    "too_many": "more bindings came at once than could be looked at",
-    "failed": "a plug-in failed; the log says how",
+    "pod_unreadable": "the pod's requests are invalid",
+    "node_unknown": "the node is unknown to the extender",
+    "no_load": "load is unknown for the actual node or for most nodes",
+    "constraints": "the pod has affinity or spreading rules, and kube-scheduler did not call the extender for it",
+    "no_choice": "only one node was possible",
+    "seen_late": "the binding was observed too late: the load at that time is unknown",
+    "too_many": "too many bindings at once",
+    "failed": "a plug-in failed; see the log",
 }
-"""Why nothing is said of a binding."""
+"""Reasons why a binding is not evaluated, with their descriptions."""
 
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a profile would have done. `settings` tells its plug-ins and arguments from those it may have later."""
+    """A profile's choice. `settings` is the hash of its plug-ins and arguments at that time."""
 
     settings: str
     kind: Kind
@@ -54,10 +55,10 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ShadowBinding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A pod was bound to `node` at `time` (unix seconds). `of` nodes were candidates. `pod_cpu` is what the pod
-    requests in percent of the node's CPU. `load` is that of this node and of those chosen, then; `later` the same as it
-    was observed after LATER_S, None as long as it was not, or where all chose this one. Where the binding is
-    `left_out`, nothing else is said, and `count` bindings are."""
+    """A pod was bound to `node` at `time` (unix seconds). `of` is the number of candidates. `pod_cpu` is the pod's CPU
+    request in percent of the node's CPU capacity. `load` is the load of this node and of the chosen nodes at that time;
+    `later` is their load after LATER_S, None if not read yet or if no profile chose another node. If `left_out` is set,
+    the other fields are mostly empty and `count` bindings are summarized."""
 
     time: float
     namespace: str = ""
@@ -75,7 +76,7 @@ class ShadowBinding(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def names_another(self) -> bool:
-        """Whether any profile would have chosen another node, so that there is something to look at again."""
+        """Whether any profile chose another node; then the load is read again later."""
         return any(choice.kind == "other" for choice in self.choices.values())
 
 
@@ -83,12 +84,13 @@ _DECODER = msgspec.json.Decoder(ShadowBinding)
 
 
 def stored(key: int, binding: ShadowBinding) -> StoredShadow:
-    """As the store takes it; `key` in microseconds is its name."""
+    """Encode for the store; `key` is the record's id in microseconds."""
     return StoredShadow(key, msgspec.json.encode(binding))
 
 
 def read(shadow: StoredShadow) -> ShadowBinding | None:
-    """None for what cannot be read: a record of a version to come must not hide the others."""
+    """Decode a stored record; None if it cannot be decoded, since records of a newer version must not hide the
+    others."""
     try:
         return _DECODER.decode(shadow.payload)
     except msgspec.DecodeError:
@@ -96,7 +98,7 @@ def read(shadow: StoredShadow) -> ShadowBinding | None:
 
 
 def settings_of(profile: ProfileSettings) -> str:
-    """Equal for profiles that choose alike."""
+    """Return a hash that is equal for profiles with equal plug-ins, weights, arguments, and score scale."""
     plugins = [(each.name, each.weight, each.points, dict(each.args)) for each in profile.plugins]
     text = msgspec.json.encode((plugins, profile.precise_scores), order="deterministic")
     return hashlib.sha256(text).hexdigest()[:12]

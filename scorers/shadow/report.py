@@ -1,9 +1,10 @@
-"""What other profiles would have changed, over many bindings, with the uncertainty.
+"""Report of shadow mode: differences between profiles and the actual placements over many bindings, with confidence
+intervals.
 
-Pods are not bound one by one: the replicas of a deployment come together and see the same load. So the quarter hour is
-what is drawn by chance, not the binding: means have the percentile interval of a bootstrap over quarter hours (with a
-seed that is always the same), shares have Wilson's interval, with as many bindings as would tell as much if each stood
-for itself (Kish's effective sample size).
+Pods are not bound independently: replicas of a deployment are bound together and see the same load. Therefore the
+sampling unit is the 15-minute block, not the binding. Means have the percentile interval of a bootstrap over blocks
+(with a fixed seed). Shares have Wilson's interval with the number of independent bindings that would have the same
+variance (Kish's effective sample size).
 
 Pure: no I/O, no clock.
 """
@@ -23,14 +24,14 @@ from scorers.shadow.records import GRACE_S, LATER_S, LEFT_OUT, Load, ShadowBindi
 F64 = npt.NDArray[np.float64]
 
 CONFIDENCE = 0.95
-_Z = 1.959963984540054  # the normal quantile of it
+_Z = 1.959963984540054  # quantile of the normal distribution for CONFIDENCE
 _T = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
     *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)  # of Student's, with 1 to 30 degrees of freedom
+)  # quantiles of Student's t distribution with 1 to 30 degrees of freedom
 BLOCK_S = 900
 FEWEST_BLOCKS = 8
-"""With fewer quarter hours a bootstrap says too little about itself."""
+"""Minimum number of 15-minute blocks for a bootstrap interval."""
 RESAMPLES = 2000
 _SEED = 20240
 _AT_ONCE = 1 << 20
@@ -38,7 +39,8 @@ RESOURCES = ("CPU", "Memory")
 
 
 def report(bindings: Iterable[ShadowBinding], settings: Mapping[str, str], *, now: float) -> dict[str, Any]:
-    """`settings`: by profile what settings_of says of it now; what it chose with others is left out of its numbers."""
+    """Return the report as a JSON document. `settings`: hash of the current settings by profile; choices made with
+    other settings are excluded from the profile's numbers."""
     unique = _once_each(bindings)
     told = [each for each in unique if not each.left_out]
     left_out: Counter[str] = Counter()
@@ -59,12 +61,13 @@ def report(bindings: Iterable[ShadowBinding], settings: Mapping[str, str], *, no
 
 
 def _once_each(bindings: Iterable[ShadowBinding]) -> list[ShadowBinding]:
-    """Replicas that share a database see the same binding; the one that saw most of it counts, then the first."""
+    """Deduplicate bindings recorded by several replicas that share a database: the most complete record counts, then
+    the first."""
     found: dict[tuple[str, str], ShadowBinding] = {}
     counted: list[ShadowBinding] = []
     for each in sorted(bindings, key=lambda one: one.time):
         if not each.uid:
-            counted.append(each)  # many, left out together
+            counted.append(each)  # summarizes several bindings
             continue
         before = found.get((each.uid, each.node))
         if before is None or _says_more(each, before):
@@ -108,7 +111,8 @@ def _now(pairs: Sequence[tuple[ShadowBinding, str]], index: int) -> dict[str, An
 
 
 def _later(pairs: Sequence[tuple[ShadowBinding, str]], index: int, *, now: float) -> dict[str, Any]:
-    """As observed; `pending` may still come, of `unknown` one of the nodes had no load, or nobody was there to look."""
+    """Return the observed later difference; `pending` readings are still due, `unknown` are missing because a node had
+    no load or the reading was skipped."""
     pending = sum(each.later is None and now <= each.time + LATER_S + GRACE_S for each, _ in pairs)
     known = [
         (value, _block(each))
@@ -119,7 +123,7 @@ def _later(pairs: Sequence[tuple[ShadowBinding, str]], index: int, *, now: float
 
 
 def _difference(load: Mapping[str, Load], chosen: str, bound: str, index: int) -> float | None:
-    """Percentage points by which the chosen node is busier than the one that it was."""
+    """Return the load of the chosen node minus that of the actual node, in percentage points."""
     one, other = load.get(chosen, (None, None))[index], load.get(bound, (None, None))[index]
     return None if one is None or other is None else one - other
 
@@ -132,12 +136,12 @@ def _mean(values: Sequence[float]) -> float | None:
     return round(math.fsum(values) / len(values), 6) if values else None
 
 
-# --- the uncertainty -------------------------------------------------------------------------------------------------
+# --- confidence intervals --------------------------------------------------------------------------------------------
 
 
 def mean(values: Sequence[tuple[float, int]]) -> dict[str, Any]:
-    """Of values with their blocks: how many, in how many blocks, the mean and the ends of its interval; these None with
-    fewer blocks than FEWEST_BLOCKS, all None without values."""
+    """Return count, number of blocks, mean, and interval of values with their blocks; the interval is None with fewer
+    than FEWEST_BLOCKS blocks, and the mean is None without values."""
     sums, counts = _by_block(values)
     known: dict[str, Any] = {"count": len(values), "blocks": len(counts), "mean": _mean([each for each, _ in values])}
     low, high = bootstrap(sums, counts) if len(counts) >= FEWEST_BLOCKS else (None, None)
@@ -145,7 +149,8 @@ def mean(values: Sequence[tuple[float, int]]) -> dict[str, Any]:
 
 
 def bootstrap(sums: F64, counts: F64) -> tuple[float, float]:
-    """The middle CONFIDENCE of the means that RESAMPLES draws of as many blocks [b], with replacement, have."""
+    """Return the central CONFIDENCE interval of the means of RESAMPLES draws of as many blocks [b], with
+    replacement."""
     chance = np.random.default_rng(_SEED)
     blocks = len(counts)
     means: list[F64] = []
@@ -159,7 +164,7 @@ def bootstrap(sums: F64, counts: F64) -> tuple[float, float]:
 
 
 def share(hits: Sequence[bool], blocks: Sequence[int]) -> dict[str, Any]:
-    """How large a share are hits, with Wilson's interval over the effective number; None without any."""
+    """Return the share of hits with Wilson's interval over the effective sample size; all None without bindings."""
     if not hits:
         return {"value": None, "low": None, "high": None, "effective": 0.0}
     sums, counts = _by_block([(float(hit), block) for hit, block in zip(hits, blocks, strict=True)])
@@ -170,9 +175,9 @@ def share(hits: Sequence[bool], blocks: Sequence[int]) -> dict[str, Any]:
 
 
 def effective_number(hits: F64, counts: F64) -> float:
-    """As many independent observations as these blocks [b] are worth: p (1 - p) / the variance of the share p between
-    them, and fewer where that variance itself comes from few blocks (Korn and Graubard 1998: by the square of z / t).
-    Where all are alike, or there is one block, the number of blocks: more cannot be known."""
+    """Return the effective sample size of these blocks [b]: p (1 - p) / the between-block variance of the share p,
+    reduced if that variance is estimated from few blocks (Korn and Graubard 1998: by the square of z / t). If all
+    bindings are alike or there is one block, return the number of blocks."""
     total, blocks = float(counts.sum()), len(counts)
     value = float(hits.sum()) / total
     if blocks < 2 or value in (0.0, 1.0):
@@ -183,12 +188,12 @@ def effective_number(hits: F64, counts: F64) -> float:
 
 
 def _t(degrees: int) -> float:
-    """The quantile of Student's distribution that _Z is of the normal one."""
+    """Return the quantile of Student's t distribution with the same probability as _Z."""
     return _T[degrees - 1] if degrees <= len(_T) else _Z + (_Z**3 + _Z) / (4.0 * degrees)
 
 
 def wilson(value: float, number: float) -> tuple[float, float]:
-    """Wilson's score interval of a share that was seen in so many."""
+    """Return Wilson's score interval of a share observed in `number` trials."""
     z2 = _Z**2
     middle = (value + z2 / (2.0 * number)) / (1.0 + z2 / number)
     half = _Z / (1.0 + z2 / number) * math.sqrt(value * (1.0 - value) / number + z2 / (4.0 * number**2))
@@ -196,7 +201,7 @@ def wilson(value: float, number: float) -> tuple[float, float]:
 
 
 def _by_block(values: Sequence[tuple[float, int]]) -> tuple[F64, F64]:
-    """Sums and counts [b], by block."""
+    """Return sums and counts by block [b]."""
     number = {block: i for i, block in enumerate(sorted({block for _, block in values}))}
     where = [number[block] for _, block in values]
     sums = np.bincount(where, weights=[value for value, _ in values], minlength=len(number)).astype(np.float64)

@@ -95,7 +95,7 @@ def test_what_the_kernel_refuses_costs_no_other_step_and_is_not_owed(
     paths = [container(groups, number) for number in (1, 2)]
     report = carried_out(audit, layout, tree, throttle(1, after=999), throttle(2, after=30_000))
     assert [Fate.FAILED, Fate.DONE] == [each.fate for each in report.results]
-    assert "the kernel refuses it" in report.results[0].text
+    assert "the kernel rejects the value" in report.results[0].text
     assert [Quota(None), Quota(30_000)] == [quota(tree, path) for path in paths]
     assert {"c2"} == set(audit.originals())
     Quotas(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0).put_all_back(reason="the end")

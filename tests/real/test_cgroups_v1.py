@@ -97,7 +97,7 @@ def test_no_group_has_more_than_the_one_above_and_the_order_of_changes_heeds_it(
     make([change(parent, None, 50_000), change(child, None, 40_000)])
     with tree.open(child) as group, pytest.raises(CgroupRefused) as raised:
         group.set_quota(Quota(60_000))
-    assert "The group above has 50000 of 100000" in raised.value.hint
+    assert "The parent group has 50000 of 100000 µs" in raised.value.hint
     with tree.open(parent) as group, pytest.raises(CgroupRefused):
         group.set_quota(Quota(30_000))
     make([change(parent, 50_000, 30_000), change(child, 40_000, 20_000)])

@@ -70,7 +70,7 @@ def url(live: Live) -> str:
 
 def test_the_fleet_is_what_the_api_says(demo: Demo, light: Tab) -> None:
     """Each node with its load, in a table that says the same as the cells; and that nothing of it is real."""
-    light.open(f"{demo.url}/#/fleet?as=table&sort=name", shows="nothing here is real")
+    light.open(f"{demo.url}/#/fleet?as=table&sort=name", shows="not a real one")
 
     def agree() -> bool:
         light.ask_now()
@@ -96,12 +96,12 @@ def test_the_fleet_is_what_the_api_says(demo: Demo, light: Tab) -> None:
 VIEWS = {
     "fleet": "Distribution of CPU",
     "fleet?as=table&metric=memory": "Distribution of Memory",
-    "risk": "that of the profile default",
+    "risk": "is configured in the profile default",
     "score": "Ranking of 24 nodes by default",
-    "shadow": "Where they would have gone",
-    "findings": "What is asked of the source",
+    "shadow": "Placement by each profile",
+    "findings": "Queries to the source",
     "node/general-a-01": "node-exporter-",
-    "node/nobody": "No metrics of a node nobody",
+    "node/nobody": "No metrics for node nobody",
 }
 SPOKEN = {"node/nobody"}  # of which the console tells that the API refused something
 
@@ -137,8 +137,8 @@ def test_the_keyboard_reaches_everything(demo: Demo, light: Tab) -> None:
 
 def test_risk_is_mean_and_deviation_and_the_curve_of_the_profile(demo: Demo, light: Tab) -> None:
     """The node that is nearest to the line, with its sum; and the target that the profile has."""
-    hot = node_with(demo, "runs hot")
-    light.open(f"{demo.url}/#/risk", shows="that of the profile default")
+    hot = node_with(demo, "is hot: ")
+    light.open(f"{demo.url}/#/risk", shows="is configured in the profile default")
     nodes = light.page.get_by_role("listbox", name="Nodes by mean and deviation")
 
     def agree() -> bool:
@@ -185,18 +185,18 @@ def test_what_is_no_pod_and_what_is_no_profile_is_told(demo: Demo, light: Tab) -
     light.open(f"{demo.url}/#/score", shows="Ranking of")
     light.page.get_by_label("Manifest").fill("kind: ConfigMap")
     light.page.get_by_role("button", name="Rank nodes").click()
-    light.wait_for("this is no pod: there is no pod in it: ConfigMap")
+    light.wait_for("the body is not a pod manifest: no pod found, only: ConfigMap")
     light.page.get_by_label("Manifest").fill("{")
     light.page.get_by_role("button", name="Rank nodes").click()
-    light.wait_for("it is no YAML")
-    light.open(f"{demo.url}/#/score?profile=nope", shows="there is no profile 'nope'")
+    light.wait_for("invalid YAML")
+    light.open(f"{demo.url}/#/score?profile=nope", shows="no such profile: 'nope'")
     light.wait_for("profiles are: default")
     assert [] == light.errors()
 
 
 def test_a_node_has_its_history_pods_and_findings(demo: Demo, light: Tab) -> None:
     """Windows of three lengths from the store, what the pods use, and what was found of this node."""
-    wrong = node_with(demo, "says at times")
+    wrong = node_with(demo, "sometimes reports")
     demo.wait_for_status(200, f"/api/v1/history?host={wrong}")
     light.open(f"{demo.url}/#/node/{wrong}", shows="out_of_range")
     expected = {f"{space}/{pod}" for space, pod in pods_of(demo, wrong)}
@@ -210,7 +210,7 @@ def test_a_node_has_its_history_pods_and_findings(demo: Demo, light: Tab) -> Non
 
     wait_for(drawn, what="a minute of it to be stored, and drawn")
     assert 4 == light.page.locator(".uplot canvas").count()
-    assert light.page.get_by_text("Scores now, and why").is_visible()
+    assert light.page.get_by_text("Current scores").is_visible()
     assert [] == light.wrong
 
 
@@ -227,12 +227,12 @@ def history_of(opened: Tab, title: str) -> str:
 
 def test_findings_can_be_narrowed(demo: Demo, light: Tab) -> None:
     """By kind and by node, in the address too."""
-    light.open(f"{demo.url}/#/findings?kind=out_of_range", shows="What is asked of the source")
+    light.open(f"{demo.url}/#/findings?kind=out_of_range", shows="Queries to the source")
     rows = light.cells("Findings")
     assert rows
-    assert {("out_of_range", node_with(demo, "says at times"))} == {(row[0], row[1]) for row in rows}
+    assert {("out_of_range", node_with(demo, "sometimes reports"))} == {(row[0], row[1]) for row in rows}
     light.page.get_by_label("Node contains").fill("nobody")
-    assert [["nothing was found"]] == light.cells("Findings")
+    assert [["no findings"]] == light.cells("Findings")
 
 
 # --- agents and QoS Resource Managers --------------------------------------------------------------------------------
@@ -274,13 +274,13 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
 def test_an_agent_s_plan_and_audit(shown: Shown, light: Tab) -> None:
     """The sentences of the last cycle, its rules, and that nothing was done."""
     wait_for(lambda: "TRIGGERED" in shown.agent.get("/explain").text.upper(), what="a rule to hold")
-    light.open(f"{shown.service.url}/#/agents/{shown.agent.url.removeprefix('http://')}", shows="The plan, in words")
+    light.open(f"{shown.service.url}/#/agents/{shown.agent.url.removeprefix('http://')}", shows="Plan summary")
     light.wait_for("preview")
     node = shown.agent.get("/explain").json()["node"]
     assert f"#/node/{node}" == light.page.get_by_role("link", name=node, exact=True).get_attribute("href")
     rules = light.cells("Rules")
     assert [["cpu.high", "cpu_total_usage", "1500"]] == [[row[0], row[2], row[4]] for row in rules]
-    assert [["nothing was done"]] == light.cells("Audit")
+    assert [["no actions"]] == light.cells("Audit")
     assert [] == light.unfit()
     assert [] == light.wrong
 
@@ -303,9 +303,9 @@ def test_what_became_of_each_step_is_told(shown: Shown, light: Tab) -> None:
         Live(routes=[route("/explain", answering(plan)), route("/audit", answering({"deeds": deeds}))]) as of_plan,
         a_dashboard(of_plan.port) as live,
     ):
-        light.open(f"{url(live)}#/agents", shows="What became of it")
+        light.open(f"{url(live)}#/agents", shows="Step results")
         told = [["evict", "shop/web", "not allowed", "2 a minute"], ["scheduling", "–", "done", "–"]]
-        assert told == light.cells("What became of it")
+        assert told == light.cells("Step results")
         assert ["quota 1000, period 100000", "quota unlimited, period 100000"] == light.cells("Audit")[0][4:6]
         assert [] == light.unfit()
         assert [] == light.wrong
@@ -339,10 +339,10 @@ def test_what_needs_a_token_asks_for_it(shown: Shown, light: Tab, tmp_path: Path
     (tmp_path / "token").write_text("secret\n")
     config = f'[server]\ntoken_file = "{tmp_path}/token"\n[dashboard]\nagents = ["{shown.agent.url}"]\n'
     with Service(tmp_path / "service", config=config) as service:
-        light.open(f"{service.url}/#/agents", shows="This service wants a token")
-        light.page.get_by_label("This service wants a token").fill("secret")
+        light.open(f"{service.url}/#/agents", shows="This service requires a token")
+        light.page.get_by_label("This service requires a token").fill("secret")
         light.press("Enter")
-        light.wait_for("The plan, in words")
+        light.wait_for("Plan summary")
         assert light.page.locator("#token-form").is_hidden()
         assert [] == light.errors()
 
@@ -351,16 +351,16 @@ def test_an_agent_that_is_gone_is_told(shown: Shown, light: Tab) -> None:
     """In the place of its plan; the service itself is well."""
     config = '[dashboard]\nagents = ["http://127.0.0.1:1"]\n'
     with Service(shown.service.directory / "alone", config=config) as service:
-        light.open(f"{service.url}/#/agents", shows="no answer from 127.0.0.1")
-        light.wait_for("is it running")
+        light.open(f"{service.url}/#/agents", shows="no response from 127.0.0.1")
+        light.wait_for("check that it runs")
         assert [] == light.errors()
 
 
 def test_an_agent_of_another_version_is_told(light: Tab) -> None:
     """Its plan lacks what this page shows; nobody is left with an empty page."""
     with an_agent() as of_another, a_dashboard(of_another.port) as live:
-        light.open(f"{url(live)}#/agents", shows="does not answer as this version knows it")
-        light.wait_for("another version")
+        light.open(f"{url(live)}#/agents", shows="unexpected response from")
+        light.wait_for("Check its version")
         assert [] == light.errors()
 
 
@@ -370,20 +370,20 @@ def test_an_address_that_has_no_agent_any_more_is_said_to_have_none(light: Tab) 
         put(kube, "old", "127.0.0.1", node="node-1")
         put(kube, "other", "127.0.0.3", node="node-0")
         shown = light.page.get_by_label("Shown")
-        light.open(f"{url(live)}#/agents/127.0.0.1%3A{one.port}", shows="does not answer as this version knows it")
+        light.open(f"{url(live)}#/agents/127.0.0.1%3A{one.port}", shows="unexpected response from")
         assert f"agent on node-1 (127.0.0.1:{one.port})" == shown.locator("option:checked").inner_text()
         kube.delete(PODS, "agents/old")
         put(kube, "new", "127.0.0.2", node="node-1")
         wait_for(lambda: f"127.0.0.2:{one.port}" in listed(live), what="the new one")
         light.ask_now()
-        light.wait_for(f"There is no agent at 127.0.0.1:{one.port} now.")
-        assert f"127.0.0.1:{one.port} (not there)" == shown.locator("option:checked").inner_text()
+        light.wait_for(f"No agent at 127.0.0.1:{one.port}.")
+        assert f"127.0.0.1:{one.port} (not found)" == shown.locator("option:checked").inner_text()
         assert [] == light.unfit()
         light.page.get_by_role("link", name="agent on node-1").click()
         light.wait_for("no answer from 127.0.0.2")
         assert f"agent on node-1 (127.0.0.2:{one.port})" == shown.locator("option:checked").inner_text()
 
-        light.open(f"{url(live)}#/agents/10.9.9.9%3A1", shows="There is no agent at 10.9.9.9:1 now.")
+        light.open(f"{url(live)}#/agents/10.9.9.9%3A1", shows="No agent at 10.9.9.9:1.")
         for name in ("new", "other"):
             kube.delete(PODS, f"agents/{name}")
         wait_for(lambda: not listed(live), what="none to be left")
@@ -440,16 +440,16 @@ def with_silent(*nodes: SilentNode, listed: bool = True) -> FakeService:
 
 
 def test_silent_nodes_are_seen_and_counted_in_nothing(browser: Any) -> None:
-    """Since when, and what they showed last; one that was never heard of is another thing. Filters and orders know
+    """Since when, and what they showed last; one that was never reported is another thing. Filters and orders know
     them, the mean and the distribution do not; and each has its page."""
     silent = with_silent(SilentNode("dead", END - 1200.0, 95.04, 40.0), SilentNode("unscraped"))
     silent.found.findings.append(FindingEntry("stale", "dead", "", "it is left out", "left_out", 1, 1_699_999_900, 1))
     silent.series = [stored({int(END) - 1260: 91.0})]
     since = "silent for 20 min, since Nov 14, 21:53:20"
     with Live(silent) as live, tab(browser, zone="UTC") as opened:
-        opened.open(f"{url(live)}#/fleet?sort=age", shows="1 silent, 1 never heard of")
+        opened.open(f"{url(live)}#/fleet?sort=age", shows="1 silent, 1 never reported")
         numbers = [each.split("\n") for each in opened.page.locator(".numbers dd").all_inner_texts()]
-        assert [["5", "1 silent, 1 never heard of"], ["45.3 %"]] == numbers[:2]
+        assert [["5", "1 silent, 1 never reported"], ["45.3 %"]] == numbers[:2]
         assert [] == opened.unfit()
         assert opened.page.locator("svg[role=img]").get_attribute("aria-label") == (
             "Nodes by CPU: 1 from 25 to 30 %, 1 from 50 to 55 %, 1 from 60 to 65 %"
@@ -458,11 +458,11 @@ def test_silent_nodes_are_seen_and_counted_in_nothing(browser: Any) -> None:
         cells.focus()
         assert f"dead, {since}, last CPU 95.0 %, Memory 40.0 %" == cells.get_by_role("option").inner_text()
         opened.press("ArrowRight")
-        assert cells.get_by_role("option").inner_text().startswith("unscraped, never heard of")
-        opened.open(f"{url(live)}#/fleet?as=table&sort=age", shows="1 silent, 1 never heard of")
+        assert cells.get_by_role("option").inner_text().startswith("unscraped, never reported")
+        opened.open(f"{url(live)}#/fleet?as=table&sort=age", shows="1 silent, 1 never reported")
         rows = opened.cells("Nodes")
         assert ["dead", f"{since}; last CPU 95.0 %, Memory 40.0 %", *["–"] * 5] == rows[0]
-        assert ["unscraped", "never heard of", *["–"] * 5] == rows[1]
+        assert ["unscraped", "never reported", *["–"] * 5] == rows[1]
         for state, names in {
             "silent": ["dead"],
             "unheard": ["unscraped"],
@@ -470,7 +470,7 @@ def test_silent_nodes_are_seen_and_counted_in_nothing(browser: Any) -> None:
         }.items():
             opened.page.get_by_label("Show").select_option(state)
             assert names == sorted(row[0] for row in opened.cells("Nodes"))
-        opened.open(f"{url(live)}#/node/dead", shows="since Nov 14, 21:53:20; in no list")
+        opened.open(f"{url(live)}#/node/dead", shows="since Nov 14, 21:53:20; not listed by the API")
         opened.wait_for("95.0 %")
         opened.wait_for("it is left out")
         wait_for(lambda: "15m: last 91.0 %" in history_of(opened, "CPU, mean"), what="its history to be drawn")
@@ -480,7 +480,7 @@ def test_silent_nodes_are_seen_and_counted_in_nothing(browser: Any) -> None:
 
 def test_where_nobody_knows_the_nodes_that_is_said_beside_the_silent_ones(browser: Any) -> None:
     """In a cluster whose nodes come and go, most of them have gone for good; not where nobody is silent."""
-    gone, told = SilentNode("gone", END - 1200.0), "one that has gone for good is silent for a day"
+    gone, told = SilentNode("gone", END - 1200.0), "a removed node is shown as silent for one day"
     service = with_silent(gone, listed=False)
     with Live(service) as live, tab(browser, width=390) as opened:
         opened.open(f"{url(live)}#/fleet", shows=told)
@@ -560,7 +560,8 @@ def test_the_curve_of_target_load_packing(browser: Any) -> None:
         nodes.focus()
         for load, score in ((75, 25), (50, 100), (25, 75)):
             told = nodes.get_by_role("option").inner_text()
-            assert (f"at-{load}", f"score {score}, as it is now") == (told.split(", ")[0], told[told.index("score") :])
+            expected = (f"at-{load}", f"score {score} at the current load")
+            assert expected == (told.split(", ")[0], told[told.index("score") :])
             opened.press("ArrowRight")
         assert [] == opened.wrong
 
@@ -599,21 +600,21 @@ def test_shadow_mode_tells_what_would_have_changed(browser: Any) -> None:
         assert {"node_unknown"} == {each["reason"] for each in report["left_out"]}
         for dark in (False, True):
             with tab(browser, dark=dark) as opened:
-                opened.open(f"{url(live)}#/shadow", shows="Where they would have gone")
-                choices = {row[0]: row[1:] for row in opened.cells("Where they would have gone")}
+                opened.open(f"{url(live)}#/shadow", shows="Placement by each profile")
+                choices = {row[0]: row[1:] for row in opened.cells("Placement by each profile")}
                 assert set(choices) == set(found) == {"packing", "spreading"}
                 for name, each in found.items():
                     counts = [str(each[key]) for key in ("bindings", "same", "tied", "other", "none")]
                     value, low, high = (in_percent(each["other_share"][key]) for key in ("value", "low", "high"))
                     assert [*counts, f"{value} ({low} to {high})"] == choices[name]
                 assert each["other"]
-                cpu = {row[0]: row[2:] for row in opened.cells("How much busier the other node was") if row[1] == "CPU"}
+                cpu = {row[0]: row[2:] for row in opened.cells("Load difference to the other node") if row[1] == "CPU"}
                 mean = each["difference"]["CPU"]["now"]["mean"]
                 signed = f"{'−' if mean < 0 else '+'}{abs(mean):.1f} (?)"
                 assert [signed, str(each["other"]), "–", "0"] == cpu[name]
-                opened.wait_for(f"{name}: of {each['other']} that is still to come, of 0 it is not known")
-                opened.wait_for("in brackets: 95 % confidence; (?): too few quarter hours to say")
-                assert [["the node is not known here", "1"]] == opened.cells("Left out")
+                opened.wait_for(f"{name}: later load: pending for {each['other']} pods, unknown for 0")
+                opened.wait_for("in parentheses: 95 % confidence interval; (?): too few 15-minute blocks")
+                assert [["the node is unknown to the extender", "1"]] == opened.cells("Excluded pods")
                 assert [] == opened.unfit()
                 assert [] == opened.wrong
 
@@ -641,7 +642,7 @@ def test_shadow_mode_that_is_off_tells_how_it_is_switched_on(light: Tab, tmp_pat
         light.open(f"{url(live)}#/shadow", shows='set store.decisions = "24h"')
         assert 0 == light.page.locator("pre").count()
         served.store.kept = 86400.0
-        light.open(f"{url(live)}#/shadow", shows="no binding was seen yet")
+        light.open(f"{url(live)}#/shadow", shows="no bindings observed yet")
         assert [] == light.errors()
 
 
@@ -649,16 +650,16 @@ def test_shadow_mode_asks_for_the_token_and_tells_when_it_cannot_be_read(light: 
     """It tells of pods, as explain does; and the store may be away."""
     served = Shadowed(protection=Protection("secret"))
     with served.live as live:
-        light.open(f"{url(live)}#/shadow", shows="This service wants a token")
-        light.page.get_by_label("This service wants a token").fill("secret")
+        light.open(f"{url(live)}#/shadow", shows="This service requires a token")
+        light.page.get_by_label("This service requires a token").fill("secret")
         light.press("Enter")
-        light.wait_for("no binding was seen yet")
+        light.wait_for("no bindings observed yet")
         served.store.away = "the disk is full"
         light.page.get_by_text("24 h", exact=True).click()
         light.wait_for("the disk is full")
         served.store.away = ""
         light.ask_now()
-        light.wait_for("no binding was seen yet")
+        light.wait_for("no bindings observed yet")
         assert "range=-24h" in light.page.url
         assert [] == light.errors()
 
@@ -695,7 +696,7 @@ def test_an_empty_service_says_why(light: Tab) -> None:
     """And shows no picture."""
     with Live(FakeService(published=None)) as live:
         light.open(url(live), shows="no metrics yet")
-        light.wait_for("Nothing to show: there are no metrics yet")
+        light.wait_for("Nothing to show: no metrics yet")
         assert [] == light.errors()
 
 
@@ -705,7 +706,7 @@ def test_what_is_not_there_yet_is_said(browser: Any) -> None:
     begun.no_pods = "there is no container_cpu_usage_seconds_total{container!='',container!='POD',pod!=''}"
     with Live(begun) as live, tab(browser, width=390) as opened:
         opened.open(f"{url(live)}#/risk", shows="No node has a deviation yet")
-        opened.open(f"{url(live)}#/node/node-1", shows="Nothing is stored of this time.")
+        opened.open(f"{url(live)}#/node/node-1", shows="No stored data in this time range.")
         opened.wait_for("there is no container_cpu_usage_seconds_total")
         assert opened.page.evaluate("document.documentElement.scrollWidth") == 390
         assert [] == opened.errors()
@@ -720,7 +721,7 @@ def test_what_is_stale_stays_and_looks_old(light: Tab) -> None:
         service.clock += 400.0
         light.ask_now()
         light.wait_for("the newest sample is too old")
-        light.wait_for("is not served")
+        light.wait_for("(max_staleness)")
         light.page.locator("main.old").wait_for()
         light.wait_for("newest sample 7 min old")
         assert light.page.get_by_text("all fresh").is_visible()
@@ -736,7 +737,7 @@ def test_a_service_that_is_gone_leaves_the_last_picture(light: Tab) -> None:
     with Live() as live:
         light.open(url(live), shows="all fresh")
     light.ask_now()
-    light.wait_for("no answer from load-watcher")
+    light.wait_for("no response from load-watcher")
     light.page.locator("main.old").wait_for()
     assert light.page.get_by_text("all fresh").is_visible()
     assert [] == light.errors()
@@ -754,11 +755,11 @@ def test_a_partial_outage_names_the_lost(light: Tab) -> None:
 def test_protected_reads_ask_for_the_token(light: Tab) -> None:
     """A wrong one is told, the right one opens the page, and it is in no address."""
     with Live(protection=Protection("secret", protect_reads=True)) as live:
-        light.open(url(live), shows="a token is needed")
-        light.page.get_by_label("This service wants a token").fill("wrong")
+        light.open(url(live), shows="token required")
+        light.page.get_by_label("This service requires a token").fill("wrong")
         light.press("Enter")
-        light.wait_for("the last one is not valid")
-        light.page.get_by_label("This service wants a token").fill("secret")
+        light.wait_for("invalid token")
+        light.page.get_by_label("This service requires a token").fill("secret")
         light.press("Enter")
         light.wait_for("all fresh")
         assert "secret" not in light.page.url

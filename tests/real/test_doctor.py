@@ -50,11 +50,11 @@ def test_all_is_well_with_the_recording_rules(prometheus: Prometheus):
     prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
     told = ask(prometheus)
     assert (0, "ok") == (told.exit_code, told.status), str(told)
-    assert f"Prometheus at {prometheus.url} answers" in told.one("source", "ok").what
-    told.one("series", "ok", f"CPU: {RULE}", "names of nodes from node", "(recording rule)")
+    assert f"Prometheus at {prometheus.url} is accessible" in told.one("source", "ok").what
+    told.one("series", "ok", f"CPU: {RULE}", "node names from node", "(recording rule)")
     assert 7 == len(told.of("series", "ok"))
     told.one("freshness", "ok", "3 nodes")
-    told.one("cadence", "ok", "samples come every 15 s", "5m, 10m, 15m")
+    told.one("cadence", "ok", "samples every 15 s", "5m, 10m, 15m")
     told.one("clock", "ok")
     told.one("addresses", "ok", "node-0001")
 
@@ -67,7 +67,7 @@ def test_the_cpu_rule_is_missing_as_on_openshift_and_the_raw_series_are_there(pr
     prometheus.write([*rules, *raw])
     told = ask(prometheus)
     assert 0 == told.exit_code, str(told)
-    told.one("series", "ok", "CPU: 1 - avg by (node)", f"raw series, there being no {RULE}")
+    told.one("series", "ok", "CPU: 1 - avg by (node)", f"raw series (no series of {RULE}, ")
 
 
 def test_there_is_no_cpu_series_at_all(prometheus: Prometheus):
@@ -75,8 +75,8 @@ def test_there_is_no_cpu_series_at_all(prometheus: Prometheus):
     prometheus.write(without(recording_rule_series(fleet_until_now(), labels=by_node_label), RULE))
     told = ask(prometheus)
     assert (1, "fail") == (told.exit_code, told.status)
-    line = told.one("series", "fail", "CPU: there is neither", RULE, "rate5m", "node_cpu_seconds_total")
-    assert "node exporter scraped" in line.cure
+    line = told.one("series", "fail", "CPU: no series of any of: ", RULE, "rate5m", "node_cpu_seconds_total")
+    assert "node exporter is scraped" in line.cure
     assert "provider.queries.CPU" in line.cure
     told.one("series", "ok", "Memory: ")
 
@@ -87,15 +87,15 @@ def test_a_query_of_ones_own_is_misspelt(prometheus: Prometheus):
     own = {"LOAD_WATCHER_PROVIDER_METRICS": "CPU,Energy"}
     Path("load-watcher.toml").write_text(f'[provider.queries.CPU]\nexpression = "{RULE}s"\nunit = "ratio"\n')
     told = doctor("--provider", "prometheus", "--address", prometheus.url, env=own)
-    assert "asks for that" in told.one("series", "fail", f"CPU: there is no {RULE}s").cure
-    assert "is Kepler" in told.one("series", "warn", "EnergyCore: ").cure
+    assert "check the spelling" in told.one("series", "fail", f"CPU: no series of {RULE}s").cure
+    assert "Kepler" in told.one("series", "warn", "EnergyCore: ").cure
 
 
 def test_the_matchers_are_those_of_another_cluster(prometheus: Prometheus):
     """On a source that many share; the queries are shown with their matchers, and these are the first suspects."""
     prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
     told = ask(prometheus, "--set", 'provider.matchers=cluster="prod-9"')
-    line = told.one("series", "fail", "CPU: there is neither", RULE + '{cluster="prod-9"}')
+    line = told.one("series", "fail", "CPU: no series of any of: ", RULE + '{cluster="prod-9"}')
     assert "have the labels of provider.matchers" in line.cure
 
 
@@ -108,7 +108,7 @@ def test_the_nodes_are_called_by_their_address(prometheus: Prometheus):
     prometheus.write(recording_rule_series(fleet_until_now(), labels=by_address))
     told = ask(prometheus)
     assert {"addresses"} == told.failed()
-    line = told.one("addresses", "fail", "these by their address: 10.0.0.1, 10.0.0.2, 10.0.0.3 (3 of 3 nodes)")
+    line = told.one("addresses", "fail", "these nodes by IP address: 10.0.0.1, 10.0.0.2, 10.0.0.3 (3 of 3 nodes)")
     assert "provider.node_label" in line.cure
     assert "__meta_kubernetes_pod_node_name" in line.cure
 
@@ -130,8 +130,8 @@ def test_the_label_of_the_nodes_is_misspelt(prometheus: Prometheus):
     prometheus.write(recording_rule_series(fleet_until_now(), labels=by_node_label))
     told = ask(prometheus, "--set", "provider.node_label=nod")
     assert "source" in told.failed()
-    line = told.one("source", "fail", "looked for nod")
-    assert "node" in line.what.split("labels are")[1]
+    line = told.one("source", "fail", "tried nod")
+    assert "node" in line.what.split("its labels: ")[1]
     assert "provider.node_label" in line.cure
 
 
@@ -139,7 +139,7 @@ def test_samples_come_too_seldom(prometheus: Prometheus):
     """A scrape every four minutes: no window of five minutes has two samples."""
     prometheus.write(recording_rule_series(fleet_until_now(step=240.0), labels=by_node_label))
     told = ask(prometheus)
-    line = told.one("cadence", "fail", "samples come every 240 s, too seldom")
+    line = told.one("cadence", "fail", "samples every 240 s, not frequent enough")
     assert "scrape interval" in line.cure
 
 
@@ -151,7 +151,7 @@ def test_samples_are_old(prometheus: Prometheus):
     told = ask(prometheus)
     assert {"series", "freshness"} == told.failed()
     told.one("series", "fail", "CPU: ", "scraped")
-    told.one("freshness", "fail", "no node has a sample that is new enough")
+    told.one("freshness", "fail", "no node has a sample that is recent enough")
 
 
 def test_one_node_went_silent(prometheus: Prometheus):
@@ -163,7 +163,7 @@ def test_one_node_went_silent(prometheus: Prometheus):
     prometheus.write([*others, *between(silent, 0, float(fleet.times[-14]))])
     told = ask(prometheus)
     assert 0 == told.exit_code, str(told)
-    told.one("freshness", "warn", "these are silent", "node-0005 (1 of 8 nodes)")
+    told.one("freshness", "warn", "nodes that are silent", "node-0005 (1 of 8 nodes)")
 
 
 def test_nothing_listens_there(prometheus: Prometheus):
@@ -185,7 +185,7 @@ def test_https_is_asked_by_http_and_the_reverse(start_prometheus: StartPrometheu
     """Each says which it is."""
     secure = start_prometheus(tls=True)
     plain = doctor("--provider", "prometheus", "--address", f"https://127.0.0.1:{prometheus.port}")
-    assert "http://" in plain.one("source", "fail", "does not speak TLS").cure
+    assert "http://" in plain.one("source", "fail", "does not support TLS").cure
     told = doctor("--provider", "prometheus", "--address", f"http://127.0.0.1:{secure.port}")
     assert "https" in told.one("source", "fail").cure
     untrusted = ask(secure)
@@ -231,8 +231,8 @@ def test_influxdb_is_well(influxdb: InfluxDB):
     """As Prometheus is: the same checks, with another source's words."""
     told = flux(influxdb)
     assert 0 == told.exit_code, str(told)
-    told.one("series", "ok", "CPU: ", "names of nodes from host")
-    told.one("cadence", "ok", "samples come every 10 s")
+    told.one("series", "ok", "CPU: ", "node names from host")
+    told.one("cadence", "ok", "samples every 10 s")
 
 
 def test_influxdb_refuses_and_lacks(influxdb: InfluxDB):

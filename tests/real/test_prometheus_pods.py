@@ -241,7 +241,7 @@ def test_without_cadvisor_there_is_no_pod_usage(cluster: Cluster):
     """Said with what is missing, and what to do."""
     mine = cluster.write([uname_series("node-01", times=cluster.times)])
     error = no_pods(cluster.server, now=cluster.now, **mine)
-    assert "there is no container_cpu_usage_seconds_total" in str(error)
+    assert "no series of container_cpu_usage_seconds_total" in str(error)
     assert "/metrics/cadvisor" in error.hint
 
 
@@ -291,9 +291,9 @@ def test_what_to_ask_is_found_out_once_and_again_when_it_brings_nothing(promethe
         prometheus.write(list(cadvisor_series(WEB, times=times, labels=labels(by_node_label))))
         got = await provider.fetch_pods(float(times[-1]) + 1.0)
         assert (("default", "web-0"),) == got.usage.pods
-        with pytest.raises(NoPodUsage, match="has no sample any more"):
+        with pytest.raises(NoPodUsage, match="no longer has samples"):
             await provider.fetch_pods(float(times[-1]) + 3600.0)
-        with pytest.raises(NoPodUsage, match="there is no container_cpu"):
+        with pytest.raises(NoPodUsage, match="no series of container_cpu"):
             await provider.fetch_pods(float(times[-1]) + 3600.0)
         assert 1 == len((await provider.fetch_pods(float(times[-1]) + 1.0)).usage.pods)
 

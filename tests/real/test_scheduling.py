@@ -295,7 +295,7 @@ def test_sighup_takes_other_profiles_over_and_refuses_bad_ones(run_service: RunS
     assert ["default", "other"] == profiles()
     reload(good)
     wait_for(lambda: profiles() == ["default"], what="the second profile to go")
-    assert "take effect at the next start" not in service.log()
+    assert "take effect only after a restart" not in service.log()
     assert {"worker-1"} == set(nodes_of(service))
 
 

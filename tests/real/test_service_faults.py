@@ -99,8 +99,8 @@ def seen_since(service: Service, kind: str, moment: float) -> list[dict[str, Any
     [
         (faults.unavailable, "503"),
         (faults.login_page, "web page"),
-        (faults.hang, "does not answer in time"),
-        (faults.trickle, "too slowly|does not answer in time"),
+        (faults.hang, "no response in time"),
+        (faults.trickle, "not complete in time|no response in time"),
         (faults.cut_in_half, "connection"),
         (faults.half_json, "JSON"),
         (faults.values_become("many"), "value|number|float"),

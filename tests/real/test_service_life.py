@@ -69,7 +69,7 @@ def test_a_port_in_use_is_named(run_service: RunService):
         assert 1 == exit_code(service)
     assert f"cannot listen on 127.0.0.1:{service.port}" in service.log()
     assert service.log().count("already in use") == 1
-    assert "choose another port by --port" in service.log()
+    assert "set another port by --port" in service.log()
     assert "Traceback" not in service.log()
 
 
@@ -283,7 +283,7 @@ def test_sighup_takes_over_another_source(start_prometheus: StartPrometheus, run
         wait_for(lambda: service.get("/watcher").json()["window"]["end"] > before, what="the other source's samples")
         assert other.url in service.log()
         one.resume()  # or the feed would wait for it
-    wait_for_log(service, "the settings were reloaded")
+    wait_for_log(service, "settings reloaded")
 
 
 def test_the_last_of_many_sighups_counts(run_service: RunService):
@@ -303,13 +303,13 @@ def test_sighup_with_bad_settings_changes_nothing(prometheus: Prometheus, run_se
         service = run_service(config=config_for(prometheus))
         before = service.wait_for_status(200).json()
         reload(service, config_for(prometheus) + f'token = "{secret}"\ntokn = "{secret}"\ntimeout = "1h"\n')
-        wait_for_log(service, "the settings were not reloaded")
+        wait_for_log(service, "settings not reloaded")
         assert "provider.tokn" in service.log()
         assert "provider.timeout" in service.log()
         assert secret not in service.log()
         wait_for(lambda: service.get("/watcher").json()["timestamp"] > before["timestamp"], what="ticks to go on")
         reload(service, config_for(prometheus))
-        wait_for_log(service, "the settings were reloaded")
+        wait_for_log(service, "settings reloaded")
         assert 200 == service.get("/watcher").status
 
 
@@ -452,7 +452,7 @@ def test_a_clock_that_is_set_back_and_forth_by_an_hour(tmp_path: Path, run_servi
     clock.set(0)
     before = wait_for_hour(service, 0)
     wait_for(lambda: service.get("/watcher").json()["timestamp"] > before + 2, what="ticks to go on")
-    assert 1 == service.log().count("the clock stepped back")
+    assert 1 == service.log().count("wall clock stepped back")
     assert 0 == service.stop()
     assert "Traceback" not in service.log()
 

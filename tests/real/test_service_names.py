@@ -70,12 +70,12 @@ def test_nodes_have_the_names_of_the_cluster_while_that_changes(
 
         put(server, "node-4", "10.0.0.4")
         wait_for_nodes(service, "node-1", "node-2", "node-3", "node-4", "db.example.com")
-        assert "known as 10.0.0.4 so far" in found(service, "node_names")["node-4"]
+        assert "known as 10.0.0.4 before" in found(service, "node_names")["node-4"]
 
         server.fault = lambda _: web.json_response(status_object(503, "the server is starting"), status=503)
         server.drop_connections()
         wait_for(lambda: "" in found(service, "node_names"), what="the finding that the API is away")
-        assert "the nodes are those of the last list" in found(service, "node_names")[""]
+        assert "the last list of nodes is used" in found(service, "node_names")[""]
         assert "node-4" in nodes_of(service)
         server.delete(NODES, "node-2")
         put(server, "node-5", "10.0.0.2")
@@ -94,10 +94,10 @@ def test_without_the_permission_names_stay_and_the_verb_is_told(
         service = run_service("--provider", "prometheus", "--address", machines.url, config=settings)
         wait_for_nodes(service, "10.0.0.1", "10.0.0.2", "fd00::3", "10.0.0.4", "db.example.com")
         reason = wait_for(lambda: found(service, "node_names").get("", ""), what="the finding")
-        assert "it will not list nodes (403 Forbidden)" in reason
-        assert "names stay as the source gives them" in reason
+        assert "cannot list nodes (403 Forbidden)" in reason
+        assert "the source's names are used unchanged" in reason
         assert 'resources: ["nodes"], verbs: ["list"]' in reason
-        (line,) = (line for line in service.log().splitlines() if "nodes of Kubernetes cannot be kept" in line)
+        (line,) = (line for line in service.log().splitlines() if "cannot watch nodes" in line)
         assert 'resources: ["nodes"], verbs: ["list"]' in line
         server.forbidden.clear()
         wait_for_nodes(service, "node-1", "10.0.0.2", "fd00::3", "10.0.0.4", "db.example.com")

@@ -92,7 +92,7 @@ Wrong = Callable[[Prometheus, str], dict[str, str]]
                 "password": password,
                 "address": prometheus.url.replace("https:", "http:"),
             },
-            "it speaks TLS",
+            "requires TLS",
         ),
         (
             lambda prometheus, password: {

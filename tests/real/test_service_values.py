@@ -207,7 +207,7 @@ def test_raw_counters_give_the_load_they_were_made_of(prometheus: Prometheus, ru
     sources = {source["type"]: source for source in service.get("/api/v1/findings").json()["sources"]}
     assert "node" == sources["CPU"]["node_label"]
     assert "node_cpu_seconds_total" in sources["CPU"]["expression"]
-    assert "there being no instance:node_cpu:ratio" in sources["CPU"]["reason"]
+    assert "no series of instance:node_cpu:ratio" in sources["CPU"]["reason"]
 
 
 def test_the_host_provider_answers_with_this_machine(run_service: RunService):

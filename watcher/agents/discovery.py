@@ -1,8 +1,8 @@
-"""Where node agents and QoS Resource Managers are: at addresses that names have, or that pods have.
+"""Discovery of node agents and QoS Resource Managers: by host name or by pod selector.
 
-A name may stand for many, as that of a headless Service does. Pods are found by their labels through the Kubernetes
-API, which also tells the node of each, and which of them are not ready to be asked. Who is found may be asked; nobody
-else may be. What keeps anybody from being found is told beside those that are.
+A name may have many addresses, as that of a headless Service has. Pods are found by their labels through the Kubernetes
+API, which also returns each pod's node and readiness. Requests are sent only to discovered endpoints. Problems that
+prevent discovery are returned together with the endpoints.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
 
 PATIENCE_S = 10.0
-"""For the addresses of a name, and for the first list of pods."""
+"""Timeout in seconds for the addresses of a name, and for the first list of pods."""
 KNOWN_S = 30.0
-"""Addresses of names; pods are followed."""
+"""Cache time of the addresses of names in seconds; pods are watched instead."""
 SHOWN = 3
-"""Pods that are named, of those that cannot be asked."""
-UNTOLD = "load-watcher doctor says what is wrong with the Kubernetes API."
+"""Number of unavailable pods that a message names."""
+UNTOLD = "Run load-watcher doctor to check the access to the Kubernetes API."
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One that may be asked: at `url`, which has an address in it, in the name of `of`. `node` is "" where nobody tells
-    of it."""
+    """An endpoint that may be requested: `url` contains its address, `of` the name for the Host header and the
+    certificate. `node` is "" if unknown."""
 
     url: URL
     of: URL
@@ -49,13 +49,13 @@ class Place:
 
     @property
     def name(self) -> str:
-        """By which people ask for it: address and port."""
-        return self.url.raw_authority  # in which an IPv6 address has its brackets
+        """Address and port; users select the endpoint by this name."""
+        return self.url.raw_authority  # with brackets around an IPv6 address
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why some or all of `where`, a name or a selection of pods, are not found. `refused`: another try is of no use."""
+    """Why some or all endpoints of `where`, a name or a pod selection, are missing. `refused`: do not retry."""
 
     where: str
     message: str
@@ -65,37 +65,37 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Who may be asked now, and why others may not."""
+    """The endpoints that may be requested now, and the problems of missing endpoints."""
 
     places: tuple[Place, ...] = ()
     troubles: tuple[Trouble, ...] = ()
 
 
 class Source(Protocol):
-    """What knows of some of them."""
+    """A source of endpoints: a list of names or a pod selection."""
 
     async def find(self) -> Found:
-        """Those that there are now; does not fail."""
+        """Return the current endpoints. Does not raise; failures are in `troubles`."""
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close connections and stop background tasks."""
 
 
 class AgentPlaces:
-    """All that any of these sources knows of, each address once."""
+    """The endpoints of several sources, each address once."""
 
     def __init__(self, *sources: Source) -> None:
         self._sources = sources
 
     async def find(self) -> Found:
-        """Those that there are now. Waits for what is asked for the first time, at most PATIENCE_S."""
+        """Return the current endpoints. The first call waits for all sources, at most PATIENCE_S seconds."""
         found = await asyncio.gather(*(source.find() for source in self._sources))
-        # of two that know of an address the later one counts, which is the one that has the node
+        # if two sources have an address, the later source wins, because its endpoint includes the node
         each = {place.name: place for some in found for place in some.places}
         return Found(tuple(each.values()), tuple(trouble for some in found for trouble in some.troubles))
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close all sources; their endpoints are no longer updated."""
         for source in self._sources:
             await source.close()
 
@@ -104,7 +104,7 @@ class AgentPlaces:
 
 
 class NamedPlaces:
-    """All addresses of the names in `urls`, which are of the setting `key`."""
+    """Endpoints at all addresses of the names in `urls`, which come from the setting `key`."""
 
     def __init__(self, urls: Sequence[str], *, key: str) -> None:
         self._urls = [URL(url) for url in urls]
@@ -114,7 +114,7 @@ class NamedPlaces:
         self._looking = asyncio.Lock()
 
     async def find(self) -> Found:
-        """Those that were found within the last KNOWN_S; a name that has no address is a trouble."""
+        """Return the endpoints, cached for KNOWN_S seconds; a name without an address is reported in `troubles`."""
         async with self._looking:
             if time.monotonic() >= self._until:
                 found = await asyncio.gather(*map(self._resolved, self._urls))
@@ -128,11 +128,11 @@ class NamedPlaces:
             async with asyncio.timeout(PATIENCE_S):
                 return [Place(url.with_host(address), url) for address in await addresses_of(url)]
         except (OSError, UnicodeError):  # TimeoutError is an OSError
-            hint = f"{self._key} is to name a headless Service whose pods are ready, or a host."
+            hint = f"Set {self._key} to the name of a headless Service with ready pods, or of a host."
             return Trouble(url.authority, "the name has no address", hint)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing, because names need no connection."""
 
 
 # --- by label --------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class _Status(msgspec.Struct, frozen=True, rename={"pod_ip": "podIP"}, gc=False)
 
 
 class ServingPod(msgspec.Struct, frozen=True, gc=False):
-    """A pod, cut down to where it is and whether it may be asked."""
+    """The fields of a pod that give its node, its address, and its readiness."""
 
     metadata: _Metadata = _Metadata()
     spec: _Spec = _Spec()
@@ -161,11 +161,11 @@ class ServingPod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def trouble(self) -> str:
-        """Why it may not be asked; "" if it may."""
+        """Why the pod must not be requested, "" if it may be."""
         if self.metadata.deletion_timestamp is not None:
-            return "is ending"
+            return "is terminating"
         if self.status.phase != "Running":
-            return f"is {self.status.phase or 'of no phase'}"
+            return f"is {self.status.phase or 'in an unknown phase'}"
         if not any(each.type == "Ready" and each.status == "True" for each in self.status.conditions):
             return "is not ready"
         return trouble_of(self.status.pod_ip)
@@ -178,20 +178,21 @@ SERVING_PODS: Resource[ServingPod] = Resource("", "v1", "pods", ServingPod)
 
 
 def trouble_of(text: str) -> str:
-    """Why nobody may be asked at this address; "" if they may. Whoever writes a pod's status is not to choose for us
-    what is at our end of the line, like the service of a cloud that tells a machine who it is."""
+    """Return why this address must not be requested, "" if it may be. A writer of pod statuses must not be able to
+    redirect requests to link-local addresses, such as the metadata service of a cloud."""
     try:
         address = ip_address(text)
     except ValueError:
         return "has no address"
     address = getattr(address, "ipv4_mapped", None) or address
     odd = address.is_link_local or address.is_multicast or address.is_unspecified
-    return f"has {text}, which is no address of a pod" if odd else ""
+    return f"has {text}, which is not a valid pod address" if odd else ""
 
 
 class SelectedPods:
-    """The pods of a selection, which is the setting `key`, as a background task keeps them from the first question on.
-    `client` is closed with it; `namespace` is ours, for a selection that names none."""
+    """Endpoints of the pods of a selection, which comes from the setting `key`. A background task watches the pods from
+    the first `find` on. `close` also closes `client`; `namespace` is the pod's own namespace, for a selection without
+    one."""
 
     def __init__(self, selection: PodSelection, client: KubeClient, *, key: str, namespace: str = "") -> None:
         self._selection = selection
@@ -204,11 +205,13 @@ class SelectedPods:
         self._began = False
 
     async def find(self) -> Found:
-        """Those that run and are ready, at the addresses that the API has for them now."""
+        """Return the running and ready pods, at their current addresses."""
         if not self._namespace:
             hint = f"Set {self._key} to a table with selector and namespace."
             return self._not_found(
-                "no namespace is named, and this is no pod, which would have one", hint, refused=True
+                "no namespace is set, and load-watcher does not run in a pod (default: the pod's namespace)",
+                hint,
+                refused=True,
             )
         if not self._began:
             self._began = True
@@ -221,19 +224,19 @@ class SelectedPods:
         return Found(places, tuple(self._troubles(pods)))
 
     async def _unlisted(self) -> KubeError | None:
-        """What keeps us from knowing the pods; None once they were listed, though it may be a while ago. Not so where
-        we were refused since: with the right goes what it had let us know."""
+        """Return why the pods are unknown; None once they were listed, even if the list is old. If the API has since
+        refused access, the old list is not used."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await self._informer.wait()
         except TimeoutError:
-            return KubeUnreachable("the Kubernetes API has not told of them yet")
+            return KubeUnreachable("the Kubernetes API has not returned the list of pods yet")
         except KubeError as error:
             return error
         return self._informer.error if isinstance(self._informer.error, KubeRefused) else None
 
     async def close(self) -> None:
-        """Stop following, and hang up."""
+        """Stop watching the pods, and close the client."""
         await self._informer.close()
         await self._client.close()
 
@@ -252,20 +255,20 @@ class SelectedPods:
     def _troubles(self, pods: Sequence[ServingPod]) -> Iterator[Trouble]:
         look = f"kubectl -n {self._namespace} get pods -l '{self._selection.selector}'"
         if not pods:
-            yield Trouble(self._where, "there is none", f"{look} is to show them; {self._key} says which.")
+            yield Trouble(self._where, "no pods found", f"{look} must list the pods; check {self._key}.")
         waiting = {str(pod): pod.trouble for pod in pods if pod.trouble}
         if waiting:
             some = "; ".join(f"{pod} {waiting[pod]}" for pod in sorted(waiting)[:SHOWN])
             more = "; …" if len(waiting) > SHOWN else ""
-            told = f"{len(waiting)} of {len(pods)} cannot be asked: {some}{more}"
-            yield Trouble(self._where, told, f"{look} shows why.")
+            told = f"{len(waiting)} of {len(pods)} are unavailable: {some}{more}"
+            yield Trouble(self._where, told, f"Check the pods: {look}")
         odd = self._informer.unread
         if odd:
             first = min(odd)
-            yield Trouble(self._where, f"{first} cannot be read: {odd[first]}", f"{look} -o yaml shows it.")
+            yield Trouble(self._where, f"cannot read {first}: {odd[first]}", f"Check the object: {look} -o yaml")
         error = self._informer.error
         if error is not None:
-            yield Trouble(self._where, f"they are those of the last list: {error}", error.hint or UNTOLD)
+            yield Trouble(self._where, f"the list of pods may be out of date: {error}", error.hint or UNTOLD)
 
 
 # --- from the settings -----------------------------------------------------------------------------------------------
@@ -277,7 +280,7 @@ def places_of(
     urls: Mapping[str, Sequence[str] | None],
     pods: Mapping[str, PodSelection | None],
 ) -> AgentPlaces | None:
-    """Who is named by these settings, values by their keys; None where none of them is set."""
+    """Build the discovery for these settings (setting key -> value); None if none of them is set."""
     access = AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context)
     sources: list[Source] = [NamedPlaces(named, key=key) for key, named in urls.items() if named is not None]
     sources += [

@@ -1,8 +1,8 @@
-"""Asking agents and QoS Resource Managers of nodes for their pages: those that the settings name, and no others.
+"""Fetches pages of node agents and QoS Resource Managers, only from endpoints that the settings name.
 
-A name may stand for many of them, and so does a label. So what may be asked is what names and selected pods have for
-addresses at this moment (`agent_places`); who asks us names one of these, and one of a few pages, and decides neither
-host nor path. Nothing is followed to elsewhere, and the token goes nowhere else.
+A name or a label may have many endpoints: the addresses that `agent_places` currently finds. A client selects one of
+these endpoints and one of a few pages, so it cannot choose an arbitrary host or path. Redirects are not followed, and
+the token is sent only to these endpoints.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_BODY = 16 << 20
 
 
 class Kind(StrEnum):
-    """What answers at an address."""
+    """Kind of server at an endpoint."""
 
     AGENT = "agent"
     QRM = "qrm"
@@ -44,11 +44,11 @@ PAGES: Mapping[Kind, Mapping[str, str]] = {
     Kind.AGENT: {"plan": "/explain", "audit": "/audit?limit=100"},
     Kind.QRM: {"state": "/qrm", "decisions": "/qrm/explain"},
 }
-"""By kind and name, the path that is asked for."""
+"""Kind -> page name -> requested path."""
 
 
 class AgentError(Exception):
-    """A page cannot be had; `code` is for programs, `hint` says what to do."""
+    """A page cannot be fetched; `code` is for programs, `hint` describes the fix."""
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -57,7 +57,8 @@ class AgentError(Exception):
 
 
 class AgentPages:
-    """Those at `places`, by kind. The token of the file is sent with every question. Used within `life`."""
+    """Fetches pages from the endpoints in `places`. Sends the token of `token_file` with every request. Use it within
+    `life`."""
 
     def __init__(self, places: Mapping[Kind, AgentPlaces], *, token_file: str, tls: ssl.SSLContext) -> None:
         self._places = dict(sorted(places.items()))
@@ -67,7 +68,7 @@ class AgentPages:
 
     @asynccontextmanager
     async def life(self, _app: web.Application) -> AsyncIterator[None]:
-        """From the start of the service to its end."""
+        """Cleanup context: open the HTTP session, and close it and the discovery at shutdown."""
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._tls),
             headers={hdrs.USER_AGENT: f"load-watcher/{__version__}"},
@@ -81,13 +82,12 @@ class AgentPages:
                     await places.close()
 
     async def known(self) -> Mapping[Kind, Found]:
-        """All that may be asked now, by kind, and why others may not."""
+        """Return the current endpoints and discovery problems, by kind."""
         found = await asyncio.gather(*(places.find() for places in self._places.values()))
         return dict(zip(self._places, found, strict=True))
 
     async def page(self, name: str, page: str) -> bytes:
-        """A page as JSON. KeyError where there is nobody of that name, or no such page; AgentError where it cannot be
-        had."""
+        """Return a page as JSON. Raises KeyError for an unknown endpoint or page, AgentError if the request fails."""
         known = await self.known()
         paths = {
             place.name: (place, PAGES[kind][page])
@@ -98,37 +98,37 @@ class AgentPages:
         place, path = paths[name]
         body, status = await self._ask(place, path)
         if status in (401, 403):
-            hint = "dashboard.token_file must hold the token that it was given (agent.token_file, qrm.token_file)"
-            raise AgentError("agent_refused", f"{name} refuses us ({status})", hint=hint)
+            hint = "dashboard.token_file must contain the token of that server (agent.token_file, qrm.token_file)"
+            raise AgentError("agent_refused", f"{name} denied access (status {status})", hint=hint)
         if status != 200 or body is None:
             what = f"more than {MOST_BODY >> 20} MiB" if body is None else f"status {status}"
-            raise AgentError("agent_failed", f"{name} answered with {what}", hint="its log may say why")
+            raise AgentError("agent_failed", f"{name} returned {what}", hint="see its log")
         return await asyncio.to_thread(_checked, body, name)
 
     async def _ask(self, place: Place, path: str) -> tuple[bytes | None, int]:
-        """Body (None if it is too large) and status. Raises AgentError."""
+        """Return body, None if it is too large, and status. Raises AgentError."""
         assert self._session is not None
         try:
             headers = bearer("dashboard.token_file", self._token_file)
         except ProviderRefused as error:
-            raise AgentError("agent_refused", str(error), hint="a line with the token belongs into it") from error
+            raise AgentError("agent_refused", str(error), hint="write the token into the file as one line") from error
         try:
             target = URL(f"{str(place.url).rstrip('/')}{path}")
             async with get_from(self._session, target, of=place.of, headers=headers) as response:
                 return await read_at_most(response.content, MOST_BODY), response.status
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = str(error) or type(error).__name__
-            hint = "is it running, and does it listen there? In a pod it listens to itself alone unless it is told to"
-            raise AgentError("agent_unreachable", f"no answer from {place.name}: {why}", hint=hint) from error
+            hint = "check that it runs and listens on this address; by default it listens on loopback only"
+            raise AgentError("agent_unreachable", f"no response from {place.name}: {why}", hint=hint) from error
 
 
 def _checked(body: bytes, name: str) -> bytes:
-    """As it is, if it is JSON: what we serve always is."""
+    """Return the body unchanged if it is JSON; raise AgentError otherwise."""
     try:
         msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
-        hint = "is this the address of a load-watcher agent?"
-        raise AgentError("agent_failed", f"{name} answered with no JSON", hint=hint) from None
+        hint = "check that this is the address of a load-watcher agent"
+        raise AgentError("agent_failed", f"{name} returned invalid JSON", hint=hint) from None
     return body
 
 
@@ -136,7 +136,7 @@ def _checked(body: bytes, name: str) -> bytes:
 
 
 def named_places(settings: Settings) -> Mapping[Kind, AgentPlaces]:
-    """Where those are that [dashboard] names, by kind; kinds of which it names none are left out."""
+    """Build the discovery of the endpoints in [dashboard], by kind; kinds without endpoints are left out."""
     named = settings.dashboard
     each = {
         Kind.AGENT: places_of(
@@ -148,7 +148,7 @@ def named_places(settings: Settings) -> Mapping[Kind, AgentPlaces]:
 
 
 def from_settings(settings: Settings) -> AgentPages | None:
-    """Whose pages the dashboard shows, None if nobody's."""
+    """Build the page fetcher of the dashboard, None if [dashboard] names no endpoints."""
     places, named = named_places(settings), settings.dashboard
     if not places:
         return None

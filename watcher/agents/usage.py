@@ -1,8 +1,8 @@
-"""What pods use, from the node agents: each knows the pods of its node, whatever the source of the nodes' load is.
+"""Pod usage from the node agents, independent of the source of node load.
 
-An agent reads control groups in every cycle anyway, so what it tells is some seconds old and needs neither cAdvisor nor
-metrics-server. Agents are asked side by side, within one budget of time: those that do not answer cost their own pods,
-and one finding.
+Each agent knows the pods of its node. It reads the cgroups in every cycle, so its values are a few seconds old and need
+neither cAdvisor nor metrics-server. Agents are queried concurrently within one time budget. Pods of an agent that does
+not respond are missing, and one finding lists these agents.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
 SOURCE = "Agents"
 PATH = "/pods"
 AT_ONCE = 64
-"""Agents that are asked at a time."""
+"""Maximum number of concurrent requests to agents."""
 BUDGET_S = 15.0
-"""So long all of them together have: a fourth of the minute until they are asked again."""
+"""Time budget in seconds for all agents: a quarter of the minute between two fetches."""
 UNHEARD = (
-    "Do the agents listen at their pods' addresses (agent.metrics_host), and are port and ca_file of [agents] right?"
+    "Check that the agents listen on their pod addresses (agent.metrics_host), and check port and ca_file of [agents]."
 )
 LARGEST = 4 << 20
-"""Bytes of an answer: two hundred pods are 30 kB."""
+"""Maximum size of a response in bytes. 200 pods need 30 kB."""
 
 
 class UsedByPod(msgspec.Struct, frozen=True, gc=False):
-    """What a pod used over the agent's last cycles; None where the agent could not read it."""
+    """Usage of a pod over the agent's last cycles; None if the agent could not read a value."""
 
     namespace: str
     name: str
@@ -68,8 +68,8 @@ class UsedByPod(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodsOfNode(msgspec.Struct, frozen=True, gc=False):
-    """An agent's answer: the pods of its node at `time` (unix seconds), cores averaged over `span_s` seconds, bytes of
-    working set."""
+    """Response of an agent: the pods of its node at `time` (unix seconds), cores averaged over `span_s` seconds,
+    bytes of the working set."""
 
     node: str
     time: float
@@ -82,7 +82,7 @@ _ANSWER = msgspec.json.Decoder(PodsOfNode)
 
 @dataclass(slots=True)
 class _Told:
-    """What the agents said so far, why others said nothing, by address, and why some are not even known."""
+    """Result of querying the agents: responses, errors by agent name, and discovery problems."""
 
     unknown: tuple[Trouble, ...]
     answers: list[PodsOfNode] = field(default_factory=list)
@@ -90,8 +90,8 @@ class _Told:
 
 
 class AgentPods:
-    """The agents at `places`. `timeout` (seconds) is for one of them, `budget` for all; `at_once` are asked at a
-    time."""
+    """Client of the agents at `places`. `timeout` (seconds) is per agent, `budget` (seconds) for all agents;
+    `at_once` is the number of concurrent requests."""
 
     def __init__(
         self,
@@ -112,14 +112,14 @@ class AgentPods:
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
-        """Hang up."""
+        """Stop the discovery and close all connections."""
         await self._places.close()
         if self._session is not None:
             await self._session.close()
 
     async def fetch(self, now: float) -> PodFetch:
-        """What all agents know at the moment. Raises ProviderError where none answers, and NoPodUsage where those that
-        do know of no pod."""
+        """Current pod usage of all agents. `now` is in unix seconds. Raises ProviderError if no agent responds, and
+        NoPodUsage if the responses contain no pods."""
         session = self._open()
         headers = bearer("agents.token_file", self._token_file)
         found = await self._places.find()
@@ -130,13 +130,13 @@ class AgentPods:
                 for _ in range(self._at_once):
                     asking.create_task(self._ask_on(session, waiting, headers, told))
         except TimeoutError:
-            late = ProviderUnreachable(f"its turn did not come within {self._budget:g} s", hint=UNHEARD)
+            late = ProviderUnreachable(f"not queried within the budget of {self._budget:g} s", hint=UNHEARD)
             told.silent |= {place.name: late for place in waiting}
         if not told.answers:
             raise _worst(told)
         fetch = await asyncio.to_thread(read_pods, told.answers, _findings(told, now))
         if not fetch.usage.pods:
-            raise NoPodUsage(f"{len(told.answers)} node agents answer, and none of them knows of a pod")
+            raise NoPodUsage(f"the responses of {len(told.answers)} node agents contain no pods")
         return fetch
 
     def _open(self) -> aiohttp.ClientSession:
@@ -156,7 +156,7 @@ class AgentPods:
     async def _ask_on(
         self, session: aiohttp.ClientSession, waiting: Iterator[Place], headers: dict[str, str], told: _Told
     ) -> None:
-        """One agent after the other, until there are no more."""
+        """Query agents one by one until `waiting` is exhausted."""
         for place in waiting:
             try:
                 told.answers.append(await self._ask(session, place, headers))
@@ -167,7 +167,7 @@ class AgentPods:
                     str(translated(error, tls=place.url.scheme == "https")), hint=UNHEARD
                 )
             except asyncio.CancelledError:
-                told.silent[place.name] = ProviderUnreachable("it does not answer in time", hint=UNHEARD)
+                told.silent[place.name] = ProviderUnreachable("no response in time", hint=UNHEARD)
                 raise
 
     async def _ask(self, session: aiohttp.ClientSession, place: Place, headers: dict[str, str]) -> PodsOfNode:
@@ -175,39 +175,39 @@ class AgentPods:
             body = await read_at_most(response.content, LARGEST)
             if response.status in (401, 403):
                 raise ProviderRefused(
-                    f"it answers {response.status}", hint="agents.token_file is to have the token of the agents."
+                    f"status {response.status}", hint="Set agents.token_file to the file with the agents' token."
                 )
             if response.status != 200:
-                raise ProviderUnreachable(f"it answers {response.status}", hint="Its log says why.")
+                raise ProviderUnreachable(f"status {response.status}", hint="Check the log of the agent.")
         if body is None:
-            raise ProviderMalformed(f"its answer is larger than {LARGEST >> 20} MiB")
+            raise ProviderMalformed(f"the response is larger than {LARGEST >> 20} MiB")
         try:
             return _ANSWER.decode(body)
         except msgspec.DecodeError as error:
             raise ProviderMalformed(
-                f"its answer is not an agent's: {error}", hint="Is another service on that port? [agents] names it."
+                f"not the response of an agent: {error}", hint="Check the port in [agents]."
             ) from None
 
 
 def _worst(told: _Told) -> ProviderError:
-    """Where nobody answers, why the first is silent, or is not known."""
+    """Error if no agent responded: the error of the first agent, or of the first discovery problem."""
     if not told.silent:
         trouble = told.unknown[0]
         kind = ProviderRefused if trouble.refused else ProviderUnreachable
-        return kind(f"no node agent is known; {trouble.where}: {trouble.message}", hint=trouble.hint)
+        return kind(f"no node agents found; {trouble.where}: {trouble.message}", hint=trouble.hint)
     place = min(told.silent)
     error = told.silent[place]
-    return type(error)(f"none of {len(told.silent)} node agents tells of pods; {place}: {error}", hint=error.hint)
+    return type(error)(f"none of {len(told.silent)} node agents reports pods; {place}: {error}", hint=error.hint)
 
 
 def _findings(told: _Told, now: float) -> tuple[Finding, ...]:
-    """One for all that are silent or not known."""
+    """One finding about all agents that did not respond or were not found."""
     reasons = [f"{each.where}: {each.message}. {each.hint}" for each in told.unknown]
     if told.silent:
         place = min(told.silent)
         error = told.silent[place]
         every = len(told.answers) + len(told.silent)
-        what = f"{len(told.silent)} of {every} node agents tell nothing of pods ({some_of(told.silent)})"
+        what = f"no pod usage from {len(told.silent)} of {every} node agents ({some_of(told.silent)})"
         reasons.insert(0, f"{what}; {place}: {error}. {error.hint}".rstrip())
     if not reasons:
         return ()
@@ -215,7 +215,7 @@ def _findings(told: _Told, now: float) -> tuple[Finding, ...]:
 
 
 def read_pods(answers: Iterable[PodsOfNode], findings: tuple[Finding, ...]) -> PodFetch:
-    """The answers as columns, whatever order they came in."""
+    """Convert the responses to arrays with one entry per pod, ordered by node."""
     ordered = sorted(answers, key=lambda each: (each.node, each.time))
     each = [(answer, pod) for answer in ordered for pod in answer.pods]
     usage = PodUsage(
@@ -233,7 +233,7 @@ def read_pods(answers: Iterable[PodsOfNode], findings: tuple[Finding, ...]) -> P
 
 
 class WithAgents:
-    """A source of nodes as it is, of whose pods the agents tell."""
+    """Provider that takes node load from one provider and pod usage from the agents."""
 
     def __init__(self, provider: Provider, agents: AgentPods) -> None:
         self._provider = provider
@@ -241,46 +241,45 @@ class WithAgents:
 
     @property
     def source(self) -> str:
-        """The name on the wire, of the nodes' source."""
+        """Source name of the node provider, as published."""
         return self._provider.source
 
     @property
     def remembers(self) -> bool:
-        """As the source of the nodes."""
+        """Whether the node provider has samples from before the first fetch."""
         return self._provider.remembers
 
     async def start(self) -> None:
-        """As the source of the nodes."""
         await self._provider.start()
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
-        """As the source of the nodes."""
+        """Samples of the node provider. Times are in unix seconds."""
         return await self._provider.fetch(since, until, only=only)
 
     async def fetch_pods(self, now: float) -> PodFetch:
-        """What the agents know. Raises ProviderError."""
+        """Pod usage from the agents at `now` (unix seconds). Raises ProviderError."""
         return await self._agents.fetch(now)
 
     async def capacities(self) -> Mapping[str, Capacity]:
-        """As the source of the nodes; nothing where it knows none."""
+        """Node capacities of the node provider; empty if it has none."""
         return await self._provider.capacities() if isinstance(self._provider, KnowsCapacities) else {}
 
     def node_metadata(self, node: str) -> ObjectMetadata | None:
-        """As the source of the nodes; None where it knows none."""
+        """Metadata of a node from the node provider; None if it has none."""
         return self._provider.node_metadata(node) if isinstance(self._provider, KnowsNodes) else None
 
     def node_names(self) -> Collection[str] | None:
-        """As the source of the nodes; None where it knows none."""
+        """Node names of the node provider; None if it does not list nodes."""
         return self._provider.node_names() if isinstance(self._provider, ListsNodes) else None
 
     async def close(self) -> None:
-        """Both."""
+        """Close the agents' client and the node provider."""
         await self._agents.close()
         await self._provider.close()
 
 
 def with_agents(provider: Provider, settings: Settings) -> Provider:
-    """The source of nodes, with pods from the agents where the settings say so."""
+    """The provider itself, or a provider with pod usage from the agents if the settings enable it."""
     agents = settings.agents
     places = places_of(settings, urls={"agents.urls": agents.urls}, pods={"agents.pods": agents.pods})
     if places is None:

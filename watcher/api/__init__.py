@@ -1,8 +1,9 @@
-"""The HTTP API: an answer is either true or an error, and making it waits for nothing but memory.
+"""The HTTP API. A response is either correct data or an error, and most responses are served from memory.
 
-`handlers` says which path is answered by what: `nodes`, `pods`, `node_metrics`, `history` and `health` have a function
-per path. `operations` describes them for people and for /openapi.json, `routing` finds them, guards them and counts.
-How a request is read is in `parameters` and `negotiation`, what is served at the moment in `current`, how an answer is
-made in `making`, `responses`, `series` and `refusals`, what fails below HTTP in `runner`. `service` says what all of
-this needs of the service behind it. Nothing is imported here: the processes on a node have pages too, and no windows.
+`handlers` lists the routes; `nodes`, `pods`, `node_metrics`, `history` and `health` contain one handler per path.
+`operations` describes the routes for /openapi.json. `routing` matches requests, checks access and counts requests.
+`parameters` and `negotiation` parse requests, `current` holds the published documents, and `making`, `responses`,
+`series` and `refusals` build response bodies and errors. `runner` handles errors below HTTP. `service` declares the
+interface that the service behind the API implements. This package imports nothing: node processes (agent, QoS Resource
+Manager) use parts of it and must not load the window code.
 """

@@ -1,4 +1,4 @@
-"""The pages of agents and QoS Resource Managers, for the dashboard: to be looked at, nothing more."""
+"""Read-only proxy for the pages of agents and QoS Resource Managers, for the dashboard."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PATH = "/api/v1/agents"
 
 
 class AgentEntry(msgspec.Struct):
-    """One that may be asked, with the names of its pages. `node` is null where nobody tells of it: the Kubernetes API
-    does of pods, a name's addresses have none."""
+    """A reachable agent or QoS Resource Manager and the names of its pages. `node` is null if unknown: it is known for
+    pods found through the Kubernetes API, but not for addresses found through DNS."""
 
     name: str
     kind: str
@@ -28,7 +28,7 @@ class AgentEntry(msgspec.Struct):
 
 
 class AgentTrouble(msgspec.Struct):
-    """Why some of a kind, or all of them, are not among those that may be asked: `of` is the name or the selection."""
+    """Why some or all processes of a kind could not be discovered. `of` is the DNS name or the pod selector."""
 
     kind: str
     of: str
@@ -37,31 +37,34 @@ class AgentTrouble(msgspec.Struct):
 
 
 class AgentsDocument(msgspec.Struct):
-    """Body of /api/v1/agents, by kind, node and name."""
+    """Body of /api/v1/agents. `agents` are ordered by kind, node and name."""
 
     agents: list[AgentEntry]
     troubles: list[AgentTrouble]
 
 
 class AgentRoutes:
-    """The routes."""
+    """Routes of /api/v1/agents and of the proxied pages."""
 
     def __init__(self, agents: AgentPages) -> None:
         self._agents = agents
 
     def routes(self) -> list[Route]:
-        """Pages tell of pods, as explain does, and need what it needs."""
-        listed = Operation("agents and QoS Resource Managers", {200: Answer("those there are", AgentsDocument)})
+        """Both routes. Pages contain details of pods, so they need Access.DETAIL, as the explain page does."""
+        listed = Operation(
+            "List agents and QoS Resource Managers",
+            {200: Answer("the discovered agents and QoS Resource Managers", AgentsDocument)},
+        )
         passed = Operation(
-            "a page of one of them",
+            "A page of one agent or QoS Resource Manager",
             {
-                200: Answer("as it answers", dict[str, Any]),
-                404: failure("there is none of that name, or no such page"),
-                502: failure("agent_unreachable, agent_refused, agent_failed: it does not give the page"),
+                200: Answer("the page, unchanged", dict[str, Any]),
+                404: failure("no agent has this name, or it has no such page"),
+                502: failure("agent_unreachable, agent_refused, agent_failed: the agent did not return the page"),
             },
             (
-                Parameter("name", "address and port, as /api/v1/agents has it", place="path"),
-                Parameter("page", "plan or audit; state or decisions of a QoS Resource Manager", place="path"),
+                Parameter("name", "address and port, as listed by /api/v1/agents", place="path"),
+                Parameter("page", "agent: plan or audit; QoS Resource Manager: state or decisions", place="path"),
             ),
         )
         return [
@@ -70,7 +73,7 @@ class AgentRoutes:
         ]
 
     async def listed(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """Who may be asked, and for what."""
+        """List the discovered agents, their pages, and discovery failures."""
         query_values(request.rel_url.raw_query_string, known=())
         known = await self._agents.known()
         entries = [
@@ -86,7 +89,7 @@ class AgentRoutes:
         return json_response(AgentsDocument(entries, troubles))
 
     async def page(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """A page, as it comes."""
+        """Return a page of an agent unchanged."""
         query_values(request.rel_url.raw_query_string, known=())
         name, page = captured
         try:
@@ -103,7 +106,7 @@ class AgentRoutes:
         pages = PAGES[names[name]] if name in names else ()
         if pages:
             return ApiError(
-                404, "not_found", f"{shown(name)} has no page {shown(page)!r}", f"it has: {', '.join(pages)}"
+                404, "not_found", f"{shown(name)} has no page {shown(page)!r}", f"available pages: {', '.join(pages)}"
             )
-        hint = f"{PATH} lists those that there are now; a pod that is made anew has another address"
-        return ApiError(404, "not_found", f"there is no agent {shown(name)!r}", hint)
+        hint = f"{PATH} lists the current agents; a recreated pod has a different address"
+        return ApiError(404, "not_found", f"agent {shown(name)!r} not found", hint)

@@ -1,4 +1,4 @@
-"""Bodies that are made when they are asked for: in threads, and once however many ask at that moment."""
+"""Builds response bodies on request in threads; concurrent requests for the same body share one build."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from watcher.core.publishing.compression import Encoding, compressed
 from watcher.platform.http.responses import SMALL_BODY, Kept, coded, encoding_for, plain_encoding_for, sent
 from watcher.platform.http.routing import JSON
 
-WORKERS = 2  # threads that encode what is not ready; the tick and the provider have their own
+WORKERS = 2  # threads that encode bodies on request; the tick and the provider use other threads
 Made = TypeVar("Made")
 
 
 class Making:
-    """Makes bodies off the event loop."""
+    """Builds response bodies outside the event loop's thread."""
 
     def __init__(self) -> None:
         self._workers = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="api")
         self._running: dict[object, asyncio.Task[Any]] = {}
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Shut the executor down and cancel the work that has not started."""
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     async def in_thread(self, make: Callable[[], Made]) -> Made:
-        """What `make` returns, called in a thread."""
+        """Call `make` in an executor thread and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, make)
 
     async def once(self, key: object, make: Callable[[], Made]) -> Made:
-        """What `make` returns, called in a thread; who asks for the same key meanwhile gets the same."""
+        """Like `in_thread`, but concurrent calls with the same key share one call of `make`."""
         return await self.shared(key, partial(self.in_thread, make))
 
     async def shared(self, key: object, make: Callable[[], Coroutine[Any, Any, Made]]) -> Made:
-        """The same for a coroutine function. A client that goes away does not take the work from the others."""
+        """Like `once`, for a coroutine function. If one client disconnects, the build continues for the others."""
         task = self._running.get(key)
         if task is None:
             task = asyncio.create_task(make(), name="api: make a body")
@@ -49,12 +49,13 @@ class Making:
     def _forget(self, key: object, done: asyncio.Task[Any]) -> None:
         del self._running[key]
         if not done.cancelled():
-            done.exception()  # looked at here, because everyone who waited for it may be gone
+            done.exception()  # retrieved here because all clients waiting for it may have disconnected
 
     async def coded(
         self, encoding: Encoding, make: Callable[[], bytes], *, kept: Kept, etag: Callable[[Encoding], str]
     ) -> bytes:
-        """What `make` returns, in a content coding, out of what is `kept` by `etag`; the plain body is kept too."""
+        """The body built by `make` in a content coding, from the cache `kept` (key: ETag) if present. The cache also
+        stores the plain body."""
         key = etag(encoding)
         body = kept.get(key)
         if body is None:
@@ -67,7 +68,7 @@ class Making:
         return body
 
     async def encoded(self, request: web.Request, write: Callable[[], bytes]) -> web.Response:
-        """A body that is made for this request alone."""
+        """Response with a body built for this request only, compressed if it is large enough."""
         body = await self.in_thread(write)
         encoding = plain_encoding_for(request) if len(body) <= SMALL_BODY else encoding_for(request)
         if encoding is not Encoding.IDENTITY:

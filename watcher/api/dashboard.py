@@ -1,8 +1,8 @@
-"""The dashboard's files, and the one document that is made for it.
+"""The dashboard's static files, and the overview document.
 
-The files are ours and tell nothing of a cluster, so anyone may have them, also where reads need a token: the page asks
-for that token, and sends it with each question. Their policy lets nothing run or load but what this service itself
-serves, and no text become a script or markup by mistake (Trusted Types).
+The files contain no cluster data, so they are served without a token even if reads need one: the page asks the user for
+the token and sends it with each request. The Content-Security-Policy allows only resources served by this service, and
+prevents text from being interpreted as script or markup (Trusted Types).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from watcher.platform.http.responses import Constant, constant
 from watcher.platform.http.routing import Access, ApiError, Handler, Route
 
 WEB = Path(__file__).parents[1] / "web"
-VENDOR = "vendor"  # files of others, as they are published
+VENDOR = "vendor"  # unmodified third-party files
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -48,7 +48,7 @@ HEADERS = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff
 
 
 def files_of(directory: Path) -> dict[str, Constant]:
-    """The files of a directory that a browser is to have, by name."""
+    """The files of a directory that are served to browsers, by name."""
     return {
         path.name: Constant.of(path.read_bytes(), MEDIA_TYPES[path.suffix], HEADERS)
         for path in sorted(directory.iterdir())
@@ -57,13 +57,13 @@ def files_of(directory: Path) -> dict[str, Constant]:
 
 
 def page_route() -> Route:
-    """The page itself."""
+    """The route of the dashboard page (/)."""
     page = _serving(files_of(WEB), name="index.html")
     return Route("/", "page", page, operations.PAGE, access=Access.OPEN)
 
 
 def file_routes() -> Iterator[Route]:
-    """What the page loads, which is its own business and no part of the API."""
+    """Routes of the files that the page loads. They are not part of the API and not in /openapi.json."""
     own, vendor = files_of(WEB), files_of(WEB / VENDOR)
     yield Route("/web/{file}", "page_file", _serving(own), operations.PAGE_FILE, access=Access.OPEN)
     path = f"/web/{VENDOR}/{{file}}"
@@ -89,8 +89,8 @@ async def _file(
 def overview(
     service: Service, ready: ReadyDocument, error: ErrorDetail | None, *, scheduler: bool, agents: bool
 ) -> OverviewDocument:
-    """The state of the service in one document that is always there: what /readyz says, and which nodes are left out
-    of the list, and why."""
+    """The overview document: the state reported by /readyz, and the nodes missing from the list with the reason. It is
+    available in every state of the service."""
     published = service.published
     snapshot = None if published is None else published.snapshot
     lost = {} if snapshot is None else snapshot.lost

@@ -1,9 +1,8 @@
-"""The HTTP API: which path is answered by what (contract, section 5).
+"""The routes of the HTTP API.
 
-Thousands of schedulers ask for the same few documents, and what they get decides where pods go. So an answer is either
-true or an error: nothing known is 404 and not an empty list, too old is 503 and not the last thing we knew, a remnant
-of a fleet is 503 and not a short list. The Go plug-ins keep their last copy on an error; an empty 200 would make every
-node look idle to them.
+Schedulers decide from these documents where pods go, so a response is either correct or an error: 404 instead of an
+empty list if no data is available, 503 instead of outdated data, and 503 instead of a partial list if many nodes went
+missing at once. The Go plug-ins keep their last copy on an error; an empty 200 would make every node look idle to them.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def make_app(
     version: str,
     routes: Iterable[Route] = (),
 ) -> web.Application:
-    """The application that serves `service`, and the `routes` that other packages add."""
+    """The aiohttp application that serves `service` and the additional `routes` of other packages."""
     making = Making()
     current = Current(service, private=settings.protect_reads)
     health = HealthHandlers(service, telemetry=telemetry, current=current, making=making)
@@ -61,8 +60,7 @@ def make_app(
 
 
 def _routes(service: Service, health: HealthHandlers, *, current: Current, making: Making) -> list[Route]:
-    """All paths of the watcher but /openapi.json, which describes them. A handler takes a request and the texts of its
-    path's parameters."""
+    """All routes of the watcher except /openapi.json, which describes them."""
     nodes = NodeHandlers(current=current, making=making)
     pods = PodHandlers(service, current=current, making=making)
     node_metrics = NodeMetricHandlers(service, current=current, making=making)
@@ -87,7 +85,7 @@ def _routes(service: Service, health: HealthHandlers, *, current: Current, makin
 
 
 async def _constant(request: web.Request, captured: Sequence[str], *, body: Constant) -> web.Response:
-    """A body that does not change."""
+    """Return a body that does not change while the process runs."""
     return constant(request, body)
 
 

@@ -1,4 +1,4 @@
-"""How the service is: alive, ready, whether its source answers; in one document for the dashboard, and as metrics."""
+"""Liveness, readiness and provider health, the overview document for the dashboard, and /metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AGENTS = "/api/v1/agents"
 
 
 class HealthHandlers:
-    """What answers for the service itself."""
+    """Handlers for the state of the service itself."""
 
     def __init__(self, service: Service, *, telemetry: Telemetry, current: Current, making: Making) -> None:
         self._service = service
@@ -35,17 +35,17 @@ class HealthHandlers:
         self._current = current
         self._making = making
         self.paths: frozenset[str] = frozenset()
-        """All that are served, those of others too."""
+        """All paths that are served, including paths added by other packages."""
 
     async def healthz(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """Alive: this answers, and ticks begin when they should, whatever the provider does."""
+        """Liveness: ticks begin on schedule. The provider's state does not matter."""
         wrong = self._service.alive()
         if wrong:
-            raise ApiError(503, "not_alive", wrong, "the log says what the tick waits for; a restart is due")
+            raise ApiError(503, "not_alive", wrong, "the log shows what the tick waits for; restart the service")
         return json_response(AliveDocument("alive"))
 
     async def readyz(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """Ready: there is a window young enough to serve."""
+        """Readiness: a window is available and not older than max_staleness."""
         state = _ready_state(self._service)
         try:
             self._current.ready()
@@ -55,24 +55,24 @@ class HealthHandlers:
         return json_response(state)
 
     async def provider_health(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """Whether the provider answered at the last tick."""
+        """The result of the last request to the provider; makes no request."""
         health = self._service.provider_health
         if health.partial:
             return json_response(HealthDocument("partial", health.since, health.reason))
         if health.ok:
             return json_response(HealthDocument("ok", health.since))
         if health.ok is None:
-            raise ApiError(503, "provider_not_asked", health.reason or "the provider has not been asked yet")
+            raise ApiError(503, "provider_not_asked", health.reason or "the provider has not been queried yet")
         raise ApiError(
             503,
             "provider_down",
             health.reason,
-            "the last windows are served until they are stale; load-watcher doctor says more",
+            "the last windows are served until they are stale; run load-watcher doctor for details",
             extra={"since": health.since},
         )
 
     async def overview(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """The state of the service, whatever it is."""
+        """The state of the service, available in every state."""
         query_values(request.rel_url.raw_query_string, known=())
         state, problem = _ready_state(self._service), None
         try:
@@ -84,7 +84,7 @@ class HealthHandlers:
         return json_response(dashboard.overview(self._service, state, problem, **there))
 
     async def metrics(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """Node windows and the service's own health for Prometheus."""
+        """Node windows and the service's own metrics in Prometheus' text format."""
         encoding = choose(accepted(request), (Encoding.IDENTITY, Encoding.GZIP)) or refuse_encodings()
         body = await self._making.in_thread(partial(self._telemetry.exposition, encoding=encoding))
         headers = {hdrs.CONTENT_TYPE: EXPOSITION, hdrs.VARY: hdrs.ACCEPT_ENCODING, hdrs.CACHE_CONTROL: "no-store"}

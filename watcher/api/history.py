@@ -1,5 +1,4 @@
-"""What was, and what was found: stored windows of a node, findings, the nodes that fell silent, and the samples that a
-replica starts with."""
+"""Stored windows of a node, findings, silent nodes, and the samples transferred to a starting replica."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ _HISTORY = operations.HISTORY.query_names
 
 
 class HistoryHandlers:
-    """What answers for what was, and for what was found."""
+    """Handlers for stored windows, findings, silent nodes and samples."""
 
     def __init__(self, service: Service, *, current: Current, making: Making) -> None:
         self._service = service
@@ -60,7 +59,7 @@ class HistoryHandlers:
         self._making = making
 
     async def history(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """Stored windows of one node as series."""
+        """Stored windows of one node as series or rows."""
         service = self._service
         values = query_values(request.rel_url.raw_query_string, known=_HISTORY)
         shape = single(values, "shape") or "series"
@@ -68,7 +67,7 @@ class HistoryHandlers:
             raise unknown("shape", shape, ["series", "rows"])
         host = single(values, "host")
         if not host:
-            raise ApiError(400, "bad_request", "parameter 'host' is missing", "name one node: ?host=NAME")
+            raise ApiError(400, "bad_request", "parameter 'host' is missing", "specify one node: ?host=NAME")
         types = types_of(values)
         now = service.now()
         end = time_of(values, "to", now=now, default=now)
@@ -92,13 +91,13 @@ class HistoryHandlers:
         return await self._making.encoded(request, write)
 
     async def findings(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """What the review of samples found, and what is asked of the source."""
+        """Findings of the sample review, and the plan of provider queries."""
         query_values(request.rel_url.raw_query_string, known=())
         found = self._service.findings_document()
         return await self._making.encoded(request, partial(msgspec.json.encode, found))
 
     async def silent(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """The nodes that nothing is heard of. Answered also while the list of the others is not."""
+        """The silent nodes. Served even if /watcher returns an error."""
         query_values(request.rel_url.raw_query_string, known=())
         published = self._service.published
         if published is None:
@@ -119,7 +118,7 @@ class HistoryHandlers:
         return sent(silent.bodies[encoding], headers)
 
     async def samples(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """What a replica that starts needs of one that is ready."""
+        """The samples that a starting replica loads from a ready one."""
         query_values(request.rel_url.raw_query_string, known=())
         current = self._current.ready()
         body = await self._making.shared((current.published.tag, "samples"), self._service.samples)
@@ -135,8 +134,9 @@ class HistoryHandlers:
 
 
 def thinned(series: StoredSeries, step: int) -> tuple[I64, F64]:
-    """The last known value of each step and its true time. Steps are aligned to multiples of `step` seconds, so the
-    same points come back whenever one asks. Times in unix seconds, ascending; values as the wire carries them."""
+    """The last known value of each step and the time of that value. Steps are aligned to multiples of `step` seconds,
+    so repeated requests return the same points. Times [k] in unix seconds, ascending; values [k] as rounded for
+    JSON."""
     known = np.flatnonzero(~np.isnan(series.value))
     time = series.time[known]
     value = to_wire(series.value[known].astype(np.str_).astype(np.float64))  # the shortest text, read back
@@ -146,7 +146,8 @@ def thinned(series: StoredSeries, step: int) -> tuple[I64, F64]:
 
 
 def history_body(stored: Sequence[StoredSeries], *, host: str, start: int, end: int, step: int, as_rows: bool) -> bytes:
-    """The body of GET /api/v1/history. Metrics that this version does not know are left out."""
+    """The body of GET /api/v1/history. `start` and `end` in unix seconds, `step` in seconds. Metrics that this version
+    does not know are omitted."""
     known = [series for series in stored if series.metric in METRIC_BY_NAME]
     document = HistoryDocument(start=start, end=end, step=step)
     if as_rows:
@@ -168,7 +169,7 @@ def _series(series: StoredSeries, host: str, step: int) -> HistorySeries:
         operator=series.operator,
         window=series.window,
         unit=metric.unit,
-        points=cast(list[tuple[int, float]], msgspec.Raw(points)),  # an encoder would write tiny values with exponents
+        points=cast(list[tuple[int, float]], msgspec.Raw(points)),  # encoders write tiny values with exponents
     )
 
 

@@ -1,5 +1,4 @@
-"""NodeMetrics as the API answers them: when they are made anew, under which ETag, and what is said where there are
-none."""
+"""Handlers for Koordinator NodeMetrics: when the report is rebuilt, its ETags, and the errors for missing ones."""
 
 from __future__ import annotations
 
@@ -34,14 +33,14 @@ from watcher.platform.http.responses import (
 from watcher.platform.http.routing import JSON, ApiError
 
 CAPACITY_HINT = (
-    'amounts need the capacity of nodes: set kubernetes.node_names = "on" (and kubernetes.kubeconfig outside the '
-    "cluster), or take metrics-server as the source; docs/api.md says more"
+    'absolute amounts need the capacity of nodes: set kubernetes.node_names = "on" (and kubernetes.kubeconfig outside '
+    "the cluster), or use metrics-server as the source; see docs/api.md"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """One report by these policies, of the snapshot that was published when it was made, with its encoded bodies."""
+    """A report built from one published snapshot with one set of policies, and a cache of its encoded bodies."""
 
     policies: CollectPolicies
     published: Published
@@ -50,7 +49,7 @@ class Reported:
     kept: Kept = field(default_factory=lambda: Kept(KEPT_BYTES))
 
     def stands(self, published: Published) -> bool:
-        """Whether a report of this snapshot would be the same: no node's report interval has ended since."""
+        """Whether this report is still valid for `published`: no node's report interval has ended since."""
         made, now = self.published.snapshot.timestamp, published.snapshot.timestamp
         return all(period_of(policy, made) == period_of(policy, now) for policy in self._used)
 
@@ -63,12 +62,14 @@ class Reported:
         return {self.policies.for_others, *self.report.policies}
 
     def etag(self, host: str | None, encoding: Encoding) -> str:
-        """Unlike for whatever differs in a single byte, and the same again while this report stands."""
+        """The ETag of the body of one node or (None) of all nodes. It is unique per body and constant while this report
+        is valid."""
         which = "" if host is None else hashlib.blake2s(host.encode(), digest_size=8).hexdigest()
         return f'"{self.tag}-{which}-{encoding}"'
 
     def headers(self, etag: str, encoding: Encoding, *, scope: str, monotonic: float) -> CIMultiDict[str]:
-        """`Age` counts from the newest sample; `scope` begins Cache-Control."""
+        """Headers of a NodeMetric document. `Age` is the age of the newest sample in seconds; `scope` is the prefix of
+        Cache-Control, `monotonic` the current monotonic time in seconds."""
         headers = {
             hdrs.CONTENT_TYPE: JSON,
             hdrs.VARY: hdrs.ACCEPT_ENCODING,
@@ -80,26 +81,26 @@ class Reported:
         return coded(headers, encoding)
 
     def one(self, host: str) -> bytes:
-        """The NodeMetric of a node that the watcher knows. Raises ApiError where there is none."""
+        """The encoded NodeMetric of a known node. Raises ApiError if the node has none."""
         body = self.report.objects.get(host)
         if body is not None:
             return body
-        why = self.report.missing.get(host, "it came after the last report")
-        hint = CAPACITY_HINT if "capacity" in why else "GET /watcher/{host} has what is known of it"
-        raise ApiError(404, "no_node_metric", f"there is no NodeMetric of node {shown(host)!r}: {why}", hint)
+        why = self.report.missing.get(host, "the node appeared after the last report")
+        hint = CAPACITY_HINT if "capacity" in why else "GET /watcher/{host} returns the available data of the node"
+        raise ApiError(404, "no_node_metric", f"no NodeMetric for node {shown(host)!r}: {why}", hint)
 
     def check(self) -> None:
-        """Raise ApiError if there is no node with a NodeMetric."""
+        """Raise ApiError if no node has a NodeMetric."""
         if self.report.objects:
             return
         reasons = sorted(set(self.report.missing.values()))
-        hint = CAPACITY_HINT if any("capacity" in why for why in reasons) else "GET /watcher has what is known of them"
-        message = f"there is no NodeMetric of any node: {'; '.join(reasons)}"
+        hint = CAPACITY_HINT if any("capacity" in why for why in reasons) else "GET /watcher returns the available data"
+        message = f"no node has a NodeMetric: {'; '.join(reasons)}"
         raise ApiError(404, "no_node_metric", message, hint)
 
 
 class NodeMetricHandlers:
-    """What answers with NodeMetrics."""
+    """Handlers for NodeMetrics of all nodes and of one node."""
 
     def __init__(self, service: Service, *, current: Current, making: Making) -> None:
         self._service = service
@@ -109,7 +110,7 @@ class NodeMetricHandlers:
         self._reports = 0
 
     async def node_metrics(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """The NodeMetrics of all nodes."""
+        """The NodeMetrics of all nodes, as a list."""
         query_values(request.rel_url.raw_query_string, known=())
         current, _ = self._current.answering()
         refuse_remnant(current.published)
@@ -142,8 +143,8 @@ class NodeMetricHandlers:
         return sent(body, headers)
 
     async def _report(self, published: Published) -> Reported:
-        """The report as it stands; made now if there is none yet, if some node's is due, or if it is too old to be
-        served."""
+        """The current report; built now if there is none, if a node's report interval has ended, or if it is older than
+        max_staleness."""
         reported, policies = self._reported, self._service.collect_policies
         if reported is not None and reported.policies is policies and not self._is_stale(reported):
             if reported.stands(published):

@@ -1,7 +1,7 @@
-"""The load of nodes: GET /watcher, one node of it, and the same as columns.
+"""Handlers for the load of nodes: GET /watcher, one node, and columns.
 
-The default documents and single nodes are answered on the event loop from bytes that the tick made. Everything else is
-made once per snapshot in a thread, and kept while it is few.
+The default documents and single nodes are served on the event loop from bytes encoded by the tick. Other documents are
+built in a thread, once for concurrent requests; columns are also cached, up to a size limit.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _COLUMNS = operations.COLUMNS.query_names
 
 
 class NodeHandlers:
-    """What answers for nodes."""
+    """Handlers for the load of nodes."""
 
     def __init__(self, *, current: Current, making: Making) -> None:
         self._current = current
         self._making = making
 
     async def watcher(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """All nodes, or those named by ?host=."""
+        """The load of all nodes, or of the nodes named by ?host=."""
         values = query_values(request.rel_url.raw_query_string, known=_WATCHER)
         current, age = self._current.answering()
         selection = current.selection(values)
@@ -69,13 +69,13 @@ class NodeHandlers:
         return await self._other(request, current, key, age=age)
 
     async def watcher_host(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """One node, by its name in the path."""
+        """The load of one node, named in the path."""
         values = query_values(request.rel_url.raw_query_string, known=_WATCHER_HOST)
         current, age = self._current.answering()
         return await self._some(request, current, current.selection(values), shape_of(values), captured, age=age)
 
     async def columns(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """The same numbers as columns, for the scorers' client."""
+        """The load of all nodes as columns, for the client used by the scorers."""
         values = query_values(request.rel_url.raw_query_string, known=_COLUMNS)
         current, age = self._current.answering()
         published = current.published
@@ -92,7 +92,7 @@ class NodeHandlers:
     async def _other(
         self, request: web.Request, current: Answering, key: tuple[Selection, Shape, Encoding], *, age: int
     ) -> web.Response:
-        """Any document but the default ones, made in a thread if it is not there yet."""
+        """A document that the tick did not encode, built in a thread if necessary."""
         selection, shape, encoding = key
         published = current.published
         ready = await self._document(published, selection)
@@ -115,7 +115,7 @@ class NodeHandlers:
         *,
         age: int,
     ) -> web.Response:
-        """The document with the nodes of these names only."""
+        """The document restricted to the named nodes."""
         published = current.published
         rows = [row_of(published, host) for host in hosts]
         ready = published.ready_document(selection) or await self._document(published, selection)
@@ -146,7 +146,7 @@ def _default(
     *,
     age: int,
 ) -> web.Response:
-    """A default document, from bytes that the tick made."""
+    """A default document, from bytes encoded by the tick."""
     variant = current.variants.get(key)
     if variant is None:
         if ready.empty:
@@ -160,7 +160,7 @@ def _default(
 
 
 def columns_body(published: Published, selection: Selection) -> bytes:
-    """The columns as JSON, encoded one at a time: an encoder does not let others run until it is done."""
+    """The columns as JSON, encoded one column at a time so that other threads can run between two columns."""
     document = columns(published.snapshot, selection)
     if not any(value is not None for column in document.columns for value in column.values):
         raise nothing_selected(selection)
@@ -168,19 +168,19 @@ def columns_body(published: Published, selection: Selection) -> bytes:
     return msgspec.json.encode(document)
 
 
-KEPT_BYTES = 64 << 20  # of encoded columns
+KEPT_BYTES = 64 << 20  # limit of a cache of encoded bodies
 
 
 @dataclass(slots=True)
 class Variant:
-    """A default document in one shape and coding: its ETag, and its headers as of the second `age`."""
+    """A default document in one shape and coding: its ETag, and its headers with `age` in seconds."""
 
     etag: str
     headers: CIMultiDict[str]
     age: int = -1
 
     def aged(self, age: int) -> CIMultiDict[str]:
-        """The headers with Age, which is the same for all requests within a second."""
+        """The headers with Age in seconds. They are updated in place at most once per second."""
         if age != self.age:
             self.headers[hdrs.AGE] = str(age)
             self.age = age
@@ -188,7 +188,7 @@ class Variant:
 
 
 class Answering:
-    """What all answers from one snapshot have in common."""
+    """State shared by all responses from one snapshot: headers, default selection, cached bodies."""
 
     def __init__(self, published: Published, *, cache_control: str) -> None:
         self.published = published
@@ -205,7 +205,7 @@ class Answering:
         )
 
     def headers(self, etag: str, encoding: Encoding, age: int) -> CIMultiDict[str]:
-        """Headers of a document. `Age` counts from the newest sample, so caches on the way agree with us."""
+        """Headers of a document. `age` is in seconds since the newest sample, so that caches compute the same age."""
         headers = self._headers.copy()
         headers[hdrs.ETAG] = etag
         headers[hdrs.AGE] = str(age)
@@ -214,21 +214,21 @@ class Answering:
         return headers
 
     def selection(self, values: Mapping[str, Sequence[str]]) -> Selection:
-        """What the parameters select."""
+        """The selection made by the query parameters; the default selection without parameters."""
         return selection_of(values, self.published.snapshot.windows) if values else self.default
 
 
 class Current:
-    """What `service` has published. `private`: answers are for whoever may read, and not for a cache of all."""
+    """Access to the documents that `service` publishes. `private` marks responses as not cacheable by shared caches."""
 
     def __init__(self, service: Service, *, private: bool) -> None:
         self.scope = "private, " if private else ""
-        """How Cache-Control begins."""
+        """Prefix of the Cache-Control header."""
         self._service = service
         self._answering: Answering | None = None
 
     def answering(self) -> tuple[Answering, int]:
-        """What is published and its age in seconds. Raises where there is nothing, or where it is too old."""
+        """The published snapshot and its age in seconds. Raises ApiError if there is none or it is too old."""
         service = self._service
         published = service.published
         if published is None:
@@ -240,15 +240,15 @@ class Current:
             refuse_remnant(published)
             raise nothing_known(service)
         if self._answering is None or self._answering.published is not published:
-            # Fresh while its newest sample is younger than an interval: by then the next tick has replaced it.
+            # Fresh for one interval: by then the next tick has replaced the snapshot.
             cache_control = f"{self.scope}max-age={int(service.interval)}, must-revalidate"
             self._answering = Answering(published, cache_control=cache_control)
         return self._answering, int(age)
 
     def ready(self) -> Answering:
-        """What is published, if it is young enough and has its windows; raises ApiError if not."""
+        """The published snapshot. Raises ApiError if there is none, it is too old, or windows are still warming up."""
         current, _ = self.answering()
         missing = self._service.warming_up()
         if missing:
-            raise ApiError(503, "warming_up", missing, "this passes by itself; /watcher answers with what there is")
+            raise ApiError(503, "warming_up", missing, "wait for the windows to fill; /watcher serves available data")
         return current

@@ -1,6 +1,6 @@
-"""What each path of the watcher takes and gives, in the words of its OpenAPI document.
+"""The OpenAPI descriptions of the watcher's routes, and the body types of the health endpoints.
 
-Beside the bodies that `model` names, these are the small ones of the health endpoints.
+`model` declares the other body types.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from watcher.platform.http.parameters import MOST_POINTS
 
 
 class AliveDocument(msgspec.Struct):
-    """Body of /healthz."""
+    """Body of /healthz. `status` is alive."""
 
     status: str
 
 
 class HealthDocument(msgspec.Struct):
-    """Body of /watcher/health: `status` is ok, or partial where the source said that its answers lack a part, in its
-    words in `reason`; `since` is the unix time at which this state began."""
+    """Body of /watcher/health. `status` is ok, or partial if the source reported incomplete data (`reason` is its
+    message); `since` is the time at which this state began, in unix seconds."""
 
     status: str
     since: float
@@ -41,7 +41,7 @@ class HealthDocument(msgspec.Struct):
 
 
 class ProviderState(msgspec.Struct):
-    """The provider at the last tick; `ok` is null until it was first asked."""
+    """State of the provider at the last tick. `ok` is null before the first query; `since` is in unix seconds."""
 
     ok: bool | None
     reason: str
@@ -49,8 +49,8 @@ class ProviderState(msgspec.Struct):
 
 
 class SnapshotState(msgspec.Struct):
-    """What is published. `lost` counts the nodes that vanished in a partial outage, `age_s` is the age of the newest
-    sample."""
+    """The published snapshot. `timestamp` and `window_end` are unix seconds, `age_s` is the age of the newest sample;
+    `nodes`, `lost` (missing since a partial outage) and `quarantined` count nodes."""
 
     source: str
     timestamp: int
@@ -62,7 +62,7 @@ class SnapshotState(msgspec.Struct):
 
 
 class ReadyDocument(msgspec.Struct):
-    """Body of /readyz. `detail` has the store, coverage, and what else is worth a look."""
+    """Body of /readyz. `detail` contains the state of the store, coverage, and more diagnostic data."""
 
     status: str
     provider: ProviderState
@@ -74,22 +74,23 @@ class ReadyDocument(msgspec.Struct):
 
 
 class NotReadyDocument(ReadyDocument, kw_only=True):
-    """Body of /readyz when there is nothing to serve: the same, with the error."""
+    """Body of /readyz if the service is not ready: ReadyDocument and the error."""
 
     error: ErrorDetail
 
 
 class LostNode(msgspec.Struct):
-    """A node that vanished with many others in a partial outage, and the unix time of its last sample."""
+    """A node that went missing together with many others (partial outage). `sampled` is the time of its last sample in
+    unix seconds."""
 
     name: str
     sampled: float
 
 
 class OverviewDocument(msgspec.Struct):
-    """Body of /api/v1/overview. `status` is ready, or the code of the `error` that /readyz answers; `quarantined` are
-    nodes whose metrics are left out because they cannot be right; `scheduler` says whether there are scheduling
-    plug-ins, `agents` whether there are agents to be looked at."""
+    """Body of /api/v1/overview. `status` is ready, or the code of the `error` that /readyz returns; `quarantined` lists
+    nodes whose metrics are omitted because they are implausible; `scheduler`: the service serves scheduling plug-ins;
+    `agents`: the service proxies pages of agents. `time` is in unix seconds."""
 
     version: str
     time: float
@@ -109,19 +110,19 @@ class OverviewDocument(msgspec.Struct):
 
 MSGPACK = "application/msgpack"
 WINDOW = Parameter(
-    "window", "the window, one of refresh.windows; 15m by default. Nodes without it fall back to shorter ones"
+    "window", "one of refresh.windows; default: 15m. Nodes without data for it fall back to shorter windows"
 )
 SHAPE = Parameter(
     "shape",
-    "where the nodes stand: under data.NodeMetricsMap (watcher), or directly under data (kep)",
+    "location of the nodes: under data.NodeMetricsMap (watcher), or directly under data (kep)",
     {"type": "string", "enum": [shape.value for shape in Shape], "default": Shape.WATCHER.value},
 )
 HOST_IN_PATH = Parameter("host", "the name of the node", place="path")
 
-_NOT_MODIFIED = Answer("the document is the one that If-None-Match names", media_type="")
-_BAD = failure("bad_request: an unknown parameter or value; the hint names the nearest known one")
-_NONE = failure("no_metrics: nothing is known yet, or nothing of what was selected; unknown_host: a node of that name")
-_STALE = failure("stale: older than max_staleness; partial_outage: much of the fleet is missing, the rest is a remnant")
+_NOT_MODIFIED = Answer("the document matches the ETag in If-None-Match", media_type="")
+_BAD = failure("bad_request: an unknown parameter or value; the hint contains the nearest known one")
+_NONE = failure("no_metrics: no metrics yet, or none match the selection; unknown_host: no metrics of a node so named")
+_STALE = failure("stale: older than max_staleness; partial_outage: many nodes went missing at once")
 _DOCUMENTS = (WatcherDocument, KepWatcherDocument)
 
 WATCHER = Operation(
@@ -129,18 +130,18 @@ WATCHER = Operation(
     {200: Answer("the document", _DOCUMENTS), 304: _NOT_MODIFIED, 400: _BAD, 404: _NONE, 503: _STALE},
     (
         WINDOW,
-        Parameter("host", "only nodes of these names; an empty one means all", repeatable=True),
+        Parameter("host", "only the nodes with these names; an empty value means all nodes", repeatable=True),
         TYPE,
         OPERATOR,
         SHAPE,
     ),
-    "Parameters combine by AND, several values of one by OR.",
+    "Different parameters combine by AND, several values of one parameter by OR.",
 )
 WATCHER_HOST = Operation(
     "The load of one node",
     {200: Answer("the document with one node", _DOCUMENTS), 304: _NOT_MODIFIED, 400: _BAD, 404: _NONE, 503: _STALE},
     (HOST_IN_PATH, WINDOW, TYPE, OPERATOR, SHAPE),
-    "A node that is called health is found by /watcher?host=health.",
+    "For a node named health use /watcher?host=health.",
 )
 COLUMNS = Operation(
     "The load of all nodes as columns",
@@ -148,33 +149,33 @@ COLUMNS = Operation(
     (WINDOW, TYPE, OPERATOR),
 )
 PODS = Operation(
-    "What each pod uses, as columns",
+    "The resource usage of pods as columns",
     {
         200: Answer("the pods", PodsDocument),
         304: _NOT_MODIFIED,
         400: _BAD,
         404: failure(
-            "no_pods: nothing is known of pods (yet), or of those that were selected, and why; unknown_host: there is "
-            "neither a node of that name nor a pod on it"
+            "no_pods: no pod usage (yet), or none for the selected pods; the hint contains the reason; unknown_host: "
+            "neither the node nor a pod on it is known"
         ),
         503: failure("stale: older than max_staleness"),
     },
     (
-        Parameter("host", "only pods on nodes of these names", repeatable=True),
+        Parameter("host", "only pods on the nodes with these names", repeatable=True),
         Parameter("namespace", "only pods in these namespaces", repeatable=True),
     ),
-    'Under refresh.pods = "auto" the source is asked for pods from the first request on, so the first answer is 404.',
+    'With refresh.pods = "auto" pod usage is collected only after the first request, which returns 404.',
 )
 NODE_METRICS = Operation(
     "The windows as Koordinator NodeMetrics",
     {
-        200: Answer("those of all nodes that have one", KoordinatorNodeMetricList),
+        200: Answer("the NodeMetrics of all nodes that have one", KoordinatorNodeMetricList),
         304: _NOT_MODIFIED,
         400: _BAD,
-        404: failure("no_metrics: nothing is known yet; no_node_metric: no node has one, and why"),
+        404: failure("no_metrics: no metrics yet; no_node_metric: no node has a NodeMetric, with the reasons"),
         503: _STALE,
     },
-    description="Made once in each koordinator.report_interval. Nodes whose capacity is not known are left out.",
+    description="Rebuilt once per koordinator.report_interval. Nodes with unknown capacity are omitted.",
 )
 NODE_METRIC = Operation(
     "The windows of one node as a Koordinator NodeMetric",
@@ -182,7 +183,7 @@ NODE_METRIC = Operation(
         200: Answer("the NodeMetric", KoordinatorNodeMetric),
         304: _NOT_MODIFIED,
         400: _BAD,
-        404: failure("no_metrics; unknown_host: a node of that name; no_node_metric: it has none, and why"),
+        404: failure("no_metrics; unknown_host: unknown node; no_node_metric: the node has none, with the reason"),
         503: _STALE,
     },
     (HOST_IN_PATH,),
@@ -190,83 +191,83 @@ NODE_METRIC = Operation(
 HISTORY = Operation(
     "Stored windows of one node over time",
     {
-        200: Answer("the series, or with shape=rows the rows", HistoryDocument),
+        200: Answer("the series, or the rows with shape=rows", HistoryDocument),
         400: _BAD,
-        404: failure("unknown_host: nothing is stored of a node of that name, and none is known"),
-        503: failure("history_unavailable: the store cannot answer"),
+        404: failure("unknown_host: the node is unknown and has no stored windows"),
+        503: failure("history_unavailable: the store cannot be read"),
     },
     (
-        Parameter("host", "the name of the node; needed"),
+        Parameter("host", "the name of the node; required"),
         TYPE,
         OPERATOR,
         WINDOW,
-        Parameter("from", "unix seconds, an RFC 3339 date, or how long ago (-6h); one hour before `to` by default"),
-        Parameter("to", "the same; now by default"),
+        Parameter("from", "unix seconds, an RFC 3339 date, or a duration before now (-6h); default: 1h before `to`"),
+        Parameter("to", "same formats as `from`; default: now"),
         Parameter(
             "step",
-            "distance of the points: seconds, or a duration (5m); 60 by default. Each step gives its last value at "
-            f"its true time. A series has at most {MOST_POINTS} points",
+            "interval between points in seconds, or as a duration (5m); default: 60. Each step yields its last value "
+            f"with the time of that value. A series has at most {MOST_POINTS} points",
         ),
-        Parameter("shape", "series, or one row a value", {"type": "string", "enum": ["series", "rows"]}),
+        Parameter("shape", "series, or one row per value", {"type": "string", "enum": ["series", "rows"]}),
     ),
 )
 FINDINGS = Operation(
-    "What the review of samples found, and what is asked of the source",
+    "Findings of the sample review, and the queries to the source",
     {200: Answer("the findings, newest first", FindingsDocument), 400: _BAD},
 )
 PROVIDER_HEALTH = Operation(
-    "Whether the provider answered at the last tick",
+    "Whether the provider responded at the last tick",
     {
-        200: Answer("it did", HealthDocument),
-        503: failure("provider_down: it did not; provider_not_asked: there was no tick yet"),
+        200: Answer("the provider responded, possibly with incomplete data", HealthDocument),
+        503: failure("provider_down: the provider did not respond; provider_not_asked: no query yet"),
     },
-    description="Makes no call of its own.",
+    description="Does not query the provider.",
 )
 HEALTHZ = Operation(
-    "Alive",
+    "Liveness",
     {
-        200: Answer("ticks begin when they should", AliveDocument),
+        200: Answer("ticks begin on schedule", AliveDocument),
         503: failure("not_alive: no tick began for 1.5 intervals"),
     },
 )
 SAMPLES = Operation(
-    "The samples of the longest window, for a replica that starts",
+    "The samples of the longest window, for a starting replica",
     {
-        200: Answer("in a form of our own (watcher/replicas/transfer.py), which may change", media_type=MSGPACK),
+        200: Answer("samples in an internal format that may change between versions", media_type=MSGPACK),
         404: _NONE,
-        503: failure("what /readyz says: only a service that is ready is a source for others"),
+        503: failure("the error that /readyz returns: only a ready service transfers samples"),
     },
 )
 READYZ = Operation(
-    "Ready",
+    "Readiness",
     {
-        200: Answer("there is a window young enough to serve", ReadyDocument),
-        503: Answer("no_metrics, stale or warming_up, beside the same detail", NotReadyDocument),
+        200: Answer("the service has windows to serve", ReadyDocument),
+        503: Answer("no_metrics, stale or warming_up, with the same detail", NotReadyDocument),
     },
 )
 METRICS = Operation(
-    "Node windows and the service's own health for Prometheus",
+    "Node windows and the service's own metrics for Prometheus",
     {200: Answer("Prometheus' text format", media_type="text/plain")},
 )
 OVERVIEW = Operation(
-    "The state of the service, and the nodes that are left out",
-    {200: Answer("whatever it is", OverviewDocument)},
-    description="What the dashboard asks first. Probes ask /readyz, whose status says the same.",
+    "The state of the service, and the omitted nodes",
+    {200: Answer("the state, ready or not", OverviewDocument)},
+    description="Used by the dashboard. Probes should use /readyz, whose HTTP status indicates readiness.",
 )
 SILENT = Operation(
-    "The nodes that are in no list, since nothing is heard of them",
+    "Nodes without recent samples (silent nodes)",
     {
-        200: Answer("by name, possibly none", SilentDocument),
+        200: Answer("the silent nodes by name, possibly none", SilentDocument),
         304: _NOT_MODIFIED,
         404: failure("no_metrics: no tick yet"),
     },
-    description="Those in quarantine or lost in a partial outage are in /api/v1/overview. Answered whatever /watcher "
-    "says, for who looks for such a node; schedulers have no use for it.",
+    description="Available even if /watcher returns an error. Nodes in quarantine and nodes lost in a partial outage "
+    "are listed by /api/v1/overview. For troubleshooting; schedulers do not need it.",
 )
 PAGE = Operation("The dashboard", {200: Answer("HTML", media_type="text/html"), 304: _NOT_MODIFIED})
 PAGE_FILE = Operation(
     "A file of the dashboard",
     {200: Answer("JavaScript or CSS", media_type="*/*"), 304: _NOT_MODIFIED},
-    (Parameter("file", "its name", place="path"),),
+    (Parameter("file", "the file name", place="path"),),
 )
 OPENAPI = Operation("This document", {200: Answer("an OpenAPI 3.1 document", dict[str, Any]), 304: _NOT_MODIFIED})

@@ -1,4 +1,4 @@
-"""What each pod uses, as the API answers it: which pods are meant, under which ETag, and with which headers."""
+"""Handler for pod usage: selection of pods, ETags and headers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _PODS = operations.PODS.query_names
 
 
 class PodHandlers:
-    """What answers for pods."""
+    """Handler for the usage of pods."""
 
     def __init__(self, service: Service, *, current: Current, making: Making) -> None:
         self._service = service
         self._current = current
         self._making = making
-        self._kept = ("", Kept(KEPT_BYTES))  # bodies of what is published under that tag
+        self._kept = ("", Kept(KEPT_BYTES))  # tag of the published pods, cache of their encoded bodies
 
     async def pods(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """What each pod uses."""
+        """The usage of all pods, or of the selected ones, as columns."""
         values = query_values(request.rel_url.raw_query_string, known=_PODS)
         service = self._service
         why, pods = service.want_pods(), service.pods
@@ -64,14 +64,15 @@ class PodHandlers:
 
 
 def etag_of_pods(pods: PublishedPods, values: Mapping[str, Sequence[str]], encoding: Encoding) -> str:
-    """Unlike for whatever differs in a single byte, and the same again while these pods are what is published."""
+    """The ETag of a document of pods. It is unique per body and constant while `pods` is published."""
     selected = sorted((name, *sorted(set(given))) for name, given in values.items())
     which = hashlib.blake2s(msgspec.json.encode(selected), digest_size=8).hexdigest() if selected else ""
     return f'"{pods.tag}-{which}-{encoding}"'
 
 
 def pod_headers(pods: PublishedPods, etag: str, encoding: Encoding, *, scope: str, age: int) -> CIMultiDict[str]:
-    """Headers of a document of pods. `Age` counts from the newest reading; `scope` begins Cache-Control."""
+    """Headers of a document of pods. `age` is the age of the newest reading in seconds; `scope` is the prefix of
+    Cache-Control."""
     headers = {
         hdrs.CONTENT_TYPE: JSON,
         hdrs.VARY: hdrs.ACCEPT_ENCODING,
@@ -84,7 +85,8 @@ def pod_headers(pods: PublishedPods, etag: str, encoding: Encoding, *, scope: st
 
 
 def selected_pods(service: Service, pods: PublishedPods, values: Mapping[str, Sequence[str]]) -> bytes:
-    """The document with the pods on these nodes and in these namespaces. Raises ApiError where there are none."""
+    """The JSON document of the pods on the selected nodes and in the selected namespaces. Raises ApiError if no pod
+    matches."""
     nodes, namespaces = _names(values, "host"), _names(values, "namespace")
     rows = pods.rows(nodes, namespaces)
     if len(rows):
@@ -95,25 +97,25 @@ def selected_pods(service: Service, pods: PublishedPods, values: Mapping[str, Se
     raise ApiError(
         404,
         "no_pods",
-        "nothing is known of pods on those nodes and in those namespaces",
-        "names are those of GET /api/v1/pods; upper and lower case matter",
+        "no pods found on the requested nodes and in the requested namespaces",
+        "GET /api/v1/pods lists all names; names are case-sensitive",
     )
 
 
 def _names(values: Mapping[str, Sequence[str]], parameter: str) -> Collection[str] | None:
-    """The names given; None for all, which an empty name means too."""
+    """The names given for a parameter; None for all. An empty name also means all."""
     given = values.get(parameter, ())
     return frozenset(given) if given and "" not in given else None
 
 
 def no_pods(service: Service, why: str) -> ApiError:
-    """Nothing is known of pods, because of `why`, or because the source was not asked yet."""
+    """The error for missing pod usage: because of `why`, or because pods have not been collected yet."""
     if why:
-        return ApiError(404, "no_pods", "there is no pod usage", why)
+        return ApiError(404, "no_pods", "no pod usage available", why)
     return ApiError(
         404,
         "no_pods",
-        "there is no pod usage yet",
-        "the source is asked for it at the next refresh; try again then",
+        "no pod usage available yet",
+        "pod usage is collected at the next refresh; retry then",
         headers={hdrs.RETRY_AFTER: str(max(1, int(service.interval)))},
     )

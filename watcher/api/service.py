@@ -1,8 +1,7 @@
-"""What the HTTP API needs of the service behind it, declared by the API because the API is who uses it.
+"""The interface that the service behind the HTTP API implements.
 
-The refresher satisfies `Service`, tests satisfy it with a dataclass, and neither has to import the web server. Nothing
-here waits for the provider: what a request asks about was decided by the last tick. Only `history` and `samples` may
-take their time.
+The refresher implements `Service`, tests implement it with a dataclass, and neither imports the web server. No method
+waits for the provider: requests are served from the data of the last tick. Only the coroutines may take long.
 """
 
 from __future__ import annotations
@@ -20,22 +19,21 @@ from watcher.model import Operator, ProviderHealth, Window
 
 
 class Service(Protocol):
-    """The state of the running service. Everything but `history` and `samples` answers at once, from
-    memory."""
+    """The state of the running service. All methods except the coroutines return immediately, from memory."""
 
     @property
     def published(self) -> Published | None:
-        """The document of the last tick that had one; None before the first."""
+        """The documents of the last tick that published some; None before the first."""
         ...
 
     @property
     def pods(self) -> PublishedPods | None:
-        """What is known of pods; None while nothing is."""
+        """The published pod usage; None if not available."""
         ...
 
     def want_pods(self) -> str:
-        """Somebody wants to know of pods, which is what has the source asked for them. Why there are none; "" if there
-        are some, or may be after the next tick."""
+        """Request the collection of pod usage. Returns the reason why none can be collected; "" if pod usage is
+        available or may be after the next tick."""
         ...
 
     @property
@@ -43,17 +41,17 @@ class Service(Protocol):
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """The windows that are served, ascending; never empty."""
+        """The served windows in ascending order of length; never empty."""
         ...
 
     @property
     def max_staleness(self) -> float:
-        """Seconds after which a document is not served any more."""
+        """Maximum age of a served document in seconds."""
         ...
 
     @property
     def interval(self) -> float:
-        """Seconds between two ticks."""
+        """The refresh interval: seconds between two ticks."""
         ...
 
     def monotonic(self) -> float: ...
@@ -61,37 +59,37 @@ class Service(Protocol):
     def now(self) -> float: ...
 
     def alive(self) -> str:
-        """Empty if the tick loop began or skipped a tick within 1.5 intervals, else what is wrong."""
+        """Empty if the tick loop began or skipped a tick within 1.5 intervals; otherwise the problem."""
         ...
 
     def warming_up(self) -> str:
-        """Empty once what is published rests on windows, else what they wait for."""
+        """Empty once windows are published; otherwise the reason why they are not yet available."""
         ...
 
     @property
     def collect_policies(self) -> CollectPolicies:
-        """How often NodeMetrics of each node are made, and over how long they average; the same object as long as
-        nothing of it changes."""
+        """The report interval and averaging period of each node's NodeMetric. Returns the same object until a policy
+        changes."""
         ...
 
     def node_labels(self, node: str) -> Mapping[str, str]:
-        """The labels of a node of the cluster, as far as they are known. May be called from any thread."""
+        """The labels of a cluster node; empty if unknown. May be called from any thread."""
         ...
 
     def pod_classes(self) -> Mapping[Pod, PodClass]:
-        """Koordinator's classes of pods by namespace and name, as far as they are known."""
+        """Koordinator's pod classes by (namespace, name); unknown pods are missing."""
         ...
 
     async def capacities(self) -> Mapping[str, Capacity]:
-        """How large nodes are, by name, as far as it is known."""
+        """The capacity of nodes by name; nodes with unknown capacity are missing."""
         ...
 
     async def samples(self) -> bytes | None:
-        """The samples of the longest window as another replica takes them in; None if there are none."""
+        """The samples of the longest window, encoded for transfer to another replica; None if there are none."""
         ...
 
     def ready_detail(self) -> dict[str, object]:
-        """What /readyz shows beside its verdict, JSON types only: state of the store, coverage, and so on."""
+        """The diagnostic data shown by /readyz (JSON types only): state of the store, coverage, and so on."""
         ...
 
     def findings_document(self) -> FindingsDocument: ...
@@ -106,6 +104,6 @@ class Service(Protocol):
         start: int,
         end: int,
     ) -> Sequence[StoredSeries]:
-        """Stored values of one node with start <= time <= end (unix seconds); `metrics` are names, None means all.
-        Raises HistoryUnavailable."""
+        """Stored values of one node with start <= time <= end (unix seconds). `metrics` are metric names; None means
+        all. Raises HistoryUnavailable."""
         ...

@@ -1,8 +1,7 @@
-"""What the service tells about itself on /metrics: whether ticks run, what they found, who asks, and how old the
-answers are.
+"""Metrics of the service on /metrics: ticks, findings, requests, the age of the served data, store and source.
 
-Most of it is known elsewhere already (the refresher counts its ticks, the store knows its size), so it is read when a
-scrape comes, not copied whenever it changes. What other processes have too is in `instruments`.
+Most values exist elsewhere (the refresher counts its ticks, the store knows its size), so they are read at each scrape
+instead of being copied at each change. `instruments` has the metrics that all processes share.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ STAGE_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Ticks(Protocol):
-    """What the refresher counts. `failed` are those in which the source gave nothing, `skipped` those that were due
-    while the one before still ran; `query_failures` counts by (kind of error, metric or "" for the whole source)."""
+    """Counters of the refresher. `failed`: ticks in which the source returned nothing; `skipped`: ticks that were due
+    while the previous tick still ran; `query_failures` counts by (kind of error, metric or "" for the whole source)."""
 
     @property
     def ticks(self) -> int: ...
@@ -42,7 +41,7 @@ class Ticks(Protocol):
 
 
 class StoreState(Protocol):
-    """What the store tells of itself."""
+    """State of the store: health, size in bytes, queued ticks, and counters of lost records and decisions."""
 
     @property
     def ok(self) -> bool: ...
@@ -57,8 +56,8 @@ class StoreState(Protocol):
 
 
 class PublishState(Protocol):
-    """What is told of writing NodeMetrics: how often it came out in which way, whether it is this replica's turn, and
-    which nodes somebody else reports."""
+    """State of publishing NodeMetrics: the number of writes by outcome, whether this replica holds the Lease, and the
+    nodes that another program reports."""
 
     @property
     def outcomes(self) -> Counter[str]: ...
@@ -69,7 +68,7 @@ class PublishState(Protocol):
 
 
 class Vitals(Protocol):
-    """The running service, as far as /metrics tells of it. All of it is read from a worker thread."""
+    """The state of the running service that /metrics shows. All of it is read from a worker thread."""
 
     @property
     def published(self) -> Published | None: ...
@@ -87,42 +86,43 @@ class Vitals(Protocol):
     def monotonic(self) -> float: ...
 
     def finding_counts(self) -> Mapping[str, int]:
-        """How many findings of each kind there have been; these only grow."""
+        """Return the number of findings of each kind; the numbers never decrease."""
         ...
 
     def store_status(self) -> StoreState | None:
-        """None where nothing is stored."""
+        """Return the state of the store, None without a store."""
         ...
 
     def publish_stats(self) -> PublishState | None:
-        """None where no NodeMetrics are written to the cluster."""
+        """Return the state of publishing NodeMetrics, None if they are not published."""
         ...
 
 
 class Telemetry(Instruments):
-    """Our own metrics, and the node windows beside them. `view` says which windows of the nodes are shown."""
+    """The metrics of the service, followed by the node windows. `view` selects the windows that are shown."""
 
     def __init__(self, *, version: str, view: View | None = None, cluster: str = "") -> None:
         super().__init__(version=version, cluster=cluster)
         self.view = view or View()
         self._vitals: Vitals | None = None
-        text = "How long the stages of a refresh took."
+        text = "Duration of the stages of a refresh in seconds."
         self._stages = Timings("refresh_duration_seconds", text, ("stage",), STAGE_S)
         self._nodes: _Nodes | None = None
         self._lock = Lock()
         self.registry.register(self._stages)
 
     def watch(self, vitals: Vitals) -> None:
-        """Tell of this service from now on. Called once."""
+        """Export the metrics of this service. Called once."""
         self._vitals = vitals
         self.registry.register(_VitalSigns(vitals))
 
     def observe_refresh(self, stage: str, seconds: float) -> None:
-        """A stage of a refresh has ended: "tick" for all of it, or a part of it such as "fetch"."""
+        """Record the duration of a stage of a refresh: "tick" for the whole, or a part such as "fetch"."""
         self._stages.observe(seconds, stage)
 
     def exposition(self, *, encoding: Encoding = Encoding.IDENTITY) -> bytes:
-        """The whole page, plain or as gzip. Takes milliseconds, and more once per snapshot: call it in a thread."""
+        """Return the whole page, uncompressed or as gzip. Takes milliseconds, and longer once per snapshot: call it in
+        a thread."""
         own = super().exposition()
         nodes = self._node_windows()
         if encoding is Encoding.GZIP:
@@ -130,12 +130,13 @@ class Telemetry(Instruments):
         return own + nodes.text
 
     def _node_windows(self) -> _Nodes:
-        """The nodes of what is published, unless it is stale: a line that stays flat for ever looks like a value."""
+        """Return the node windows of the published snapshot, nothing if it is stale: a metric that never changes looks
+        like a valid value."""
         vitals = self._vitals
         published = vitals.published if vitals is not None else None
         if vitals is None or published is None or published.age(vitals.monotonic()) > vitals.max_staleness:
             return _NOTHING
-        with self._lock:  # a second scrape waits for the first one's work
+        with self._lock:  # a concurrent scrape waits for the first scrape's result
             if self._nodes is None or self._nodes.tag != published.tag:
                 text = node_windows(published.snapshot, self.view)
                 self._nodes = _Nodes(published.tag, text, deflate(text))
@@ -144,7 +145,7 @@ class Telemetry(Instruments):
 
 @dataclass(frozen=True, slots=True)
 class _Nodes:
-    """The exposition of one snapshot's nodes."""
+    """The exposition text of one snapshot's nodes."""
 
     tag: str
     text: bytes
@@ -155,14 +156,14 @@ _NOTHING = _Nodes("", b"", deflate(b""))
 
 
 class _VitalSigns:
-    """The state of the service at the moment of the scrape."""
+    """Collector of the service's state at the time of the scrape."""
 
     def __init__(self, vitals: Vitals) -> None:
         self._vitals = vitals
         self._refreshed = 0
 
     def collect(self) -> Iterator[Family]:
-        """Called by the registry."""
+        """Yield all metric families; called by the registry."""
         yield from self._ticks()
         yield from self._snapshot()
         yield from self._pods()
@@ -170,15 +171,15 @@ class _VitalSigns:
         yield from self._store()
         yield from self._node_metrics()
         rows = [({"kind": kind}, count) for kind, count in sorted(self._vitals.finding_counts().items())]
-        yield counter("findings", "Findings of the review of samples, and about the source.", rows)
+        yield counter("findings", "Findings of the sample review and about the source, by kind.", rows)
 
     def _ticks(self) -> Iterator[Family]:
         stats = self._vitals.stats
-        # a failure is counted before its tick is, and a counter must not go back for that moment
+        # a failure is counted before its tick, and the counter must not decrease in between
         self._refreshed = max(self._refreshed, stats.ticks - stats.failed)
         rows = [({"outcome": "ok"}, self._refreshed), ({"outcome": "failed"}, stats.failed)]
-        yield counter("refresh", "Ticks, by whether the source gave anything.", rows)
-        yield counter("ticks_skipped", "Ticks that were due while the one before still ran.", [({}, stats.skipped)])
+        yield counter("refresh", "Ticks by outcome; failed: the source returned nothing.", rows)
+        yield counter("ticks_skipped", "Ticks skipped because the previous tick still ran.", [({}, stats.skipped)])
 
     def _snapshot(self) -> Iterator[Family]:
         published = self._vitals.published
@@ -187,48 +188,48 @@ class _VitalSigns:
         snapshot = published.snapshot
         if snapshot.nodes:
             age = published.age(self._vitals.monotonic())
-            yield gauge("snapshot_age_seconds", "Age of the newest sample that is served.", [({}, age)])
+            yield gauge("snapshot_age_seconds", "Age of the newest served sample in seconds.", [({}, age)])
         held = int(np.count_nonzero(~np.isnan(snapshot.age_s)))
-        yield gauge("nodes", "Nodes that are served.", [({}, len(snapshot.nodes))])
-        yield gauge("nodes_held", "Served nodes that are silent, or held through a partial outage.", [({}, held)])
-        yield gauge("nodes_lost", "Nodes that went missing in a partial outage.", [({}, len(snapshot.lost))])
-        yield gauge("nodes_quarantined", "Nodes that are left out.", [({}, len(snapshot.quarantined))])
+        yield gauge("nodes", "Number of served nodes.", [({}, len(snapshot.nodes))])
+        yield gauge("nodes_held", "Served nodes that are silent, or held during a partial outage.", [({}, held)])
+        yield gauge("nodes_lost", "Nodes lost in a partial outage.", [({}, len(snapshot.lost))])
+        yield gauge("nodes_quarantined", "Nodes in quarantine; not served.", [({}, len(snapshot.quarantined))])
         rows = [({"window": window}, ratio) for window, ratio in coverage(snapshot).items()]
-        yield gauge("window_coverage_ratio", "Samples held over samples expected, mean of nodes and metrics.", rows)
+        yield gauge("window_coverage_ratio", "Actual over expected samples, mean of all nodes and metrics.", rows)
 
     def _pods(self) -> Iterator[Family]:
         pods = self._vitals.pods
         if pods is None:
             return
-        yield gauge("pods", "Pods whose use is known.", [({}, len(pods.table.pods))])
+        yield gauge("pods", "Pods with known usage.", [({}, len(pods.table.pods))])
         if pods.table.pods:
             age = pods.age(self._vitals.monotonic())
-            yield gauge("pods_age_seconds", "Age of the newest reading of a pod.", [({}, age)])
+            yield gauge("pods_age_seconds", "Age of the newest pod reading in seconds.", [({}, age)])
 
     def _provider(self) -> Iterator[Family]:
         health = self._vitals.provider_health
         if health.ok is not None:
-            yield gauge("provider_up", "Whether the source answered at the last tick.", [({}, int(health.ok))])
-            text = "Whether it said that its answers lack a part."
+            yield gauge("provider_up", "Whether the source responded at the last tick.", [({}, int(health.ok))])
+            text = "Whether the source reported its responses as incomplete."
             yield gauge("provider_partial", text, [({}, int(health.partial))])
         failures = list(self._vitals.stats.query_failures.items())
         rows = [({"kind": kind, "metric": metric}, count) for (kind, metric), count in sorted(failures)]
-        yield counter("provider_failures", "Queries that failed; metric is empty for the whole source.", rows)
+        yield counter("provider_failures", "Failed queries; metric is empty for the whole source.", rows)
         plans = [
             ({"metric": plan.metric, "expression": plan.expression, "node_label": plan.node_label}, 1)
             for plan in list(self._vitals.plans.values())
         ]
-        yield gauge("provider_query_info", "What is asked of the source for a metric; always 1.", plans)
+        yield gauge("provider_query_info", "The query of the source for a metric; always 1.", plans)
 
     def _store(self) -> Iterator[Family]:
         status = self._vitals.store_status()
         if status is None:
             return
-        yield gauge("store_ok", "Whether the database takes what it is given.", [({}, int(status.ok))])
-        yield gauge("store_size_bytes", "Size of the database with its log.", [({}, status.size_bytes)])
-        yield gauge("store_queued_ticks", "Ticks that wait to be stored.", [({}, status.queued)])
-        yield counter("store_dropped_records", "Window records given up for good.", [({}, status.dropped)])
-        text = "Decisions of the scheduling plug-ins that were not kept."
+        yield gauge("store_ok", "Whether the database accepts writes.", [({}, int(status.ok))])
+        yield gauge("store_size_bytes", "Size of the database with its write-ahead log.", [({}, status.size_bytes)])
+        yield gauge("store_queued_ticks", "Ticks waiting to be stored.", [({}, status.queued)])
+        yield counter("store_dropped_records", "Window records that were dropped.", [({}, status.dropped)])
+        text = "Decisions of the scheduling plug-ins that were not stored."
         yield counter("store_lost_decisions", text, [({}, status.lost_decisions)])
 
     def _node_metrics(self) -> Iterator[Family]:
@@ -236,15 +237,16 @@ class _VitalSigns:
         if stats is None:
             return
         rows = [({"outcome": outcome}, count) for outcome, count in sorted(stats.outcomes.copy().items())]
-        yield counter("node_metrics", "NodeMetrics that were due, by what became of them.", rows)
-        text = "Whether it is this replica that writes NodeMetrics."
+        yield counter("node_metrics", "NodeMetrics that were due, by outcome.", rows)
+        text = "Whether this replica publishes NodeMetrics."
         yield gauge("node_metrics_lease_held", text, [({}, int(stats.holds_lease))])
-        text = "Nodes whose NodeMetric somebody else reports."
+        text = "Nodes whose NodeMetric is reported by another program."
         yield gauge("node_metrics_left", text, [({}, len(stats.left))])
 
 
 def coverage(snapshot: Snapshot) -> dict[str, float]:
-    """Per window, the mean over all known metrics of all nodes of samples held over samples expected, 0 to 1."""
+    """Return per window label the ratio of actual to expected samples, 0 to 1, as the mean of all known metrics of all
+    nodes."""
     known = [(windows.coverage, ~np.isnan(windows.latest)) for windows in snapshot.metrics]
     cells = sum(int(np.count_nonzero(here)) for _, here in known)
     if not cells:

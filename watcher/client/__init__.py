@@ -1,13 +1,13 @@
-"""The client of the watcher API: what the scorers, the agent and the tools use to read node load.
+"""The client of the watcher API, used by the scorers, the agent and the tools to read node load.
 
-A scheduler asks for scores hundreds of times a second and must never wait for the network in between. So a client keeps
-the last good copy of the columns, renews it in the background, and answers from memory (copies.py). What it answers
-with (arrays.py) carries its age, and it refuses to answer with anything older than the caller can bear: old load is a
-reason to score without metrics, not to pretend.
+A scheduler requests scores hundreds of times per second and must not wait for the network. A client therefore stores
+the last good copy of the columns, renews it in the background, and returns data from memory (copies.py). The returned
+data (arrays.py) includes its age, and the client raises an error instead of returning data older than the caller's
+limit, so that the caller can score without metrics instead of using outdated load.
 
-Two clients, one interface: `WatcherClient` over HTTP, `InProcessClient` beside the service in one process. Both make
-their `Columns` and `Pods` from the same documents, so that nobody can tell them apart. Pods are a copy of their own:
-their failures are not those of the nodes. A third, `NodeClient`, asks for one node, and keeps no copy.
+`WatcherClient` (over HTTP) and `InProcessClient` (in the process of the service) have the same interface and build
+`Columns` and `Pods` from the same documents. Pods are a separate copy, so that a failure to get pods does not affect
+nodes. A third client, `NodeClient`, requests one node and stores no copy.
 """
 
 from watcher.client.arrays import Columns, Pods, to_columns, to_pods

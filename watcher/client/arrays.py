@@ -1,4 +1,4 @@
-"""What clients answer with: documents of the API as arrays, one row a node or a pod."""
+"""The data returned by clients: documents of the API as arrays, one row per node or pod."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from watcher.model import Operator
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """One snapshot as arrays over n nodes, immutable, the arrays too. Times are unix seconds.
+    """One snapshot as arrays over n nodes; immutable, including the arrays. Times are unix seconds.
 
-    `values[(name, operator)]` [n] is NaN where absent; `rollup` the seconds of the window that each value covers (0 for
-    Latest). `sampled[name]` [n] is the time of each node's newest sample of that metric. `received` is the monotonic
-    time of receipt and `age_at_receipt` how old the newest sample was then, both seconds. `usages` are those of the
-    same snapshot by koordlet's rules; only the client beside the service has them, where it was told to."""
+    `values[(name, operator)]` [n] is NaN where absent; `rollup` [n] is the length of the window that each value covers
+    in seconds (0 for Latest). `sampled[name]` [n] is the time of each node's newest sample of that metric. `received`
+    is the monotonic time of receipt and `age_at_receipt` the age of the newest sample at that time, both in seconds.
+    `usages` are computed from the same snapshot by koordlet's rules; only an in-process client with `measure` has
+    them."""
 
     timestamp: int
     window_end: int
@@ -42,20 +43,21 @@ class Columns:
     usages: NodeUsages | None = None
 
     def of_type(self, metric_type: str, operator: Operator) -> F64:
-        """The first metric of a type (CPU and Memory have one), NaN where absent; [n]."""
+        """The values [n] of the first metric of a type (CPU and Memory have one metric each), NaN where absent."""
         for (name, known), values in self.values.items():
             if known is operator and self.types[name] == metric_type:
                 return values
         return np.full(len(self.nodes), np.nan)
 
     def age(self, monotonic: float) -> float:
-        """Seconds since the newest sample of all, at that moment of the monotonic clock."""
+        """Seconds between the newest sample of all nodes and `monotonic` (seconds of the monotonic clock)."""
         return self.age_at_receipt + monotonic - self.received
 
 
 def to_columns(document: ColumnsDocument, *, received: float, age_at_receipt: float) -> Columns:
-    """Arrays from the document of GET /api/v1/columns. A metric that some nodes have from a shorter window becomes one
-    array, with the window of each value in `rollup`. Raises WatcherError for a document that contradicts itself."""
+    """Convert the document of GET /api/v1/columns to arrays. A metric with values of several windows becomes one array,
+    with the window of each value in `rollup`. `received` (monotonic) and `age_at_receipt` are in seconds. Raises
+    WatcherError for an inconsistent document."""
     size = len(document.nodes)
     values: dict[tuple[str, Operator], F64] = {}
     rollup: dict[tuple[str, Operator], F64] = {}
@@ -89,14 +91,14 @@ def to_columns(document: ColumnsDocument, *, received: float, age_at_receipt: fl
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """What each of n pods uses, as arrays in the order of namespace and name; immutable, the arrays too.
+    """The usage of n pods as arrays, ordered by namespace and name; immutable, including the arrays.
 
-    `sampled` [n] is the time of each pod's newest reading, unix seconds, as its source gave it: what lies after it is
-    not in the numbers. `cores` and `memory` (bytes) [n] are NaN where the source does not say; it averages cores over
-    `cores_span_s` seconds, and `memory_kind` is "rss" or "working_set". `average[window's label]` is the mean (cores,
-    memory) over that window. `on_node` has the rows of each node. A new reading comes every `every_s` seconds.
-    `recent` is one reading (cores, memory) a minute over the longest window, each [minutes, n], NaN where there is
-    none; None from a client over HTTP, since the document does not have them.
+    `sampled` [n] is the time of each pod's newest reading in unix seconds, as reported by its source. `cores` [n] and
+    `memory` [n] (bytes) are NaN where unknown; the source averages cores over `cores_span_s` seconds, and `memory_kind`
+    is "rss" or "working_set". `average[window label]` is the mean (cores, memory) over that window. `on_node` maps a
+    node to its rows. A new reading arrives every `every_s` seconds. `recent` contains one reading (cores, memory) per
+    minute over the longest window, each [minutes, n], NaN where missing; it is None in a client over HTTP, because the
+    document does not contain it.
     """
 
     timestamp: int
@@ -117,16 +119,17 @@ class Pods:
     recent: tuple[F64, F64] | None = None
 
     def age(self, monotonic: float) -> float:
-        """Seconds since the newest reading of all, at that moment of the monotonic clock."""
+        """Seconds between the newest reading of all pods and `monotonic` (seconds of the monotonic clock)."""
         return self.age_at_receipt + monotonic - self.received
 
 
 def to_pods(document: PodsDocument, *, received: float, age_at_receipt: float) -> Pods:
-    """Arrays from the document of GET /api/v1/pods. Raises WatcherError for a document that contradicts itself."""
+    """Convert the document of GET /api/v1/pods to arrays. `received` (monotonic) and `age_at_receipt` are in seconds.
+    Raises WatcherError for an inconsistent document."""
     size = len(document.pod)
     if not size == len(document.namespace) == len(document.node):
-        raise WatcherError("malformed", f"there are {size} pods, but not as many namespaces or nodes")
-    shared: dict[str, str] = {}  # the decoder makes a text of its own for each pod
+        raise WatcherError("malformed", f"{size} pods, but a different number of namespaces or nodes")
+    shared: dict[str, str] = {}  # deduplicates strings: the decoder creates separate ones for each pod
     namespaces = (shared.setdefault(name, name) for name in document.namespace)
     pods = tuple(zip(namespaces, document.pod, strict=True))
     nodes = tuple(shared.setdefault(name, name) for name in document.node)
@@ -153,12 +156,12 @@ _POD_COLUMNS = {each.name: each.type for each in msgspec.structs.fields(PodsDocu
 
 
 def decoded_pods(body: bytes) -> PodsDocument:
-    """The document, decoded a column at a time: a decoder does not let others run until it is done. Raises
+    """Decode a document of pods one column at a time, so that other threads can run between two columns. Raises
     msgspec.DecodeError."""
     raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     missing = sorted(_POD_COLUMNS.keys() - raw.keys())
     if missing:
-        raise msgspec.ValidationError(f"it lacks {', '.join(missing)}")
+        raise msgspec.ValidationError(f"missing fields: {', '.join(missing)}")
     return PodsDocument(**{name: msgspec.json.decode(raw[name], type=kind) for name, kind in _POD_COLUMNS.items()})
 
 
@@ -171,11 +174,13 @@ def _array(values: Sequence[float | None], size: int) -> F64:
 
 
 def operator_of(name: str) -> Operator:
-    """The operator of that name. Raises WatcherError for one that we do not know."""
+    """The operator with this name. Raises WatcherError for an unknown operator."""
     try:
         return Operator(name)
     except ValueError:
-        raise WatcherError("malformed", f"not an operator: {name[:40]!r}", hint="is the watcher a newer one?") from None
+        raise WatcherError(
+            "malformed", f"unknown operator {name[:40]!r}", hint="check whether the watcher is newer"
+        ) from None
 
 
 def _seconds(label: str) -> float:
@@ -186,4 +191,4 @@ def _seconds(label: str) -> float:
     try:
         return float(label[:-1]) * units[label[-1]]
     except (KeyError, ValueError):
-        raise WatcherError("malformed", f"not the label of a window: {label[:40]!r}") from None
+        raise WatcherError("malformed", f"invalid window label {label[:40]!r}") from None

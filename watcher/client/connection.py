@@ -1,4 +1,4 @@
-"""How the watcher is asked over HTTP."""
+"""HTTP requests to the watcher, with retries and conditional requests (ETag)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from watcher.core.publishing.wire import ErrorDocument
 TIMEOUT_S = 10.0
 RETRIES = 2
 BACKOFF_S = 0.5
-_PASSING = frozenset({408, 429, 500, 502, 504})  # worth another try; 503 is an answer (stale, partial outage)
+_PASSING = frozenset({408, 429, 500, 502, 504})  # retried; 503 is final (stale, partial outage)
 
 
 @dataclass(slots=True)
 class Document:
-    """One that is asked for again and again: where it is, and which one we have."""
+    """A document that is requested repeatedly: its URL and parameters, and the ETag of the last copy."""
 
     url: str
     params: Sequence[tuple[str, str]] = ()
@@ -30,8 +30,8 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """An answer with status 200 or 304. `asked` is the monotonic time of the question: it is as old as it was when it
-    was made, which may be as early as that; `age` what it says of its age."""
+    """A response with status 200 or 304 (`unchanged`). `asked` is the monotonic time of the request in seconds, the
+    earliest time at which the response may have been created; `age` is the upper bound of its Age header in seconds."""
 
     unchanged: bool
     body: bytes
@@ -41,7 +41,7 @@ class Received:
 
 
 class Connection:
-    """Asks the watcher over HTTP: retries what passes, and translates every failure."""
+    """Sends requests to the watcher: retries transient failures and translates all failures to WatcherError."""
 
     def __init__(
         self,
@@ -62,13 +62,14 @@ class Connection:
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the HTTP session, if it is open."""
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     async def ask(self, document: Document, *, known: object) -> Received:
-        """The answer for a document; `known` is the copy that is at hand, None without. Raises WatcherError."""
+        """Request a document. If `known`, the current copy, is not None, the request is conditional. Raises
+        WatcherError."""
         for attempt in range(self._retries + 1):
             try:
                 return await self._ask_once(document, known=known)
@@ -92,8 +93,8 @@ class Connection:
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
-            hint = "check the address, and that the watcher runs"
-            told = WatcherError("unreachable", f"no answer from {document.url}: {reason}", hint=hint)
+            hint = "check the address, and that the watcher is running"
+            told = WatcherError("unreachable", f"no response from {document.url}: {reason}", hint=hint)
             raise _Passing(told) from error
         unchanged = response.status == 304 and known is not None
         if response.status != 200 and not unchanged:
@@ -104,7 +105,7 @@ class Connection:
 
 
 class _Passing(Exception):
-    """A failure that may be gone in a moment."""
+    """A transient failure that is retried."""
 
     def __init__(self, error: WatcherError) -> None:
         super().__init__(str(error))
@@ -112,7 +113,7 @@ class _Passing(Exception):
 
 
 def _age(headers: Mapping[str, str]) -> float:
-    """How old the answer says it is, at most: Age counts whole seconds, rounded down."""
+    """The maximum age of a response in seconds: the Age header is rounded down, so 1 is added. 0 without the header."""
     text = headers.get("Age", "")
     return int(text) + 1.0 if text.isascii() and text.isdigit() else 0.0
 
@@ -121,10 +122,10 @@ def _error(status: int, body: bytes, url: str) -> WatcherError:
     try:
         detail = msgspec.json.decode(body, type=ErrorDocument).error
     except msgspec.DecodeError:
-        hint = "is this the address of a load-watcher?"
+        hint = "check that this is the address of a load-watcher"
         return WatcherError("malformed", f"status {status} from {url} without an error document", hint=hint)
     return WatcherError(detail.code, detail.message, hint=detail.hint)
 
 
 def malformed(what: str, document: Document, error: msgspec.DecodeError) -> WatcherError:
-    return WatcherError("malformed", f"not a {what} document from {document.url}: {error}")
+    return WatcherError("malformed", f"invalid {what} document from {document.url}: {error}")

@@ -1,9 +1,10 @@
-"""What a client says where it has no answer."""
+"""The error raised by all clients of the watcher."""
 
 
 class WatcherError(Exception):
-    """The watcher could not answer. `code` is the API's ("stale", "no_metrics", ...), "unreachable" where no answer
-    came at all, "too_old" where the last good copy is older than asked for; `hint` says what to do."""
+    """A client has no usable data. `code` is the API's error code ("stale", "no_metrics", ...), "unreachable" without a
+    response, "malformed" if it could not be decoded, or "too_old" if the last good copy exceeds the maximum age;
+    `hint` describes a fix."""
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
         super().__init__(message)

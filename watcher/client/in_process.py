@@ -1,4 +1,4 @@
-"""The client beside the service, in one process with it."""
+"""The client that runs in the process of the service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from watcher.model import MetricType, Operator, Snapshot, Window
 
 
 class PodSupply(Protocol):
-    """What the client beside the service needs of it for pods; `api.service.Service` has it."""
+    """The part of the service that the in-process client uses for pods; implemented by `api.service.Service`."""
 
     @property
     def pods(self) -> PublishedPods | None: ...
@@ -28,9 +28,9 @@ class PodSupply(Protocol):
 
 
 class InProcessClient(Renewing):
-    """The client beside the service: reads what is published, makes no request. `published` returns the current one,
-    `window` is the one served by default there, `max_staleness` (seconds) what it refuses to serve; `pods` is the
-    service, where a copy of what pods use is to be kept too, and `measure` what makes the columns' usages."""
+    """The client that runs in the process of the service and reads its published documents without HTTP requests.
+    `published` returns the current snapshot, `window` is the service's default window, `max_staleness` the maximum age
+    in seconds. `pods` is the service if a copy of pod usage is required; `measure` computes `Columns.usages`."""
 
     def __init__(
         self,
@@ -55,30 +55,31 @@ class InProcessClient(Renewing):
         self._pod_tag: str | None = None
 
     async def refresh(self) -> Columns:
-        """Take over what is published now, in a thread. Raises WatcherError where nothing is, or only a remnant."""
+        """Copy the published snapshot, in a thread. Raises WatcherError if there is none, it is too old, or a partial
+        outage makes it incomplete."""
         published = self._published()
         if published is None:
-            raise WatcherError("no_metrics", "no metrics yet", hint="the first tick has not finished")
+            raise WatcherError("no_metrics", "no metrics yet", hint="wait for the first tick to finish")
         if (age := published.age(self._monotonic())) > self._max_staleness:
             raise WatcherError("stale", f"the newest sample is {age:.0f} s old, more than {self._max_staleness:g} s")
         if published.snapshot.lost:
             lost = len(published.snapshot.lost)
-            raise WatcherError("partial_outage", f"{lost} known nodes went silent together; the rest is a remnant")
+            raise WatcherError("partial_outage", f"{lost} known nodes went missing at once; the list is incomplete")
         if not published.snapshot.nodes:
-            raise WatcherError("no_metrics", "there are no metrics of any node", hint="/api/v1/findings may say why")
+            raise WatcherError("no_metrics", "no metrics for any node", hint="see /api/v1/findings")
         if self._nodes.copy is None or self._tag != published.tag:
             self._nodes.copy = await asyncio.to_thread(self._take, published)
             self._tag = published.tag
         return self._nodes.copy
 
     async def refresh_pods(self) -> Pods:
-        """Take over what is published of pods, in a thread. Raises WatcherError where nothing is, or it is too old."""
+        """Copy the published pod usage, in a thread. Raises WatcherError if there is none or it is too old."""
         if self._supply is None:
             raise no_copy_of_pods()
         why, pods = self._supply.want_pods(), self._supply.pods
         if pods is None or not pods.table.pods:
-            hint = why or "the source is asked for it at the next refresh"
-            raise WatcherError("no_pods", f"there is no pod usage{'' if why else ' yet'}", hint=hint)
+            hint = why or "pod usage is collected at the next refresh"
+            raise WatcherError("no_pods", f"no pod usage available{'' if why else ' yet'}", hint=hint)
         if (age := pods.age(self._monotonic())) > self._max_staleness:
             raise WatcherError("stale", f"the newest sample is {age:.0f} s old, more than {self._max_staleness:g} s")
         if self._pods.copy is None or self._pod_tag != pods.tag:
@@ -89,7 +90,7 @@ class InProcessClient(Renewing):
     def _take(self, published: Published) -> Columns:
         document = columns(published.snapshot, self._selection)
         if not any(value is not None for column in document.columns for value in column.values):
-            raise WatcherError("no_metrics", "there are no metrics of the types and operators asked for")
+            raise WatcherError("no_metrics", "no metrics of the requested types and operators")
         columns_of = to_columns(document, received=published.monotonic, age_at_receipt=published.age_s)
         if self._measure is None:
             return columns_of
@@ -97,7 +98,7 @@ class InProcessClient(Renewing):
 
 
 def _of_published(pods: PublishedPods) -> Pods:
-    """What is published in this process: as the document has it, and the minutes besides."""
+    """Pods as in the document, plus `recent`, which only this process has."""
     found = to_pods(pods.document(), received=pods.monotonic, age_at_receipt=pods.age_s)
     minutes = pods.table.recent_cores.view(), pods.table.recent_memory.view()
     for each in minutes:

@@ -1,4 +1,4 @@
-"""The client for one node: what an agent asks for."""
+"""The client for the load of one node, used by the agent."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from watcher.model import Operator
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """What the watcher tells of one node, immutable. `values[(name, operator, window)]` is a number and the label of
-    the window that it really covers: a shorter one where there are not enough samples for the one asked for. The node's
-    own newest sample is of `born`, in the time of the monotonic clock, and at the latest."""
+    """The load of one node as reported by the watcher, immutable. `values[(name, operator, window)]` is the value and
+    the label of the window that it covers, which is shorter than the requested window if there are not enough samples.
+    `born` is the latest possible time of the node's newest sample, in seconds of the monotonic clock."""
 
     node: str
     source: str
@@ -29,13 +29,14 @@ class NodeLoad:
     born: float
 
     def age(self, monotonic: float) -> float:
-        """Seconds since the node's newest sample, at that moment of the monotonic clock."""
+        """Seconds between the node's newest sample and `monotonic` (seconds of the monotonic clock)."""
         return monotonic - self.born
 
 
 class NodeClient:
-    """The client over HTTP for one node's windows: a small answer for each window, however many nodes there are. It
-    keeps no copy and asks when it is told to. The arguments are those of `WatcherClient`; `windows` are labels."""
+    """The HTTP client for the windows of one node: one small response per window, independent of the cluster size. It
+    stores no copy and sends requests only in `refresh`. The arguments are those of `WatcherClient`; `windows` are
+    labels."""
 
     def __init__(
         self,
@@ -61,11 +62,11 @@ class NodeClient:
         )
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the HTTP session, if it is open."""
         await self._connection.close()
 
     async def refresh(self) -> NodeLoad:
-        """Ask for all windows. Raises WatcherError."""
+        """Request all windows, one after the other. Raises WatcherError."""
         values: dict[tuple[str, Operator, str], tuple[float, str]] = {}
         born, source = self._monotonic(), ""
         for label, document in self._documents.items():
@@ -75,11 +76,11 @@ class NodeClient:
             except msgspec.DecodeError as error:
                 raise malformed("node", document, error) from error
             if len(read.data.NodeMetricsMap) != 1:
-                raise WatcherError("malformed", f"{document.url} answered for {len(read.data.NodeMetricsMap)} nodes")
+                raise WatcherError("malformed", f"{document.url} returned {len(read.data.NodeMetricsMap)} nodes")
             (node,) = read.data.NodeMetricsMap.values()
             for metric in node.metrics:
                 values[(metric.name, operator_of(metric.operator), label)] = (metric.value, metric.rollup)
             source = read.source
-            # The answer's age is that of the newest sample of all nodes; this node's own may be older.
+            # The age of the response is that of the newest sample of all nodes; this node's may be older.
             born = min(born, answer.asked - answer.age - max(0.0, float(read.window.end - node.sampled)))
         return NodeLoad(self._node, source, values, born)

@@ -1,4 +1,4 @@
-"""The client over HTTP."""
+"""The client that uses the watcher's HTTP API."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from watcher.model import MetricType, Operator
 
 
 class WatcherClient(Renewing):
-    """The client over HTTP: one GET per renewal, 304 where nothing is new, gzip on the way.
+    """The HTTP client: one conditional GET per renewal, with gzip.
 
-    `address` is the watcher's base address; `window`, `types` and `operators` select as in the API (None: its
-    defaults). `pods` keeps a copy of what pods use too, which has the watcher ask its source for it. `token` is sent as
-    bearer token; `tls` is for https with an authority or client certificate of one's own.
+    `address` is the watcher's base URL; `window`, `types` and `operators` select as in the API (None: the API's
+    defaults). `pods` also stores a copy of pod usage, which makes the watcher collect it. `token` is sent as bearer
+    token; `tls` sets a private certificate authority or a client certificate for https. `interval`, `timeout` and
+    `backoff` are in seconds.
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class WatcherClient(Renewing):
         )
 
     async def close(self) -> None:
-        """Stop renewing, and close the connection."""
+        """Stop renewing and close the connection."""
         await super().close()
         await self._connection.close()
 
     async def refresh(self) -> Columns:
-        """Ask the watcher. Raises WatcherError, and then keeps the copy it had."""
+        """Request the columns. On failure, raises WatcherError and keeps the previous copy."""
         received = await self._connection.ask(self._columns, known=self._nodes.copy)
         if received.unchanged and self._nodes.copy is not None:
             copy = replace(self._nodes.copy, received=received.asked, age_at_receipt=received.age)
@@ -76,7 +77,7 @@ class WatcherClient(Renewing):
         return copy
 
     async def refresh_pods(self) -> Pods:
-        """Ask the watcher for pods. Raises WatcherError, and then keeps the copy it had."""
+        """Request the pods. On failure, raises WatcherError and keeps the previous copy."""
         received = await self._connection.ask(self._pod_columns, known=self._pods.copy)
         if received.unchanged and self._pods.copy is not None:
             copy = replace(self._pods.copy, received=received.asked, age_at_receipt=received.age)

@@ -1,4 +1,4 @@
-"""The last good copies of what the watcher told, and the task that renews them."""
+"""The last good copies of the watcher's documents, and the background task that renews them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from watcher.client.errors import WatcherError
 
 log = logging.getLogger(__name__)
 
-POLL_S = 30.0  # as often as the Trimaran plug-ins poll
+POLL_S = 30.0  # same interval as the Trimaran plug-ins
 MAX_AGE_S = 300.0
 CopyT = TypeVar("CopyT", Columns, Pods)
 
 
 class Client(Protocol):
-    """What users of the watcher code against; `WatcherClient` and `InProcessClient` satisfy it."""
+    """The interface of clients for all nodes; implemented by `WatcherClient` and `InProcessClient`."""
 
     async def start(self) -> None:
-        """Begin to renew the copy in the background; the first renewal is tried now, and may fail."""
+        """Start renewing the copy in the background. The first renewal is attempted immediately and may fail."""
         ...
 
     async def refresh(self) -> Columns:
-        """Renew the copy now. Raises WatcherError, and then keeps the copy it had."""
+        """Renew the copy now. On failure, raises WatcherError and keeps the previous copy."""
         ...
 
     def latest(self, *, max_age: float = MAX_AGE_S) -> Columns:
@@ -35,20 +35,20 @@ class Client(Protocol):
         ...
 
     async def refresh_pods(self) -> Pods:
-        """Renew the copy of pods now. Raises WatcherError, and then keeps the copy it had."""
+        """Renew the copy of pods now. On failure, raises WatcherError and keeps the previous copy."""
         ...
 
     def latest_pods(self, *, max_age: float = MAX_AGE_S) -> Pods:
-        """The last good copy of pods, likewise; there is one where the client was told to keep it (`pods`)."""
+        """Like `latest`, for pods. Requires a client created with `pods`."""
         ...
 
     async def close(self) -> None:
-        """Stop renewing, release connections."""
+        """Stop renewing and close connections."""
         ...
 
 
 class Copy(Generic[CopyT]):
-    """The last good copy of something, and why there is no newer one."""
+    """The last good copy of a document, and the error of the last renewal if it failed."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -56,22 +56,22 @@ class Copy(Generic[CopyT]):
         self.failure: WatcherError | None = None
 
     async def renew(self, refresh: Callable[[], Awaitable[CopyT]]) -> None:
-        """Try to; the log has the first failure in a row, and its end."""
+        """Call `refresh` and record a failure. Logs the first of several failures and the recovery."""
         try:
             await refresh()
         except WatcherError as error:
             if self.failure is None:
-                log.warning("the watcher does not answer for %s: %s. %s", self.what, error, error.hint)
+                log.warning("cannot get %s from the watcher: %s. %s", self.what, error, error.hint)
             self.failure = error
         else:
             if self.failure is not None:
-                log.info("the watcher answers for %s again", self.what)
+                log.info("getting %s from the watcher works again", self.what)
             self.failure = None
 
     def latest(self, *, monotonic: float, max_age: float) -> CopyT:
-        """The copy, if it is young enough."""
+        """The copy. Raises WatcherError if there is none or it is older than `max_age` seconds."""
         if self.copy is None:
-            raise self.failure or WatcherError("no_metrics", "the watcher has not answered yet")
+            raise self.failure or WatcherError("no_metrics", "no response from the watcher yet")
         age = self.copy.age(monotonic)
         if age > max_age:
             why = f": {self.failure}" if self.failure else ""
@@ -80,7 +80,7 @@ class Copy(Generic[CopyT]):
 
 
 class Renewing(ABC):
-    """The common half: the copies, and the task that renews them."""
+    """Base class of clients with copies: the copies, and the task that renews them. `interval` is in seconds."""
 
     def __init__(self, *, pods: bool, interval: float, monotonic: Callable[[], float]) -> None:
         self._interval = interval
@@ -92,19 +92,19 @@ class Renewing(ABC):
 
     @abstractmethod
     async def refresh(self) -> Columns:
-        """Renew the copy now."""
+        """Renew the copy of nodes now. Raises WatcherError."""
 
     @abstractmethod
     async def refresh_pods(self) -> Pods:
-        """Renew the copy of pods now."""
+        """Renew the copy of pods now. Raises WatcherError."""
 
     async def start(self) -> None:
-        """Begin to renew the copies in the background; the first renewal is tried now, and may fail."""
+        """Start renewing the copies in the background. The first renewal is attempted immediately and may fail."""
         await self._try()
         self._task = asyncio.create_task(self._renew(), name="watcher-client")
 
     async def close(self) -> None:
-        """Stop renewing."""
+        """Cancel the background task that renews the copies."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -124,7 +124,7 @@ class Renewing(ABC):
         return self._nodes.latest(monotonic=self._monotonic(), max_age=max_age)
 
     def latest_pods(self, *, max_age: float = MAX_AGE_S) -> Pods:
-        """The same of pods."""
+        """The last good copy of pods; like `latest`."""
         if self._pods.copy is None and not self._keeps_pods:
             raise no_copy_of_pods()
         return self._pods.latest(monotonic=self._monotonic(), max_age=max_age)
@@ -141,4 +141,4 @@ class Renewing(ABC):
 
 
 def no_copy_of_pods() -> WatcherError:
-    return WatcherError("no_pods", "this client keeps no copy of pods", hint="give it `pods` when you make it")
+    return WatcherError("no_pods", "this client stores no copy of pods", hint="create it with `pods`")

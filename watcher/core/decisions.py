@@ -1,7 +1,7 @@
-"""What a part of the service wants remembered of single decisions: the scorers, which node they chose for which pod.
+"""Storage interface for decisions of modules, such as the scorers' choice of a node for a pod.
 
-The watcher knows of a decision whose it was and when; what was decided and why is bytes to it. Remembering never stands
-in the way of deciding: `keep` returns at once, and what cannot be written is lost and counted.
+The watcher stores the pod and the time of a decision; the decision and its reasons are opaque bytes. Storing never
+delays a decision: `keep_decisions` returns immediately, and decisions that cannot be written are lost and counted.
 
 Pure: no I/O.
 """
@@ -15,8 +15,8 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class StoredDecision:
-    """A decision about a pod. `time` in microseconds since 1970 is its name too, no two have the same; `payload` is its
-    maker's; `node` and `outcome` say what became of it, in its maker's words, both "" as long as that is not known."""
+    """A decision about a pod. `time` (microseconds since 1970) is also its unique key; `payload` is opaque; `node` and
+    `outcome` are the result in the module's own terms, both "" until it is known."""
 
     time: int
     namespace: str
@@ -29,7 +29,7 @@ class StoredDecision:
 
 @dataclass(frozen=True, slots=True)
 class DecisionOutcome:
-    """What became of the decision that was made at `time` (microseconds)."""
+    """The result of the decision with the key `time` (microseconds since 1970)."""
 
     time: int
     node: str
@@ -38,8 +38,8 @@ class DecisionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class DecisionsHeld:
-    """How many decisions there are to be asked for, and the times of the first and the last (microseconds), None
-    without any."""
+    """Number of stored decisions, and the times of the first and the last (microseconds since 1970), None if there are
+    none."""
 
     count: int
     first: int | None = None
@@ -48,15 +48,15 @@ class DecisionsHeld:
 
 @dataclass(frozen=True, slots=True)
 class StoredShadow:
-    """What other profiles would have done with a pod that was bound. `time` in microseconds since 1970 is its name too;
-    `payload` is its maker's."""
+    """The hypothetical decisions of other profiles for a bound pod (shadow mode). `time` (microseconds since 1970) is
+    also its key; `payload` is opaque."""
 
     time: int
     payload: bytes
 
 
 class DecisionsUnavailable(Exception):
-    """What was kept cannot be read now; `hint` says what the operator can do."""
+    """Stored decisions cannot be read now; `hint` describes the fix for the operator."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -64,36 +64,37 @@ class DecisionsUnavailable(Exception):
 
 
 class DecisionStore(Protocol):
-    """Where decisions are kept."""
+    """Store for decisions and for records of shadow mode."""
 
     @property
     def decisions_kept(self) -> float:
-        """For how many seconds; 0: they are not wanted, and `keep_decisions` must not be called."""
+        """Retention in seconds; 0: decisions are not stored, and `keep_decisions` must not be called."""
         ...
 
     def keep_decisions(
         self, decisions: Sequence[StoredDecision], outcomes: Sequence[DecisionOutcome] = (), *, lost: int = 0
     ) -> None:
-        """Have decisions kept, each in the place of the one with its time, and then outcomes of these or older ones.
-        `lost` counts those that did not come this far. Returns at once, and never fails because of the disk."""
+        """Queue decisions to be stored, each replacing a decision with the same time, and then outcomes of these or
+        older decisions. `lost` is the number of decisions that were lost before this call. Returns immediately, and
+        does not raise for disk errors."""
         ...
 
     async def decisions_of(
         self, namespace: str, pod: str, *, start: int = 0, end: int | None = None, limit: int, newest: bool = True
     ) -> list[StoredDecision]:
-        """Those about a pod with start <= time < end (microseconds), the newest or the oldest of them first. What was
-        given to `keep_decisions` before is among them, whether it is written yet or not. Raises
-        DecisionsUnavailable."""
+        """Return at most `limit` decisions about a pod with start <= time < end (microseconds since 1970), newest or
+        oldest first. Includes decisions that are queued but not written yet. Raises DecisionsUnavailable."""
         ...
 
     async def decisions_held(self) -> DecisionsHeld:
-        """What can be asked for at all. Raises DecisionsUnavailable."""
+        """Return number and time range of the stored decisions. Raises DecisionsUnavailable."""
         ...
 
     def keep_shadows(self, shadows: Sequence[StoredShadow], *, lost: int = 0) -> None:
-        """As keep_decisions, of what shadow mode saw: kept as long, and as many."""
+        """Queue records of shadow mode to be stored, with the same retention and limit as decisions."""
         ...
 
     async def shadows(self, *, start: int, end: int | None = None, limit: int) -> list[StoredShadow]:
-        """The newest with start <= time < end (microseconds), oldest first. Raises DecisionsUnavailable."""
+        """Return the newest `limit` records with start <= time < end (microseconds since 1970), oldest first. Raises
+        DecisionsUnavailable."""
         ...

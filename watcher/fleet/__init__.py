@@ -1,13 +1,12 @@
-"""A simulated cluster: machines, workloads, and the load that they make, for `load-watcher demo`.
+"""A simulated cluster for `load-watcher demo`: machines, workloads and their load.
 
-What a pod uses at a time is a function of the seed, the pod and that time, and what a node uses is the sum over the
-pods that are on it then. So the past is there without anybody having waited for it, and a pod that is placed changes
-the load that the next decision sees.
+The usage of a pod is a function of seed, pod and time; the usage of a node is the sum over its pods at that time. So
+the past can be computed at once, and a placed pod changes the load seen by the next decision.
 
-    machines.py    which nodes there are
-    workloads.py   which pods there are, what they ask for and how they behave
-    load.py        what they use at a time, and so what the nodes show
-    faults.py      what the monitoring makes of that
-    objects.py     the same nodes and pods as Kubernetes has them
-    cluster.py     who is where: arrivals, placements, ends
+    machines.py    nodes of the cluster
+    workloads.py   pods: requests, limits and behaviour
+    load.py        usage of pods and nodes by time
+    faults.py      monitoring faults and their effect on samples
+    objects.py     nodes and pods as Kubernetes objects
+    cluster.py     pod lifecycle: arrival, placement, end
 """

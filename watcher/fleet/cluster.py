@@ -1,7 +1,7 @@
-"""Who is where in a simulated cluster: pods arrive, wait for a node, run, and end.
+"""Pods of a simulated cluster and their lifecycle: they arrive, wait for a node, run, and end.
 
-Who decides where they run is somebody else, who takes the pods that wait and binds them. One writer, the event loop;
-`running` is replaced and never changed, so that a thread may go on reading it.
+The placement is decided outside: a scheduler reads the waiting pods and binds them. The only writer is the event loop;
+`running` is replaced and never modified, so that other threads can read it.
 
 No I/O, no clock: `now` (unix seconds) is passed in.
 """
@@ -27,21 +27,21 @@ from watcher.fleet.workloads import JOBS, MIB, Instance, first_placement, instan
 
 I64 = npt.NDArray[np.int64]
 
-REMEMBERED_S = 3_600.0  # for which pods that ended are known to the load: sources are asked for the past
-KEPT_S = 60.0  # for which a pod stands there after its work, as Jobs with a ttlSecondsAfterFinished have it
-UPTIME_S = 9 * 86_400.0  # at most, of the pods of the start
-JOB_SHARE = 0.6  # of arrivals; the others come in the place of a service's pod
+REMEMBERED_S = 3_600.0  # how long ended pods are kept in `running`, for queries of past usage
+KEPT_S = 60.0  # how long an ended pod is kept, as by ttlSecondsAfterFinished of a Job
+UPTIME_S = 9 * 86_400.0  # maximum age of the initial pods
+JOB_SHARE = 0.6  # share of jobs among arrivals; the other arrivals replace a pod of a service
 SHORTEST_JOB_S, LONGEST_JOB_S = 120.0, 600.0
-MOST_WAITING = 25  # a full cluster gets no more
+MOST_WAITING = 25  # no arrivals while this number of pods waits
 FEWEST_A_MINUTE, MOST_A_MINUTE = 2.0, 60.0
-NODES_AN_ARRIVAL = 5  # and minute
+NODES_AN_ARRIVAL = 5  # nodes per arrival and minute
 
 OnPod = Callable[[str, Pod | None, Pod | None], None]
 
 
 @dataclass(slots=True)
 class _There:
-    """A pod that is there; `row` is that of its node, None while it waits for one."""
+    """An existing pod; `row` is the index of its node, None while the pod waits."""
 
     of: Instance
     pod: Pod
@@ -49,7 +49,9 @@ class _There:
 
 
 class SimulatedCluster:
-    """A cluster of so many nodes, seen from unix time `begun` on; the same for the same seed."""
+    """A cluster of `nodes` nodes that begins at unix time `begun`, reproducible by its seed. `speed` is the speed of
+    the simulated day as a multiple of real time.
+    """
 
     def __init__(self, nodes: int, *, seed: int, speed: float, begun: float) -> None:
         self.seed = seed
@@ -66,9 +68,9 @@ class SimulatedCluster:
             machine.name: objects.node_object(machine, created=begun - UPTIME_S) for machine in self._machines
         }
         self._there: dict[str, _There] = {}
-        self._waiting: dict[str, None] = {}  # pods without a node, in the order in which they came
-        self._services: list[str] = []  # pods that may be replaced; in no order
-        self._endings: list[tuple[float, str]] = []  # a heap: when jobs end, and when they are removed
+        self._waiting: dict[str, None] = {}  # pods without a node, in order of arrival
+        self._services: list[str] = []  # pods that may be replaced; unordered
+        self._endings: list[tuple[float, str]] = []  # a heap of the times at which jobs end or are removed
         self._on_pod: list[OnPod] = []
         self._arrivals = 0
         self._next_arrival = begun
@@ -79,7 +81,7 @@ class SimulatedCluster:
         self.running: Running = self._settle()
 
     def _settle(self) -> Running:
-        """The pods that were there before anybody looked."""
+        """Place the initial pods, which have been running before `begun`."""
         placed = list(first_placement(self._machines, seed=self.seed))
         begins = [self.begun - 1_800.0 - (UPTIME_S - 1_800.0) * (each.key % 1000) / 1000.0 for each, _ in placed]
         for (each, row), begin in zip(placed, begins, strict=True):
@@ -91,32 +93,34 @@ class SimulatedCluster:
                 self._services.append(each.full_name)
         return running(placed, begin=begins)
 
-    # --- what others look at -----------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     def pod(self, key: str) -> Pod | None:
-        """The pod NAMESPACE/NAME."""
+        """Return the pod NAMESPACE/NAME, or None if it does not exist."""
         there = self._there.get(key)
         return None if there is None else there.pod
 
     def pods(self) -> tuple[str, ...]:
-        """NAMESPACE/NAME of all that are there."""
+        """Return NAMESPACE/NAME of all pods."""
         return tuple(self._there)
 
     def waiting(self) -> tuple[Pod, ...]:
-        """The pods that wait for a node, in the order in which they came."""
+        """Return the pods that wait for a node, in order of arrival."""
         return tuple(self._there[key].pod for key in self._waiting)
 
     def fitting(self, pod: str) -> tuple[str, ...]:
-        """The nodes that have what a pod asks for, as kube-scheduler's NodeResourcesFit finds them."""
+        """Return the nodes with enough free resources for the pod's requests, as by kube-scheduler's
+        NodeResourcesFit.
+        """
         asked = _asked(self._there[pod].of)
         return tuple(self.fleet.names[row] for row in np.flatnonzero((self._free >= asked).all(axis=1)).tolist())
 
     def present(self) -> list[tuple[Instance, Pod]]:
-        """The pods that run."""
+        """Return the pods in phase Running."""
         return [(each.of, each.pod) for each in self._there.values() if each.pod.status.phase == "Running"]
 
     def usage(self, present: Sequence[tuple[Instance, Pod]], now: float) -> PodUsage:
-        """What these pods use. Reads nothing that changes, so that a thread may ask."""
+        """Return the usage of these pods at `now`. It reads no mutable state, so any thread may call it."""
         pods = running([(each, self._row[pod.spec.node_name]) for each, pod in present], begin=-np.inf)
         time = np.full(len(self.fleet.names), now)
         return PodUsage(
@@ -128,23 +132,26 @@ class SimulatedCluster:
         )
 
     def follow(self, on_pod: OnPod) -> None:
-        """Tell of each pod that comes, changes or goes, from now on: its NAMESPACE/NAME, what was and what is there."""
+        """Call `on_pod` for each pod that is created, changed or deleted from now on, with its NAMESPACE/NAME, its old
+        and its new state (None: does not exist).
+        """
         self._on_pod.append(on_pod)
 
-    # --- what happens ------------------------------------------------------------------------------------------------
+    # --- changes -----------------------------------------------------------------------------------------------------
 
     def bind(self, key: str, *, node: str, uid: str, now: float) -> None:
-        """Let a pod that waits run on a node. Raises KubeNotFound where there is no such pod or node, KubeConflict
-        where it is another pod or has a node already."""
+        """Bind a waiting pod to a node. Raises KubeNotFound for an unknown pod or node, KubeConflict if the pod has
+        another uid or is bound already.
+        """
         there = self._there.get(key)
         if there is None:
-            raise KubeNotFound(f"there is no pod {key}")
+            raise KubeNotFound(f"pod {key} not found")
         if node not in self._row:
-            raise KubeNotFound(f"there is no node {node}")
+            raise KubeNotFound(f"node {node} not found")
         if uid != there.of.uid:
-            raise KubeConflict(f"the pod {key} has another uid now, {there.of.uid}")
+            raise KubeConflict(f"pod {key} now has another uid, {there.of.uid}")
         if there.row is not None:
-            raise KubeConflict(f"the pod {key} is on {there.pod.spec.node_name} already")
+            raise KubeConflict(f"pod {key} is already bound to node {there.pod.spec.node_name}")
         del self._waiting[key]
         there.row = self._row[node]
         self._take(there.of, there.row)
@@ -158,7 +165,7 @@ class SimulatedCluster:
         self._change(key, objects.bound_pod(there.pod, node, at=now))
 
     def advance(self, now: float) -> None:
-        """All that happens until now: jobs end, pods that ended go, others arrive."""
+        """Process all events up to `now`: jobs end, ended pods are deleted, new pods arrive."""
         while self._endings and self._endings[0][0] <= now:
             at, key = heapq.heappop(self._endings)
             there = self._there[key]
@@ -174,7 +181,7 @@ class SimulatedCluster:
             self.running = self.running.where(~long_gone)
 
     def _arrive(self, at: float, now: float) -> None:
-        """One arrival, noticed now, and when the next one is."""
+        """Process an arrival at time `at`, and schedule the next one."""
         number, self._arrivals = self._arrivals, self._arrivals + 1
         chance = key_of(self.seed, "arrival", number)
         a_minute = min(max(len(self.nodes) / NODES_AN_ARRIVAL, FEWEST_A_MINUTE), MOST_A_MINUTE)
@@ -187,7 +194,7 @@ class SimulatedCluster:
             self._roll(chance, number, now)
 
     def _roll(self, chance: int, number: int, now: float) -> None:
-        """A pod of a service is replaced by a new one. It ends now: what was told of it until now stays true."""
+        """Replace a pod of a service. The old pod ends at `now`, so that its usage reported until now stays valid."""
         place = chance % len(self._services)
         key = self._services[place]
         self._services[place] = self._services[-1]
@@ -205,8 +212,8 @@ class SimulatedCluster:
         self._tell(each.full_name, None, pod)
 
     def _release(self, there: _There) -> None:
-        """What a pod that ended asked for is free."""
-        assert there.row is not None  # only who runs can end
+        """Free the resources that an ended pod requested."""
+        assert there.row is not None  # only bound pods can end
         self._free[there.row] += _asked(there.of)
 
     def _drop(self, key: str) -> None:
@@ -227,7 +234,7 @@ class SimulatedCluster:
 
 
 def _asked(each: Instance) -> I64:
-    """What it takes of a node: thousandths of a core, bytes, a place."""
+    """Return the pod's requests: thousandths of a core, bytes, and one pod; shape (3,)."""
     return np.array([each.workload.milli, each.workload.mib * MIB, 1], dtype=np.int64)
 
 

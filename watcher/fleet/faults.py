@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated cluster, so that there is something to be found: each fault has its node and its time.
+"""Faults of a simulated cluster, as examples for findings: each fault has a node and a schedule.
 
 Pure: no I/O, no clock.
 """
@@ -15,36 +15,37 @@ from watcher.fleet.noise import F64, key_of
 
 Bool = npt.NDArray[np.bool_]
 
-WILD_SHARE = 0.66  # of the hot node's cores
+WILD_SHARE = 0.66  # share of the hot node's cores that a runaway process uses
 IMPOSSIBLE_PERCENT = 6553.5
-# From so many nodes on: fewer would be an outage of the monitoring, whose list is refused, and not a fault of one node.
+# Minimum number of nodes for each fault: in smaller clusters the fault would count as an outage of the monitoring.
 FEWEST = {"hot": 2, "impossible": 4, "silent": 8, "frozen": 12}
 
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """Again and again: `lasts` seconds of every `every`, for the first time from unix time `first` on."""
+    """Periodic schedule: active for `lasts` seconds of every `every` seconds, first at unix time `first`."""
 
     first: float
     lasts: float
     every: float
 
     def active(self, time: F64) -> Bool:
-        """Whether it is on, at each of these times."""
+        """Whether the fault is active at each of these times (unix seconds)."""
         on: Bool = (time >= self.first) & ((time - self.first) % self.every < self.lasts)
         return on
 
     def beginning(self, time: F64) -> F64:
-        """When it began, at times when it is on."""
+        """Return the begin of the active period at each of these times (unix seconds); valid only while active."""
         began: F64 = time - (time - self.first) % self.every
         return began
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The nodes with a fault each, "" where the cluster is too small for one. `hot`: a process runs wild. `silent`: its
-    monitoring gives nothing for some minutes. `frozen`: its exporter repeats itself for some minutes. `impossible`: now
-    and then its exporter says that it uses 6553.5 % of its CPU."""
+    """The node of each fault, "" if the cluster is too small. `hot`: a runaway process uses CPU. `silent`: no samples
+    for some minutes. `frozen`: the exporter repeats its values for some minutes. `impossible`: the exporter sometimes
+    reports 6553.5 % CPU usage.
+    """
 
     hot: str = ""
     silent: str = ""
@@ -55,13 +56,14 @@ class Faults:
     nonsense: Cycle = Cycle(0.0, 0.0, 1.0)
 
     def told(self) -> list[str]:
-        """One sentence each."""
+        """Return one sentence for each fault."""
         sentences = (
-            (self.hot, "runs hot: a process has run wild"),
-            (self.silent, f"goes silent for {_minutes(self.silence.lasts)} in every {_minutes(self.silence.every)}"),
-            (self.frozen, f"has an exporter that freezes for {_minutes(self.freeze.lasts)} in every "
+            (self.hot, "is hot: it has a runaway process"),
+            (self.silent, f"sends no samples for {_minutes(self.silence.lasts)} in every "
+             f"{_minutes(self.silence.every)}"),
+            (self.frozen, f"has an exporter that repeats its values for {_minutes(self.freeze.lasts)} in every "
              f"{_minutes(self.freeze.every)}"),
-            (self.impossible, f"says at times that it uses {IMPOSSIBLE_PERCENT:g} % of its CPU"),
+            (self.impossible, f"sometimes reports a CPU usage of {IMPOSSIBLE_PERCENT:g} %"),
         )  # fmt: skip
         return [f"{name} {what}" for name, what in sentences if name]
 
@@ -71,8 +73,9 @@ def _minutes(seconds: float) -> str:
 
 
 def choose(names: Sequence[str], *, seed: int, begun: float) -> Faults:
-    """Which of these nodes have faults, in a cluster that is looked at from unix time `begun` on: by then each has
-    shown itself, for there to be something to see."""
+    """Choose the nodes with faults for a cluster that begins at unix time `begun`. Every fault has been active before
+    that time, so that it is visible at once.
+    """
     order = sorted(names, key=lambda name: key_of(seed, "fault", name))
     chosen = {
         fault: order[i] if len(names) >= fewest else "" for i, (fault, fewest) in enumerate(FEWEST.items())
@@ -88,12 +91,13 @@ def choose(names: Sequence[str], *, seed: int, begun: float) -> Faults:
     )
 
 
-# --- what the monitoring shows ---------------------------------------------------------------------------------------
+# --- effect on samples -----------------------------------------------------------------------------------------------
 
 
 def shown_at(names: Sequence[str], time: F64, faults: Faults) -> F64:
-    """Of which time [n] the values are that the nodes [n] show at their times [n]: a frozen exporter shows those of the
-    moment in which it froze."""
+    """Return the times [n] of the values that the nodes [n] report at the times [n] (unix seconds): a frozen exporter
+    reports the values of the time at which it froze.
+    """
     shown = np.array(time)
     if faults.frozen:
         row = names.index(faults.frozen)
@@ -103,7 +107,7 @@ def shown_at(names: Sequence[str], time: F64, faults: Faults) -> F64:
 
 
 def heard(names: Sequence[str], time: F64, faults: Faults) -> Bool:
-    """Which nodes [n] give samples at their times [n]."""
+    """Return whether each of the nodes [n] sends samples at its time [n] (unix seconds)."""
     there = np.ones(len(names), dtype=bool)
     if faults.silent:
         row = names.index(faults.silent)
@@ -112,7 +116,7 @@ def heard(names: Sequence[str], time: F64, faults: Faults) -> Bool:
 
 
 def as_measured(names: Sequence[str], time: F64, percent: F64, faults: Faults) -> F64:
-    """CPU percentages [n] as the exporters give them."""
+    """Return the CPU usage [n] in percent as reported by the exporters at the times [n] (unix seconds)."""
     if not faults.impossible:
         return percent
     row = names.index(faults.impossible)

@@ -1,7 +1,7 @@
-"""What the pods of a simulated cluster use at a time, and what that makes of its nodes.
+"""Usage of the pods and nodes of a simulated cluster.
 
-A node's load is that of its pods and of its own system; where they want more cores than there are, each pod gets the
-same part of what it wants. All of it is a function of the fleet, of who runs where, and of the time asked about.
+A node's load is the sum of its pods and of its system. If the pods demand more cores than the node has, each gets the
+same share of its demand. The load is a function of the fleet, the running pods and the time.
 
 Pure: no I/O, no clock.
 """
@@ -23,33 +23,36 @@ I64 = npt.NDArray[np.int64]
 
 DAY_S = 86_400.0
 BEGIN_HOUR = 9.0
-BURSTS_EVERY_S = 3_600.0  # of the pattern: so often it is decided whether there is one
-SYSTEM_SHARE = 0.03  # of a node's cores, for kernel and kubelet
+BURSTS_EVERY_S = 3_600.0  # in simulated time; each period may have one burst
+SYSTEM_SHARE = 0.03  # share of a node's cores used by kernel and kubelet
 SYSTEM_BYTES = 1.2 * 2**30
-MOST_CORES = 0.99  # of a node
+MOST_CORES = 0.99  # maximum share of a node's cores in use
 MOST_MEMORY = 0.98
-MOST_OVER_LIMIT = 0.97  # of its limit a pod's memory comes to; beyond it would be killed
-CROWDED = 0.7  # part of the cores in use from which on tasks wait for one another
+MOST_OVER_LIMIT = 0.97  # maximum memory usage of a pod as a share of its limit, at which it would be killed
+CROWDED = 0.7  # share of a node's cores in use above which tasks wait for CPU
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The course of the simulated day: at unix time `begun` it is nine in the morning, and it passes `speed` times as
-    fast as ours. Only the day and its bursts do so; noise, faults, and the lives of pods keep their pace."""
+    """The simulated day: it is 9:00 at unix time `begun`, and passes `speed` times as fast as real time. The speed
+    applies to the daily cycle and bursts, but not to noise, faults and the lifetimes of pods.
+    """
 
     begun: float
     speed: float
 
     def time(self, time: F64) -> F64:
-        """Seconds of simulated time, from midnight of the first day."""
+        """Convert unix seconds to seconds of simulated time since midnight of the first day."""
         passed: F64 = BEGIN_HOUR * 3600.0 + (time - self.begun) * self.speed
         return passed
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Who runs where, and how it behaves: n pods in columns, immutable. `row` is the node; from `begin` until before
-    `end` (unix seconds) a pod is there. Cores, bytes, bytes/s and percent of a disk per core."""
+    """Nodes and behaviour of n pods, as immutable columns [n]. `row` is the index of the node; a pod runs in
+    begin <= time < end (unix seconds). `low`, `high`, `burst` and `most_cores` are cores; `memory` and `most_memory`
+    bytes; `peak` is an hour of the day; `network` is bytes/s and `disk` percent of a disk's time, both per used core.
+    """
 
     key: U64
     row: I64
@@ -71,21 +74,21 @@ class Running:
         return len(self.key)
 
     def where(self, keep: npt.NDArray[np.bool_]) -> Running:
-        """The pods where `keep` is true."""
+        """Return the pods selected by the mask `keep` [n]."""
         return Running(*(getattr(self, each.name)[keep] for each in fields(self)))
 
     def with_more(self, more: Running) -> Running:
-        """These and more."""
+        """Return these pods followed by `more`."""
         return Running(*(np.concatenate([getattr(self, each.name), getattr(more, each.name)]) for each in fields(self)))
 
     def ended(self, key: int, at: float) -> Running:
-        """The same, but that pod is gone from `at` on."""
+        """Return a copy in which the pod with this key ends at `at` (unix seconds)."""
         ends = np.where((self.key == np.uint64(key)) & (self.end > at), at, self.end)
         return Running(*(ends if each.name == "end" else getattr(self, each.name) for each in fields(self)))
 
 
 def running(pods: Sequence[tuple[Instance, int]], *, begin: float | Sequence[float], end: float = np.inf) -> Running:
-    """These pods on the nodes of these rows, from then on until then."""
+    """Return the columns of pods given with the row of their node, running from `begin` until `end` (unix seconds)."""
     number = len(pods)
     of = np.array([_numbers(each) for each, _ in pods], dtype=np.float64).reshape(number, 11).T
     return Running(
@@ -117,7 +120,7 @@ def _numbers(each: Instance) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The nodes in columns, what their monitoring does wrong, and the course of the day."""
+    """The n nodes as columns [n] (cores, bytes, watts), the faults of their monitoring, and the simulated day."""
 
     names: tuple[str, ...]
     key: U64
@@ -131,7 +134,7 @@ class Fleet:
 
 
 def fleet(machines: Sequence[Machine], *, faults: Faults, pattern: Pattern) -> Fleet:
-    """The nodes of these machines, of which the hot one has a process of its own that runs wild."""
+    """Return the nodes of these machines; the runaway process of the hot node is part of its system load."""
     cores = np.array([machine.pool.cores for machine in machines], dtype=np.float64)
     wild = np.array([WILD_SHARE if machine.name == faults.hot else 0.0 for machine in machines])
     return Fleet(
@@ -151,7 +154,7 @@ def fleet(machines: Sequence[Machine], *, faults: Faults, pattern: Pattern) -> F
 
 
 def wanted_cores(pods: Running, time: F64, pattern: Pattern) -> F64:
-    """Cores that each pod [n] would use at its time [n], had its node enough of them; 0 where it does not run."""
+    """Return the cores [n] that the pods demand at the times [n] (unix seconds); 0 for pods that do not run."""
     simulated = pattern.time(time)
     steady = pods.low + (pods.high - pods.low) * _busy(pods, simulated)
     wavering = 0.6 * wandering(pods.key, time, 45.0) + 0.4 * wandering(mixed(pods.key, 1), time, 300.0)
@@ -160,7 +163,7 @@ def wanted_cores(pods: Running, time: F64, pattern: Pattern) -> F64:
 
 
 def pod_memory(pods: Running, time: F64, pattern: Pattern) -> F64:
-    """Bytes that each pod [n] uses at its time [n]; 0 where it does not run."""
+    """Return the memory [n] of the pods at the times [n] (unix seconds), in bytes; 0 for pods that do not run."""
     shape = 0.92 + 0.08 * _busy(pods, pattern.time(time)) + 0.03 * wandering(mixed(pods.key, 2), time, 600.0)
     return np.where(_runs(pods, time), np.minimum(pods.memory * shape, MOST_OVER_LIMIT * pods.most_memory), 0.0)
 
@@ -171,13 +174,13 @@ def _runs(pods: Running, time: F64) -> npt.NDArray[np.bool_]:
 
 
 def _busy(pods: Running, simulated: F64) -> F64:
-    """How busy the hour is for each pod: 1 at its peak, 0 half a day away from it."""
+    """Return the daily activity of each pod: 1 at its peak hour, 0 twelve hours away from it."""
     swing: F64 = (0.5 + 0.5 * np.cos(2.0 * np.pi * (simulated / DAY_S - pods.peak / 24.0))) ** 1.3
     return swing
 
 
 def _bursting(pods: Running, simulated: F64) -> F64:
-    """1 in the middle of a burst, 0 outside of one. A pod's hours begin at a time of its own."""
+    """Return the burst intensity of each pod, from 0 (no burst) to 1. The burst periods of pods are offset randomly."""
     at = simulated / BURSTS_EVERY_S + uniform(mixed(pods.key, 3))
     hour = np.floor(at)
     chance = mixed(mixed(pods.key, 4), hour.astype(np.int64).astype(np.uint64))
@@ -193,8 +196,9 @@ def _bursting(pods: Running, simulated: F64) -> F64:
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """What the nodes [n] use: cores and bytes, percent of the disk's time, bytes/s, watts, and the percentage of time
-    in which some task waits for a core."""
+    """Usage of the nodes [n]: cores, bytes, percent of the disk's time, bytes/s, watts, and `pressure`, the percentage
+    of time in which a task waits for CPU.
+    """
 
     cores: F64
     memory: F64
@@ -206,18 +210,19 @@ class NodeLoad:
 
 
 def system_cores(cluster: Fleet, time: F64) -> F64:
-    """Cores [n] that the nodes use themselves, at their times [n]."""
+    """Return the cores [n] that the nodes' systems use at the times [n] (unix seconds)."""
     return cluster.system_cores * (1.0 + 0.1 * wandering(cluster.key, time, 60.0))
 
 
 def pod_cores(cluster: Fleet, pods: Running, time: F64) -> F64:
-    """Cores that each pod [p] uses when it is `time` [n] on the nodes: what it wants, or the part of it that its node
-    can give to all alike."""
+    """Return the cores [p] that the pods use at the nodes' times [n] (unix seconds): their demand, or an equal share of
+    it if the node has too few cores.
+    """
     return _granted(cluster, pods, time)[0]
 
 
 def _granted(cluster: Fleet, pods: Running, time: F64) -> tuple[F64, F64]:
-    """Of each pod what it uses, and of each node which part of what they want its pods get."""
+    """Return the used cores of each pod [p], and for each node [n] the share of its pods' demand that is met."""
     wanted = wanted_cores(pods, time[pods.row], cluster.pattern)
     demand = _per_node(cluster, pods, wanted)
     room = MOST_CORES * cluster.cores - system_cores(cluster, time)
@@ -226,7 +231,7 @@ def _granted(cluster: Fleet, pods: Running, time: F64) -> tuple[F64, F64]:
 
 
 def node_load(cluster: Fleet, pods: Running, time: F64) -> NodeLoad:
-    """What every node uses at its time [n]."""
+    """Return the usage of the nodes at the times [n] (unix seconds)."""
     used, part = _granted(cluster, pods, time)
     cores = system_cores(cluster, time) + _per_node(cluster, pods, used)
     memory = SYSTEM_BYTES + _per_node(cluster, pods, pod_memory(pods, time[pods.row], cluster.pattern))

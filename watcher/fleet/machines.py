@@ -1,4 +1,4 @@
-"""Which nodes a simulated cluster has: pools of a few instance types, spread over zones.
+"""Nodes of a simulated cluster: pools of a few instance types, spread over zones.
 
 Pure: no I/O, no clock.
 """
@@ -12,12 +12,12 @@ from watcher.fleet.noise import key_of
 GIB = 2.0**30
 ZONES = ("a", "b", "c")
 REGION = "eu-west-1"
-RESERVED_MEMORY = 0.06  # of the machine, for kubelet and system: what is not allocatable
+RESERVED_MEMORY = 0.06  # share of the machine's memory that is not allocatable (kubelet and system)
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Machines of one kind: `share` of all nodes; watts when idle and when busy."""
+    """Machines of one instance type; `share` is their share of all nodes, from 0 to 1."""
 
     name: str
     instance: str
@@ -38,7 +38,9 @@ POOLS = (
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node: cores, bytes; `allocatable_milli` and `allocatable_bytes` are what pods may ask for."""
+    """A simulated node. `memory` is in bytes; `allocatable_milli` (thousandths of a core) and `allocatable_bytes` are
+    available to pods; `key` seeds its random numbers.
+    """
 
     name: str
     pool: Pool
@@ -60,7 +62,7 @@ class Machine:
 
 
 def machines(count: int, *, seed: int) -> tuple[Machine, ...]:
-    """So many nodes, in the order of their names."""
+    """Return `count` nodes, sorted by name."""
     found: list[Machine] = []
     for pool, size in zip(POOLS, _sizes(count), strict=True):
         width = max(2, len(str(-(-size // len(ZONES)))))
@@ -74,7 +76,7 @@ def machines(count: int, *, seed: int) -> tuple[Machine, ...]:
 
 
 def _sizes(count: int) -> list[int]:
-    """How many of each pool: by share, and what rounding leaves over goes to the first."""
+    """Return the number of nodes of each pool by its share; the first pool gets the remainder."""
     sizes = [int(count * pool.share) for pool in POOLS]
     sizes[0] += count - sum(sizes)
     return sizes

@@ -1,4 +1,4 @@
-"""Chance that can be asked for any time: numbers out of keys, so that the same question has the same answer.
+"""Reproducible random numbers for any time, derived from keys: equal keys give equal numbers.
 
 Pure: no I/O, no clock, no state.
 """
@@ -19,13 +19,13 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def key_of(*parts: object) -> int:
-    """A number of 64 bits for what these say together; of other processes too, unlike hash()."""
+    """Return a 64-bit hash of the texts of `parts`; unlike hash(), it is equal in all processes."""
     return int.from_bytes(blake2b("\0".join(map(str, parts)).encode(), digest_size=8).digest(), "little")
 
 
 def mixed(key: U64, more: U64 | int) -> U64:
-    """Another key, that has nothing to do with that for other `more` (splitmix64: Steele et al., OOPSLA 2014)."""
-    with np.errstate(over="ignore"):  # modulo 2^64 is what is wanted
+    """Derive keys that are independent for different `more` (splitmix64: Steele et al., OOPSLA 2014)."""
+    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is intended
         z = key + (np.asarray(more, dtype=np.uint64) + np.uint64(1)) * _GOLDEN
         z = (z ^ (z >> np.uint64(30))) * _FIRST
         z = (z ^ (z >> np.uint64(27))) * _SECOND
@@ -34,14 +34,15 @@ def mixed(key: U64, more: U64 | int) -> U64:
 
 
 def uniform(key: U64) -> F64:
-    """A number for each key, evenly spread over 0 ≤ x < 1."""
+    """Return a uniformly distributed number 0 ≤ x < 1 for each key."""
     spread: F64 = (key >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return spread
 
 
 def wandering(key: U64, time: F64, period: float) -> F64:
-    """A number between -1 and 1 for each key and time (seconds), which wanders smoothly: every `period` it is somewhere
-    else, evenly spread, and between two of these it goes over gently (value noise)."""
+    """Return smooth value noise from -1 to 1 for each key and time (seconds): uniformly distributed at multiples of
+    `period` (seconds), with smoothstep interpolation between them.
+    """
     at = time / period
     step = np.floor(at)
     part = at - step

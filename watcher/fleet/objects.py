@@ -1,4 +1,4 @@
-"""Simulated nodes and pods as Kubernetes has them."""
+"""Simulated nodes and pods as Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_PODS = 110
 
 
 def node_object(machine: Machine, *, created: float) -> Node:
-    """The node of a machine that has been there since then (unix seconds)."""
+    """Return the Node object of a machine, created at `created` (unix seconds)."""
     labels = {
         "kubernetes.io/hostname": machine.name,
         "node.kubernetes.io/instance-type": machine.pool.instance,
@@ -47,7 +47,7 @@ def node_object(machine: Machine, *, created: float) -> Node:
 
 
 def pending_pod(each: Instance, *, created: float) -> Pod:
-    """The pod as it waits for a node, since then (unix seconds)."""
+    """Return the Pod object of an unscheduled pod, created at `created` (unix seconds)."""
     workload = each.workload
     metadata = ObjectMetadata(
         name=each.name,
@@ -74,7 +74,7 @@ def _resources(workload: Workload) -> Resources:
 
 
 def bound_pod(pod: Pod, node: str, *, at: float) -> Pod:
-    """The pod as it runs on a node, since then (unix seconds)."""
+    """Return the Pod object of `pod` running on a node since `at` (unix seconds)."""
     moment = _moment(at)
     conditions = tuple(Condition(kind, "True", moment) for kind in ("PodScheduled", "Initialized", "Ready"))
     spec = PodSpec(node, pod.spec.priority, pod.spec.priority_class_name, pod.spec.containers)
@@ -82,7 +82,7 @@ def bound_pod(pod: Pod, node: str, *, at: float) -> Pod:
 
 
 def ended_pod(pod: Pod) -> Pod:
-    """The pod after it did its work."""
+    """Return the Pod object of `pod` after its completion (phase Succeeded)."""
     return Pod(pod.metadata, pod.spec, PodStatus("Succeeded", "", pod.status.start_time, pod.status.conditions))
 
 

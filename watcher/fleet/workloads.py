@@ -1,8 +1,7 @@
-"""Which pods a simulated cluster has: what they belong to, what they ask for, and how they behave.
+"""Pods of a simulated cluster: owners, requests and behaviour.
 
-The names and sizes are those that one meets: a shop with its databases, a data platform, machine learning, builds. As
-everywhere, what is asked for and what is used are two things: databases ask for what they use, services for three times
-that, builds for a fraction.
+Names and sizes are typical: a shop with its databases, a data platform, machine learning, builds. Requests differ from
+usage as in real clusters: databases request what they use, services three times their usage, builds a fraction of it.
 
 Pure: no I/O, no clock.
 """
@@ -18,18 +17,19 @@ from watcher.fleet.machines import Machine
 from watcher.fleet.noise import key_of
 
 MIB = 2**20
-REQUESTED = 0.70  # of the cores that pods may ask for, at the start
-LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # of which Kubernetes makes the ends of names
+REQUESTED = 0.70  # share of the allocatable cores that the initial pods request
+LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # characters of the random name suffixes of Kubernetes
 
 Owner = Literal["ReplicaSet", "StatefulSet", "DaemonSet", "Job"]
 
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What a pod uses of what it asked for: `low` and `high` are its cores at the quietest and the busiest hour, as
-    parts of its request, `peak` that busiest hour. In a part `bursts` of the hours it uses `burst` more for a while.
-    `noise` is by how much it wavers, relative. `memory` is a part of the request; `network` bytes/s and `disk` percent
-    of a disk's time are per core in use."""
+    """Usage of a pod relative to its requests. `low` and `high` are shares of the requested cores at the quietest and
+    the busiest hour; `peak` is the busiest hour of the day. In a share `bursts` of the hours, usage rises by the share
+    `burst` of the request for a while. `noise` is the relative amplitude of noise. `memory` is a share of the requested
+    memory; `network` (bytes/s) and `disk` (percent of a disk's time) are per used core.
+    """
 
     low: float
     high: float
@@ -55,8 +55,9 @@ TRAINING = Behaviour(0.85, 0.95, noise=0.05, memory=0.9, network=4e6, disk=1.0)
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What makes pods. `milli` and `mib` are asked for; limits are 0 where there are none. `share` is that of all cores
-    that pods ask for. `usual` (thousandths of a core, MiB) is what behaviour is a part of, where nothing is asked for.
+    """A template of pods. `milli` (thousandths of a core) and `mib` are the requests; a limit of 0 means none. `share`
+    is its share of all requested cores. `usual` (thousandths of a core, MiB) is the base of the behaviour if there are
+    no requests.
     """
 
     namespace: str
@@ -73,12 +74,12 @@ class Workload:
 
     @property
     def cores(self) -> float:
-        """What its behaviour is a part of."""
+        """Cores to which the behaviour is relative."""
         return (self.milli or self.usual[0]) / 1000.0
 
     @property
     def memory(self) -> float:
-        """The same, in bytes."""
+        """Memory in bytes to which the behaviour is relative."""
         return float((self.mib or self.usual[1]) * MIB)
 
 
@@ -120,8 +121,7 @@ PRIORITIES = {
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One pod of a workload. `key` decides about its chances, `thrift` is how much of the workload's usual use it
-    makes."""
+    """A pod of a workload. `key` seeds its random numbers; `thrift` is a factor on the usual CPU usage."""
 
     workload: Workload
     name: str
@@ -132,12 +132,11 @@ class Instance:
 
     @property
     def full_name(self) -> str:
-        """NAMESPACE/NAME."""
         return f"{self.workload.namespace}/{self.name}"
 
 
 def instance(workload: Workload, number: int, *, seed: int) -> Instance:
-    """The pod of this number: another number, another name."""
+    """Return the pod with this number; different numbers give different names."""
     key = key_of(seed, workload.namespace, workload.name, number)
     owner, name = _names(workload, number, seed=seed)
     digits = f"{key:016x}{key_of(key, 'uid'):016x}"
@@ -147,7 +146,7 @@ def instance(workload: Workload, number: int, *, seed: int) -> Instance:
 
 
 def _names(workload: Workload, number: int, *, seed: int) -> tuple[str, str]:
-    end = _letters(number * 4_000_037 + key_of(seed, workload.name), 5)  # one to one: no two pods have the same
+    end = _letters(number * 4_000_037 + key_of(seed, workload.name), 5)  # a bijection, so suffixes are unique
     if workload.owner == "StatefulSet":
         return workload.name, f"{workload.name}-{number}"
     if workload.owner == "DaemonSet":
@@ -159,7 +158,7 @@ def _names(workload: Workload, number: int, *, seed: int) -> tuple[str, str]:
 
 
 def _letters(number: int, count: int) -> str:
-    """The last digits of a number, in an odd base."""
+    """Return the last `count` digits of a number in the base and alphabet of LETTERS."""
     digits = []
     for _ in range(count):
         number, digit = divmod(number, len(LETTERS))
@@ -167,11 +166,11 @@ def _letters(number: int, count: int) -> str:
     return "".join(digits)
 
 
-# --- who is where at the start ---------------------------------------------------------------------------------------
+# --- initial placement -----------------------------------------------------------------------------------------------
 
 
 def replicas(machines: Sequence[Machine], *, seed: int) -> list[Instance]:
-    """The pods of all services, the largest first; as many as ask for the usual part of these machines."""
+    """Return the pods of all services, largest first; together they request the share REQUESTED of these machines."""
     budget = REQUESTED * sum(machine.allocatable_milli for machine in machines)
     total = sum(service.share for service in SERVICES)
     found = [
@@ -183,8 +182,9 @@ def replicas(machines: Sequence[Machine], *, seed: int) -> list[Instance]:
 
 
 def first_placement(machines: Sequence[Machine], *, seed: int) -> Iterator[tuple[Instance, int]]:
-    """Pods with the row of their node, as a scheduler places them that looks at requests alone: on the node of which
-    the smallest part is asked for. What has room nowhere is not there."""
+    """Yield the initial pods with the row of their node, placed like LeastAllocated: on the node with the smallest
+    share of requested CPU. Pods that fit nowhere are omitted.
+    """
     room = [[machine.allocatable_milli, machine.allocatable_bytes] for machine in machines]
     for row in range(len(machines)):
         for agent in ON_EVERY_NODE:

@@ -13,5 +13,5 @@ LEASE = "load-watcher-nodemetrics"
 
 
 def lease_namespace(settings: Settings) -> str:
-    """Where that Lease is."""
+    """Return the namespace of the Lease: the configured one, that of this pod, or "default"."""
     return settings.koordinator.lease_namespace or own_namespace() or "default"

@@ -1,22 +1,22 @@
-"""Writing NodeMetrics to the cluster, where koord-scheduler looks for them (koordinator.publish).
+"""Publishes NodeMetric objects to the cluster, where koord-scheduler reads them (koordinator.publish).
 
-Each node's object is written once in its report interval, at a moment of that interval that is the node's own, so that
-5,000 nodes are 83 small patches a second and never a burst. Written is what GET /api/v1/nodemetrics shows: a merge
-patch of the status, and where there is no object yet, one with the policy in its spec, owned by its node, so that it
-goes when the node does.
+Each node's object is written once per report interval, at a fixed offset in the interval that differs by node, so that
+5,000 nodes with an interval of one minute cause 83 small patches per second and no bursts. The content is that of
+GET /api/v1/nodemetrics: a merge patch of the status. A missing object is created with the policy in its spec and with
+its node as owner, so that it is deleted with the node.
 
-What is not written, and why:
+Not written:
 
-* a node that is stale, not in the snapshot, or none of the cluster: its updateTime ages, and who reads it sees that;
-* where somebody else reports, koordlet as a rule: the object's managed fields say who wrote updateTime last, and a
-  report younger than two report intervals stands;
-* over what others wrote and we know nothing of: a merge patch leaves it. Only pods that we wrote ourselves go when we
-  know of none any more;
-* by a replica that does not hold the Lease. Two that write the same would do no harm but twice the work, and a watch
-  event more for everybody who watches; and one whose source is away would keep quiet while the other writes.
+* nodes that are stale, not in the snapshot, or not in the cluster: readers see that the updateTime ages;
+* nodes that another program reports, usually koordlet: the object's managed fields name the last writer of updateTime,
+  and a report younger than two report intervals is respected;
+* fields that load-watcher does not have: a merge patch leaves them unchanged. Only pods that load-watcher wrote itself
+  are removed when pod usage becomes unknown;
+* anything, by a replica that does not hold the Lease. Two writing replicas would be harmless, but would double the work
+  and the watch events; a replica whose source is down releases the Lease, so that another replica writes.
 
-What goes wrong is a line in the log when it begins and one when it ends, and a count by outcome. An API that is away or
-busy is left alone for a while, and so is one that refuses us.
+An error is logged when it begins and when it ends, and counted by outcome. After an error of the API (unreachable, busy
+or forbidden), writing pauses for a while.
 """
 
 from __future__ import annotations
@@ -69,20 +69,20 @@ log = logging.getLogger(__name__)
 
 STEP_S = 1.0
 AT_ONCE = 8
-"""Requests under way; a patch of a NodeMetric takes an API server a few milliseconds."""
+"""Maximum number of concurrent requests; a patch of a NodeMetric takes an API server a few milliseconds."""
 DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
-"""After the first failure in a row, the second, …"""
+"""Pause in seconds after the first, second, … consecutive failure; the last value applies to all further failures."""
 REFUSED_S = 60.0
 GIVE_BACK_S = 2.0
-"""At the end; a Lease that is not given back ends by itself."""
+"""Timeout in seconds for releasing the Lease at shutdown; a Lease that is not released expires."""
 
 Outcome = str
-"""written, created, unchanged, left (somebody else reports), strange (no node of the cluster), refused, forbidden,
-unreachable, conflict."""
+"""written, created, unchanged, left (another program reports the node), strange (not a node of the cluster), refused,
+forbidden, unreachable, conflict."""
 
 
 class Source(Protocol):
-    """What is written, and by which rules: the service."""
+    """The service as the publisher reads it: the data to write and the policies."""
 
     @property
     def published(self) -> Published | None: ...
@@ -116,7 +116,7 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class PublishStats:
-    """How it went so far; `outcomes` only grow. `left` are the nodes that somebody else reports."""
+    """Statistics for /metrics; `outcomes` never decrease. `left` are the nodes that another program reports."""
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     holds_lease: bool = False
@@ -124,7 +124,8 @@ class PublishStats:
 
 
 class NodeMetricPublisher:
-    """Writes as long as it is started. `client` is closed with it; `election` says whether it is our turn."""
+    """Writes NodeMetrics in the background from `start` to `close`. `close` also closes `client`; `election` decides
+    whether this replica writes. `step` and `renew_every` are in seconds."""
 
     def __init__(
         self,
@@ -156,13 +157,13 @@ class NodeMetricPublisher:
 
     @property
     def specs(self) -> Mapping[str, PolicyPart]:
-        """The policies that others wrote into objects, by node; another mapping whenever one changes."""
+        """Collect policies that other programs wrote into the objects, by node; a new mapping after each change."""
         if self._told is None:
             self._told = dict(self._specs)
         return self._told
 
     async def start(self) -> None:
-        """Begin in the background."""
+        """Start the informer and the background tasks."""
         await self._objects.start()
         self._tasks = [
             asyncio.create_task(self._forever(self._stand), name="node-metrics-lease"),
@@ -170,7 +171,7 @@ class NodeMetricPublisher:
         ]
 
     async def close(self) -> None:
-        """Stop, and let another replica go on at once."""
+        """Stop, and release the Lease so that another replica can take over immediately."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -179,21 +180,21 @@ class NodeMetricPublisher:
             async with asyncio.timeout(GIVE_BACK_S):
                 await self._election.give_back()
         except TimeoutError:
-            log.debug("the Lease %s was not given back in time", self._election.key)
+            log.debug("Lease %s was not released in time; it expires automatically", self._election.key)
         await self._client.close()
 
     async def _forever(self, do: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
                 await do()
-            except Exception:  # a fault of ours must not end it for good, nor go unseen
-                log.exception("writing NodeMetrics failed in a way that was not foreseen")
+            except Exception:  # a bug must not end the task, and must be logged
+                log.exception("unexpected error while writing NodeMetrics; writing continues")
             await asyncio.sleep(self._step_s)
 
-    # --- whose turn it is --------------------------------------------------------------------------------------------
+    # --- leader election ---------------------------------------------------------------------------------------------
 
     async def _stand(self) -> None:
-        """Only who has something to write holds the Lease."""
+        """Acquire or renew the Lease while there is data to write; otherwise release it."""
         if self._ready() is None:
             await self._election.give_back()
         elif (now := self._source.monotonic()) >= self._stand_at:
@@ -201,11 +202,11 @@ class NodeMetricPublisher:
             try:
                 await self._election.stand()
             except KubeError as error:
-                self._failed(error, doing=f"the Lease {self._election.key} cannot be had")
+                self._failed(error, doing=f"cannot acquire the Lease {self._election.key}")
         self.stats.holds_lease = self._election.held
 
     def _ready(self) -> Published | None:
-        """What can be written: something fresh, once it is known what there is already."""
+        """Return the published snapshot if it is fresh and the existing objects are known, otherwise None."""
         published = self._source.published
         if published is None or not self._objects.synced.is_set() or isinstance(self._objects.error, KubeNoApi):
             return None
@@ -214,9 +215,9 @@ class NodeMetricPublisher:
     # --- what is due -------------------------------------------------------------------------------------------------
 
     async def _step(self) -> None:
-        """Write what is due."""
+        """Write the nodes that are due now."""
         if not self._election.held:
-            self._due = None  # who takes it up again begins anew, and not with all nodes at once
+            self._due = None  # after losing the Lease, begin with a new schedule, not with all nodes at once
             return
         published = self._ready()
         if published is None or self._source.monotonic() < self._quiet_until:
@@ -226,7 +227,7 @@ class NodeMetricPublisher:
         self._tell_left()
 
     async def _schedule(self, published: Published) -> Schedule:
-        """The statuses of what is published, made when that is new."""
+        """Return the schedule of the published snapshot's statuses; computed again only if the data has changed."""
         source, before = self._source, self._due
         policies = source.collect_policies
         source.want_pods()
@@ -252,7 +253,7 @@ class NodeMetricPublisher:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     async def _write_all(self, schedule: Schedule, rows: Sequence[int]) -> None:
-        """A few at a time; the first failure that is about more than one node leaves the others for later."""
+        """Write nodes with limited concurrency; stop at the first failure that affects more than one node."""
         waiting = iter(rows)
 
         async def work() -> None:
@@ -262,7 +263,7 @@ class NodeMetricPublisher:
                 try:
                     outcome = await self._write(schedule.statuses, row)
                 except KubeConflict:
-                    outcome = "conflict"  # it changed meanwhile: when the watch has told, again
+                    outcome = "conflict"  # the object changed: retried after the watch event
                 except KubeNoApi as error:
                     outcome = self._failed(error)
                 except KubeNotFound:
@@ -276,7 +277,7 @@ class NodeMetricPublisher:
         await asyncio.gather(*(work() for _ in range(min(AT_ONCE, len(rows)))))
 
     async def _write(self, statuses: NodeStatuses, row: int) -> Outcome:
-        """One node's NodeMetric, if it is for us to write."""
+        """Write one node's NodeMetric unless another program reports it; return the outcome."""
         node, there = statuses.snapshot.nodes[row], self._objects.objects.get(statuses.snapshot.nodes[row])
         known = self._source.node_metadata(node)
         if known is None:
@@ -307,7 +308,7 @@ class NodeMetricPublisher:
         self._well(node)
         return "written" if there is not None else "created"
 
-    # --- what others write -------------------------------------------------------------------------------------------
+    # --- policies of other programs ----------------------------------------------------------------------------------
 
     def _note(self, node: str, _old: WrittenNodeMetric | None, new: WrittenNodeMetric | None) -> None:
         told = None if new is None else new.told_by_others()
@@ -328,22 +329,22 @@ class NodeMetricPublisher:
         if unserved:
             self._unserved |= unserved
             log.warning(
-                "the NodeMetric of %s, and maybe others, wants usage over %s, which is not served; there are %s, and "
-                "refresh.windows can have more",
+                "the NodeMetric of %s, and possibly others, requests usage over %s, which is not served; served "
+                "windows are %s: add the duration to refresh.windows",
                 node,
                 ", ".join(map(go_duration, sorted(unserved))),
                 ", ".join(window.label for window in windows),
             )
 
-    # --- what is said ------------------------------------------------------------------------------------------------
+    # --- log messages ------------------------------------------------------------------------------------------------
 
-    def _failed(self, error: KubeError, *, node: str = "", doing: str = "NodeMetrics cannot be written") -> Outcome:
-        """Keep quiet for a while, if it is about more than one node; one line when trouble of a kind begins."""
+    def _failed(self, error: KubeError, *, node: str = "", doing: str = "cannot write NodeMetrics") -> Outcome:
+        """Log a new kind of failure once, and pause writing if it affects more than one node; return the outcome."""
         kind, wait = _kind_of(error)
         if kind == "refused" and node:
             if node not in self._refused:
                 self._refused.add(node)
-                log.warning("the NodeMetric of %s cannot be written: %s. %s", node, error, error.hint)
+                log.warning("cannot write the NodeMetric of %s: %s. %s", node, error, error.hint)
             return kind
         wait = wait or DELAYS_S[min(self._failures, len(DELAYS_S) - 1)]
         self._failures += 1
@@ -361,34 +362,34 @@ class NodeMetricPublisher:
         self._trouble, self._failures = "", 0
 
     def _tell_left(self) -> None:
-        """One line when somebody else turns out to report, and one when nobody does any more."""
+        """Log when another program reports NodeMetrics, and when none does any more."""
         left = self.stats.left
         if left and not self._leaves:
             names = sorted(left)
             who = {there.reporter for name in names if (there := self._objects.objects.get(name)) is not None}
-            by = ", ".join(sorted(name or "somebody unnamed" for name in who))
-            log.warning("NodeMetrics of %s are left to who reports them already (%s)", some_of(names), by)
+            by = ", ".join(sorted(name or "unknown" for name in who))
+            log.warning("not publishing NodeMetrics for %s: already reported by %s", some_of(names), by)
         elif self._leaves and not left:
-            log.info("nobody else reports NodeMetrics any more: all of them are ours")
+            log.info("no other program reports NodeMetrics any more; publishing them for all nodes")
         self._leaves = bool(left)
 
 
 def _kind_of(error: KubeError) -> tuple[Outcome, float]:
-    """What kind of trouble it is, and for how long to let it be, 0 for as the number of failures says."""
+    """Return the outcome of an error and the pause in seconds, 0 if it depends on the number of failures."""
     if isinstance(error, KubeForbidden | KubeUnauthorized | KubeNoApi):
         return "forbidden", REFUSED_S
     return ("unreachable", 0.0) if isinstance(error, KubeUnreachable) else ("refused", 0.0)
 
 
 def _as_part(spec: KoordinatorSpec) -> PolicyPart | None:
-    """The spec as it will be read back."""
+    """Return the policy of a spec as it is read back from the API."""
     written = msgspec.convert({"spec": msgspec.to_builtins(spec)}, WrittenNodeMetric)
     return written.policy
 
 
 class Schedule:
-    """Which of the nodes of one snapshot are due. In each report interval of a node there is one moment for it, the
-    same in every interval and replica; a node that comes waits for its first."""
+    """Determines which nodes of one snapshot are due. Each node is due once per report interval, at the same offset in
+    every interval and on every replica; a new node waits for its first due time."""
 
     def __init__(
         self,
@@ -401,7 +402,7 @@ class Schedule:
     ) -> None:
         self.statuses = statuses
         self.made_of = made_of
-        self._policies = policies  # kept, so that its id is not given to another
+        self._policies = policies  # referenced, so that its id is not reused
         nodes = statuses.snapshot.nodes
         self._row: dict[str, int] = {node: row for row, node in enumerate(nodes)}
         self._interval: F64 = np.array([each.report_interval_s for each in statuses.policies], dtype=np.float64)
@@ -418,20 +419,20 @@ class Schedule:
         self._now = self._done
 
     def _number(self, now: float) -> I64:
-        """Of the interval that each node is in."""
+        """Return the number of the report interval that each node is in; [n]."""
         return np.floor((now - self._offset) / self._interval).astype(np.int64)
 
     def due(self, now: float) -> list[int]:
-        """The rows of the nodes that were not done in their interval yet."""
+        """Return the rows of the nodes that are not done in their current interval; `now` is in unix seconds."""
         self._now = self._number(now)
         rows: list[int] = np.flatnonzero((self._now != self._done) & ~self._missing).tolist()
         return rows
 
     def done(self, row: int) -> None:
-        """For this interval."""
+        """Mark a row as done for the interval of the last `due` call."""
         self._done[row] = self._now[row]
 
 
 def moment(node: str) -> float:
-    """The share of an interval, 0 to 1, at which a node has its turn: as good as random, and always the same."""
+    """Return the fraction of the interval, 0 to 1, at which a node is due: a hash of its name, so always the same."""
     return int.from_bytes(hashlib.blake2s(node.encode(), digest_size=4).digest()) / 2**32

@@ -1,7 +1,7 @@
-"""What other packages add to this installation, by entry points: providers, scheduling plug-ins, metrics of the agent,
-resource plug-ins.
+"""Loads extensions that other packages provide through entry points: providers, scheduling plug-ins, metrics of the
+agent, resource plug-ins.
 
-Whoever loads them tells the trouble in words of its own; what can go wrong is the same for all.
+The possible errors are the same for all groups; callers convert them to their own messages.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from typing import Any
 
 
 class InSeveralPackages(LookupError):
-    """More than one package has an entry point of this name, and neither is taken in silence; `homes` are their
-    names."""
+    """Several packages provide an entry point of this name; `homes` are the names of the packages."""
 
     def __init__(self, homes: str) -> None:
-        super().__init__(f"several packages have it: {homes}")
+        super().__init__(f"several packages provide it: {homes}")
         self.homes = homes
 
 
 class CannotBeLoaded(ImportError):
-    """The package's code raised; the message is what, `homes` the package's name."""
+    """The package raised an exception, which is in the message; `homes` is the name of the package."""
 
     def __init__(self, homes: str, error: Exception) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
@@ -28,7 +27,7 @@ class CannotBeLoaded(ImportError):
 
 
 class Refused(ValueError):
-    """What another package brings cannot be taken; `hint` says what to do."""
+    """An extension cannot be used; `hint` describes the fix."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -36,17 +35,17 @@ class Refused(ValueError):
 
 
 def names(group: str) -> frozenset[str]:
-    """The entry points of a group."""
+    """Return the names of a group's entry points."""
     return frozenset(point.name for point in entry_points(group=group))
 
 
 def home(group: str, name: str) -> str:
-    """The packages that have such an entry point; "" where none has."""
+    """Return the packages that provide this entry point, separated by commas; "" if none does."""
     return ", ".join(sorted(map(_package, entry_points(group=group, name=name))))
 
 
 def load(group: str, name: str) -> Any:
-    """What the entry point names. Raises KeyError where there is none, InSeveralPackages, CannotBeLoaded."""
+    """Import the object of an entry point. Raises KeyError if there is none, InSeveralPackages, CannotBeLoaded."""
     points = tuple(entry_points(group=group, name=name))
     if not points:
         raise KeyError(name)
@@ -54,23 +53,25 @@ def load(group: str, name: str) -> Any:
         raise InSeveralPackages(home(group, name))
     try:
         return points[0].load()
-    except Exception as error:  # whatever the import of foreign code may raise
+    except Exception as error:  # importing the package's code may raise anything
         raise CannotBeLoaded(_package(points[0]), error) from error
 
 
 def made(group: str, name: str, *given: Any, what: str) -> Any:
-    """What the function that the entry point names makes of `given`; `what` it is, for people. Raises Refused
-    where it brings nothing."""
+    """Call the function of an entry point with `given` and return its result; `what` is the kind of extension, for
+    messages. Raises Refused if it fails."""
     try:
         return load(group, name)(*given)
     except InSeveralPackages as error:
-        raise Refused(f"the {what} {name} is in several packages: {error.homes}", "Uninstall all but one.") from error
-    except Exception as error:  # whatever foreign code may raise, when it is imported or asked
+        raise Refused(
+            f"several packages provide the {what} {name}: {error.homes}", "Uninstall all but one of them."
+        ) from error
+    except Exception as error:  # importing or calling the package's code may raise anything
         package = home(group, name)
         reason = error if isinstance(error, CannotBeLoaded) else f"{type(error).__name__}: {error}"
         raise Refused(
-            f"the {what} {name} cannot be had from the package {package}: {reason}",
-            f"Is {package} made for this version of load-watcher, and are its dependencies installed?",
+            f"cannot load the {what} {name} from the package {package}: {reason}",
+            f"Check that {package} supports this version of load-watcher and that its dependencies are installed.",
         ) from error
 
 

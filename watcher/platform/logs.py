@@ -1,7 +1,7 @@
-"""How log lines look: for people, or one JSON object a line for collectors.
+"""Log formats: text for people, or one JSON object per line for log collectors.
 
-A line is one event in both. Names of nodes, labels and error texts come from outside, so control characters in them
-are escaped: nobody can write a second line into the log by naming a node cleverly.
+Each line is one event in both formats. Names of nodes, labels and error texts come from outside, so their control
+characters are escaped, which prevents log injection.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from watcher.platform.settings.sections.server import LogSettings
 
-# These tell at "info" of every job, request or migration, which are states and not changes.
+# These loggers log every job, request or migration at "info"; they are limited to warnings unless the level is debug.
 CHATTY = ("aiohttp.access", "alembic", "apscheduler", "urllib3")
 
 
 def setup_logging(settings: LogSettings, *, cluster: str = "") -> None:
-    """Log to standard error as these settings say. May be called again, when they have changed. `cluster` is the name
-    that stands in each object of JSON, "" for none."""
+    """Set up logging to standard error. May be called again when the settings have changed. `cluster` is added to each
+    JSON object, unless it is ""."""
     handler = _Handler()
     handler.setFormatter(JsonFormatter(cluster) if settings.format == "json" else TextFormatter())
     root = logging.getLogger()
@@ -34,37 +34,35 @@ def setup_logging(settings: LogSettings, *, cluster: str = "") -> None:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes to what standard error is at that moment, as logging's own handler of last resort does."""
+    """Writes to the current sys.stderr at each record, as logging's last-resort handler does."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
-        """Standard error."""
         return sys.stderr
 
 
 class TextFormatter(logging.Formatter):
-    """2026-01-31T12:00:00.123Z info watcher.refresh.tick: message, and a traceback on the lines below."""
+    """Text format: 2026-01-31T12:00:00.123Z info watcher.refresh.tick: message, followed by a traceback if there is
+    one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as text."""
         line = f"{_timestamp(record)} {record.levelname.lower()} {record.name}: {one_line(record.getMessage())}"
         trace = _trace(self, record)
         return f"{line}\n{trace}" if trace else line
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ts, level, logger, message, the cluster where it has a name, and exception where there is
-    one."""
+    """JSON format, one object per line: ts, level, logger, message, and if present cluster and exception."""
 
     def __init__(self, cluster: str = "") -> None:
         super().__init__()
         self._cluster = {"cluster": cluster} if cluster else {}
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line of JSON; other than ASCII is escaped, so no text can break it."""
+        """Return the record as one line of JSON; non-ASCII characters are escaped, so no text can break the line."""
         event = {
             "ts": _timestamp(record),
             "level": record.levelname.lower(),
@@ -78,7 +76,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _timestamp(record: logging.LogRecord) -> str:
-    """RFC 3339 in UTC, with milliseconds."""
+    """Return the record's time as RFC 3339 in UTC, with milliseconds."""
     seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
     return f"{seconds}.{int(record.msecs):03d}Z"
 
@@ -90,7 +88,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text with its control characters, line ends among them, written as what they are."""
+    """Escape control characters, including line breaks, in a text."""
     return text if text.isprintable() else "".join(_printable(character) for character in text)
 
 

@@ -1,9 +1,9 @@
-"""Memory that one thread gave back, for the next thread to use.
+"""Limits glibc's malloc to one arena, so that threads reuse each other's freed memory.
 
-glibc gives each thread a heap of its own, so that they need not wait for each other, and what is free in one heap is
-of no use to another. A tick passes through several threads (asking, digesting, storing), each of which needs a hundred
-megabytes for a moment at tens of thousands of nodes; Python lets one run at a time anyway. With one heap for all,
-50,000 nodes take 940 MB at most instead of 1,170, at the same CPU (benchmarks/bench_size.py).
+glibc gives threads separate malloc arenas to avoid lock contention, and free memory in one arena is not available in
+another. A tick uses several threads (fetch, processing, storing), each of which briefly needs a hundred megabytes with
+tens of thousands of nodes, and the GIL lets only one of them run Python code at a time. With one arena, the peak for
+50,000 nodes is 940 MB instead of 1,170 MB, at the same CPU usage (benchmarks/bench_size.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ _M_ARENA_MAX = -8  # malloc.h of glibc
 
 
 def share_one_heap() -> None:
-    """Have all threads that are started from now on allocate from the main heap. Does nothing where the C library is
-    another one."""
+    """Let all threads that are started after this call allocate from the main arena. Does nothing if the C library is
+    not glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)

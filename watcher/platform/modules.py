@@ -1,7 +1,7 @@
-"""What other packages add to the service: a section of the settings, routes, metrics, and a life of its own.
+"""Interfaces for modules that other packages add to the service: a settings table, routes, metrics, background tasks.
 
-The watcher knows nothing of the scorers; the command line (`commands/serve.py`) hands it their part, and so the arrows
-of the architecture stay as they are.
+The watcher does not import the scorers; the command line (`commands/serve.py`) passes their module to it, which keeps
+the dependencies between the packages in one direction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from watcher.platform.settings.tables import Settings
 
 
 class Serving(Protocol):
-    """What a part may ask of the service that it is in."""
+    """The interface of the running service that a module may use."""
 
     @property
     def settings(self) -> Settings: ...
@@ -47,7 +47,7 @@ class Serving(Protocol):
     def want_pods(self) -> str: ...
 
     def measure(self, snapshot: Snapshot) -> NodeUsages:
-        """What nodes use, by the collect policies. Takes its time; may be called from any thread."""
+        """Compute the usage of a snapshot's nodes by the collect policies. Slow; may be called from any thread."""
         ...
 
     def now(self) -> float: ...
@@ -57,12 +57,13 @@ class Serving(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A part at work: routes beside the watcher's, what runs from the start of the service to its end, and what it
-    tells of itself on /metrics. Collectors are asked at a scrape, in another thread than the event loop's; so is what
-    tells Koordinator's classes of pods by namespace and name. `on_listening` is told where the service can be asked
-    ("http://127.0.0.1:2020"), once it can. `renew` takes the section's table of settings that were read again: called
-    in a thread, it changes nothing and raises SettingsError for what cannot be taken on while the service runs; what
-    it returns puts it in place, on the event loop. A part without it has its settings until the next start."""
+    """A built module: additional HTTP routes, cleanup contexts (`lives`) that run for the lifetime of the service, and
+    metrics collectors. Collectors are called at a scrape, not in the event loop's thread; so is `pod_classes`, which
+    returns Koordinator's classes of pods by namespace and name. `on_listening` is called with the address of the
+    service ("http://127.0.0.1:2020") once it accepts requests. `renew` takes the module's table after a reload of the
+    settings: called in a thread, it changes nothing and raises SettingsError if the new values cannot be applied while
+    the service runs; the function that it returns applies them, on the event loop. A module without `renew` keeps its
+    settings until a restart."""
 
     routes: tuple[Route, ...] = ()
     lives: tuple[Callable[[web.Application], AbstractAsyncContextManager[None]], ...] = field(default=())
@@ -73,7 +74,8 @@ class Made:
 
 
 class Part(Protocol):
-    """A package's part, read from the table `section` of the settings; without that table a service goes without."""
+    """Builds the module of a package from the table `section` of the settings; without that table, the service runs
+    without the module."""
 
     @property
     def section(self) -> str: ...

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from watcher.platform import entry_points
 
 ENTRY_POINT_GROUP = "load_watcher.providers"
-# name in the settings -> "module:function" that makes the provider from the settings
+# provider.name -> "module:function" that builds the provider from the settings
 PROVIDERS: Mapping[str, str] = {
     "host": "watcher.providers.host:from_settings",
     "prometheus": "watcher.providers.prometheus.provider:from_settings",
@@ -20,5 +20,5 @@ PROVIDERS: Mapping[str, str] = {
 
 
 def known_names() -> tuple[str, ...]:
-    """The provider names that this installation can build, sorted."""
+    """Provider names that this installation can build, sorted."""
     return tuple(sorted({*PROVIDERS, *entry_points.names(ENTRY_POINT_GROUP)}))

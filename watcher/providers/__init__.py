@@ -1,6 +1,6 @@
-"""The sources, one file each, and the table that names them.
+"""Table of the providers, each in its own module.
 
-A provider's library is imported in that provider's file alone, and that file only when the provider is chosen. A new
-source is one file, one line here and one test file; outside packages add theirs through the entry-point group
-`load_watcher.providers` (a function from settings to a Provider).
+A provider's library is imported only in the provider's module, and the module only when the provider is selected. A new
+provider needs one module, one entry in PROVIDERS and one test file. Other packages register providers in the
+entry-point group `load_watcher.providers` (a function from Settings to a Provider).
 """

@@ -1,8 +1,8 @@
-"""What a source of samples must offer, and how it may fail.
+"""Interface and errors of the providers (sources of samples).
 
-A provider answers `fetch(since, until)` with the samples it has between the two, at their true times. It keeps no
-windows, judges no sample, and knows nothing of who asks. It may fail as a whole (ProviderError) or for one metric only
-(a QueryFailure in the answer): one failing query costs its metric, not the tick.
+`fetch(since, until)` returns the source's samples in that range at their original timestamps. A provider stores no
+windows and does not judge samples. A fetch fails as a whole (ProviderError) or for one metric (a QueryFailure in the
+result): a failed query affects its metric, not the tick.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class ProviderError(Exception):
-    """The source gave nothing. `hint` says what the operator can do, which where nothing is given is what is usual for
-    the kind; the cause is chained. Never carries a secret."""
+    """The source returned no data. `hint` states what the operator can do (default: `usual_hint` of the class); the
+    cause is chained. Must not contain secrets."""
 
     kind = "provider"
-    usual_hint = "The log of the source may say more."
+    usual_hint = "Check the log of the source."
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -30,11 +30,11 @@ class ProviderError(Exception):
 
 
 class ProviderUnreachable(ProviderError):
-    """No connection, no answer in time, or an answer of the kind that passes (429, 502, 503, 504): worth a retry, and
-    after `retry_after_s` seconds where the source says when."""
+    """Connection failure, timeout or transient status (429, 502, 503, 504). A retry can help, after `retry_after_s`
+    seconds if the source requests a delay."""
 
     kind = "unreachable"
-    usual_hint = "Is it running, is provider.address right, and does a NetworkPolicy keep us out?"
+    usual_hint = "Check that the source is running, provider.address is correct and no NetworkPolicy blocks access."
 
     def __init__(self, message: str, *, hint: str = "", retry_after_s: float | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -42,35 +42,35 @@ class ProviderUnreachable(ProviderError):
 
 
 class ProviderRefused(ProviderError):
-    """The source answered no: credentials, TLS, permission, or a query that it will not run. A retry will not help."""
+    """The source rejected the request: credentials, TLS, permission or an invalid query. A retry does not help."""
 
     kind = "refused"
     usual_hint = "Check the settings of the source: provider.address, its credentials and its queries."
 
 
 class ProviderMalformed(ProviderError):
-    """The source answered something that is not what its protocol says."""
+    """The response does not conform to the source's protocol."""
 
     kind = "malformed"
-    usual_hint = "Is provider.address that of the source itself, or of a proxy or a login page before it?"
+    usual_hint = "Check that provider.address points to the source itself, not to a proxy or a login page."
 
 
 class NoPodUsage(ProviderError):
-    """The source is well, and tells nothing of pods: it never does, or not here."""
+    """The source is available but provides no pod usage, either never or not in this installation."""
 
     kind = "no_pods"
 
 
 class ProviderPartial(ProviderError):
-    """The source said that its answer lacks a part, and what is computed from a part would be a wrong number."""
+    """The response is marked as incomplete, and a value computed from it would be wrong."""
 
     kind = "partial"
-    usual_hint = "Are all the stores behind it up?"
+    usual_hint = "Check that all stores behind the source are running."
 
 
 @dataclass(frozen=True, slots=True)
 class QueryFailure:
-    """One metric that could not be had this time."""
+    """A metric that could not be fetched this time."""
 
     metric: str  # Metric.name
     error: ProviderError
@@ -78,7 +78,7 @@ class QueryFailure:
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """What is asked for one metric, and why: shown in findings, on /metrics and in one log line."""
+    """The query for one metric and the reason for its selection; shown in findings, on /metrics and in one log line."""
 
     metric: str  # Metric.name
     expression: str
@@ -90,12 +90,12 @@ class QueryPlan:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """The answer: batches of the metrics that answered, failures of those that did not.
+    """Result of a fetch: batches of the metrics that succeeded, failures of the others.
 
-    `plans` are those in use, by metric name; `findings` what the source itself noticed (no node label, no series);
-    `clock_offset_s` is the source's clock minus ours, None where it does not tell. `partial` has, by metric name, the
-    source's own words where it said that its answer lacks a part: the samples that came are true, but nodes, or times,
-    are missing, and they are to be asked for again.
+    `plans` are the queries in use, by metric name. `findings` are problems that the provider noticed (for example a
+    missing node label or missing series). `clock_offset_s` is the source's clock minus the local clock in seconds, None
+    if unknown. `partial` maps a metric name to the source's message that its response is incomplete: the returned
+    samples are correct, but nodes or times are missing and must be fetched again.
     """
 
     batches: tuple[SeriesBatch, ...]
@@ -107,38 +107,38 @@ class Fetch:
 
 
 class Provider(Protocol):
-    """A source of samples."""
+    """A source of samples. Implementations may be stateful and run background tasks."""
 
     @property
     def source(self) -> str:
-        """The name on the wire: "Prometheus", "Host"."""
+        """Source name as published, for example "Prometheus" or "Host"."""
         ...
 
     @property
     def remembers(self) -> bool:
-        """Whether it can be asked for times before it was first asked, so that backfill makes sense."""
+        """Whether the source has samples from before the first fetch, so that backfill is possible."""
         ...
 
     async def start(self) -> None:
-        """Take up what it needs (threads, connections, background sampling). Does not ask the source, never fails
-        because the source is away."""
+        """Start threads, connections and background sampling. Sends no request and does not fail if the source is
+        unavailable."""
         ...
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
-        """Samples with since <= time <= until (unix seconds); `only` names metrics (Metric.name), None means all.
+        """Samples with since <= time <= until (unix seconds). `only` restricts the metrics (Metric.name); None: all.
 
-        Raises ProviderError if the source gave nothing at all. Cancelling must be safe at any await.
+        Raises ProviderError if the source returned no data at all. Must be safe to cancel at any await.
         """
         ...
 
     async def close(self) -> None:
-        """Release everything within a second, whatever still hangs."""
+        """Release all resources within one second, even while requests are pending."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PodFetch:
-    """What a source knows of pods at the moment, not reviewed yet, and what it noticed itself."""
+    """Current pod usage of a source, not yet reviewed, and the provider's findings."""
 
     usage: PodUsage
     origin: PodOrigin
@@ -147,32 +147,32 @@ class PodFetch:
 
 @runtime_checkable
 class PodProvider(Protocol):
-    """A Provider that also tells what pods use."""
+    """A Provider that also provides pod usage."""
 
     async def fetch_pods(self, now: float) -> PodFetch:
-        """The newest reading of every pod at `now` (unix seconds), each at its own time.
+        """The latest reading of every pod as of `now` (unix seconds), each with its own timestamp.
 
-        Raises NoPodUsage where the source has none, with what is missing and how it gets there, and any other
-        ProviderError where it did not answer. Cancelling must be safe at any await.
+        Raises NoPodUsage (what is missing and how to provide it) if the source has no pod usage, and other
+        ProviderErrors if the request fails. Must be safe to cancel at any await.
         """
         ...
 
 
 async def fetch_pods(provider: Provider, now: float) -> PodFetch:
-    """What any source knows of pods; who wants to know whether it has any asks for them and looks at the error. Raises
-    as PodProvider.fetch_pods does."""
+    """Pod usage of any provider as of `now` (unix seconds). Raises like PodProvider.fetch_pods, and NoPodUsage for a
+    provider without pod usage."""
     if isinstance(provider, PodProvider):
         return await provider.fetch_pods(now)
     raise NoPodUsage(
-        f"{provider.source} tells nothing of pods",
+        f"{provider.source} provides no pod usage",
         hint="Pod usage comes from metrics-server, from a Prometheus that scrapes the kubelets' cAdvisor, or from the "
         "node agents (agents.urls).",
     )
 
 
 def provenance(plan: QueryPlan, origin: str, *, of_cluster: bool = False) -> Provenance:
-    """The part of a plan that decides whether old samples may stay beside new ones; `origin` as model.origin_of makes
-    it. How the nodes get their names is part of the expression: by another label, or as nodes `of_cluster`, the same
-    series belong to other names."""
+    """Identity of a plan's samples: samples with different provenances must not share a window. `origin` is created
+    by model.origin_of. The node label and `of_cluster` (names mapped to cluster nodes) are part of the expression,
+    because they decide which node a series belongs to."""
     named = f"{plan.node_label}, as nodes of the cluster" if of_cluster else plan.node_label
     return Provenance(origin, f"{plan.expression} by {named}", plan.unit, plan.smoothing_s)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Connection(TypedDict):
-    """The settings of a provider that is a server, as its configuration takes them."""
+    """Connection settings of a provider, as keyword arguments of its configuration. Times are in seconds."""
 
     address: str
     token: str
@@ -29,7 +29,7 @@ class Connection(TypedDict):
 
 
 def connection(settings: Settings) -> Connection:
-    """Where the server is, how it is spoken to, and for how long."""
+    """Connection settings of the provider, taken from the settings."""
     given, refresh = settings.provider, settings.refresh
     return Connection(
         address=given.address or "",
@@ -47,7 +47,7 @@ def connection(settings: Settings) -> Connection:
 
 
 def queries_of(settings: Settings) -> dict[str, QueryConfig]:
-    """The operator's queries by key of their metric."""
+    """Configured queries by metric key."""
     return {
         key: QueryConfig(query.expression, query.unit, query.node_label, query.smoothing)
         for key, query in settings.provider.queries.items()

@@ -1,8 +1,8 @@
-"""What the providers that ask a server many questions have in common.
+"""Shared code of the providers that query a server: text of remote errors, retries, fetch state and metric gaps.
 
-They ask one question for each metric, or for a few that stand together; a question that may yet be answered is asked
-again; a fetch fails only if every question failed; and a metric that falls silent is told. What is asked, and how an
-answer is read, is each provider's own.
+A provider sends one query per metric or per group of related metrics and retries queries with transient failures. A
+fetch fails only if all of its queries failed. A metric that stops having samples is reported. The providers define the
+queries and parse the responses.
 """
 
 from __future__ import annotations
@@ -42,26 +42,28 @@ T = TypeVar("T")
 ErrorT = TypeVar("ErrorT", bound=ProviderError)
 
 FETCH_SHARE = 0.75
-"""Of an interval; a little less than the 0.8 of a tick, so that late metrics fail by themselves, not with the tick."""
+"""Share of the refresh interval that a fetch may take: slightly less than the 0.8 of a tick, so that a late metric
+fails without failing the tick."""
 SILENT_FETCHES = 3
-"""After so many in a row without a point a metric that had some is reported."""
+"""A metric that had samples is reported after this many consecutive fetches without one."""
 PASSING_STATUSES = frozenset({429, 502, 503, 504})
 PAUSED_AT_MOST_S = 900.0
-"""A source may ask not to be asked for hours; the longest window would then be empty anyway."""
+"""Upper bound of a delay requested by a source, in seconds. The longest window would be empty by then."""
 AHEAD_S = 30.0
-"""As the review has it: what is further ahead of the present is a wrong clock's."""
+"""Tolerance for timestamps in the future, in seconds, as in the review. Later timestamps come from a wrong clock."""
 BEHIND_S = 3600.0
-"""Longer ago than any clock is usually wrong by, and than any window is long that is asked for again."""
+"""Tolerance for timestamps before the requested range, in seconds: larger than usual clock errors and than
+backfilled ranges."""
 CLOCK_RESOLUTION_S = 1.5
-"""A Date header has whole seconds, and an answer some way to go: smaller offsets mean nothing."""
+"""A Date header has whole seconds, and network latency adds to that. Smaller offsets are treated as 0."""
 
 
-# --- what a far side says --------------------------------------------------------------------------------------------
+# --- remote text -----------------------------------------------------------------------------------------------------
 
 
 def clock_offset(date: str | None, *, heard: float) -> float | None:
-    """The far clock minus ours in seconds, 0 within what a Date header can tell, None without one. Servers write the
-    header as they begin to answer, which on average is half a second after the second it names."""
+    """Remote clock minus local clock in seconds: 0 if within CLOCK_RESOLUTION_S, None without a valid Date header.
+    `heard` is the local receive time (unix seconds). 0.5 s is added because the header is truncated to seconds."""
     if not date:
         return None
     try:
@@ -72,23 +74,23 @@ def clock_offset(date: str | None, *, heard: float) -> float | None:
 
 
 def unexpected(body: bytes, *, expected: str, api: str, content_type: str, problem: str) -> ProviderMalformed:
-    """The error for an answer that should have been `expected` ("JSON") of `api` ("the InfluxDB API")."""
+    """Error for a response that is not `expected` (for example "JSON") of `api` (for example "the InfluxDB API")."""
     start = shown(body[:1024].decode(errors="replace"))
     if body.lstrip()[:1] == b"<":
         return ProviderMalformed(
-            f"it answered with a web page, not {expected}: {start}",
-            hint=f"provider.address may lead to a login page or a user interface instead of {api}.",
+            f"the response is a web page, not {expected}: {start}",
+            hint=f"provider.address may point to a login page or a web UI instead of {api}.",
         )
     kind = f" ({shown(content_type)})" if content_type else ""
     return ProviderMalformed(
-        f"its answer{kind} is not {expected}: {shown(problem)}; it begins {start}",
-        hint=f"Is provider.address that of {api}, or of something before it?",
+        f"the response{kind} is not {expected}: {shown(problem)}; it starts with {start}",
+        hint=f"Check that provider.address points to {api}, not to a proxy.",
     )
 
 
 def wait_of(headers: Mapping[str, str]) -> float | None:
-    """Seconds until a source that was asked too often wants to be asked again, at most PAUSED_AT_MOST_S; None where it
-    does not tell. Retry-After has seconds or a date (RFC 9110, 10.2.3), X-RateLimit-Reset seconds (Datadog)."""
+    """Delay in seconds requested by a rate-limiting source, at most PAUSED_AT_MOST_S; None if not stated.
+    Retry-After has seconds or a date (RFC 9110, 10.2.3), X-RateLimit-Reset seconds (Datadog)."""
     for name in ("Retry-After", "X-RateLimit-Reset"):
         seconds = _seconds(headers.get(name, ""), date=headers.get("Date", ""))
         if seconds is not None:
@@ -97,11 +99,11 @@ def wait_of(headers: Mapping[str, str]) -> float | None:
 
 
 def _seconds(text: str, *, date: str) -> float | None:
-    """The seconds that a header says, as a number or as a time after `date`; None where it says neither."""
+    """Seconds from a header value that is a number or a date relative to `date`; None if it is neither."""
     with contextlib.suppress(ValueError):
         seconds = float(text)
         return seconds if np.isfinite(seconds) else None
-    with contextlib.suppress(ValueError, TypeError):  # the latter where one of the two has no time zone
+    with contextlib.suppress(ValueError, TypeError):  # TypeError: only one of the two has a time zone
         return (parsedate_to_datetime(text) - parsedate_to_datetime(date)).total_seconds()
     return None
 
@@ -110,15 +112,15 @@ def _seconds(text: str, *, date: str) -> float | None:
 
 
 def placed(error: ErrorT, address: str, *, scrub: Callable[[str], str]) -> ErrorT:
-    """The same error with the address before its message, in which `scrub` hides what we sent in confidence: a proxy
-    may answer with what it was asked."""
+    """Copy of the error with the address before its message. `scrub` removes secrets, because a proxy may echo the
+    request."""
     told = copy.copy(error)
     told.args = (f"{address}: {scrub(str(error))}",)
     return told
 
 
 def most_telling(failures: Sequence[QueryFailure]) -> ProviderError:
-    """The one error to raise for many: nobody asks about refusals of a source that cannot be reached."""
+    """The error to raise when all queries failed: unreachable before refused before partial before malformed."""
     for kind in (ProviderUnreachable, ProviderRefused, ProviderPartial, ProviderMalformed):
         for failure in failures:
             if isinstance(failure.error, kind):
@@ -127,10 +129,10 @@ def most_telling(failures: Sequence[QueryFailure]) -> ProviderError:
 
 
 async def retried(attempt: Callable[[], Awaitable[T]], *, pauses: Sequence[float], deadline: float) -> T:
-    """What `attempt` returns, tried once more after each pause (seconds) while it raises ProviderUnreachable, and after
-    a longer one where the source said so.
+    """Result of `attempt`, retried after each pause (seconds) while it raises ProviderUnreachable; a longer pause
+    requested by the source takes precedence.
 
-    `deadline` is in the time of the event loop: no retry begins that it would cut.
+    `deadline` is in event loop time. A retry that would start after it is not made.
     """
     loop = asyncio.get_running_loop()
     for pause in (*pauses, None):
@@ -147,14 +149,14 @@ async def retried(attempt: Callable[[], Awaitable[T]], *, pauses: Sequence[float
 
 
 class Aside:
-    """Slow work in a thread, one piece at a time: it needs Python's global lock anyway, and four threads at it would
-    each make the event loop wait its turn."""
+    """Runs slow functions in a worker thread, one at a time. The functions hold Python's global lock; several
+    threads at once would delay the event loop further."""
 
     def __init__(self) -> None:
         self._free = asyncio.Lock()
 
     async def do(self, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """What `work` returns."""
+        """Call `work` in a worker thread and return its result."""
         async with self._free:
             return await asyncio.to_thread(work, *arguments, **options)
 
@@ -164,8 +166,8 @@ class Aside:
 
 @dataclass(slots=True)
 class Fetching:
-    """One fetch under way. `present` is false for a look back (backfill), whose emptiness means nothing; `deadline` is
-    in the time of the event loop."""
+    """State of one running fetch. `since` and `until` are unix seconds, `deadline` is in event loop time. `present`
+    is false for backfill, in which an empty result is not a gap."""
 
     since: float
     until: float
@@ -175,20 +177,20 @@ class Fetching:
     clock: list[float] = field(default_factory=list)
 
     def find(self, kind: FindingKind, metric: Metric, reason: str, remedy: Remedy) -> None:
-        """Note what concerns a metric of all nodes."""
+        """Add a finding about a metric, without a node."""
         self.findings.append(Finding(kind, "", metric.name, self.until, reason, remedy))
 
 
 def untimely(metric: Metric, time: F64, *, since: float, until: float, beyond: float = 0.0) -> list[Finding]:
-    """What is found about times (unix seconds) far from the span that was asked for. A few around it come with rounded
-    spans; `beyond` is by how many seconds more was asked for than is wanted."""
+    """Findings about timestamps (unix seconds) that are far outside the requested range. `beyond` extends the range
+    after `until`, in seconds."""
     found = []
     ahead, behind = time > until + beyond + AHEAD_S, time < since - BEHIND_S
     for kind, far, side in ((FindingKind.FUTURE_SAMPLE, ahead, "after"), (FindingKind.SOURCE, behind, "before")):
         if far.any():
             reason = (
-                f"{np.count_nonzero(far)} of {len(time)} samples are of long {side} the times that were asked for:"
-                " is a clock wrong, or are they in another unit than they should be?"
+                f"{np.count_nonzero(far)} of {len(time)} samples are far {side} the requested range:"
+                " check the clocks and the unit of the timestamps"
             )
             found.append(Finding(kind, "", metric.name, until, reason, Remedy.DROPPED))
     return found
@@ -196,25 +198,25 @@ def untimely(metric: Metric, time: F64, *, since: float, until: float, beyond: f
 
 @dataclass(slots=True)
 class Silence:
-    """What is known of one metric's samples: `had` once there were some, `fetches` in a row that brought none."""
+    """Metric gap: `had` is true once the metric had samples, `fetches` counts consecutive fetches without samples."""
 
     had: bool = False
     fetches: int = 0
 
     def note(self, heard: bool, *, present: bool) -> None:
-        """A fetch brought samples or did not; that the past is empty says nothing."""
+        """Record whether a fetch returned samples; backfill (`present` false) does not count as a gap."""
         self.had |= heard
         if present:
             self.fetches = 0 if heard else self.fetches + 1
 
     @property
     def worth_telling(self) -> bool:
-        """Points come late at times, so one that had some is given a few fetches."""
+        """Whether to report the gap. A metric that had samples may be late for SILENT_FETCHES fetches."""
         return self.fetches >= (SILENT_FETCHES if self.had else 1)
 
 
 class Fetches:
-    """The fetches of one provider, one after the other, and what was last said about how they ask."""
+    """Starts the fetches of one provider and logs changed queries."""
 
     def __init__(self, *, max_seconds: float, fetch_deadline: float) -> None:
         self._max_seconds, self._fetch_deadline = max_seconds, fetch_deadline
@@ -222,29 +224,29 @@ class Fetches:
         self._announced: Mapping[str, QueryPlan] = {}
 
     def begin(self, since: float, until: float) -> Fetching:
-        """A fetch of the span, of which no more than the longest window is ever asked for."""
+        """Start a fetch (unix seconds), limited to the longest window."""
         present = until >= self._latest
         self._latest = max(self._latest, until)
         deadline = asyncio.get_running_loop().time() + self._fetch_deadline
         return Fetching(max(since, until - self._max_seconds), until, deadline, present)
 
     def announce(self, plans: Mapping[str, QueryPlan], *, address: str) -> None:
-        """One log line when something else is read than before."""
+        """Log the queries that changed since the last call, in one line."""
         changed = [plan for name, plan in plans.items() if self._announced.get(name) != plan]
         self._announced = plans
         if changed:
             uses = "; ".join(
                 f"{METRIC_BY_NAME[plan.metric].key}: {plan.expression} by {plan.node_label}" for plan in changed
             )
-            log.info("using %s for %s", address, uses)
+            log.info("queries to %s: %s", address, uses)
 
 
 Outcome = SeriesBatch | QueryFailure | None
-"""Of one metric: its samples, its failure, or None where it has no samples in this span."""
+"""Result for one metric: samples, failure, or None if there are no samples in the range."""
 
 
 async def answered(questions: Iterable[Coroutine[Any, Any, Sequence[Outcome]]]) -> list[Outcome]:
-    """The outcomes of questions that are asked at once. Raises ProviderError if all failed."""
+    """Run the queries concurrently and return their outcomes. Raises ProviderError if all of them failed."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(question) for question in questions]
     outcomes = [outcome for task in tasks for outcome in task.result()]
@@ -255,7 +257,7 @@ async def answered(questions: Iterable[Coroutine[Any, Any, Sequence[Outcome]]]) 
 
 
 def fetched(outcomes: Sequence[Outcome], fetching: Fetching, *, plans: Mapping[str, QueryPlan]) -> Fetch:
-    """The answer to who fetches."""
+    """Build the result of a fetch."""
     return Fetch(
         batches=tuple(outcome for outcome in outcomes if isinstance(outcome, SeriesBatch)),
         failures=tuple(outcome for outcome in outcomes if isinstance(outcome, QueryFailure)),

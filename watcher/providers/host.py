@@ -1,13 +1,12 @@
-"""The load of the machine that we run on, for those who have no monitoring yet, and for a node that watches itself.
+"""Provider of the load of the local machine, for installations without monitoring and for a node that watches itself.
 
-The kernel counts (CPU ticks, bytes, milliseconds that a disk was busy), and a load is the difference of two counts, so
-somebody must look at regular times, whether or not anyone asks. A task of its own does so at the start of every slot
-and keeps what it saw; `fetch` hands that out. The first load is the one over half a second, so that a fresh start has
-an answer within a second and not only after a slot.
+The kernel provides counters (CPU ticks, bytes, milliseconds of disk activity), and a load is the difference of two
+counter values. A background task therefore reads them at the start of every slot and stores the loads; `fetch` returns
+the stored loads. The first load is measured over half a second, so that samples exist within a second of the start.
 
-The definitions are those of the usual recording rules, so that this provider and a Prometheus show the same: CPU as
-kube-prometheus has it (idle, iowait and steal are no use), memory as 1 - MemAvailable / MemTotal, network as the sum
-over all devices but the loopback. As there, what goes through a bridge is counted on the bridge and on the card.
+The definitions match the usual recording rules, so that this provider and Prometheus agree: CPU as in kube-prometheus
+(idle, iowait and steal do not count as use), memory as 1 - MemAvailable / MemTotal, network as the sum over all devices
+except loopback. As in the rules, bridged traffic is counted on the bridge and on the network card.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BASELINE_S = 0.5  # what the first load is taken over; a CPU tick is 0.01 s, so it is right to a percent or two
+BASELINE_S = 0.5  # span of the first load; a CPU tick is 0.01 s, so the error is 1 to 2 percent
 FIRST_SAMPLE_PATIENCE_S = 3.0
 LOOPBACKS = ("lo", "lo0")
-CPU_USED = ("user", "nice", "system", "irq", "softirq")  # guest time is counted in user and nice already
+CPU_USED = ("user", "nice", "system", "irq", "softirq")  # user and nice include guest time
 CPU_UNUSED = ("idle", "iowait", "steal")
-CPU_MAY_STEP_BACK = ("idle", "iowait")  # by a little, where the kernel runs tickless (proc(5), /proc/stat): no reset
+CPU_MAY_STEP_BACK = ("idle", "iowait")  # decrease slightly on tickless kernels (proc(5), /proc/stat); not a reset
 
 Series = tuple[str, str]
-"""Metric key, and what it was read of: a device, a CPU mode, or ""."""
+"""Metric key and its part: a device, a CPU mode, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a metric is had here: its source, its unit, why so, over how many seconds the kernel averages it itself, and
-    what it means if this machine does not have it."""
+    """How a metric is read from this host: source, unit, reason for the choice, message for a host that lacks the
+    metric, and the kernel's own averaging time in seconds."""
 
     expression: str
     unit: str
@@ -59,25 +58,25 @@ class Plan:
     smoothing_s: float = 0.0
 
 
-_NO_CARD = "there is no network device but the loopback"
-_NO_PRESSURE = "this kernel gives no pressure stall information; Linux 4.20 and later do, if booted with psi=1"
+_NO_CARD = "no network device except loopback"
+_NO_PRESSURE = "this kernel provides no pressure stall information (needs Linux 4.20 or later, booted with psi=1)"
 PLANS: Mapping[str, Plan] = {
     "CPU": Plan(
         "psutil.cpu_times", "percent", "share of the ticks that are neither idle, iowait nor steal", "no CPU times"
     ),
     "Memory": Plan("psutil.virtual_memory", "percent", "1 - available / total", "no memory figures"),
-    "Storage": Plan(
-        "psutil.disk_io_counters.busy_time", "percent", "the busiest disk", "no disk that says how busy it is"
+    "Storage": Plan("psutil.disk_io_counters.busy_time", "percent", "the busiest disk", "no disk with a busy time"),
+    "NetworkTransmit": Plan("psutil.net_io_counters.bytes_sent", "bytes/s", "sum without loopback", _NO_CARD),
+    "NetworkReceive": Plan("psutil.net_io_counters.bytes_recv", "bytes/s", "sum without loopback", _NO_CARD),
+    "NetworkTransmitDrop": Plan("psutil.net_io_counters.dropout", "packets/s", "sum without loopback", _NO_CARD),
+    "NetworkReceiveDrop": Plan("psutil.net_io_counters.dropin", "packets/s", "sum without loopback", _NO_CARD),
+    "PressureCPU": Plan("/proc/pressure/cpu", "percent", "some avg10, averaged by the kernel", _NO_PRESSURE, 10.0),
+    "PressureMemory": Plan(
+        "/proc/pressure/memory", "percent", "some avg10, averaged by the kernel", _NO_PRESSURE, 10.0
     ),
-    "NetworkTransmit": Plan("psutil.net_io_counters.bytes_sent", "bytes/s", "sum but for the loopback", _NO_CARD),
-    "NetworkReceive": Plan("psutil.net_io_counters.bytes_recv", "bytes/s", "sum but for the loopback", _NO_CARD),
-    "NetworkTransmitDrop": Plan("psutil.net_io_counters.dropout", "packets/s", "sum but for the loopback", _NO_CARD),
-    "NetworkReceiveDrop": Plan("psutil.net_io_counters.dropin", "packets/s", "sum but for the loopback", _NO_CARD),
-    "PressureCPU": Plan("/proc/pressure/cpu", "percent", "some avg10, the kernel's own", _NO_PRESSURE, 10.0),
-    "PressureMemory": Plan("/proc/pressure/memory", "percent", "some avg10, the kernel's own", _NO_PRESSURE, 10.0),
-    "PressureIO": Plan("/proc/pressure/io", "percent", "some avg10, the kernel's own", _NO_PRESSURE, 10.0),
+    "PressureIO": Plan("/proc/pressure/io", "percent", "some avg10, averaged by the kernel", _NO_PRESSURE, 10.0),
 }
-LEVELS = ("Memory", "PressureCPU", "PressureMemory", "PressureIO")  # no counts: each reading is a value
+LEVELS = ("Memory", "PressureCPU", "PressureMemory", "PressureIO")  # not counters: each reading is a value
 NETWORK_FIELDS = {
     "NetworkTransmit": "bytes_sent",
     "NetworkReceive": "bytes_recv",
@@ -86,29 +85,29 @@ NETWORK_FIELDS = {
 }
 
 
-# --- one look at the machine -----------------------------------------------------------------------------------------
+# --- reading the machine ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the machine says at one moment. `values`: CPU seconds by mode, network counts and busy milliseconds by
-    device, levels in percent. `failed`: metric key -> why it could not be read. A metric in neither is not had here."""
+    """Raw values of the machine at one time. `values`: CPU seconds by mode, network counts and busy milliseconds by
+    device, levels in percent. `failed`: metric key -> error. A metric in neither does not exist on this machine."""
 
     values: Mapping[Series, float]
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_host(root: Path) -> Reading:
-    """Look at this machine; a few milliseconds. Whatever fails costs its own metrics only.
+    """Read all metrics of this machine; takes a few milliseconds. A read failure affects only the metrics involved.
 
-    `root` is where /proc/pressure and /sys/block are looked for; the rest is psutil's to find.
+    `root` is the directory with proc/pressure and sys/block. psutil locates the other files.
     """
     values: dict[Series, float] = {}
     failed: dict[str, str] = {}
     for keys, read in _READERS:
         try:
             values |= dict(read(root))
-        except Exception as error:  # whatever an odd kernel makes psutil raise
+        except Exception as error:  # psutil can raise any exception on unusual kernels
             failed |= dict.fromkeys(keys, f"{type(error).__name__}: {error}")
     return Reading(values, failed)
 
@@ -116,7 +115,7 @@ def read_host(root: Path) -> Reading:
 def _cpu(_root: Path) -> Iterator[tuple[Series, float]]:
     times = psutil.cpu_times()
     for mode in CPU_USED + CPU_UNUSED:
-        yield ("CPU", mode), getattr(times, mode, 0.0)  # macOS knows neither iowait nor steal
+        yield ("CPU", mode), getattr(times, mode, 0.0)  # macOS has neither iowait nor steal
 
 
 def _memory(_root: Path) -> Iterator[tuple[Series, float]]:
@@ -125,14 +124,15 @@ def _memory(_root: Path) -> Iterator[tuple[Series, float]]:
 
 
 def _network(_root: Path) -> Iterator[tuple[Series, float]]:
-    for device, counts in psutil.net_io_counters(pernic=True, nowrap=False).items():  # nowrap would hide resets
+    for device, counts in psutil.net_io_counters(pernic=True, nowrap=False).items():  # nowrap=True would hide resets
         if device not in LOOPBACKS:
             for key, name in NETWORK_FIELDS.items():
                 yield (key, device), float(getattr(counts, name))
 
 
 def _disks(root: Path) -> Iterator[tuple[Series, float]]:
-    """Whole physical disks: under /sys/block (partitions are not), with a device behind them (loops are not)."""
+    """Busy milliseconds of the physical disks: entries of /sys/block (not partitions) with a device (not loop
+    devices)."""
     blocks = root / "sys" / "block"
     for name, counts in (psutil.disk_io_counters(perdisk=True, nowrap=False) or {}).items():
         busy_ms = getattr(counts, "busy_time", None)  # Linux and FreeBSD only
@@ -148,7 +148,7 @@ def _pressure(key: str, name: str) -> Callable[[Path], Iterator[tuple[Series, fl
         except FileNotFoundError:
             return
         except OSError as error:
-            if error.errno == errno.EOPNOTSUPP:  # built into the kernel, and not switched on
+            if error.errno == errno.EOPNOTSUPP:  # built into the kernel, but disabled
                 return
             raise
         yield (key, ""), parse_pressure(text)
@@ -157,7 +157,7 @@ def _pressure(key: str, name: str) -> Callable[[Path], Iterator[tuple[Series, fl
 
 
 def parse_pressure(text: str) -> float:
-    """The "some avg10" of a /proc/pressure file, in percent. ValueError if it is not there."""
+    """The "some avg10" value of a /proc/pressure file, in percent. Raises ValueError if it is missing."""
     for line in text.splitlines():
         kind, *fields = line.split()
         values = dict(part.partition("=")[::2] for part in fields)
@@ -177,15 +177,15 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Path], Iterator[tuple[Series, f
 )
 
 
-# --- from two looks to a load ----------------------------------------------------------------------------------------
+# --- load from two readings ------------------------------------------------------------------------------------------
 
 
 def loads(before: Reading, after: Reading, *, elapsed_s: float) -> tuple[dict[Series, float], tuple[str, ...]]:
-    """Loads between two readings, in the units of PLANS, and the keys of the metrics whose counters went back.
+    """Loads between two readings, in the units of PLANS, and the keys of the metrics with a decreased counter.
 
-    A metric with a counter that went back has no load this time; a device that only one of the two knows has no part
-    in it. Disks stay apart, the review takes the busiest; their busy time is a share of the time that passed and is cut
-    at 100 percent, for some kernels add up a long request only when it ends.
+    A metric with a decreased counter has no load this time. A device that only one reading contains is ignored. Disks
+    are returned separately, because the review uses the busiest one. Their busy time is a share of the elapsed time,
+    limited to 100 percent, because some kernels account a long request only at its end.
     """
     out = {series: value for series, value in after.values.items() if series[0] in LEVELS}
     deltas: dict[str, dict[str, float]] = {}
@@ -226,10 +226,11 @@ class _Sample:
 
 
 class HostProvider:
-    """Samples of this machine under `node_name`, one per slot of `resolution` seconds, kept for `max_seconds`.
+    """Provider with samples of this machine named `node_name`: one per slot of `resolution` seconds, stored for
+    `max_seconds`.
 
-    `metrics` are the keys of those that are handed out; for what a machine cannot tell of itself there is a finding.
-    `clock` gives unix seconds, `monotonic` what durations are measured with, `read` a look at the machine.
+    `metrics` are the keys of the metrics to return; a finding reports each one that this machine lacks. `clock` returns
+    unix seconds, `monotonic` a time for durations, `read` the raw values.
     """
 
     source = "Host"
@@ -263,13 +264,14 @@ class HostProvider:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to look at this machine in the background."""
+        """Start sampling in the background."""
         self._task = asyncio.create_task(self._sample_forever(), name="host-sampler")
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
-        """What was seen between the two, without looking anew; right after the start it waits for the first sample.
+        """Stored samples with since <= time <= until (unix seconds). Right after the start it waits for the first
+        sample.
 
-        Raises ProviderUnreachable if there is none yet, or if nothing of this machine could be read.
+        Raises ProviderUnreachable if no sample is available or no metric could be read.
         """
         await self._wait_for_first_sample()
         keys = [key for key in self.metrics if key in PLANS and (only is None or METRIC_BY_KEY[key].name in only)]
@@ -277,8 +279,8 @@ class HostProvider:
         failures = tuple(_failure(key, self._failed[key]) for key in keys if key in self._failed)
         if not batches and failures and len(failures) == len(keys):
             raise ProviderUnreachable(
-                f"nothing of this host could be read: {failures[0].error}",
-                hint="is /proc mounted and readable for this user?",
+                f"no metric of this host could be read: {failures[0].error}",
+                hint="check that /proc is mounted and readable for this user",
             )
         findings = tuple(self._findings)
         self._findings.clear()
@@ -287,13 +289,13 @@ class HostProvider:
         return Fetch(batches, failures, plans, findings, clock_offset_s=0.0)
 
     async def close(self) -> None:
-        """Stop looking. A look that is being taken ends by itself within milliseconds, in its thread."""
+        """Stop sampling. A running read finishes in its worker thread within milliseconds."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
 
-    # --- in the background ---
+    # --- background task ---
 
     async def _sample_forever(self) -> None:
         before = await self._look()
@@ -301,13 +303,14 @@ class HostProvider:
         while True:
             slot = math.floor(self._clock() / self.resolution)
             after = await self._look()
-            if after.at - before.at >= self.baseline_s / 2:  # a load over a few ticks says nothing
+            if after.at - before.at >= self.baseline_s / 2:  # a load over a few ticks is too imprecise
                 self._take(before, after)
                 before = after
             await self._until_after(slot)
 
     async def _until_after(self, slot: int) -> None:
-        """Sleep to the next slot's start by the wall clock; a timer may fire a little early, so look again."""
+        """Sleep until the next slot starts by the wall clock. Checks again after each sleep, because a timer may
+        fire early."""
         while True:
             now = self._clock()
             if math.floor(now / self.resolution) != slot:
@@ -323,19 +326,21 @@ class HostProvider:
         return _Look(now, at, reading)
 
     def _take(self, before: _Look, after: _Look) -> None:
-        """Keep the load between two looks at the time of the later."""
+        """Store the load between two readings at the time of the later one."""
         values, resets = loads(before.reading, after.reading, elapsed_s=after.at - before.at)
-        while self._samples and self._samples[-1].time >= after.time:  # the clock went back: these are in the future
+        while (
+            self._samples and self._samples[-1].time >= after.time
+        ):  # the clock was set back: these samples are in the future
             self._samples.pop()
         self._samples.append(_Sample(after.time, values))
         while self._samples[0].time < after.time - self.max_seconds:
             self._samples.popleft()
         for key in set(resets) & set(self.metrics):
-            text = "a counter of the kernel went back (a device was reset?): no sample this time"
+            text = "a kernel counter decreased (possible device reset): no sample this time"
             self._find(FindingKind.COUNTER_RESET, key, after.time, text, Remedy.DROPPED)
         if not self._first_sample.is_set():
             for key in set(self.metrics) - {key for key, _ in after.reading.values} - after.reading.failed.keys():
-                why = PLANS[key].absent if key in PLANS else "a machine does not tell this of itself"
+                why = PLANS[key].absent if key in PLANS else "not available from a machine's own kernel"
                 self._find(FindingKind.NO_SERIES, key, after.time, why, Remedy.REPORTED)
         self._note_failures({key: after.reading.failed[key] for key in self.metrics if key in after.reading.failed})
         self._had |= {key for key, _ in values}
@@ -346,30 +351,35 @@ class HostProvider:
 
     def _note_failures(self, failed: Mapping[str, str]) -> None:
         for key in failed.keys() - self._failed.keys():
-            log.warning("%s of this host cannot be read: %s", key, failed[key])
+            log.warning("%s of this host cannot be read, samples are missing: %s", key, failed[key])
         for key in self._failed.keys() - failed.keys():
             log.info("%s of this host can be read again", key)
         self._failed = failed
 
-    # --- for who asks ---
+    # --- fetch ---
 
     async def _wait_for_first_sample(self) -> None:
         task = self._task
         if task is None:
-            raise ProviderUnreachable("this host is not being sampled", hint="the provider was not started, or closed")
+            raise ProviderUnreachable(
+                "this host is not being sampled", hint="the provider was not started, or it is closed"
+            )
         try:
             async with asyncio.timeout(FIRST_SAMPLE_PATIENCE_S):
                 await self._first_sample.wait()
         except TimeoutError as error:
             raise ProviderUnreachable(
-                f"this host gave no sample within {FIRST_SAMPLE_PATIENCE_S:g} s",
-                hint="is the machine overloaded, or /proc hanging?",
+                f"no sample of this host within {FIRST_SAMPLE_PATIENCE_S:g} s",
+                hint="check whether the machine is overloaded or reads of /proc block",
             ) from error
         if task.done():
-            raise ProviderUnreachable("this host is no longer sampled", hint="restart; please report the log's error")
+            raise ProviderUnreachable(
+                "this host is no longer sampled", hint="restart load-watcher, and report the error in the log"
+            )
 
     def _batch(self, key: str, since: float, until: float) -> SeriesBatch | None:
-        """One series per device, ascending times; None where there is no sample between the two times."""
+        """Samples of one metric between the two times (unix seconds), one series per device, ascending times; None
+        if there are none."""
         samples = [sample for sample in self._samples if since <= sample.time <= until]
         parts = sorted({part for sample in samples for metric, part in sample.values if metric == key})
         rows = [
@@ -391,20 +401,22 @@ class HostProvider:
 
 
 def _plan(key: str, *, node: str) -> QueryPlan:
-    # Under another name this is another node: a container that comes back as another host must not go on with the
-    # samples of the one before, nor count that one among the nodes that fell silent.
+    # The label contains the node name: after a rename (for example a restarted container with another host name), the
+    # samples of the previous name must not continue, and that name must not be reported as silent.
     plan, label = PLANS[key], f"this host, {node}"
     return QueryPlan(METRIC_BY_KEY[key].name, plan.expression, plan.unit, label, plan.smoothing_s, plan.reason)
 
 
 def _failure(key: str, why: str) -> QueryFailure:
-    error = ProviderUnreachable(f"{PLANS[key].expression}: {why}", hint="the service's user may lack the permission")
+    error = ProviderUnreachable(
+        f"{PLANS[key].expression}: {why}", hint="the user of load-watcher may lack the permission"
+    )
     return QueryFailure(METRIC_BY_KEY[key].name, error)
 
 
 def from_settings(settings: Settings) -> HostProvider:
-    """This host, under the name that Kubernetes has for it (NODE_NAME, from the downward API), else its host name; all
-    that it can tell, unless the settings say which metrics."""
+    """Build the provider for this host. The node name is NODE_NAME (from the downward API), default: the host name.
+    Provides all available metrics unless provider.metrics is set."""
     chosen = settings.origins.get("provider.metrics", "default") != "default"
     return HostProvider(
         node_name=os.environ.get("NODE_NAME") or socket.gethostname(),

@@ -1,7 +1,7 @@
-"""One HTTP exchange with a source through aiohttp: bounded in time and size, its failures put into words.
+"""HTTP requests to a source through aiohttp, with limits on time and size, and readable errors.
 
-Each exchange has a total time, which a server that sends a byte a second does not stretch, and an upper bound on what
-is read. Redirects are not followed, since credentials are for one address, and the environment's proxies are not used.
+Each request has a total timeout, which a slow server cannot extend, and a maximum response size. Redirects are not
+followed, because credentials are valid for one address only. Proxy settings of the environment are ignored.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRef
 from watcher.providers.fetching import clock_offset
 
 LINES = 4
-"""Connections at a time."""
+"""Maximum number of concurrent connections."""
 ERROR_BYTES = 1 << 16
 
 
 class Verified(Protocol):
-    """What of a configuration concerns TLS: paths of PEM files, "" for none."""
+    """TLS settings of a configuration: paths of PEM files, "" for none."""
 
     @property
     def ca_file(self) -> str: ...
@@ -42,8 +42,8 @@ class Verified(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer with any status, whole, of an error only its beginning; `clock_offset_s` is the far clock minus ours,
-    None where it does not tell."""
+    """A response with any status; the body of an error response may be truncated. `clock_offset_s` is the remote
+    clock minus the local clock in seconds, None if unknown."""
 
     status: int
     body: bytes
@@ -52,12 +52,12 @@ class Answer:
 
     @property
     def content_type(self) -> str:
-        """As the far side has it, "" where it does not tell."""
+        """Value of the Content-Type header, "" if missing."""
         return self.headers.get("Content-Type", "")
 
 
 class Exchange:
-    """Connections to one server. `timeout` (seconds) is for one exchange, from the connection to the last byte."""
+    """HTTP client for one server. `timeout` (seconds) covers one request, from the connection to the last byte."""
 
     def __init__(self, *, tls: ssl.SSLContext, timeout: float, max_body_bytes: int) -> None:
         self._limit = max_body_bytes
@@ -68,15 +68,15 @@ class Exchange:
         )
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the HTTP session and its connections."""
         await self._session.close()
 
     async def get(self, url: str, *, query: Mapping[str, str], headers: Mapping[str, str]) -> Answer:
-        """Errors may be of any kind; `translated` knows them."""
+        """Send a GET request. May raise any aiohttp error; `translated` converts them."""
         return await self._exchange("GET", url, headers, params=query)
 
     async def post(self, url: str, *, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """The same with a JSON document."""
+        """Send a POST request with a JSON body. May raise any aiohttp error."""
         return await self._exchange("POST", url, {"Content-Type": "application/json", **headers}, data=body)
 
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], **content: Any) -> Answer:
@@ -89,8 +89,8 @@ class Exchange:
 
 
 async def read_bounded(response: aiohttp.ClientResponse, *, limit: int) -> bytes:
-    """The whole body, decompressed; of an error only its beginning. Raises ProviderMalformed above `limit` bytes, and
-    then hangs up, as after any other failure."""
+    """The decompressed body; an error response is truncated to ERROR_BYTES. Raises ProviderMalformed above `limit`
+    bytes. Closes the connection on any failure."""
     limit = limit if response.status == 200 else ERROR_BYTES
     chunks: list[bytes] = []
     size = 0
@@ -100,7 +100,7 @@ async def read_bounded(response: aiohttp.ClientResponse, *, limit: int) -> bytes
             size += len(chunk)
             if size > limit and response.status == 200:
                 raise ProviderMalformed(
-                    f"its answer is larger than {limit >> 20} MiB", hint="Ask for fewer metrics: provider.metrics."
+                    f"the response is larger than {limit >> 20} MiB", hint="Request fewer metrics: provider.metrics."
                 )
             if size > limit:
                 response.close()
@@ -111,11 +111,11 @@ async def read_bounded(response: aiohttp.ClientResponse, *, limit: int) -> bytes
     return b"".join(chunks)
 
 
-# --- what is sent ----------------------------------------------------------------------------------------------------
+# --- request headers and TLS -----------------------------------------------------------------------------------------
 
 
 def tls_context(config: Verified) -> ssl.SSLContext:
-    """How the connection is verified. Raises ProviderRefused for files that do not work."""
+    """TLS context for the connection. Raises ProviderRefused for unusable files."""
     try:
         context = ssl.create_default_context(cafile=config.ca_file or None)
         if config.client_cert:
@@ -123,7 +123,7 @@ def tls_context(config: Verified) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         raise ProviderRefused(
             f"the TLS files cannot be used: {error.strerror if isinstance(error, OSError) else error}",
-            hint="provider.ca_file, client_cert and client_key must be PEM files, and the key the certificate's.",
+            hint="provider.ca_file, client_cert and client_key must be PEM files; the key must match the certificate.",
         ) from error
     if config.insecure_skip_verify:
         context.check_hostname = False
@@ -132,82 +132,85 @@ def tls_context(config: Verified) -> ssl.SSLContext:
 
 
 def _no_passphrase() -> str:
-    """Asked for where a key is encrypted; without this OpenSSL would ask on the terminal, and wait."""
+    """Called for an encrypted key. Without it, OpenSSL would prompt on the terminal and block."""
     raise ValueError("the key is encrypted")
 
 
 def read_secret(setting: str, path: str) -> str:
-    """What the file holds now, "" without a file: another process may have renewed it. Raises ProviderRefused."""
+    """Current content of the file without surrounding whitespace, "" if no file is set. Read on every call, because
+    secrets are rotated. Raises ProviderRefused."""
     if not path:
         return ""
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text"
+        reason = error.strerror if isinstance(error, OSError) else "not valid UTF-8"
         raise ProviderRefused(f"{setting} {path} cannot be read: {reason}", hint=f"Check {setting}.") from error
 
 
 def sendable(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers, if they can be sent; else ProviderRefused, before a library sees them, whose error would show
-    their values."""
+    """The headers, if all can be sent. Raises ProviderRefused otherwise: the library's own error would contain the
+    values."""
     for name, value in headers.items():
         if not (name + value).isascii() or not (name + value).isprintable():
             raise ProviderRefused(
                 f"the header {name!r} cannot be sent",
-                hint="Check provider.headers, and the token, for line breaks and letters beyond ASCII.",
+                hint="Check provider.headers, and the token, for line breaks and non-ASCII characters.",
             )
     return dict(headers)
 
 
 def bearer(setting: str, path: str) -> dict[str, str]:
-    """The header with the token that the file holds now, none without a file. Raises ProviderRefused."""
+    """Authorization header with the current token of the file; empty if no file is set. Raises ProviderRefused."""
     token = read_secret(setting, path)
     return sendable({hdrs.AUTHORIZATION: f"Bearer {token}"} if token else {})
 
 
-# --- what goes wrong below HTTP --------------------------------------------------------------------------------------
+# --- errors below HTTP -----------------------------------------------------------------------------------------------
 
 
 def translated(error: BaseException, *, tls: bool) -> ProviderError:
-    """What a failure below HTTP means for the operator. The message lacks the address; `tls` says whether it was
-    https."""
+    """Convert a failure below HTTP to a ProviderError. The message does not contain the address; `tls` states
+    whether the URL was https."""
     if isinstance(error, ProviderError):
         return error
     if isinstance(error, TimeoutError):
         return ProviderUnreachable(
-            "it does not answer in time", hint="Is it overloaded, or is provider.timeout too short for it?"
+            "no response in time", hint="Check whether the server is overloaded, or increase provider.timeout."
         )
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
         return ProviderRefused(
-            f"its certificate is not trusted: {shown(reason)}",
-            hint="Set provider.ca_file to the authority that signed it, and ask under a name that it has.",
+            f"the server certificate is not trusted: {shown(reason)}",
+            hint="Set provider.ca_file to the CA that signed it, and use a host name that the certificate covers.",
         )
     if cause := _tls_error(error):
         return _of_tls(cause)
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return ProviderUnreachable("its name cannot be resolved", hint="Check the host in provider.address.")
+        return ProviderUnreachable("the host name cannot be resolved", hint="Check the host in provider.address.")
     if isinstance(error, aiohttp.ClientPayloadError) and "content-encoding" in str(error):
-        return ProviderMalformed("its answer is not compressed as it says", hint="Is there a proxy before it?")
+        return ProviderMalformed(
+            "the response does not match its content encoding", hint="Check for a proxy in front of the server."
+        )
     if isinstance(error, aiohttp.ClientResponseError):
         return ProviderMalformed(
-            f"its answer is not HTTP as it should be: {shown(error.message)}",
-            hint="Is another service on the port in provider.address, or does it speak https?",
+            f"the response is not valid HTTP: {shown(error.message)}",
+            hint="Check the port in provider.address, and whether the server requires https.",
         )
     return _of_connection(error, tls=tls)
 
 
 def _of_connection(error: BaseException, *, tls: bool) -> ProviderUnreachable:
-    hint = "Is it running, and are host and port of provider.address right?"
+    hint = "Check that the server is running and that host and port of provider.address are correct."
     if not isinstance(error, aiohttp.ClientConnectorError):
-        hint = "It hung up: is there a proxy before it, or was it ended meanwhile?"
+        hint = "The connection was closed: check for a proxy in front of the server, or a restart."
         if tls:
-            hint = "A server that wants a client certificate may hang up like this: provider.client_cert."
+            hint = "The server may require a client certificate: provider.client_cert."
     return ProviderUnreachable(f"the connection failed: {shown(_words(error))}", hint=hint)
 
 
 def _words(error: BaseException) -> str:
-    """The operating system's own: asyncio has "Connect call failed" and the address in their place."""
+    """The operating system's error text. asyncio replaces it with "Connect call failed" and the address."""
     if not isinstance(error, OSError):
         return type(error).__name__
     if error.errno is not None and error.errno in errno.errorcode:
@@ -216,7 +219,7 @@ def _words(error: BaseException) -> str:
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
-    """The TLS failure behind it, if one is; a connection that merely ended is none."""
+    """The TLS error in the chain of causes, if any. A closed connection is not a TLS error."""
     while error is not None:
         inner = getattr(error, "os_error", None) or error
         if isinstance(inner, ssl.SSLError) and not isinstance(inner, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
@@ -226,13 +229,13 @@ def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
 
 
 def _of_tls(error: ssl.SSLError) -> ProviderError:
-    """TLS will fail the same way each time, so all of it is a refusal."""
+    """Convert a TLS error. All are refusals, because a retry fails in the same way."""
     reason = (error.reason or str(error)).lower().replace("_", " ")
     if "alert" in reason or "certificate required" in reason:
         return ProviderRefused(
-            f"it ended the TLS handshake: {shown(reason)}",
-            hint="It may want a client certificate, or another one: provider.client_cert and provider.client_key.",
+            f"the server aborted the TLS handshake: {shown(reason)}",
+            hint="The server may require another client certificate: provider.client_cert and provider.client_key.",
         )
     if "wrong version number" in reason or "record layer" in reason or "http request" in reason:
-        return ProviderRefused("it does not speak TLS", hint="Use http:// in provider.address.")
+        return ProviderRefused("the server does not support TLS", hint="Use http:// in provider.address.")
     return ProviderRefused(f"TLS failed: {shown(reason)}", hint="Check provider.ca_file and provider.client_cert.")

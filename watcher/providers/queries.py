@@ -1,4 +1,4 @@
-"""What an operator may say of each metric, the same for every source that is asked by queries.
+"""Configured queries and metrics, common to all providers that send queries.
 
 Pure: no I/O, no clock.
 """
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueryConfig:
-    """A query given by the operator for one metric; `unit` is a key of model.SOURCE_UNITS."""
+    """A query configured for one metric. `unit` is a key of model.SOURCE_UNITS, `smoothing_s` the source's averaging
+    time in seconds."""
 
     expression: str
     unit: str
@@ -26,12 +27,13 @@ class QueryConfig:
 
 
 def check_keys(keys: Iterable[str]) -> None:
-    """Raises ValueError for a key that no metric has."""
+    """Raise ValueError for an unknown metric key."""
     for key in keys:
         if key not in METRIC_BY_KEY:
-            raise ValueError(f"provider.metrics: there is no metric {key!r}; known are {', '.join(METRIC_BY_KEY)}")
+            raise ValueError(f"provider.metrics: unknown metric {key!r}; known metrics: {', '.join(METRIC_BY_KEY)}")
 
 
 def wanted(metrics: Collection[str], queries: Mapping[str, QueryConfig]) -> tuple[Metric, ...]:
-    """The metrics to bring, in the order of model.METRICS: those whose keys are given, and those that have a query."""
+    """Metrics to fetch, in the order of model.METRICS: the metrics in `metrics` and the metrics with a configured
+    query."""
     return tuple(metric for key, metric in METRIC_BY_KEY.items() if key in metrics or key in queries)

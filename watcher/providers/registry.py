@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def build(settings: Settings) -> Provider:
-    """The provider that the settings name, which they were validated to have. Raises ProviderRefused where it cannot
-    work with them, or where the package that it is in does not work."""
+    """Build the provider named by the (validated) settings. Raises ProviderRefused if the settings do not work for
+    it or its package cannot be loaded."""
     from watcher.agents.usage import with_agents
 
     name = settings.provider.name
@@ -28,7 +28,7 @@ def build(settings: Settings) -> Provider:
     except ValueError as error:
         raise ProviderRefused(
             f"the provider {name} cannot work with these settings: {error}",
-            hint="load-watcher config show tells what they are, and where each is from.",
+            hint="Run `load-watcher config show` to see each setting and its origin.",
         ) from error
 
 
@@ -46,6 +46,6 @@ def _factory(name: str) -> Factory:
     except entry_points.CannotBeLoaded as error:
         raise ProviderRefused(
             f"the provider {name} cannot be loaded from the package {error.homes}: {error}",
-            hint=f"Is {error.homes} made for this version of load-watcher, and are its dependencies installed?",
+            hint=f"Check that {error.homes} supports this load-watcher version and has all its dependencies.",
         ) from error
     return factory

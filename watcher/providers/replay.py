@@ -1,8 +1,8 @@
-"""A recording as a source: a trace, or the history in a file of a load-watcher, at its own pace or a faster one.
+"""Provider that replays a recording: a trace or the history in a load-watcher database, at its own or a higher speed.
 
-What is replayed is a pattern. Samples are stamped with the time at which they are taken, at any speed; only the pattern
-moves faster. It begins at its beginning with the first question, and where it begins anew at its end it also went on
-before that, so the windows are whole at once.
+The provider replays the pattern of the recording. Samples have current timestamps at any speed; only the pattern is
+accelerated. The pattern starts at the first fetch. With at_end = "loop" it also extends backwards in time, so all
+windows are full from the start.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ PERCENT = "percent"
 
 
 class TraceEnded(ProviderError):
-    """There is nothing after the end of a recording that is not to begin anew."""
+    """The recording ended, and provider.at_end is "stop"."""
 
     kind = "ended"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayConfig:
-    """`speed` seconds of the recording pass in a second; a sample is taken every `resolution` seconds."""
+    """Configuration of the replay. `speed` is seconds of the recording per second, `resolution` the seconds between
+    samples."""
 
     file: Path
     speed: float = 1.0
@@ -54,7 +55,7 @@ class ReplayConfig:
 
 
 class ReplayProvider:
-    """Samples of a recording."""
+    """Provider of the samples of one recording."""
 
     source = SOURCE
     remembers = True
@@ -67,22 +68,22 @@ class ReplayProvider:
         self._lap = 0
 
     async def start(self) -> None:
-        """Begin to read the file, which may take a while."""
+        """Start reading the file in a worker thread."""
         self._read_on()
 
     async def close(self) -> None:
-        """What still reads is left to itself."""
+        """Cancel the read. Its worker thread is not interrupted."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def capacities(self) -> Mapping[str, Capacity]:
-        """How large the nodes are, where the recording says it."""
+        """CPU and memory capacity by node name, as far as the recording contains it."""
         sizes = {} if self._pattern is None else self._pattern.sizes
         return {name: Capacity(int(cores * 1000), size) for name, (cores, size) in sizes.items()}
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
-        """What the nodes of the recording used, by the times of now."""
+        """Usage of the recorded nodes with since <= time <= until (unix seconds), at current timestamps."""
         pattern = await self._read()
         if self._begun is None:
             self._begun = until
@@ -93,7 +94,7 @@ class ReplayProvider:
         plans = {METRIC_BY_KEY[key].name: self._plan(pattern, key, self._begun) for key in keys}
         return Fetch(batches, plans=plans, clock_offset_s=0.0)
 
-    # --- the file ----------------------------------------------------------------------------------------------------
+    # --- file --------------------------------------------------------------------------------------------------------
 
     def _read_on(self) -> asyncio.Task[Pattern]:
         if self._reading is None:
@@ -102,36 +103,36 @@ class ReplayProvider:
         return self._reading
 
     async def _read(self) -> Pattern:
-        """The recording. Raises ProviderError; the next question reads the file again, which may be mended by then."""
+        """The recording. Raises ProviderError; the next fetch then reads the file again."""
         if self._pattern is None:
             reading = self._read_on()
             try:
-                self._pattern = await asyncio.shield(reading)  # a tick that is over in time must not end it
+                self._pattern = await asyncio.shield(reading)  # the timeout of a tick must not cancel the read
             except ProviderError:
                 self._reading = None
                 raise
         return self._pattern
 
-    # --- its time ----------------------------------------------------------------------------------------------------
+    # --- time --------------------------------------------------------------------------------------------------------
 
     def _tell_end(self, pattern: Pattern, begun: float, since: float, until: float) -> None:
-        """Say that the recording is over: once each time. Raises TraceEnded where that is the end of it."""
+        """Log each end of the recording. Raises TraceEnded if at_end is "stop" and the range starts after the end."""
         lap = math.floor((until - begun) * self._config.speed / pattern.length_s)
         if lap > self._lap:
-            what = "the recording %s is over" if self._config.at_end == "stop" else "the recording %s begins anew"
+            what = "recording %s ended" if self._config.at_end == "stop" else "recording %s ended and restarts"
             log.info(what, self._config.file)
             self._lap = lap
         ended = begun + pattern.length_s / self._config.speed
         if self._config.at_end == "stop" and since > ended:
             raise TraceEnded(
                 f"the recording {self._config.file} ended {until - ended:.0f} s ago",
-                hint='provider.at_end = "loop" has it begin anew; a restart does so too.',
+                hint='Set provider.at_end = "loop" to repeat it, or restart load-watcher to replay it again.',
             )
 
     def _batches(
         self, pattern: Pattern, keys: Collection[str], since: float, until: float, begun: float
     ) -> tuple[SeriesBatch, ...]:
-        """In a thread."""
+        """Samples of the replay at multiples of the resolution; runs in a worker thread."""
         step = self._config.resolution
         time = step * np.arange(math.ceil(since / step), math.floor(until / step) + 1, dtype=np.float64)
         passed = (time - begun) * self._config.speed
@@ -142,19 +143,20 @@ class ReplayProvider:
             time, passed = time[inside], passed[inside]
         return tuple(_batch(pattern, key, time, passed) for key in keys)
 
-    # --- in words ----------------------------------------------------------------------------------------------------
+    # --- texts -------------------------------------------------------------------------------------------------------
 
     def _plan(self, pattern: Pattern, key: str, begun: float) -> QueryPlan:
-        """Begun at another time, or at another speed, it is another series: samples of two must not share a window."""
+        """Plan with an expression that contains start time and speed, so that samples of two replays do not share a
+        window."""
         expression = f"replay of {self._config.file.name} at speed {self._config.speed:g} from {begun:.0f} on"
         smoothing_s = pattern.smoothing_s / self._config.speed
-        reason = f"it is a recording, not the present: {self._described(pattern)}"
+        reason = f"a recording, not current data: {self._described(pattern)}"
         return QueryPlan(METRIC_BY_KEY[key].name, expression, PERCENT, "node", smoothing_s, reason)
 
     def _described(self, pattern: Pattern) -> str:
-        end = "then again" if self._config.at_end == "loop" else "and then no more"
+        end = "repeated" if self._config.at_end == "loop" else "played once"
         hours = pattern.length_s / 3600
-        speed = f"{self._config.speed:g} times as fast, " if self._config.speed != 1.0 else ""
+        speed = f"{self._config.speed:g} times the speed, " if self._config.speed != 1.0 else ""
         return f"{pattern.what}: {hours:.4g} h of {len(pattern.nodes)} nodes, {speed}{end}"
 
 
@@ -165,13 +167,13 @@ def _batch(pattern: Pattern, key: str, time: F64, passed: F64) -> SeriesBatch:
 
 
 def _look_at(reading: asyncio.Task[Pattern]) -> None:
-    """Whoever asks is told of a failure; where nobody does, nobody is to be warned of it."""
+    """Mark the exception as retrieved. A fetch raises it; without a fetch, asyncio would log a warning."""
     if not reading.cancelled():
         reading.exception()
 
 
 def read_pattern(path: Path) -> Pattern:
-    """A recording from its file. Raises ProviderError."""
+    """Read a recording from its file. Raises ProviderError."""
     try:
         if is_database(path):
             return _of_history(path)
@@ -179,24 +181,24 @@ def read_pattern(path: Path) -> Pattern:
     except OSError as error:
         told = f"the recording {path} cannot be read: {error.strerror or error}"
         raise ProviderUnreachable(told, hint="Check provider.trace.") from error
-    except StoreUnusable as error:  # what the store advises is for one's own database
+    except StoreUnusable as error:  # the store's hint applies to the service's own database only
         raise ProviderMalformed(str(error), hint="Name another file in provider.trace.") from error
     except (TraceError, StoreError) as error:
         raise ProviderMalformed(str(error), hint=error.hint or "Check provider.trace.") from error
     except ValueError as error:
         told = f"the recording {path} cannot be replayed: {error}"
-        raise ProviderMalformed(told, hint="A recording needs two moments at least.") from error
+        raise ProviderMalformed(told, hint="A recording needs at least two points in time.") from error
 
 
 def _of_history(path: Path) -> HistoryPattern:
     history = read_history(path)
     values = {METRIC_BY_NAME[name].key: found for name, found in history.values.items() if name in METRIC_BY_NAME}
-    what = "the history of a load-watcher"
+    what = "the history of a load-watcher database"
     return HistoryPattern(history.nodes, what, history.time - history.time[0], values, float(history.window_s))
 
 
 def from_settings(settings: Settings) -> ReplayProvider:
-    """The provider that these settings describe. Raises ValueError for settings that cannot work."""
+    """Build the provider from the settings. Raises ValueError for settings that cannot work."""
     provider = settings.provider
     if provider.trace is None:
         raise ValueError("provider.trace is not set")

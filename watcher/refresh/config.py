@@ -10,37 +10,37 @@ from watcher.core.review import limits as review_limits
 from watcher.core.windows.backfill import LATE_INTERVALS
 from watcher.model import TickRecord, Window
 
-TICK_SHARE = 0.8  # of an interval: the hard deadline of a tick, retries included
-NAMES_S = 2.0  # how long after the start the first answer waits for the names of the cluster's nodes
-NAMES_AT_LEISURE_S = 10.0  # the same, while what was stored is being served
+TICK_SHARE = 0.8  # hard deadline of a tick, retries included, as a fraction of the interval
+NAMES_S = 2.0  # seconds after the start until which the first tick waits for the names of the cluster's nodes
+NAMES_AT_LEISURE_S = 10.0  # the same, while stored samples are already served
 
 
 class Keeper(Protocol):
-    """What the tick needs of a store: it takes a record and returns at once."""
+    """The store as the tick uses it: `save` queues a record and returns immediately."""
 
     def save(self, record: TickRecord) -> None: ...
 
 
 class Directory(Protocol):
-    """What the tick needs of the cluster: who its nodes are (directory.ClusterNodes)."""
+    """The source of the cluster's node names, as the tick uses it (directory.ClusterNodes)."""
 
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
 
     async def settle(self, patience: float) -> None:
-        """Wait until the nodes are known, or cannot be; at most until `patience` seconds after the start."""
+        """Wait until the nodes are known or cannot be read; at most until `patience` seconds after the start."""
 
     async def index(self) -> NodeIndex | None:
-        """The nodes; None as long as they are not known."""
+        """Return the nodes, None while they are unknown."""
 
     def trouble(self) -> str:
-        """Why they are not known, or may be out of date; empty while all is well."""
+        """Return why the nodes are unknown or may be out of date, "" if they are up to date."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshConfig:
-    """The settings that the tick needs; times in seconds."""
+    """Settings of the tick; times in seconds."""
 
     interval: float = 60.0
     resolution: int = 15
@@ -53,14 +53,14 @@ class RefreshConfig:
 
     @property
     def reach(self) -> float:
-        """How many seconds back samples are fetched. A window ends with the newest sample, which may be some time old,
-        so the longest one begins earlier than its length ago."""
+        """How many seconds back samples are fetched. A window ends with the newest sample, which may be old, so the
+        longest window begins earlier than its length ago."""
         return self.windows[-1].seconds + LATE_INTERVALS * self.interval
 
 
 @dataclass(slots=True)
 class TickStats:
-    """How the ticks went so far, for our own metrics; all of it only grows."""
+    """Counters of ticks and failed queries for /metrics; none of them decreases."""
 
     ticks: int = 0
     failed: int = 0

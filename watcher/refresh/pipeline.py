@@ -1,7 +1,7 @@
-"""What becomes of samples: under the names of nodes, reviewed, into the history; out of it what is served and stored.
+"""Pipeline for a tick's samples: resolve node names, review, append to the history, compute the snapshot and records.
 
-The tick (refresh.py) decides when this happens and what is fetched for it. All of it runs in the tick's worker thread,
-one call after the other, and neither asks nor waits for anybody.
+The tick (refresh.py) fetches the samples and calls this module. All calls run in the tick's worker thread, one at a
+time, without I/O.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 
 
 class Digest:
-    """Owner of the history. `source` is the name of the source on the wire, `spans` learns which metrics' past is to be
-    fetched (again), `tag` begins the tags of what is published, and `stores` says that records of ticks are wanted."""
+    """Owner of the history. `source` is the name of the source on the wire; metrics to backfill are marked in `spans`;
+    `tag` is the prefix of the tags of published snapshots; `stores`: tick records are needed for a store."""
 
     def __init__(
         self, config: RefreshConfig, *, source: str, spans: Spans, clock: Clock, tag: str, stores: bool
     ) -> None:
-        self.index: NodeIndex | None = None  # of this tick; None: names stay as the source gives them
+        self.index: NodeIndex | None = None  # as of this tick; None: the source's names are not resolved
         self.restored: Restored | None = None
-        """What the store had, as long as not all of it is in the history."""
+        """Samples from the store, until the history contains all of them."""
         self.guard = Guard(config.limits)
-        self.silent = SilentNodes()  # kept over a reload, as the guard is
+        self.silent = SilentNodes()  # survives a reload, like the guard
         self._config = config
         self._source = source
         self._spans = spans
@@ -69,25 +69,26 @@ class Digest:
         self._recorded_minute = -1
 
     def forget(self) -> None:
-        """Begin anew: the clock stepped back, and the history lies in the future."""
+        """Reset the history: the clock stepped back, and the history lies in the future."""
         self._history = self._new_history()
-        self._naming = Naming()  # it knows from when on a name means what it does
+        self._naming = Naming()  # it stores since when a name means a node
         self.restored = None
         self._recorded_minute = -1
 
     def record_again(self) -> None:
-        """Have this minute's windows recorded once more."""
+        """Record this minute's windows again at the next `compute`."""
         self._recorded_minute = -1
 
     def _new_history(self) -> History:
-        # what may come in before the next snapshot must not push out what the last one covers
+        # samples that arrive before the next snapshot must not evict samples that the last snapshot covers
         slack = 2 * self._config.interval + self._config.limits.max_ahead_s
         return History(resolution=self._config.resolution, windows=self._config.windows, slack_s=slack)
 
     # --- samples in --------------------------------------------------------------------------------------------------
 
     def take_in(self, fetch: Fetch, now: float, present: bool) -> list[Finding]:
-        """Review what was fetched, and append it; what was found. `present`: it brings the newest samples."""
+        """Review and append fetched samples; return the findings. `now` is in unix seconds; `present`: the fetch has
+        the newest samples, it is not a slice of a backfill."""
         named = self._named(fetch.batches, now=now, present=present)
         found = [*fetch.findings, *self._settle_provenance(fetch, named, now)]
         found.extend(follow(named, history=self._history, guard=self.guard, now=now))
@@ -102,7 +103,7 @@ class Digest:
     # --- the names of nodes ------------------------------------------------------------------------------------------
 
     def _named(self, batches: Iterable[SeriesBatch], *, now: float, present: bool) -> list[Named]:
-        """The batches under the names of nodes; as they are where those are not known."""
+        """Return the batches with node names; unchanged if the cluster's nodes are unknown."""
         if self.index is None:
             return [Named(batch) for batch in batches]
         if not present:
@@ -110,7 +111,7 @@ class Digest:
         return [self._naming.name(batch, self.index, now=now) for batch in batches]
 
     def _name_findings(self, named: Sequence[Named], now: float) -> Iterator[Finding]:
-        """Which names are no node's, and which nodes have no series."""
+        """Yield findings about names that match no node, and about nodes without series."""
         if self.index is None or not named:
             return
         for resolution in {id(each.resolution): each.resolution for each in named}.values():
@@ -119,10 +120,10 @@ class Digest:
         seen = set(self._history.names).union(*(each.batch.nodes for each in named))
         yield from node_index.missing(self.index.without_series(seen), now=now)
 
-    # --- review, and what changed of the source ----------------------------------------------------------------------
+    # --- review and provenance ---------------------------------------------------------------------------------------
 
     def _append(self, batch: SeriesBatch, now: float) -> Iterator[Finding]:
-        """One metric's samples, reviewed, into the history; yields what was found."""
+        """Review one metric's samples and append them to the history; yield the findings."""
         limits = self._config.limits
         cells, findings = samples.combine(batch, resolution=self._config.resolution, limits=limits)
         yield from findings
@@ -135,7 +136,7 @@ class Digest:
             yield from faults.carried(batch.metric, filled)
 
     def _jumps(self, metric: Metric, cells: Cells) -> Iterable[Finding]:
-        """Jumps are looked for in what the history does not have yet: fetches overlap."""
+        """Report jumps in samples that the history does not have yet, because fetches overlap."""
         time, value = self._history.newest(metric, cells.names)
         fresh = cells.where(~(cells.time <= time[cells.node]))
         if not len(fresh.slot):
@@ -149,9 +150,10 @@ class Digest:
         )
 
     def _settle_provenance(self, fetch: Fetch, named: Iterable[Named], now: float) -> Iterator[Finding]:
-        """Samples of one metric share a window only if they come from the same source, expression, unit and smoothing.
-        So stored samples are loaded when that is known to hold, and a metric whose source changed starts anew. What
-        was kept under other names than those of the cluster's nodes can stay once these are known: it gets theirs."""
+        """Update each metric's provenance. Samples of a metric share a window only if source, expression, unit and
+        smoothing are the same: stored samples are loaded once that is verified, and the history of a metric whose
+        source changed is emptied. A change from the source's names to cluster node names does not empty it: the samples
+        are renamed."""
         translated = {each.batch.metric.name: each.translated for each in named}
         for name, plan in fetch.plans.items():
             origin = origin_of(self._source, cluster=self._config.cluster)
@@ -166,11 +168,11 @@ class Digest:
             if old is not None:
                 self._history.drop(name)
                 self._forget_fleet()
-                reason = f"the source changed from {old.expression} to {new.expression}; its history starts anew"
+                reason = f"the source changed from {old.expression} to {new.expression}; its history was emptied"
                 yield Finding(FindingKind.SOURCE, "", name, now, reason, Remedy.HISTORY_EMPTIED)
 
     def _load_restored(self, name: str, fitting: Collection[Provenance]) -> bool:
-        """Take in the stored samples of a metric. False if there are some that may not stand beside new ones."""
+        """Load the stored samples of a metric. Return False if they must not share a window with new samples."""
         restored = self.restored
         if restored is None:
             return True
@@ -181,28 +183,30 @@ class Digest:
         return True
 
     def _forget_fleet(self) -> None:
-        """Under another label the nodes may have other names: those that go now did not fall silent."""
+        """Forget known and silent nodes: under another label nodes may have other names, so the old names did not fall
+        silent."""
         self.guard.forget()
-        if self.index is None:  # else the silent are those of the cluster, whatever the source calls them
+        if self.index is None:  # otherwise silent nodes have cluster node names, which do not change
             self.silent.forget()
 
-    # --- from history to what is published ---------------------------------------------------------------------------
+    # --- from history to snapshot ------------------------------------------------------------------------------------
 
     def compute(
         self, now: float, *, before: Snapshot | None, listed: Collection[str] | None
     ) -> tuple[list[Finding], Published | None, TickRecord | None]:
-        """Compute the windows and encode them: what was found, what is to be published and what to be stored. `before`
-        is what is published, and `listed` are the nodes of the cluster, None where they are not known."""
+        """Compute and encode the windows; return the findings, the new published snapshot, and the record to store.
+        `now` is in unix seconds, `before` is the published snapshot, `listed` are the nodes of the cluster, None if
+        unknown."""
         self._history.forget_silent()
         if not self._history.names:
-            return [], None, None  # what is published stays, until it is stale
+            return [], None, None  # the published snapshot stays until it is stale
         snapshot, findings = self._snapshot(self._history, now=now, source=self._source, guard=self.guard)
         published = self._encode(snapshot, now=now)
         published.silent = SilentBody.of(self.silent.step(snapshot, before=before, now=now, listed=listed))
         return findings, published, self._record(snapshot)
 
     def compute_restored(self, restored: Restored, now: float) -> Published | None:
-        """The windows of stored samples, under their own source and times; None if there are none."""
+        """Compute the windows of stored samples, with their own source and times; None without samples."""
         history = History(resolution=restored.resolution, windows=restored.windows)
         history.load(restored.blocks)
         if not history.names:
@@ -210,7 +214,7 @@ class Digest:
         same = restored.source == self._source
         if same:
             self.guard.await_back(restored.lost, now=now)
-        # a fleet that was known a moment ago must not shrink unnoticed across a restart
+        # a fleet that was known shortly before a restart must not shrink unnoticed
         recent = same and now - restored.end <= self._config.max_staleness
         guard = self.guard if recent else Guard(self._config.limits)
         snapshot, _ = self._snapshot(history, now=restored.timestamp, source=restored.source, guard=guard)
@@ -239,10 +243,10 @@ class Digest:
         published.encode_default()
         return published
 
-    # --- what is kept ------------------------------------------------------------------------------------------------
+    # --- records for the store ---------------------------------------------------------------------------------------
 
     def _record(self, snapshot: Snapshot) -> TickRecord | None:
-        """What this tick adds to the database: the slots that changed and, once a minute, the windows."""
+        """Return this tick's record for the database: the changed slots and, once a minute, the windows."""
         if not self._stores or not np.isfinite(snapshot.end):
             return None
         minute = int(snapshot.end // 60) * 60
@@ -263,7 +267,7 @@ class Digest:
         )
 
     def samples(self, published: Published | None) -> Restored | None:
-        """All samples, of which `published` was made last, as a store would give them back."""
+        """Return all samples in the form in which a store restores them; `published` is the newest snapshot."""
         if published is None or not self._history.names:
             return self.restored
         snapshot = published.snapshot
@@ -279,7 +283,8 @@ class Digest:
         )
 
     def holes_of(self, restored: Restored, since: float, until: float) -> list[Slice]:
-        """What the stored samples lack. Those of another source are not gone on with, so all of theirs is fetched."""
+        """Return the gaps in the stored samples between `since` and `until` (unix seconds). Samples of another source
+        are not reused, so they have no gaps."""
         if restored.source != self._source:
             return []
         return holes(restored.blocks, resolution=restored.resolution, since=since, until=until)

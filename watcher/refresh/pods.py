@@ -1,8 +1,7 @@
-"""The part of a tick that is about pods: once a minute, where the source knows them and somebody wants them.
+"""Refresh of pod usage: once a minute as part of a tick, if the source has pod usage and a client requests it.
 
-It stands beside the tick of nodes and never in its way: it begins when the nodes' newest samples are published, ends
-with the tick's deadline, and whatever fails here costs pods alone. What pods use is not stored: after a start its
-windows fill anew.
+It never delays the nodes: it begins after the nodes' newest samples are published and ends with the tick's deadline,
+and a failure affects only pods. Pod usage is not stored: after a start its windows fill again.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EARLY_S = 10.0
-"""By so much a minute may be short: ticks come a little early and a little late."""
+"""The time between two queries may be this many seconds shorter than a minute, because ticks are slightly irregular."""
 WANTED_FOR_S = 900.0
 SILENT_PERIODS = 1.5
-"""So much later than its node's other pods a pod is gone: one miss is a hiccup, two are not."""
+"""Number of cadences behind its node's newest pod after which a pod is removed: one missing reading is tolerated."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodConfig:
-    """The settings that the pods' part of a tick needs; times in seconds."""
+    """Settings of the pod refresh; times in seconds."""
 
     mode: str = "auto"  # auto, on or off
     interval: float = 60.0
@@ -53,20 +52,21 @@ class PodConfig:
 
     @property
     def cadence_s(self) -> float:
-        """Seconds between two questions."""
+        """Seconds between two queries: at least one minute."""
         return max(float(SLOT_S), self.interval)
 
     @property
     def slots(self) -> int:
-        """Minutes to remember."""
+        """Number of minutes to store."""
         return max(1, self.windows[-1].seconds // SLOT_S)
 
 
 class PodRefresher:
-    """Owner of the table of pods and of what is published of it; `published` is replaced whole, by one assignment.
+    """Refreshes and publishes the table of pods; `published` is replaced as a whole, by one assignment.
 
-    `index` gives the nodes of the cluster, None where they are not known; `work` runs a function in the worker thread
-    of the tick; `report` takes findings, `count` one failure by its kind.
+    `index` returns the nodes of the cluster, None if unknown; `work` runs a function in the worker thread of the tick;
+    `report` records findings; `count` counts a failure by its kind; `observe` records the duration of a stage in
+    seconds.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class PodRefresher:
         self._asked_at = float("-inf")
         self._failure = ""
 
-    # --- what others ask ---------------------------------------------------------------------------------------------
+    # --- requests for pods -------------------------------------------------------------------------------------------
 
     def want(self) -> str:
-        """Somebody wants pods: under `auto` this is what has them asked for. Returns why there are none, "" if there
-        are some, or if there may be some after the next refresh."""
+        """Request pod usage; in mode "auto" the source is queried only after such a request. Return why there is none,
+        "" if there is some or may be some after the next refresh."""
         self._wanted_at = self._clock.monotonic()
         if self._config.mode == "off":
             return 'pod usage is switched off (refresh.pods = "off")'
@@ -109,26 +109,26 @@ class PodRefresher:
 
     @property
     def wanted(self) -> bool:
-        """Whether pods are asked for at the moment."""
+        """Whether the source is currently queried for pods."""
         if self._config.mode == "auto":
             return self._clock.monotonic() - self._wanted_at <= WANTED_FOR_S
         return self._config.mode == "on"
 
     def continue_from(self, other: PodRefresher) -> None:
-        """Take over from one with other settings: who wanted pods still does, and what is known stays until the next
-        answer, which goes on from it where it is asked in the same way."""
+        """Take over from a refresher with other settings: its last request counts, and its table stays published until
+        the next response, which extends it if the queries are the same."""
         self._wanted_at = other._wanted_at
         self.published = other.published
 
     def forget(self) -> None:
-        """Begin anew (the clock was set back: what is known lies in the future)."""
+        """Discard the table: the clock was set back, and the readings lie in the future."""
         self.published = None
 
     # --- the refresh -------------------------------------------------------------------------------------------------
 
     async def refresh(self, deadline: float) -> None:
-        """Ask, if it is time to, and publish; never raises for what a source can do wrong. `deadline` is in the time of
-        the event loop."""
+        """Query the source if due, and publish. Does not raise for errors of the source. `deadline` is in seconds of
+        the event loop's clock."""
         if not self._due():
             return
         began = self._asked_at = self._clock.monotonic()
@@ -137,20 +137,20 @@ class PodRefresher:
                 fetch = await fetch_pods(self._provider, self._clock.now())
             await self._take_in(fetch)
         except TimeoutError:
-            self._failed("unreachable", "the source did not answer for pods within the refresh", hint="")
+            self._failed("unreachable", "no response to the pod queries before the deadline of the tick", hint="")
         except NoPodUsage as error:
             self.published = None
             self._failed(error.kind, str(error), hint=error.hint)
         except ProviderError as error:
             self._failed(error.kind, str(error), hint=error.hint)
-        except Exception as error:  # a fault of ours or of a library; the nodes are well
-            log.exception("asking for pods failed in a way that was not foreseen")
-            self._failed("internal", f"internal error: {type(error).__name__}", hint="the log has more")
+        except Exception as error:  # a bug here or in a library; the nodes are not affected
+            log.exception("unexpected error while refreshing pods; the last pod usage stays published")
+            self._failed("internal", f"internal error: {type(error).__name__}", hint="see the log for details")
         self._observe(PODS, self._clock.monotonic() - began)
 
     def _due(self) -> bool:
         if not self.wanted:
-            self.published, self._failure = None, ""  # nobody looks, and it would only grow old
+            self.published, self._failure = None, ""  # not requested: the data would only age
             return False
         return self._clock.monotonic() - self._asked_at >= SLOT_S - EARLY_S
 
@@ -163,22 +163,22 @@ class PodRefresher:
         self._report(findings)
         if self._failure or known is None:
             count = len(self.published.table.pods)
-            log.info("%s tells what %d pods use: %s", self._provider.source, count, fetch.origin.cores)
+            log.info("%s reports usage of %d pods: %s", self._provider.source, count, fetch.origin.cores)
         self._failure = ""
 
     def _table_for(self, origin: PodOrigin, findings: list[Finding], now: float) -> PodTable:
-        """What is known so far, or nothing where it may not stand beside new readings."""
+        """Return the current table, or an empty table if its readings must not share a window with the new ones."""
         known, slots = self.published, self._config.slots
         if known is None or len(known.table.recent_cores) != slots:
             return empty_table(slots)
         if known.origin.goes_with(origin):
             return known.table
-        reason = f"pods were asked for by {known.origin.cores}, and now by {origin.cores}; their minutes start anew"
+        reason = f"the pod query changed from {known.origin.cores} to {origin.cores}; the minutes of pods were emptied"
         findings.append(Finding(FindingKind.SOURCE, "", PODS, now, reason, Remedy.HISTORY_EMPTIED))
         return empty_table(slots)
 
     def _publish(self, table: PodTable, fetch: PodFetch, findings: list[Finding], now: float) -> PublishedPods:
-        """In the worker thread."""
+        """Review the readings and build the published table; runs in the worker thread."""
         config = self._config
         usage = self._named(fetch.usage, findings, now)
         usage, found = review(usage, now=now, max_ahead_s=config.max_ahead_s)
@@ -199,8 +199,7 @@ class PodRefresher:
         )
 
     def _named(self, usage: PodUsage, findings: list[Finding], now: float) -> PodUsage:
-        """Under the names that the cluster has for its nodes, as those of the nodes' own load; those that it does not
-        know keep theirs."""
+        """Return the usage with cluster node names, as used for the nodes' load; unresolved names are unchanged."""
         index = self._index()
         if index is None:
             return usage
@@ -212,11 +211,11 @@ class PodRefresher:
         return replace(usage, nodes=tuple(known.get(name, name) for name in usage.nodes))
 
     def _failed(self, kind: str, reason: str, *, hint: str) -> None:
-        """What is published stays, with its true age."""
+        """Record a failure, and log it if it is the first; the published table stays, with its true age."""
         told = f"{reason}. {hint}" if hint else reason
         found = FindingKind.NO_SERIES if kind == NoPodUsage.kind else FindingKind.QUERY_FAILED
         self._count(kind)
         self._report([Finding(found, "", PODS, self._clock.now(), told, Remedy.LEFT_OUT)])
         if not self._failure:
-            log.warning("there is no pod usage: %s", told)
+            log.warning("no pod usage available: %s", told)
         self._failure = told

@@ -1,13 +1,14 @@
-"""The tick: ask the source for what is new, judge it, keep it, compute the windows, publish them, store them.
+"""The tick: fetch new samples from the source, review and append them, compute the windows, publish and store them.
 
-One tick is one pass through that sentence (`Refresher.tick`). Whatever goes wrong costs as little as it can: a failing
-query its metric, a failing source nothing but time (the last windows stay, with their true age), a failing database the
-record of a minute. A tick ends by itself within 0.8 intervals, so health never depends on the source.
+`Refresher.tick` runs these steps once. Failures are contained: a failed query loses its metric, a failed source keeps
+the last windows published with their true age, and a failed database loses the record of a minute. A tick ends within
+0.8 intervals, so liveness does not depend on the source.
 
-The first answer does not wait for the past: a start asks for the newest two minutes, publishes, and then fetches what
-is missing in slices, newest first. The same happens after a gap, and for a metric that failed and came back.
+The first response does not wait for the backfill: after a start, a tick fetches the newest two minutes, publishes, and
+then fetches the missing past in slices, newest first. The same applies after a gap, and to a metric that failed and
+recovered.
 
-Arithmetic (digest.py) runs in a worker thread of its own; the event loop only awaits.
+Computation (digest.py) runs in a separate worker thread; the event loop only awaits it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ T = TypeVar("T")
 
 
 class Refresher:
-    """Owner of what is published; `published` is replaced whole, by one assignment."""
+    """Runs ticks and owns the published snapshot; `published` is replaced as a whole, by one assignment."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Refresher:
         self.plans: Mapping[str, QueryPlan] = {}
         self.stats = TickStats()
         self._store = store
-        self._observe = observe  # stage of a tick, and how many seconds it took
+        self._observe = observe  # (stage of a tick, duration in seconds)
         self._clock = clock or SystemClock()
         self._source = SourceHealth(provider.source, clock=self._clock)
         tag = tag or f"{int(self._clock.now()):x}"
@@ -89,9 +90,9 @@ class Refresher:
             tag=tag,
             stores=store is not None,
         )
-        self._strange = False  # no name is a node's; there was a log line
+        self._strange = False  # no served name is a cluster node's; this was logged
         self._born = self._clock.monotonic()
-        self._warm = False  # once it has its windows a service stays ready, whatever comes
+        self._warm = False  # once the service has had its windows, it stays ready
         self._last_began = self._clock.monotonic()
         self._last_clocks: tuple[float, float] | None = None
         self._tick_lock = asyncio.Lock()
@@ -103,20 +104,23 @@ class Refresher:
             tag=tag,
             index=lambda: self._digest.index,
             work=self._in_worker,
-            report=lambda findings: self.findings.add(findings),  # a reload puts another log in its place
+            report=lambda findings: self.findings.add(findings),  # not bound: a reload replaces the log
             count=lambda kind: self._count_failure(kind, PODS),
             observe=observe,
         )
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life cycle --------------------------------------------------------------------------------------------------
 
     async def restore(self, restored: Restored) -> None:
-        """Publish what the store had, under its own source and times, before the provider is asked. What it had of
-        another cluster is of no use here, nor for anybody who asks."""
+        """Publish stored samples, with their own source and times, before the provider is queried. Samples of another
+        cluster are ignored."""
         now = self._clock.now()
         ours = _of_cluster(restored, self.config.cluster)
         if ours is None:
-            log.warning("the stored samples are of another cluster than %s: not loaded", self.config.cluster or "this")
+            log.warning(
+                "stored samples not loaded: they are of another cluster (cluster.name is %s)",
+                self.config.cluster or "not set",
+            )
             return
         self._digest.restored = restored = ours
         published = await self._in_worker(self._digest.compute_restored, restored, now)
@@ -133,11 +137,11 @@ class Refresher:
         )
 
     async def continue_from(self, other: Refresher) -> None:
-        """Take over from a refresher with other settings: what it published stays until the first tick here, and its
-        samples go on where their source is the same."""
+        """Take over from a refresher with other settings: its snapshot stays published until the first tick of this
+        refresher, and its samples are reused if the source is the same."""
         self.findings = other.findings
         if other.provider.source == self.provider.source:
-            # who was known, and who was lost, stays so: a reload must not turn what was refused into a remnant
+            # known and lost nodes stay so: after a reload, an incomplete list that was refused must not be served
             self._digest.silent = other._digest.silent
             self._digest.guard = other._digest.guard
             self._digest.guard.limits = self.config.limits
@@ -149,7 +153,7 @@ class Refresher:
             self._digest.restored = await other.samples()
 
     async def capacities(self) -> Mapping[str, Capacity]:
-        """How large nodes are, as far as the source or the cluster's node list has it at hand."""
+        """Return the nodes' capacities, as far as the source or the cluster's node list knows them."""
         found: dict[str, Capacity] = {}
         sources: tuple[object, ...] = (self.provider, self.directory)
         for one in sources:
@@ -158,61 +162,61 @@ class Refresher:
         return found
 
     def node_metadata(self, node: str) -> ObjectMetadata | None:
-        """Who a node of the cluster is, as far as the source or the cluster's node list has it at hand."""
+        """Return a node's metadata from the source or the cluster's node list, None if neither knows the node."""
         sources: tuple[object, ...] = (self.provider, self.directory)
         known = (one.node_metadata(node) for one in sources if isinstance(one, KnowsNodes))
         return next((each for each in known if each is not None), None)
 
     async def samples(self) -> Restored | None:
-        """All samples and where they come from, as a store would give them back."""
+        """Return all samples with their origin, in the form in which a store restores them."""
         return await self._in_worker(lambda: self._digest.samples(self.published))
 
     async def close(self) -> None:
-        """Wait for a tick that runs, then stop the worker."""
+        """Wait for a running tick, then stop the worker thread."""
         async with self._tick_lock:
             self._worker.shutdown(wait=False, cancel_futures=True)
 
-    # --- what others read --------------------------------------------------------------------------------------------
+    # --- state for the service ---------------------------------------------------------------------------------------
 
     @property
     def provider_health(self) -> ProviderHealth:
-        """Whether the source answered when it was last asked."""
+        """State of the source as of the last query."""
         return self._source.known
 
     @property
     def needs_quick_ticks(self) -> bool:
-        """Whether no node has its shortest window yet: then ticks run every resolution."""
+        """Whether no node has its shortest window yet; in that case ticks run once per resolution."""
         if self.published is None:
             return True
         metrics = self.published.snapshot.metrics
         return all(bool(np.isnan(windows.average[0]).all()) for windows in metrics)
 
     def warming_up(self) -> str:
-        """Empty once there are windows to schedule by, else what they wait for.
+        """Return why the service is not ready, "" once it has windows to schedule by.
 
-        That is when some node has its shortest window and, of a source that remembers, the past was fetched; but at the
-        latest when the shortest window has passed since the start, because more waiting would bring no more (contract
-        5: ready is "a window young enough to serve")."""
+        It is ready when some node has its shortest window and, for a source with history, the backfill is complete; at
+        the latest when the shortest window has passed since the start, because longer waiting adds no data."""
         shortest = self.config.windows[0]
         waited = self._clock.monotonic() - self._born
         if self._warm or waited >= shortest.seconds:
             return ""
-        missing = f"no node has its {shortest.label} window" if self.needs_quick_ticks else "the past is not fetched"
+        missing = f"no node has its {shortest.label} window" if self.needs_quick_ticks else "backfill is not complete"
         return f"{missing} yet; ready in {shortest.seconds - waited:.0f} s at the latest"
 
     @property
     def unheard(self) -> tuple[str, ...]:
-        """The nodes of the cluster that nothing was heard of, as of the last tick."""
+        """Nodes of the cluster without any sample, as of the last tick."""
         return self._digest.silent.unheard
 
     def recall(self, found: Mapping[str, LastSample]) -> None:
-        """What was known of some of these nodes before the start. Between two ticks."""
+        """Add the last-seen times and values of nodes from before the start. Call it between two ticks."""
         self._digest.silent.recall(found)
         if self.published is not None:
             self.published.silent = SilentBody.of(self._digest.silent.document)
 
     def alive(self) -> str:
-        """Empty if a tick began, or was skipped because one still ran, within 1.5 intervals; else what is wrong."""
+        """Return "" if a tick began, or was skipped because one still ran, within 1.5 intervals; otherwise the
+        reason."""
         waited = self._clock.monotonic() - self._last_began
         limit = 1.5 * self.config.interval
         if waited <= limit:
@@ -220,12 +224,12 @@ class Refresher:
         return f"no tick began for {waited:.0f} s, more than 1.5 intervals ({limit:.0f} s)"
 
     def note_skipped(self) -> None:
-        """The scheduler found the previous tick still running. That counts as life, and is counted."""
+        """Count a tick that was skipped because the previous one still runs. Liveness treats it as a tick."""
         self._last_began = self._clock.monotonic()
         self.stats.skipped += 1
 
     def findings_document(self) -> FindingsDocument:
-        """What the review found, and what is asked of the source."""
+        """Return the findings of the review, and the queries that the source runs."""
         return FindingsDocument(
             timestamp=int(self._clock.now()),
             review_mode=self.config.limits.mode,
@@ -247,8 +251,8 @@ class Refresher:
     # --- the tick ----------------------------------------------------------------------------------------------------
 
     async def tick(self) -> None:
-        """Fetch, review, append, compute, publish, store; then what is missing of the past, and beside it what pods
-        use. Never raises for what a source can do wrong, and ends within its deadline."""
+        """Fetch, review, append, compute, publish and store; then backfill and refresh pod usage concurrently. Does not
+        raise for errors of the source, and ends within its deadline."""
         if self._tick_lock.locked():
             self.note_skipped()
             return
@@ -266,7 +270,7 @@ class Refresher:
             self._observe("tick", self._clock.monotonic() - began)
 
     async def _fetch_newest(self, deadline: float) -> bool:
-        """The part of a tick that brings the present; False if the source gave nothing."""
+        """Fetch and publish the newest samples; return False if the source returned nothing."""
         now = self._clock.now()
         restored = self._digest.restored
         if restored is not None and not self._spans.begun:
@@ -274,7 +278,7 @@ class Refresher:
             missing = await self._in_worker(self._digest.holes_of, restored, now - self.config.reach, until)
             self._spans.go_on_from(until, missing=missing)
         since = self._spans.begin(now, overlap=self._overlap())
-        # a source that knows only the present may take its sample while we wait for it
+        # a source without history may take its sample during the fetch
         until = now if self.provider.remembers else now + self.config.interval
         fetch = await self._fetch(since=since, until=until, deadline=deadline)
         if fetch is None:
@@ -287,41 +291,45 @@ class Refresher:
         self._tell_strangers()
         self._account(fetch, now=now, since=since)
         if fetch.plans and self._spans.complete:
-            self._digest.restored = None  # all of it is in the history now
+            self._digest.restored = None  # the history contains all of it now
         return True
 
     async def _backfill(self, deadline: float) -> None:
-        """Fetch the slices that are missing, newest first, as far as the deadline allows; then publish once more."""
+        """Fetch the missing slices, newest first, until the deadline; then publish again."""
         taken_in = False
         while asyncio.get_running_loop().time() < deadline:
             piece = self._spans.next_slice(self._clock.now())
             if piece is None or (fetch := await self._fetch_past(piece, deadline=deadline)) is None:
                 break
             self._spans.slice_fetched()
-            # at once, because all of them together are half a gigabyte in a cluster of 50,000 nodes
+            # process each slice immediately: all slices together take half a gigabyte with 50,000 nodes
             await self._take_in(fetch, now=self._clock.now(), present=False)
             lacking = {*fetch.partial, *(failure.metric for failure in fetch.failures)}
             self._spans.still_lacks(lacking, since=piece.since)
             taken_in = True
         if taken_in:
-            self._digest.record_again()  # this minute's windows, now that they are whole
+            self._digest.record_again()  # this minute's windows are complete only now
             await self._publish(now=self._clock.now())
 
     async def _fetch(self, *, since: float, until: float, deadline: float) -> Fetch | None:
-        """What the source has, None if it gave nothing: that is what decides whether it is up."""
+        """Fetch the newest samples, None if the source returned nothing. The result sets whether the source is up."""
         began = self._clock.monotonic()
         try:
             async with asyncio.timeout_at(deadline):
                 fetch = await self.provider.fetch(since, until)
         except TimeoutError:
-            self._provider_down(f"no answer within {TICK_SHARE:g} of the interval", hint="", kind="unreachable")
+            self._provider_down(
+                f"no response within {TICK_SHARE:g} of the refresh interval", hint="", kind="unreachable"
+            )
             return None
         except ProviderError as error:
             self._provider_down(str(error), hint=error.hint, kind=error.kind)
             return None
-        except Exception as error:  # a fault of ours or of a library: it must not look like a source that is well
-            log.exception("the provider failed in a way that was not foreseen")
-            self._provider_down(f"internal error: {type(error).__name__}", hint="the log has more", kind="internal")
+        except Exception as error:  # a bug here or in a library must not look like a healthy source
+            log.exception("unexpected error in the provider; the last windows stay published")
+            self._provider_down(
+                f"internal error: {type(error).__name__}", hint="see the log for details", kind="internal"
+            )
             return None
         finally:
             self._observe("fetch", self._clock.monotonic() - began)
@@ -329,8 +337,8 @@ class Refresher:
         return fetch
 
     async def _fetch_past(self, piece: Slice, *, deadline: float) -> Fetch | None:
-        """A slice of the past, None if it must wait for the next tick. The source has just answered for the present, so
-        it is up, whatever becomes of this: a tick that ends in the middle of a slice says nothing of the source."""
+        """Fetch a slice of the past, None if it must wait for the next tick. A failure here does not mark the source as
+        down, because it has just responded to the query for the newest samples."""
         try:
             async with asyncio.timeout_at(deadline):
                 return await self.provider.fetch(piece.since, piece.until, only=piece.only)
@@ -338,15 +346,15 @@ class Refresher:
             return None
         except ProviderError as error:
             self._count_failure(error.kind, "")
-            reason = f"the samples of {piece.until - piece.since:.0f} s in the past could not be fetched: {error}"
+            reason = f"backfill of {piece.until - piece.since:.0f} s failed: {error}"
             now = self._clock.now()
             self.findings.add([Finding(FindingKind.QUERY_FAILED, "", "", now, reason, Remedy.REPORTED)])
             return None
 
-    # --- which spans to ask for --------------------------------------------------------------------------------------
+    # --- overlap and gaps --------------------------------------------------------------------------------------------
 
     def _overlap(self) -> float:
-        """How far a fetch looks back behind the one before: two cadences, and two minutes at least."""
+        """Overlap of two successive fetches in seconds: two cadences, at least two minutes."""
         cadence = 0.0
         if self.published is not None:
             medians = [float(np.median(w.cadence)) for w in self.published.snapshot.metrics if len(w.cadence)]
@@ -354,12 +362,12 @@ class Refresher:
         return max(2.0 * cadence, OVERLAP_S)
 
     def _account(self, fetch: Fetch, *, now: float, since: float) -> None:
-        """Remember which metrics failed or came in part, and plan to fetch what they missed once they answer again."""
+        """Record which metrics failed or are incomplete, and plan the backfill of recovered metrics."""
         self.plans = fetch.plans or self.plans
         for failure in fetch.failures:
             name = failure.metric
             if self._spans.falls_behind(name, since=since):
-                log.warning("metric %s could not be fetched: %s", name, told(str(failure.error), failure.error.hint))
+                log.warning("cannot fetch metric %s: %s", name, told(str(failure.error), failure.error.hint))
             self._count_failure(failure.error.kind, name)
             reason = told(str(failure.error), failure.error.hint)
             in_part = isinstance(failure.error, ProviderPartial)
@@ -370,28 +378,28 @@ class Refresher:
         answered = [batch.metric.name for batch in fetch.batches if batch.metric.name not in fetch.partial]
         back = self._spans.catch_up(answered, now=now, since=since, overlap=self._overlap())
         if back and self.provider.remembers:
-            log.info("fetching the past of %s", ", ".join(back))
+            log.info("metrics can be fetched again, backfilling the gap: %s", ", ".join(back))
         elif back:
             log.info("metrics can be fetched again: %s", ", ".join(back))
 
     def _account_parts(self, fetch: Fetch, *, now: float, since: float) -> None:
-        """What came in part was taken in. Who is not in it keeps the last samples, and what is missing is fetched once
-        the source is whole again."""
+        """Report partial responses. Their samples were appended; nodes missing from them keep their last samples, and
+        the missing part is fetched once the source responds completely again."""
         for name in sorted(fetch.partial.keys() - {failure.metric for failure in fetch.failures}):
             self._spans.falls_behind(name, since=since)
             self._count_failure(ProviderPartial.kind, name)
-            reason = f"the answer is partial, nodes that it lacks keep their last samples: {fetch.partial[name]}"
+            reason = f"partial response, missing nodes keep their last samples: {fetch.partial[name]}"
             self.findings.add([Finding(FindingKind.PARTIAL_RESPONSE, "", name, now, reason, Remedy.HELD)])
         self._source.answered_in_part(min(fetch.partial.items())[1] if fetch.partial else "")
 
-    # --- digesting ---------------------------------------------------------------------------------------------------
+    # --- processing --------------------------------------------------------------------------------------------------
 
     async def _take_in(self, fetch: Fetch, *, now: float, present: bool) -> None:
         """Review and append in the worker thread."""
         self.findings.add(await self._in_worker(self._digest.take_in, fetch, now, present))
 
     async def _publish(self, *, now: float) -> None:
-        """Compute and encode in the worker thread; publish here; then hand over to the store."""
+        """Compute and encode in the worker thread, publish here, then pass the record to the store."""
         began = self._clock.monotonic()
         before = None if self.published is None else self.published.snapshot
         findings, published, record = await self._in_worker(
@@ -405,7 +413,7 @@ class Refresher:
         self._observe("digest", self._clock.monotonic() - began)
 
     def _listed(self) -> frozenset[str] | None:
-        """The nodes of the cluster, None where they are not known. A list without a node says nothing."""
+        """Return the nodes of the cluster, None if they are unknown. An empty list counts as unknown."""
         sources: tuple[object, ...] = (self.directory, self.provider)
         lists = (one.node_names() for one in sources if isinstance(one, ListsNodes))
         return next((frozenset(names) for names in lists if names), None)
@@ -413,7 +421,7 @@ class Refresher:
     # --- the names of nodes ------------------------------------------------------------------------------------------
 
     async def _learn_names(self, deadline: float) -> None:
-        """See who the nodes of the cluster are. Only right after the start is there anything to wait for."""
+        """Update the index of the cluster's nodes. The tick waits for the node list only shortly after the start."""
         if self.directory is None:
             return
         with contextlib.suppress(TimeoutError):
@@ -422,12 +430,12 @@ class Refresher:
         before, index = self._digest.index, await self.directory.index()
         self._digest.index = index
         if before is None and index is not None:
-            log.info("the cluster has %s nodes; what the source tells of them goes by their names", len(index.nodes))
+            log.info("the cluster has %s nodes; samples are assigned to these node names", len(index.nodes))
         if trouble := self.directory.trouble():
             self.findings.add([Finding(FindingKind.NODE_NAMES, "", "", self._clock.now(), trouble, Remedy.REPORTED)])
 
     def _tell_strangers(self) -> None:
-        """A log line when schedulers find no load, since none of the names served is a node's, and one at the end."""
+        """Log when none of the served names is a cluster node, so that schedulers find no load, and when that ends."""
         index = self._digest.index
         if index is None or self.published is None or not (index.nodes and self.published.snapshot.nodes):
             return
@@ -435,19 +443,19 @@ class Refresher:
         if strange and not self._strange:
             log.warning(
                 "no name of the source is a node of the cluster, so schedulers find no load: the source has %s, "
-                "the cluster %s; load-watcher doctor says more",
+                "the cluster %s; run load-watcher doctor for details",
                 self.published.snapshot.nodes[0],
                 next(iter(index.nodes)),
             )
         elif self._strange and not strange:
-            log.info("names of the source are nodes of the cluster now")
+            log.info("names of the source match nodes of the cluster now")
         self._strange = strange
 
     # --- clock, source, worker ---------------------------------------------------------------------------------------
 
     def _watch_clock(self) -> None:
-        """A clock that steps back by more than an interval leaves the history in the future: it is emptied and fetched
-        anew. What is published stays; its age runs on the monotonic clock."""
+        """Detect a wall clock that steps back by more than an interval. The history would then lie in the future, so it
+        is emptied and fetched again. The published snapshot stays; its age uses the monotonic clock."""
         now, monotonic = self._clock.now(), self._clock.monotonic()
         before, self._last_clocks = self._last_clocks, (now, monotonic)
         if before is None:
@@ -455,8 +463,8 @@ class Refresher:
         step = (now - before[0]) - (monotonic - before[1])
         if step >= -self.config.interval:
             return
-        log.warning("the clock stepped back by %.0f s: the history is emptied and fetched anew", -step)
-        reason = f"our clock stepped back by {-step:.0f} s; the history is fetched anew"
+        log.warning("wall clock stepped back by %.0f s; the history is emptied and fetched again", -step)
+        reason = f"the wall clock of load-watcher stepped back by {-step:.0f} s; the history is fetched again"
         self.findings.add([Finding(FindingKind.CLOCK_STEP, "", "", now, reason, Remedy.HISTORY_EMPTIED)])
         self._digest.forget()
         self.pods.forget()
@@ -475,12 +483,12 @@ class Refresher:
 
     async def _in_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
-        # shielded: a cancelled tick must not leave the history half written and free for the next one
+        # shielded: the next tick must not use the history while a cancelled tick still writes it
         return await asyncio.shield(loop.run_in_executor(self._worker, partial(function, *args, **kwargs)))
 
 
 def _of_cluster(restored: Restored, cluster: str) -> Restored | None:
-    """What is of this cluster, None if there is something and nothing of it is."""
+    """Return the samples of this cluster, None if all of them are of other clusters."""
     origins = {metric: one for metric, one in restored.provenance.items() if one.cluster == cluster}
     if restored.provenance and not origins:
         return None

@@ -1,8 +1,8 @@
-"""Asking other replicas for their samples: once, all at the same time, and never for longer than a start can wait.
+"""Fetches the samples of other replicas at start: once, from all concurrently, within a timeout.
 
-The name of a headless Service has the addresses of all replicas that are ready, and perhaps our own; so every address
-of a name is asked. What a replica answers is read by whoever asks (handover.py has the rules), and a replica that
-hangs, refuses or talks nonsense costs a line in the log.
+The name of a headless Service has the addresses of all ready replicas, possibly including this one, so every address of
+a name is requested. The caller decodes the responses (handover.py has the rules). A replica that hangs, refuses or
+returns invalid data only causes a log message.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ log = logging.getLogger(__name__)
 MAX_BODY = 256 << 20
 
 Read = Callable[[bytes], Restored]
-"""Reads an answer, in a thread; raises NotTaken where it is not for us."""
+"""Decodes a response, in a thread; raises NotTaken if the samples are rejected."""
 
 
 class Peers:
-    """The replicas at `urls`, each name standing for all of its addresses. `token` is sent with every question."""
+    """Client for the replicas at `urls`, with all addresses of each name. `token` is sent with every request."""
 
     def __init__(self, urls: Sequence[str], *, token: str | None, tls: ssl.SSLContext) -> None:
         self._urls = [URL(url) for url in urls]
         self._headers = {
             hdrs.USER_AGENT: f"load-watcher/{__version__}",
-            hdrs.ACCEPT_ENCODING: "identity",  # samples are compressed in themselves
+            hdrs.ACCEPT_ENCODING: "identity",  # the samples are already compressed
             **({hdrs.AUTHORIZATION: f"Bearer {token}"} if token else {}),
         }
         self._tls = tls
 
     async def ask(self, read: Read, *, timeout: float) -> list[Restored]:
-        """What the replicas gave within `timeout` seconds and `read` took, in no order. Never raises for what a replica
-        does, or for a fault of ours."""
+        """Return the samples that the replicas sent within `timeout` seconds and `read` accepted, in no particular
+        order. Does not raise, neither for errors of a replica nor for unexpected errors."""
         taken: list[Restored] = []
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._tls),
@@ -57,9 +57,9 @@ class Peers:
                 for url in self._urls:
                     asking.create_task(self._ask_name(url, asking, session, read, taken))
         except TimeoutError:
-            log.warning("not all other replicas answered within %g s; going on with what there is", timeout)
-        except ExceptionGroup:  # a fault of ours or of a library: no reason not to start
-            log.exception("asking the other replicas failed in a way that was not foreseen")
+            log.warning("not all other replicas responded within %g s; starting with the samples received", timeout)
+        except ExceptionGroup:  # a bug here or in a library must not prevent the start
+            log.exception("unexpected error while fetching samples of other replicas; starting without them")
         return taken
 
     async def _ask_name(
@@ -67,7 +67,7 @@ class Peers:
     ) -> None:
         try:
             addresses = await addresses_of(url)
-        except (OSError, UnicodeError) as error:  # the latter for what can be no name at all
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
             log.info("no replica is ready at %s: the name has no address (%s)", url.host, error)
             return
         for address in addresses:
@@ -80,14 +80,14 @@ class Peers:
         try:
             async with get_from(session, target, of=url) as response:
                 if response.status != 200:
-                    log.info("the replica at %s has no samples yet: it answers %s", target.authority, response.status)
+                    log.info("replica at %s has no samples yet: status %s", target.authority, response.status)
                     return
                 body = await _body(response)
             restored = await asyncio.to_thread(read, body)
         except NotTaken as error:
-            log.info("the samples of the replica at %s are not taken: %s", target.authority, error)
+            log.info("samples of the replica at %s rejected: %s", target.authority, error)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            log.warning("the replica at %s cannot be asked: %s", target.authority, str(error) or type(error).__name__)
+            log.warning("request to the replica at %s failed: %s", target.authority, str(error) or type(error).__name__)
         else:
             log.info("taking over the samples of the replica at %s", target.authority)
             taken.append(restored)
@@ -96,5 +96,5 @@ class Peers:
 async def _body(response: aiohttp.ClientResponse) -> bytes:
     body = await read_at_most(response.content, MAX_BODY)
     if body is None:
-        raise NotTaken(f"they are more than {MAX_BODY >> 20} MiB")
+        raise NotTaken(f"they are larger than {MAX_BODY >> 20} MiB")
     return body

@@ -1,4 +1,4 @@
-"""What the service is built of, out of its settings."""
+"""Builds the components of the service from its settings."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from watcher.replicas.peers import Peers
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Who gives samples, and who knows the cluster that they are of: made from the settings at the start, and anew at a
-    reload that changes them."""
+    """Builders for the provider of samples and the source of cluster nodes, called at the start and after a reload that
+    changes their settings."""
 
     provider: Callable[[Settings], Provider] = registry.build
     directory: Callable[[Settings], Directory | None] = cluster_nodes.from_settings
@@ -39,7 +39,7 @@ FROM_SETTINGS = Sources()
 
 
 def tls_of(settings: Settings) -> ssl.SSLContext | None:
-    """The TLS context of the settings, None for plain HTTP. The files were checked with the settings."""
+    """Return the server's TLS context, None for plain HTTP. The files were checked with the settings."""
     server = settings.server
     if server.tls_cert is None:
         return None
@@ -47,27 +47,27 @@ def tls_of(settings: Settings) -> ssl.SSLContext | None:
     context.load_cert_chain(server.tls_cert, server.tls_key)
     if server.tls_client_ca is not None:
         context.load_verify_locations(server.tls_client_ca)
-        # Optional: probes and the Go client have none. What needs a certificate asks whether there was one.
+        # Optional: probes and the Go client have no certificate. Handlers that need one check whether it was sent.
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """Who may use what: the bearer token, and whether reads need it too."""
+    """Access control of the HTTP server: the bearer token, and whether reads need it too."""
 
     token: str | None
     protect_reads: bool
 
 
 def token_of(settings: Settings) -> str | None:
-    """The token that changes need, from its file; None if there is none."""
+    """Read the token that write requests need from its file; None if none is configured."""
     path = settings.server.token_file
     return None if path is None else path.read_text(encoding="utf-8").strip()
 
 
 def asked_of(settings: Settings) -> list[str]:
-    """What tells one source from another, for replicas that share samples."""
+    """Return the settings that identify the source, for replicas that share samples."""
     provider = settings.provider
     return [
         provider.name,
@@ -81,7 +81,8 @@ def asked_of(settings: Settings) -> list[str]:
 
 
 def peers_of(settings: Settings) -> Peers | None:
-    """The other replicas, None if none are named. Reads are asked for with our token where they need one."""
+    """Build the client for the other replicas, None if none are configured. It sends the server's token if reads need
+    it."""
     peers = settings.peers
     if peers.urls is None:
         return None
@@ -90,7 +91,7 @@ def peers_of(settings: Settings) -> Peers | None:
 
 
 def refresh_config(settings: Settings) -> RefreshConfig:
-    """What the tick needs, out of the settings."""
+    """Return the settings of the tick."""
     refresh, judge = settings.refresh, settings.review
     limits = review_limits.Limits(
         mode=judge.mode,
@@ -113,7 +114,7 @@ def refresh_config(settings: Settings) -> RefreshConfig:
 
 
 def collect_policies(settings: Settings) -> CollectPolicies:
-    """How NodeMetrics are made, out of the settings."""
+    """Return the collect policies of NodeMetrics from the settings."""
     koordinator, refresh = settings.koordinator, settings.refresh
     durations = koordinator.aggregate_durations
     default = CollectPolicy(
@@ -130,7 +131,7 @@ def collect_policies(settings: Settings) -> CollectPolicies:
 
 
 def publisher_of(settings: Settings, source: Source) -> NodeMetricPublisher:
-    """What writes NodeMetrics to the cluster of the settings."""
+    """Build the publisher of NodeMetrics for the cluster of the settings."""
     kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
     client = KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))
     election = Election(

@@ -1,6 +1,7 @@
-"""What the store knows of nodes that nothing was heard of since the start: when it last had a window of each, and what
-that said. One that is not in it is looked for once, and some are at a time: a cluster full of nodes without monitoring
-must keep nobody busy.
+"""Last-seen times and values of nodes without samples since the start, from the store.
+
+A node that is not in the store is looked up only once, and only a limited number of nodes per call, so that a cluster
+with many unmonitored nodes does not cause load.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ import numpy as np
 from watcher.core.windows.stored_series import StoredSeries
 from watcher.model import METRIC_BY_KEY, LastSample
 
-AT_ONCE = 50  # nodes, each some milliseconds of reading
+AT_ONCE = 50  # nodes per call; reading one node takes a few milliseconds
 
 Ask = Callable[[str], Coroutine[Any, Any, Sequence[StoredSeries]]]
-"""The stored averages of a node over the shortest window, which is the first to end when it falls silent."""
+"""Reads the stored averages of a node over the shortest window, which ends first when a node falls silent."""
 
 
 class Recall:
-    """Remembers who was looked for in vain."""
+    """Looks up last-seen values, and remembers the nodes that are not in the store."""
 
     def __init__(self) -> None:
         self._sought: set[str] = set()
 
     async def of(self, unheard: Collection[str], ask: Ask) -> dict[str, LastSample]:
-        """What is stored of the next of these nodes, of those of which something is. Raises what `ask` does; then all
-        are looked for again, but for those of which nothing is."""
+        """Look up the next nodes of `unheard`; return the last-seen values of stored nodes. Raises the errors
+        of `ask`; nodes already known to be missing from the store are not looked up again."""
         self._sought &= set(unheard)
         found = {}
         for name in [name for name in unheard if name not in self._sought][:AT_ONCE]:
@@ -40,7 +41,7 @@ class Recall:
 
 
 def last_of(stored: Sequence[StoredSeries]) -> LastSample | None:
-    """The last known values of CPU and Memory; None where there is not one."""
+    """Return the last stored values of CPU and Memory, None if there are none."""
     values: dict[str, float] = {}
     sampled = -np.inf
     for series in stored:

@@ -26,7 +26,7 @@ from watcher.store.errors import StoreError
 log = logging.getLogger(__name__)
 
 
-SHUTDOWN_S = 3.0  # for requests that still run
+SHUTDOWN_S = 3.0  # seconds that running requests may take at shutdown
 
 
 def run(
@@ -36,8 +36,8 @@ def run(
     parts: Sequence[Part] = (),
     sources: Sources = FROM_SETTINGS,
 ) -> int:
-    """Serve until told to stop; the exit code. `reload` reads the settings again (SettingsError if they are bad);
-    `parts` are those of other packages, of which each that the settings have is served too."""
+    """Serve until SIGTERM or SIGINT; return the exit code. `reload` reads the settings again and raises SettingsError
+    if they are invalid; `parts` are modules of other packages, each served if the settings have its table."""
     share_one_heap()
     try:
         return asyncio.run(serve(settings, reload=reload, parts=parts, sources=sources))
@@ -45,7 +45,7 @@ def run(
         print(f"load-watcher: {error}" + (f"\n  {error.hint}" if error.hint else ""), file=sys.stderr)
     except ssl.SSLError as error:
         where = "[server] or [peers]"
-        print(f"load-watcher: the TLS files in {where} do not work: {error.reason or error}", file=sys.stderr)
+        print(f"load-watcher: cannot use the TLS files in {where}: {error.reason or error}", file=sys.stderr)
     except OSError as error:
         print(f"load-watcher: cannot listen on {_why_not(error, settings)}", file=sys.stderr)
     return 1
@@ -58,7 +58,7 @@ async def serve(
     parts: Sequence[Part] = (),
     sources: Sources = FROM_SETTINGS,
 ) -> int:
-    """Start everything, wait for a signal, stop everything."""
+    """Start the service, wait for SIGTERM or SIGINT, and stop it; return the exit code."""
     watcher = Watcher(settings, parts=parts, sources=sources)
     runner = Runner(watcher.app, shutdown_timeout=SHUTDOWN_S)
     stop = asyncio.Event()
@@ -73,7 +73,7 @@ async def serve(
         addresses = _addresses(runner, settings)
         print(f"load-watcher listens on {', '.join(addresses)}", flush=True)
         watcher.listening(addresses[0])
-        gc.freeze()  # what was loaded so far lives for ever: collections need not walk it
+        gc.freeze()  # objects loaded so far are permanent: garbage collections need not traverse them
         await stop.wait()
         log.info("stopping")
     finally:
@@ -82,14 +82,15 @@ async def serve(
 
 
 def _why_not(error: OSError, settings: Settings) -> str:
-    """An address that cannot be listened on, why not, and the cure. asyncio's own words have the address once more."""
+    """Describe why the service cannot listen on its address, with a hint. asyncio's message repeats the address, so the
+    message of the errno is used."""
     reason = error.strerror or str(error)
     if error.errno is not None and error.errno in errno.errorcode:
         reason = os.strerror(error.errno)
     if error.errno == errno.EADDRINUSE:
-        cure = "load-watcher doctor names who listens there; end it, or choose another port by --port"
+        cure = "run load-watcher doctor to find the process that listens there; stop it, or set another port by --port"
     else:
-        cure = "set server.host to an address of this machine, and server.port to one that this user may listen on"
+        cure = "set server.host to an address of this machine, and server.port to a port that this user may listen on"
     return f"{settings.server.host}:{settings.server.port}: {reason}\n  {cure}"
 
 

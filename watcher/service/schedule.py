@@ -8,14 +8,14 @@ from apscheduler.triggers.base import BaseTrigger
 
 
 class Every(BaseTrigger):  # type: ignore[misc]  # the library has no types
-    """Fires every `seconds`. What was missed is missed: the library's own interval goes through it run by run, and
-    where the clock jumps from 1970 to today that is work for minutes, on the event loop."""
+    """Trigger that fires every `seconds` and skips missed runs. APScheduler's IntervalTrigger iterates over missed
+    runs, which takes minutes on the event loop after a clock jump from 1970 to today."""
 
     def __init__(self, seconds: float) -> None:
         self._period = timedelta(seconds=seconds)
 
     def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime:
-        """The first time after `now` that is whole periods away from the previous one."""
+        """Return the first time after `now` that is a whole number of periods after the previous fire time."""
         if previous_fire_time is None:
             return now + self._period
         missed = max(0, (now - previous_fire_time) // self._period)

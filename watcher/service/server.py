@@ -1,12 +1,12 @@
-"""Wiring and life cycle: what is built, in which order it starts, and how it dies.
+"""Construction and life cycle of the service: start order, ticks, reload and shutdown.
 
-Everything long-lived is a cleanup context of the aiohttp application, entered in the order store, source, ticks, and
-left in reverse, each with a bound. The last windows are published from the store before the socket opens, so the first
-answer after a crash does not wait for the source. Ticks are jobs of APScheduler, one at a time; a tick that is still
-running when the next is due is no disgrace, it is counted.
+Long-lived components are cleanup contexts of the aiohttp application, entered in the order store, source, ticks, and
+exited in reverse order, each with a time limit. The stored windows are published before the socket opens, so the first
+response after a crash does not wait for the source. Ticks are APScheduler jobs, one at a time; a tick that is due while
+the previous tick still runs is skipped and counted.
 
-SIGTERM and SIGINT stop: no new connections, what runs is finished, what was computed is written, exit within 10 s.
-SIGHUP reads the settings again; bad ones are refused with their problems and the old ones stay.
+SIGTERM and SIGINT stop the service: no new connections, running requests finish, computed data is written, exit within
+10 s. SIGHUP reloads the settings; invalid settings are rejected with their problems, and the old settings stay active.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from watcher.store.store import Store
 
 log = logging.getLogger(__name__)
 
-TICK_STOP_S = 2.0  # for a tick that still runs; its fetch is cancelled
+TICK_STOP_S = 2.0  # seconds to wait for a cancelled tick
 TICK_JOB = "tick"
 NEED_RESTART = (
     "cluster",
@@ -80,11 +80,11 @@ NEED_RESTART = (
     "peers",
     "dashboard",
     "metrics",
-)  # tables of the settings that are read once
+)  # tables of the settings whose changes need a restart
 
 
 class Watcher:
-    """The running service: its settings, its parts, and what the HTTP API asks of it (`service.Service`)."""
+    """The running service: its settings, its modules, and the state that the HTTP API reads (`service.Service`)."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Watcher:
             timezone=UTC,
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
-        # It warns of every tick that is skipped because one still runs; we count them.
+        # APScheduler warns about every tick that is skipped because one still runs; here they are counted instead.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self._origin = Origin.of(instance=secrets.token_hex(8), asked=asked_of(settings))
         self._peers = peers_of(settings)
@@ -156,11 +156,11 @@ class Watcher:
         self._on_listening = [told for each in made for told in each.on_listening]
 
     def listening(self, address: str) -> None:
-        """The service can be asked there now."""
+        """Inform the modules that the service accepts requests at `address`, such as "http://127.0.0.1:2020"."""
         for told in self._on_listening:
             told(address)
 
-    # --- what the API asks (service.Service) -------------------------------------------------------------------------
+    # --- state for the HTTP API (service.Service) --------------------------------------------------------------------
 
     @property
     def published(self) -> Published | None:
@@ -303,7 +303,7 @@ class Watcher:
         try:
             yield
         finally:
-            # not the one that was started: a reload may have put another in its place
+            # read the attribute again: a reload may have replaced the refresher
             await self._end(self._refresher)
 
     async def _begin(self, refresher: Refresher) -> None:
@@ -347,32 +347,32 @@ class Watcher:
             await asyncio.gather(*ending, return_exceptions=True)
             await self._stop_tick()
             self._scheduler.shutdown(wait=False)
-            await asyncio.sleep(0)  # the scheduler shuts down in a callback of its own
+            await asyncio.sleep(0)  # the scheduler shuts down in a separate callback
 
     async def _run_tick(self) -> None:
-        """One tick as a task of its own: to cancel it must not look like a failure to the scheduler."""
+        """Run one tick as a separate task, so that its cancellation does not look like a failure to the scheduler."""
         refresher = self._refresher
         self._tick = asyncio.create_task(self._tick_of(refresher), name="tick")
         await asyncio.wait({self._tick})
         if not self._tick.cancelled() and (error := self._tick.exception()) is not None:
-            log.error("a tick failed in a way that was not foreseen; the next one goes on", exc_info=error)
-        refresher.findings.add(self._store.findings)  # some come with time, like the cap that is reached
+            log.error("unexpected error in a tick; the next tick runs as scheduled", exc_info=error)
+        refresher.findings.add(self._store.findings)  # some appear later, for example a reached size limit
         self._keep_pace()
 
     async def _tick_of(self, refresher: Refresher) -> None:
-        """A tick; before the first one, what other replicas know."""
+        """Run a tick; before the first tick, take over the samples of other replicas."""
         peers, self._peers = self._peers, None
         if peers is not None:
             try:
                 await self._take_over(refresher, peers)
             except asyncio.CancelledError:
-                self._peers = peers  # a reload: the new refresher asks
+                self._peers = peers  # a reload cancelled this tick: the new refresher queries the replicas
                 raise
         await refresher.tick()
         await self._look_back(refresher)
 
     async def _look_back(self, refresher: Refresher) -> None:
-        """What the store has of nodes that nothing was heard of since the start."""
+        """Read the last-seen times of nodes without samples since the start from the store."""
         unheard = refresher.unheard
         if not unheard:
             return
@@ -388,12 +388,12 @@ class Watcher:
         try:
             found = await self._recall.of(unheard, lambda host: ask(host=host))
         except StoreError:
-            return  # the store tells of that itself
+            return  # the store logs its errors itself
         if found:
             refresher.recall(found)
 
     async def _take_over(self, refresher: Refresher, peers: Peers) -> None:
-        """Lay the samples of other replicas over our own, where the source cannot be asked for them again."""
+        """Merge the samples of other replicas with the local samples, if the source has no history to fetch."""
         if refresher.provider.remembers:
             return
         config = refresher.config
@@ -417,10 +417,10 @@ class Watcher:
         await refresher.restore(reduce(transfer.laid_over, everything))
 
     async def _follow_clock(self) -> None:
-        """The scheduler waits for a time of the wall clock. When that is set back, it would wait for as long as it was
-        set back; a sleep here goes by the monotonic clock, and has the tick run."""
+        """Run the next tick promptly after the wall clock was set back. The scheduler waits for a wall clock time, so
+        it would wait for as long as the clock was set back; the sleep here uses the monotonic clock."""
         while True:
-            # So often that no more than 1.5 periods pass without a tick, after which we would not count as alive.
+            # Often enough that a tick begins within 1.5 periods; liveness fails after that.
             await asyncio.sleep(0.25 * self._period)
             now = datetime.now(UTC)
             if self._scheduler.get_job(TICK_JOB).next_run_time > now + timedelta(seconds=1.25 * self._period):
@@ -432,7 +432,8 @@ class Watcher:
             await asyncio.wait({self._tick}, timeout=TICK_STOP_S)
 
     def _wanted_period(self) -> float:
-        """Ticks run every resolution until some node has its shortest window, then every interval."""
+        """Return the seconds between ticks: the resolution until some node has its shortest window, then the
+        interval."""
         refresh = self.settings.refresh
         return float(refresh.resolution) if self._refresher.needs_quick_ticks else refresh.interval
 
@@ -445,8 +446,7 @@ class Watcher:
     # --- reload ------------------------------------------------------------------------------------------------------
 
     def request_reload(self, read: Callable[[], Settings]) -> None:
-        """Read the settings again: now, or once more after the reload that is under way, which may have read what was
-        there before."""
+        """Reload the settings: now, or again after a reload in progress, which may have read the earlier settings."""
         self._wants_reload = read
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.create_task(self._reload_while_wanted(), name="reload")
@@ -457,19 +457,19 @@ class Watcher:
             try:
                 await self._reload(await asyncio.to_thread(read))
             except (SettingsError, ProviderError) as error:
-                log.error("the settings were not reloaded, the old ones stay: %s", error)
+                log.error("settings not reloaded, the old settings stay active: %s", error)
             except Exception:
-                log.exception("the settings were not reloaded, for a reason that was not foreseen")
+                log.exception("settings not reloaded because of an unexpected error; the old settings stay active")
 
     async def _reload(self, settings: Settings) -> None:
         parts, put_in_place = await self._renewed_parts(settings)
         for table in NEED_RESTART:
             if getattr(settings, table) != getattr(self.settings, table):
-                log.warning("changes in [%s] take effect at the next start only", table)
+                log.warning("changes in [%s] take effect only after a restart", table)
         if settings.way_to_cluster != self.settings.way_to_cluster:
             log.warning(
-                "the source and the names of nodes follow kubeconfig and context now; the scheduling plug-ins and all "
-                "else that asks Kubernetes do at the next start only"
+                "the source and the node names use the changed kubeconfig and context from now on; the scheduling "
+                "plug-ins and all other Kubernetes clients use it only after a restart"
             )
         kept = {table: getattr(self.settings, table) for table in NEED_RESTART}
         settings = self._as_published(replace(settings, **kept, parts=parts))
@@ -483,11 +483,11 @@ class Watcher:
         self._policies = collect_policies(settings)
         for put in put_in_place:
             put()
-        log.info("the settings were reloaded%s", "" if changed else "; the source stays as it is")
+        log.info("settings reloaded%s", "" if changed else "; the source is unchanged")
 
     async def _renewed_parts(self, settings: Settings) -> tuple[Mapping[str, Any], list[Callable[[], None]]]:
-        """The tables of parts that are in force from now on, and what puts those in place that the parts can take on
-        while they run."""
+        """Return the effective tables of the modules, and functions that apply the changed tables to modules that
+        support it while they run."""
         taken, put_in_place = dict(self.settings.parts), []
         for section in sorted({*taken, *settings.parts}):
             table, renew = settings.parts.get(section), self._renew.get(section)
@@ -495,25 +495,25 @@ class Watcher:
                 put_in_place.append(await asyncio.to_thread(renew, table))
                 taken[section] = table
             elif table != taken.get(section):
-                log.warning("changes in [%s] take effect at the next start only", section)
+                log.warning("changes in [%s] take effect only after a restart", section)
         return taken, put_in_place
 
     def _as_published(self, settings: Settings) -> Settings:
-        """With those of the settings of NodeMetrics that are read once as they are."""
+        """Return the settings with the old values of koordinator.publish and lease_namespace, which need a restart."""
         old, new = self.settings.koordinator, settings.koordinator
         if (new.publish, new.lease_namespace) != (old.publish, old.lease_namespace):
-            log.warning("changes of koordinator.publish and lease_namespace take effect at the next start only")
+            log.warning("changes of koordinator.publish and lease_namespace take effect only after a restart")
         kept = replace(new, publish=old.publish, lease_namespace=old.lease_namespace)
         return replace(settings, koordinator=kept)
 
     async def _replace_refresher(self, settings: Settings) -> None:
-        """Put a new source and history in place; what is published stays until its first tick."""
+        """Replace the source and the history; the published snapshot stays until the first tick of the new source."""
         old, new = self._refresher, self._make_refresher(settings)
         await self._stop_tick()
         await self._begin(new)
         await new.continue_from(old)
         self._refresher, self.settings = new, settings
-        await self._stop_tick()  # one of the old source may have begun meanwhile
+        await self._stop_tick()  # a tick of the old source may have begun meanwhile
         await self._end(old)
         self._scheduler.modify_job(TICK_JOB, next_run_time=datetime.now(UTC))
         self._keep_pace()

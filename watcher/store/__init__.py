@@ -1,8 +1,9 @@
-"""What must outlive the process, in an SQLite file or on a PostgreSQL server.
+"""Persistent storage in an SQLite file or on a PostgreSQL server.
 
-`keeper` is the store that the service uses: one thread that writes, some that read (`workers`). `tidying` is what it
-does between two saves, `decisions` what waits beside the ticks, `series` what it answers of one node, `codec` how
-samples and windows look as bytes, `schema` the tables and what is asked of them, `database` whether what is there may
-be opened at all, `sqlite` and `postgresql` how each of them does that, `reading` how a replay reads a file, `commands`
-and `copying` what load-watcher db does. SQLAlchemy and Alembic are spoken here and in migrations/ alone.
+`keeper` contains the store used by the service: one writer thread and several reader threads (`workers`). `tidying`
+applies retention and compacts the history between two saves. `decisions` queues decisions for writing, `series` builds
+the history of one node, `codec` encodes samples and windows, `schema` declares the tables and all statements.
+`database` is the interface to a database (locking, migration, transactions), implemented by `sqlite` and `postgresql`.
+`reading` reads a file for replay; `commands` and `copying` implement load-watcher db. Only this package and migrations/
+use SQLAlchemy and Alembic.
 """

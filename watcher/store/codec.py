@@ -1,18 +1,18 @@
-"""How samples and windows become bytes that are small, and come back as they were.
+"""Encodes samples and windows as compressed bytes.
 
-A row a value would be 130 million rows a day at 5,000 nodes, so the store keeps arrays. Three shapes of array have to
-be written, and each wants something else:
+One row per value would be 130 million rows per day at 5,000 nodes, so the store writes arrays. Three kinds of arrays
+have different formats:
 
-- *Samples*, slot by slot, must come back bit for bit, or the windows after a restart would differ from those before.
-  Their float64 mantissas are mostly noise; what compresses are the bytes of sign and exponent, so bytes of equal rank
-  are laid side by side. A node is scraped at the same offset in every slot, so offsets are stored as differences.
-- *A minute* of a window, all nodes at once, is read back in hundreds by whoever asks for the history of the open hour.
-- *An hour* of a window is cut into chunks of nodes, so that the history of one node touches one chunk an hour. Here
-  time runs along, and neighbours in time are alike: 28 bits of the float32 (a relative error of at most 1e-6) as
-  differences, each rank of bytes compressed by itself.
+- *Samples* are restored bit for bit, because otherwise windows would change after a restart. Their float64 mantissas
+  are mostly noise, but the bytes of sign and exponent compress well, so bytes of equal rank are stored together. A node
+  is scraped at the same offset in every slot, so offsets are stored as differences.
+- *A minute* of a window contains all nodes. A query for the current hour reads up to 60 of them per window.
+- *An hour* of a window is split into chunks of nodes, so that the history of one node needs one chunk per hour. Values
+  of successive minutes are similar: 28 bits of each float32 (relative error of at most 1e-6) are stored as differences
+  in time, and each rank of bytes is compressed separately.
 
-Pure: no I/O, no clock. What each was measured to give stands in docs/store.md. The forms belong to the schema's
-revision: a change of form is a migration.
+Pure: no I/O, no clock. docs/store.md contains measured sizes and times. The formats belong to the schema revision: a
+change of format needs a migration.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ U32 = NDArray[np.uint32]
 
 HOUR = 3600
 CHUNK_NODES = 128
-_DROPPED_BITS = 4  # of a float32's 23 bits of mantissa: half a unit of what is left is 2**-20 of the value, 9.5e-7
-_MOST_BYTES = 2**28  # of names, which nothing else bounds
-_LEVEL = 1  # of zstd: 3 takes up to twice the time for a hundredth less
+_DROPPED_BITS = 4  # of a float32's 23 mantissa bits: half a unit of the last remaining bit is 2**-20 (9.5e-7)
+_MOST_BYTES = 2**28  # limit for decompressed names, which have no other size limit
+_LEVEL = 1  # zstd level: level 3 takes up to twice the time and saves 1% of the size
 
 
 class CodecError(Exception):
-    """These bytes are not what was written: the file was damaged."""
+    """Stored bytes cannot be decoded: the database is damaged."""
 
 
 # --- bytes -----------------------------------------------------------------------------------------------------------
 
 
 def _compress(raw: U8) -> bytes:
-    """One zstd frame with its length and a checksum: SQLite itself keeps none for its pages."""
+    """Compress to one zstd frame with length and checksum, because SQLite pages have no checksums."""
     return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(raw.data)
 
 
 def _decompress(frame: bytes, *, size: int) -> U8:
-    """The `size` bytes of a frame, read-only; CodecError if it holds anything else."""
+    """The `size` bytes of a frame, read-only. Raises CodecError for any other content."""
     try:
-        if zstandard.frame_content_size(frame) != size:  # before anything is allocated for a length that is garbage
+        if zstandard.frame_content_size(frame) != size:  # checked before memory is allocated for an invalid length
             raise CodecError(f"a compressed block does not hold the expected {size} bytes")
         raw = zstandard.ZstdDecompressor().decompress(frame) if size else b""
     except zstandard.ZstdError as error:
@@ -65,7 +65,7 @@ def _decompress(frame: bytes, *, size: int) -> U8:
 
 
 def _decompress_any(frame: bytes) -> bytes:
-    """What a frame holds, at most `_MOST_BYTES`."""
+    """The content of a frame, at most `_MOST_BYTES`. Raises CodecError."""
     try:
         size = zstandard.frame_content_size(frame)
     except zstandard.ZstdError as error:
@@ -76,30 +76,30 @@ def _decompress_any(frame: bytes) -> bytes:
 
 
 def _by_rank(array: NDArray[Any]) -> U8:
-    """The bytes of an array, [itemsize, size]: first all bytes of the lowest rank, last all of the highest."""
+    """The bytes of an array as [itemsize, size]: all bytes of the lowest rank first, all of the highest rank last."""
     flat = np.ascontiguousarray(array).reshape(-1)
     ranks: U8 = np.ascontiguousarray(flat.view(np.uint8).reshape(-1, flat.itemsize).T)
     return ranks
 
 
 def _from_ranks(ranks: U8, dtype: type[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Inverse of `_by_rank`, a new array."""
+    """Inverse of `_by_rank`; returns a new array."""
     array: NDArray[Any] = np.empty(shape, dtype=dtype)
     octets = array.reshape(-1).view(np.uint8).reshape(-1, array.itemsize)
-    for rank, octet in enumerate(ranks.reshape(array.itemsize, -1)):  # half the time of one assignment of ranks.T
+    for rank, octet in enumerate(ranks.reshape(array.itemsize, -1)):  # twice as fast as assigning ranks.T
         octets[:, rank] = octet
     return array
 
 
 def _zigzag(difference: NDArray[Any]) -> NDArray[Any]:
-    """Signed differences as unsigned numbers that are small where the difference is: 0, -1, 1, -2 -> 0, 1, 2, 3."""
+    """Zigzag encoding of signed differences as small unsigned numbers: 0, -1, 1, -2 -> 0, 1, 2, 3."""
     signed = difference.view(f"i{difference.itemsize}")
     folded: NDArray[Any] = ((signed << 1) ^ (signed >> (8 * difference.itemsize - 1))).view(difference.dtype)
     return folded
 
 
 def _unzigzag(folded: NDArray[Any]) -> NDArray[Any]:
-    """Inverse of `_zigzag`."""
+    """Inverse of `_zigzag`: unsigned numbers to signed differences."""
     one = folded.dtype.type(1)
     difference: NDArray[Any] = (folded >> one) ^ (~(folded & one) + one)
     return difference
@@ -111,7 +111,7 @@ class _Samples(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Chunk(msgspec.Struct, array_like=True, frozen=True):
-    head: bytes  # a _Head, compressed: what is compressed is also what has a checksum
+    head: bytes  # a compressed _Head; compressing it also adds a checksum
     ranks: list[bytes]
 
 
@@ -132,7 +132,7 @@ def _unpack(payload: bytes, kind: type[Any]) -> Any:
 
 
 def node_key(name: str) -> bytes:
-    """A name as bytes that sort as the names do. A label may hold any character, half a surrogate pair included."""
+    """A name as bytes that sort like the names. Label values may contain unpaired surrogates."""
     return name.encode("utf-8", "surrogatepass")
 
 
@@ -141,27 +141,27 @@ def _name_of(key: bytes) -> str:
 
 
 def pack_names(names: Sequence[str]) -> bytes:
-    """Names as bytes, not compressed, the same for the same names: also what their hash is taken of."""
+    """Names as uncompressed bytes, equal for equal names; their hash identifies the list."""
     return msgspec.msgpack.encode([node_key(name) for name in names])
 
 
 def encode_names(packed: bytes) -> bytes:
-    """Packed names, compressed."""
+    """Compress the result of `pack_names`."""
     return _compress(np.frombuffer(packed, dtype=np.uint8))
 
 
 def decode_names(payload: bytes) -> tuple[str, ...]:
-    """Inverse of `encode_names(pack_names(names))`."""
+    """Inverse of `encode_names(pack_names(names))`. Raises CodecError."""
     return tuple(_name_of(key) for key in _unpack(_decompress_any(payload), list[bytes]))
 
 
 def encode_columns(columns: Columns) -> str:
-    """Columns as the JSON text that is stored beside a minute."""
+    """Columns as the JSON text that is stored with a minute."""
     return msgspec.json.encode(columns).decode()
 
 
 def decode_columns(text: str) -> Columns:
-    """Inverse of `encode_columns`."""
+    """Inverse of `encode_columns`. Raises CodecError."""
     try:
         return msgspec.json.decode(text, type=tuple[tuple[str, Operator], ...])
     except msgspec.DecodeError as error:
@@ -172,7 +172,7 @@ def decode_columns(text: str) -> Columns:
 
 
 def encode_samples(block: SampleBlock) -> bytes:
-    """Values and offsets of a block, exactly."""
+    """Values and offsets of a block, without loss."""
     offsets = block.offset_ms.astype(np.uint16)
     offsets[1:] -= block.offset_ms[:-1]
     packed = _Samples(
@@ -183,7 +183,7 @@ def encode_samples(block: SampleBlock) -> bytes:
 
 
 def decode_samples(payload: bytes, *, slots: int, nodes: int) -> tuple[F64, U16]:
-    """Values and offsets, each [slots, nodes]."""
+    """Values and offsets (milliseconds within the slot), each [slots, nodes]."""
     packed: _Samples = _unpack(payload, _Samples)
     values = _from_ranks(_decompress(packed.values, size=8 * slots * nodes), np.float64, (slots, nodes))
     folded = _from_ranks(_decompress(packed.offsets, size=2 * slots * nodes), np.uint16, (slots, nodes))
@@ -195,7 +195,7 @@ def decode_samples(payload: bytes, *, slots: int, nodes: int) -> tuple[F64, U16]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Some minutes of one window: `values` [times, columns, names], NaN where nothing is known."""
+    """Several minutes of one window: `times` in unix seconds, `values` [times, columns, names], NaN where unknown."""
 
     times: I64
     columns: Columns
@@ -204,23 +204,23 @@ class Grid:
 
 
 def encode_minute(record: WindowRecord) -> bytes:
-    """The values of one minute, exactly."""
+    """The values of one minute, without loss."""
     return _compress(_by_rank(record.values.astype(np.float32, copy=False)))
 
 
 def decode_minute(payload: bytes, *, columns: int, nodes: int) -> F32:
-    """Inverse of `encode_minute`: [columns, nodes]."""
+    """Inverse of `encode_minute`; the result is [columns, nodes]."""
     return _from_ranks(_decompress(payload, size=4 * columns * nodes), np.float32, (columns, nodes))
 
 
 def decode_minute_of(payload: bytes, *, columns: int, nodes: int, node: int) -> F32:
-    """The same for one node, [columns], without putting the others' bytes back in order."""
+    """Like `decode_minute` for the node at index `node` only; the result is [columns]."""
     ranks = _decompress(payload, size=4 * columns * nodes).reshape(4, columns, nodes)
     return _from_ranks(ranks[:, :, node], np.float32, (columns,))
 
 
 def encode_chunk(grid: Grid) -> bytes:
-    """A chunk of an hour, self-contained. A value comes back with a relative error of at most 1e-6."""
+    """Encode a self-contained chunk of an hour. Values are rounded with a relative error of at most 1e-6."""
     series = np.ascontiguousarray(grid.values.transpose(1, 2, 0))
     bits = _shorten(series)
     bits[..., 1:] -= bits[..., :-1].copy()
@@ -233,7 +233,7 @@ def encode_chunk(grid: Grid) -> bytes:
 
 
 def decode_chunk(payload: bytes) -> Grid:
-    """Inverse of `encode_chunk`, but for the rounding."""
+    """Inverse of `encode_chunk`, except for rounding."""
     packed: _Chunk = _unpack(payload, _Chunk)
     head: _Head = _unpack(_decompress_any(packed.head), _Head)
     shape = (len(head.columns), len(head.names), len(head.times))
@@ -247,9 +247,9 @@ def decode_chunk(payload: bytes) -> Grid:
 
 
 def _shorten(values: F32) -> U32:
-    """float32 bits rounded to nearest without the last `_DROPPED_BITS`, moved down by as many. NaN stays NaN, and what
-    rounding up would make infinite is rounded down."""
-    values = np.where(np.isnan(values), np.float32(np.nan), values)  # one NaN of all its many, away from overflow
+    """float32 bits rounded to nearest and shifted right by `_DROPPED_BITS`. NaN stays NaN; values that would become
+    infinite are rounded down."""
+    values = np.where(np.isnan(values), np.float32(np.nan), values)  # one canonical NaN, which cannot overflow
     bits = values.view(np.uint32)
     short = (bits + np.uint32(1 << (_DROPPED_BITS - 1))) >> np.uint32(_DROPPED_BITS)
     overflowed = np.isfinite(values) & ~np.isfinite((short << np.uint32(_DROPPED_BITS)).view(np.float32))
@@ -258,13 +258,13 @@ def _shorten(values: F32) -> U32:
 
 
 class HourBuilder:
-    """Puts the minutes of an hour together: the union of their times, nodes and columns, NaN where a minute has not got
-    one of them. Nodes and columns may change within the hour."""
+    """Merges the minutes of an hour: the union of their times, nodes and columns, NaN where a minute lacks a value.
+    Nodes and columns may change within the hour."""
 
     def __init__(self, *, times: Iterable[int], columns: Iterable[Columns], names: Iterable[tuple[str, ...]]) -> None:
         self.times = np.unique(np.fromiter(times, dtype=np.int64))
         self.columns: Columns = tuple(dict.fromkeys(column for some in columns for column in some))
-        distinct = {id(some): some for some in names}.values()  # minutes share their lists; hashing them takes longer
+        distinct = {id(some): some for some in names}.values()  # by id: minutes share lists, and hashing takes longer
         self.names = tuple(sorted(set().union(*distinct)))
         self.values: F32 = np.full((len(self.times), len(self.columns), len(self.names)), np.nan, dtype=np.float32)
         self._name_row = {name: row for row, name in enumerate(self.names)}
@@ -272,7 +272,7 @@ class HourBuilder:
         self._rows: dict[tuple[str, ...], I64] = {}
 
     def add(self, grid: Grid) -> None:
-        """Lay a grid over what is there, cell by cell."""
+        """Write the cells of a grid over existing ones."""
         rows = self._rows.get(grid.names)
         if rows is None:
             rows = self._rows[grid.names] = np.array([self._name_row[name] for name in grid.names], dtype=np.int64)
@@ -281,7 +281,7 @@ class HourBuilder:
         self.values[np.ix_(times, columns, rows)] = grid.values
 
     def replace(self, grid: Grid) -> None:
-        """Lay a grid over what is there; of its times nothing else stays."""
+        """Write a grid and clear all other cells at its times."""
         self.values[np.searchsorted(self.times, grid.times)] = np.nan
         self.add(grid)
 
@@ -292,19 +292,21 @@ class HourBuilder:
             yield Grid(self.times, self.columns, self.names[first:last], self.values[:, :, first:last])
 
 
-# --- ticks that wait -------------------------------------------------------------------------------------------------
+# --- queued ticks ----------------------------------------------------------------------------------------------------
 
 
 def needless_before(*, end: float, longest: int, resolution: int) -> int:
-    """The slot at or before which no window that ends at `end` reaches; `longest` window in seconds."""
+    """The newest slot that is too old for every window ending at `end` (unix seconds); `longest` window and
+    `resolution` in seconds."""
     return int(end // resolution) - -(-longest // resolution)
 
 
 def merge_ticks(older: TickRecord, newer: TickRecord, *, most_bytes: int) -> tuple[TickRecord, int]:
-    """One tick that stores what both would have, and how many window records were given up, oldest first, to keep
-    their values within `most_bytes`.
+    """Merge two ticks into one to be stored. Returns it and the number of window records that were dropped, oldest
+    first, to limit their values to `most_bytes`.
 
-    Of the older tick's samples go those that the newer one replaces, outdates, or has from elsewhere.
+    Samples of the older tick are omitted if the newer one replaces them, no longer needs them, or has another
+    provenance for the metric.
     """
     longest = max((window.seconds for window in newer.windows), default=0)
     horizon = needless_before(end=newer.end, longest=longest, resolution=newer.resolution)
@@ -336,7 +338,7 @@ def _covers(new: SampleBlock, old: SampleBlock) -> bool:
 
 
 def _newest(records: list[WindowRecord], *, most_bytes: int) -> tuple[list[WindowRecord], int]:
-    """The newest records whose values fit, in the order of time, and how many did not fit."""
+    """The newest records that fit into `most_bytes`, in order of time, and the number of the others."""
     kept: list[WindowRecord] = []
     for record in sorted(records, key=lambda record: record.time, reverse=True):
         most_bytes -= record.values.nbytes

@@ -1,4 +1,4 @@
-"""Which database a URL names, and what `load-watcher db` does with it. Each answers with what was done, in words."""
+"""Opens the database of a URL and implements the commands of `load-watcher db`, which return a message to print."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _EXAMPLES = "write sqlite:///path/to/load-watcher.db or postgresql://user@host/d
 
 
 def database_at(url: str, *, watcher: str = "", password_file: Path | None = None) -> Database:
-    """The database that a URL names, not opened yet; `watcher`: whose rows; `password_file`: of a server's user.
+    """The database of a URL, not opened yet. `watcher` selects the rows; `password_file` is for the user of a server.
 
-    Raises StoreError for a URL of any other kind.
+    Raises StoreError for an invalid URL or an unsupported kind of database.
     """
     try:
         parsed = sa.make_url(url)
-    except (ArgumentError, ValueError) as error:  # the latter for a port that is none
-        raise StoreError("the database URL cannot be read", hint=_EXAMPLES) from error
+    except (ArgumentError, ValueError) as error:  # ValueError: invalid port
+        raise StoreError("invalid database URL", hint=_EXAMPLES) from error
     kind = parsed.get_backend_name()
     if kind == "sqlite":
         return SqliteFile(file_of(parsed), watcher=watcher)
@@ -34,38 +34,38 @@ def database_at(url: str, *, watcher: str = "", password_file: Path | None = Non
 
 
 def upgrade(database: Database) -> str:
-    """Bring the database up to date, making it if there is none."""
+    """Migrate the database to the newest schema; create it if it does not exist."""
     with database:
         before = database.upgrade(owner="load-watcher db upgrade")
     if before == REVISIONS[-1]:
         return f"{database.name} is up to date (schema {before})"
-    was = f"upgraded from schema {before} to" if before else "made, with schema"
+    was = f"upgraded from schema {before} to schema" if before else "created with schema"
     return f"{database.name} was {was} {REVISIONS[-1]}"
 
 
 def current(database: Database) -> str:
-    """Which schema the database has. Works beside a running service."""
+    """The schema of the database. Works while the service is running."""
     with database:
         revision = database.revision()
     if revision is None:
-        return f"{database.name} does not exist yet; load-watcher serve or db upgrade makes it"
+        return f"{database.name} does not exist yet; load-watcher serve or db upgrade creates it"
     if revision != REVISIONS[-1]:
-        return f"{database.name} has schema {revision}; load-watcher db upgrade brings it to {REVISIONS[-1]}"
-    return f"{database.name} has schema {revision}, the newest this version knows"
+        return f"{database.name} has schema {revision}; load-watcher db upgrade migrates it to {REVISIONS[-1]}"
+    return f"{database.name} has schema {revision}, the newest known to this version"
 
 
 def look(database: Database) -> Look:
-    """See whether `serve` could use the database, and change nothing: for load-watcher doctor. Raises StoreError where
-    it could not, for another reason than that somebody has it open."""
+    """Check for load-watcher doctor whether `serve` could use the database, without changing it. Raises StoreError if
+    not, unless the only reason is that another process has it open."""
     with database:
         return database.look()
 
 
 def vacuum(database: Database) -> str:
-    """Rewrite the database without gaps; its size before and after."""
+    """Vacuum the database; the message states its size before and after."""
     with database:
         sizes = database.vacuum(owner="load-watcher db vacuum")
     if sizes is None:
         return f"{database.name} does not exist yet"
     before, after = sizes
-    return f"{database.name} went from {before / 1e6:.1f} MB to {after / 1e6:.1f} MB"
+    return f"{database.name} was reduced from {before / 1e6:.1f} MB to {after / 1e6:.1f} MB"

@@ -1,9 +1,9 @@
-"""What is done to the database between two saves, a slice at a time, so that a save never waits for long.
+"""Retention and compaction of the database, in short slices between two saves so that a save never waits for long.
 
-Windows and decisions whose time is over are forgotten, and all that a watcher left which is gone for good; the minutes
-of an hour that has closed are rewritten into chunks of nodes, from which the history of one node is read quickly; a
-database above its cap loses the hours that are furthest from now; and free pages go back to the file system. Whatever
-interrupts this, even `kill -9`, leaves a whole database behind and work that the next start takes up.
+The slices delete expired windows and decisions and the rows of watchers that no longer exist, compact the minutes of
+closed hours into chunks of nodes (which makes queries for one node fast), delete the hours furthest from now while the
+database exceeds max_size, and release free pages to the file system. An interruption at any time, even by `kill -9`,
+leaves a consistent database, and the next start resumes the work.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ DECISIONS_PER_SLICE = 1000
 
 
 class Tidier:
-    """Keeps one database tidy. All of it runs in the thread that writes.
+    """Applies retention to one database and compacts it. All methods run in the writer thread.
 
-    `retention`: seconds of window history; `max_size`: bytes; `decisions`: for how many seconds these are kept, and
-    `max_decisions` how many of them; `findings`: that the cap is smaller than the retention.
+    `retention`: of window history in seconds; `max_size`: bytes; `decisions`: retention of decisions in seconds,
+    `max_decisions`: their maximum number; `findings`: reports if max_size is too small for the retention.
     """
 
     def __init__(self, *, retention: float, max_size: int, decisions: float, max_decisions: int) -> None:
@@ -47,12 +47,12 @@ class Tidier:
         self._added_to: set[tuple[str, int]] = set()
 
     def stored(self, record: TickRecord) -> None:
-        """Take note of a tick: its end is now, and the hours of its minutes are not what they were."""
+        """Record a stored tick: its end is the current time, and the hours of its minutes have changed."""
         self._now = int(record.end)
         self._added_to |= {(minute.window.label, schema.hour_of(minute.time)) for minute in record.records}
 
     def slices(self, database: Database) -> Iterator[None]:
-        """All that is to be done now, in steps of some 20 ms at 5,000 nodes, each a transaction or none at all."""
+        """Run all pending work in steps of about 20 ms at 5,000 nodes, each with at most one transaction."""
         with database.writing() as mine:
             schema.forget_windows(mine, now=self._now, retention=self._retention)
             open_hour = schema.hour_of(self._now)
@@ -72,8 +72,8 @@ class Tidier:
             yield
 
     def _rewrite_hour(self, database: Database, window: str, hour: int) -> Iterator[None]:
-        """Turn the minutes of an hour, and what was rewritten of it before, into chunks of nodes: read and encoded in
-        slices, then exchanged in one transaction, unless a save has meanwhile added to this very hour."""
+        """Compact the minutes of an hour, together with its existing chunks, into chunks of nodes: read and encode them
+        in slices, then replace them in one transaction. Stops if a save adds minutes to this hour in the meantime."""
         self._added_to.discard((window, hour))
         builder, minutes = _hour_builder(database, window, hour)
         for count, minute in enumerate(minutes, start=1):
@@ -84,7 +84,7 @@ class Tidier:
                     return
         payloads: dict[bytes, bytes] = {}
         for chunk in builder.chunks():
-            # The first has no lower bound, so that a name before all others finds the hour's times too.
+            # The first chunk has no lower bound, so that a query for a name before all others finds the hour's times.
             payloads[codec.node_key(chunk.names[0]) if payloads else b""] = codec.encode_chunk(chunk)
             if len(payloads) % CHUNKS_PER_SLICE == 0:
                 yield
@@ -99,13 +99,13 @@ class Tidier:
             return self.forget_decisions(mine, limit=DECISIONS_PER_SLICE) == DECISIONS_PER_SLICE
 
     def forget_decisions(self, mine: Rows, *, limit: int) -> int:
-        """Remove decisions whose time is over, and of too many the oldest, so many at once; how many it were. Ticks are
-        no clock for them: samples may be old."""
+        """Delete at most `limit` decisions that are expired or exceed max_decisions (oldest first). Returns the number
+        of deleted rows. Uses the wall clock and not the time of ticks, because samples may be old."""
         oldest, newest = (int((time.time() + sign * self._decisions) * tables.MICROSECONDS) for sign in (-1, 1))
         return decision_rows.forget_decisions(mine, oldest=oldest, newest=newest, most=self._max_decisions, limit=limit)
 
     def _cut(self, database: Database) -> bool:
-        """Where the database is larger than it may be, forget the hour that is furthest from now; whether it did."""
+        """If the database exceeds max_size, delete the hour furthest from now. Returns whether an hour was deleted."""
         with database.writing() as mine:
             if database.used_bytes(mine) <= self._max_size:
                 return False
@@ -123,17 +123,17 @@ class Tidier:
 
     def _report_cut(self) -> None:
         if not self.findings:
-            reason = "the database has reached store.max_size; what is oldest is forgotten before its time"
+            reason = "the database has reached store.max_size; the oldest data is deleted before its retention ends"
             logger.warning("%s", reason)
             self.findings = (Finding(FindingKind.STORE, "", "", float(self._now), reason, Remedy.DROPPED),)
 
 
 def _forget(database: Database, watcher: str) -> None:
-    """Remove the rows of a watcher that is gone, unless it is coming back at this moment."""
+    """Delete the rows of an expired watcher, unless a process holds its lock."""
     with database.writing() as mine:
         if database.may_forget(mine, watcher):
             schema.forget_all(Rows(mine.connection, watcher))
-            logger.info('what the watcher "%s" had stored is removed: it is older than it was to be kept', watcher)
+            logger.info('deleted all data of the watcher "%s": its retention has ended', watcher)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,8 @@ class _Minute:
 
 
 def _hour_builder(database: Database, window: str, hour: int) -> tuple[HourBuilder, list[_Minute]]:
-    """A builder that knows all times, columns and nodes of an hour, with what was rewritten before laid in, and the
-    minutes that are still to be laid over it."""
+    """A builder with all times, columns and nodes of an hour that contains the existing chunks, and the minutes that
+    remain to be added."""
     with database.writing() as mine:
         lists = schema.NodeLists(mine)
         minutes = [
@@ -176,9 +176,9 @@ def _add_minute(database: Database, builder: HourBuilder, window: str, minute: _
 
 
 def _readable(decode: Callable[[bytes], Result], payload: bytes) -> Result | None:
-    """What the payload decodes to; None if it is damaged. One that was lost must not keep its hour open for ever."""
+    """The decoded payload; None if it is damaged, so that a damaged payload does not block compaction of its hour."""
     try:
         return decode(payload)
     except CodecError as error:
-        logger.warning("a stored part of the history is lost: %s", error)
+        logger.warning("cannot read a stored part of the history; it is lost: %s", error)
         return None

@@ -1,7 +1,7 @@
-"""Moving a watcher's rows from one database to another, for who changes store.url: all of them, or none.
+"""Copies all rows of a watcher from one database to another, for a change of store.url.
 
-Both databases are locked meanwhile, so neither may be in use by a service of that name. What was copied is counted on
-both sides inside the transaction that writes it; where the counts differ, nothing is kept.
+Both databases are locked during the copy, so no service may be using these rows. The rows are counted on both sides
+inside the writing transaction; it is rolled back if the counts differ.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from watcher.store.database import Database
 from watcher.store.errors import StoreError
 from watcher.store.tables import Rows, node_list, sample_block, window_minute
 
-BATCH = 100  # rows: up to some 40 MB of minutes at 50,000 nodes
+BATCH = 100  # rows per statement: up to about 40 MB of minutes at 50,000 nodes
 OWNER = "load-watcher db copy"
 Progress = Callable[[int, int], None]
 Row = dict[str, Any]
@@ -31,15 +31,15 @@ def copy(
     replace: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> str:
-    """Copy the rows of the source's watcher to the target, where they are the target's watcher's; what was done.
+    """Copy the rows of the source's watcher to the target's watcher. Returns a message to print.
 
-    `upgrade`: whether an older schema on either side is brought up to date first; `replace`: whether what the target
-    has of its watcher goes; `progress` is told rows done and rows in all. Raises StoreError, having changed no row.
+    `upgrade`: migrate an older schema on either side first; `replace`: delete existing rows of the target's watcher
+    first; `progress` is called with (rows copied, total rows). On failure, raises StoreError and changes no row.
     """
     with source, target:
         for database in (source, target):
             if database is source and database.revision() is None:
-                raise StoreError(f"{database.name} has nothing to copy: it does not exist yet")
+                raise StoreError(f"{database.name} has nothing to copy: the database does not exist")
             database.acquire(owner=OWNER)
             database.prepare(upgrade=upgrade)
         with target.translated(doing="written"), target.writing() as here:
@@ -57,8 +57,8 @@ def copy(
                     progress(done, total)
             if _extent(here) != (total, size):
                 raise StoreError(
-                    f"{target.name} has other rows after the copy than {source.name}; nothing was kept",
-                    hint="this should not be: please report it",
+                    f"{target.name} and {source.name} have different rows after the copy; the copy was rolled back",
+                    hint="this is a bug in load-watcher; please report it",
                 )
     return (
         f"copied {total:,} rows, {size / 1e6:.1f} MB of samples, windows and decisions, "
@@ -67,16 +67,16 @@ def copy(
 
 
 def only_watcher(database: Database) -> str:
-    """The one watcher that has rows in a database; StoreError names all where there are several, or none."""
+    """The only watcher with rows in a database. Raises StoreError, which lists all watchers, for none or several."""
     with database:
         if database.revision() is None:
-            raise StoreError(f"{database.name} has nothing to copy: it does not exist yet")
+            raise StoreError(f"{database.name} has nothing to copy: the database does not exist")
         with database.translated(doing="read"), database.reading() as mine:
             names = schema.watchers(mine.connection)
     if len(names) != 1:
         found = ", ".join(f'"{name}"' for name in names) or "none"
         raise StoreError(
-            f"{database.name} has the rows of {len(names)} watchers: {found}", hint="name one with --from-watcher"
+            f"{database.name} has the rows of {len(names)} watchers: {found}", hint="select one with --from-watcher"
         )
     return names[0]
 
@@ -91,19 +91,19 @@ def _make_room(here: Rows, target: Database, *, replace: bool) -> None:
     elif _extent(here)[0]:
         raise StoreError(
             f"{target.name} already has rows{_of(target)}",
-            hint="give --replace to have them removed, or another store.watcher_id",
+            hint="use --replace to remove them, or choose another store.watcher_id",
         )
 
 
 def _extent(mine: Rows) -> tuple[int, int]:
-    """How many rows there are, and the bytes of their payloads."""
+    """The number of rows, and the size of their payloads in bytes."""
     tables = store_tables.metadata.tables.values()
     counts = (mine.execute(sa.select(sa.func.count()).select_from(table).where(mine.own(table))) for table in tables)
     return sum(int(count.scalar_one()) for count in counts), schema.stored_bytes(mine)
 
 
 def _batches(source: Database, there: Rows) -> Iterator[tuple[sa.Table, list[Row]]]:
-    """All rows, lists of nodes before what refers to them."""
+    """All rows in batches; node lists before the rows that reference them."""
     with source.translated(doing="read"):
         tables = sorted(store_tables.metadata.tables.values(), key=lambda table: (table is not node_list, table.name))
         for table in tables:
@@ -115,7 +115,7 @@ def _batches(source: Database, there: Rows) -> Iterator[tuple[sa.Table, list[Row
 
 
 def _put(here: Rows, table: sa.Table, rows: list[Row], *, nodes: dict[int, int]) -> None:
-    """Store rows as the target's; `nodes`: the id there of each list of nodes, by the one it had."""
+    """Store rows for the target's watcher. `nodes` maps the ids of node lists in the source to ids in the target."""
     if table is node_list:
         for row in rows:
             nodes[row["id"]] = schema.add_nodes(here, row["hash"], row["payload"])
@@ -125,5 +125,5 @@ def _put(here: Rows, table: sa.Table, rows: list[Row], *, nodes: dict[int, int])
         if table in (sample_block, window_minute):
             row["nodes"] = nodes[row["nodes"]]
         if table is sample_block:
-            del row["id"]  # the order in which they are written is what it is for
+            del row["id"]  # assigned by the target: ids only record the write order
     here.execute(sa.insert(table), rows)

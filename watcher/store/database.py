@@ -1,12 +1,12 @@
-"""What the store asks of a database, whichever it is: whose is it, how old, who else has it, and transactions on it.
+"""The interface between the store and a database: ownership, schema revision, locking, and transactions.
 
-Anything may be at store.url: nothing yet, our own database as `kill -9` left it, one of an older or newer version, one
-that is damaged, another program's, or nothing that can be reached. Only the first two may be opened as they are. An
-older one is brought up to date in one transaction; for the rest there is a message that says which it is and a way out,
-and nothing of it is changed. Two services that write the same rows would overwrite each other's samples, so the first
-holds a lock that dies with its process.
+store.url may refer to a missing database, to one left behind by `kill -9`, to one of an older or newer version, to a
+damaged one, to one of another program, or to an unreachable server. The first two are opened as they are. An older
+schema is migrated in one transaction. In all other cases an error names the problem and a fix, and the database is not
+changed. Two services writing the same rows would overwrite each other's samples, so the first one holds a lock that is
+released when its process ends.
 
-sqlite.py and postgresql.py say how each of the two does this.
+sqlite.py and postgresql.py implement the interface.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from watcher.store.codec import CodecError
 from watcher.store.errors import StoreError, StoreUnusable
 from watcher.store.tables import REVISIONS, Rows
 
-READERS = 2  # connections that read beside the one that writes
+READERS = 2  # read connections, in addition to the one write connection
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen. `where` is for people; `revision` is None where there is no schema yet, `newest` the one that
-    this version has; `holder` says in words who has the database open, "" if nobody, and `cure` what then to do; sizes
-    in bytes, None where the database does not tell."""
+    """Result of a check that changes nothing. `where` is the database's display name; `revision` is None without a
+    schema, `newest` the newest revision known to this version; `holder` describes the process that has the database
+    open ("" if none) and `cure` how to resolve that; `size` and `free` are in bytes, None if unknown."""
 
     where: str
     revision: str | None
@@ -44,40 +44,41 @@ class Look:
 
 
 class Database(ABC):
-    """A database, and the one watcher whose rows this process writes in it.
+    """A database, and the watcher that this process writes rows of.
 
-    `name`: how messages call it, without anything secret; `watcher`: whose rows; `waits`: whether a failure to reach it
-    is waited out, because it is a server that others may restart. The order of calls is `acquire`, `prepare`, then
-    transactions, then `release`; after a failure `acquire` and `prepare` may be called again.
+    `name`: display name without secrets; `watcher`: selects the rows; `waits`: whether a failed connection is retried
+    later (a server may be restarted). The order of calls is `acquire`, `prepare`, transactions, `release`; after a
+    failure `acquire` and `prepare` may be called again.
     """
 
     name: str
     watcher: str
     waits: bool
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- opening and closing -----------------------------------------------------------------------------------------
 
     @abstractmethod
     def acquire(self, *, owner: str) -> None:
-        """Take the lock on this watcher's rows. StoreInUse names who has it; `owner` is what others are told of us."""
+        """Lock this watcher's rows. Raises StoreInUse, which names the holder; `owner` describes this process to other
+        processes."""
 
     @abstractmethod
     def prepare(self, *, upgrade: bool) -> tuple[str | None, str]:
-        """See whose it is, how old and whole, and bring it up to date where `upgrade` allows: revision before and now.
+        """Check the database, and migrate it if `upgrade` is set. Returns the revisions before (None: new) and after.
 
-        Raises StoreUnusable, or StoreError if it is older and must not be upgraded.
+        Raises StoreUnusable, or StoreError if the schema is older and `upgrade` is not set.
         """
 
     @abstractmethod
     def release(self) -> None:
-        """Close the connections and give the lock back. Safe to call twice, or without `acquire`."""
+        """Close the connections and release the lock. Safe to call twice, or without `acquire`."""
 
     @abstractmethod
     def set_aside(self, *, now: float) -> str | None:
-        """Move what cannot be used out of the way, keeping it; its new name, None where that cannot be done."""
+        """Rename an unusable database. Returns its new name, None if not supported. `now` is in unix seconds."""
 
     def __enter__(self) -> Self:
-        """For the length of a command; whatever it opened is closed after it."""
+        """Use the database for the duration of a command; leaving the context calls `release`."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,80 +88,81 @@ class Database(ABC):
 
     @abstractmethod
     def writing(self) -> AbstractContextManager[Rows]:
-        """A transaction that writes; for the one thread that does."""
+        """A write transaction; only for the writer thread."""
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[Rows]:
-        """A transaction that sees one state of the database and changes nothing; for any thread."""
+        """A read-only transaction on a consistent snapshot; for any thread."""
 
-    def check_still_there(self) -> None:  # noqa: B027  (a server says so itself)
-        """Raise OSError where writing would go on and nobody would ever read it."""
+    def check_still_there(self) -> None:  # noqa: B027  (not needed for a server)
+        """Raise OSError if the database was moved or replaced, so that writes would be lost."""
 
     # --- space -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def size(self) -> int:
-        """Bytes that it takes, for the status."""
+        """Size in bytes, for the status."""
 
     @abstractmethod
     def used_bytes(self, mine: Rows) -> int:
-        """Bytes that count against store.max_size."""
+        """Size in bytes that is compared with store.max_size."""
 
     @abstractmethod
     def give_space_back(self, *, most: int) -> bool:
-        """Give some of what is free back to whoever can use it, in one short step; whether there may be more."""
+        """Release some free space in one short step. Returns whether more may remain. `most` is store.max_size in
+        bytes."""
 
     @abstractmethod
     def may_forget(self, mine: Rows, watcher: str) -> bool:
-        """Whether no process holds the lock of another watcher; if so, none takes it before this transaction ends."""
+        """Whether no process holds the lock of `watcher`; if so, it stays available until this transaction ends."""
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def revision(self) -> str | None:
-        """Its schema's revision, None if there is none yet. Changes nothing, and needs no lock.
+        """The revision of the schema, None if it does not exist yet. Changes nothing, and needs no lock.
 
-        Raises StoreUnusable if it is no database, not ours, or newer than this version knows.
+        Raises StoreUnusable if it is not a database, belongs to another program, or is newer than this version.
         """
 
     @abstractmethod
     def look(self) -> Look:
-        """What a start would find. Raises StoreError where it would fail, but for the lock. Changes nothing."""
+        """Check without changes whether a service could start. Raises StoreError if not, except for a held lock."""
 
     @abstractmethod
     def upgrade(self, *, owner: str) -> str | None:
-        """Bring it up to date, making it if there is none; the revision before."""
+        """Migrate the database to the newest schema, or create it. Returns the previous revision, None if it is new."""
 
     @abstractmethod
     def vacuum(self, *, owner: str) -> tuple[int, int] | None:
-        """Rewrite it without gaps; bytes before and after, None if there is none yet."""
+        """Vacuum the database. Returns its size in bytes before and after, None if it does not exist yet."""
 
     # --- errors ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def is_trouble(self, error: BaseException) -> bool:
-        """Whether this is about the database or the way to it, so that the same may work later; else it is about what
-        was to be stored."""
+        """Whether the error comes from the database or the connection, so that a retry may succeed; otherwise the data
+        cannot be stored."""
 
     def is_damage(self, error: BaseException) -> bool:
-        """Whether this says that what is stored is not what was written."""
+        """Whether the error shows that stored data is damaged."""
         return isinstance(error, CodecError)
 
-    def remember_damage(self) -> None:  # noqa: B027  (a server checks itself)
-        """Have the next start look closely."""
+    def remember_damage(self) -> None:  # noqa: B027  (not needed for a server)
+        """Make the next start check the whole database."""
 
     @property
     @abstractmethod
     def way_out(self) -> str:
-        """What can be done about one that cannot be used."""
+        """Hint how to proceed with an unusable database."""
 
     @abstractmethod
     def translate(self, error: BaseException, *, doing: str) -> StoreError:
-        """A failure as what the operator is told; `doing` completes "cannot be …"."""
+        """Convert a failure to an error for the operator; `doing` completes "cannot be …"."""
 
     @contextmanager
     def translated(self, *, doing: str) -> Iterator[None]:
-        """Turn what the database raises into StoreError; `doing` completes "cannot be …"."""
+        """Convert exceptions of the database to StoreError; `doing` completes "cannot be …"."""
         kinds: tuple[type[Exception], ...] = (SQLAlchemyError, CodecError, OSError, *self.driver_errors)
         try:
             yield
@@ -173,40 +175,40 @@ class Database(ABC):
 
     @property
     def driver_errors(self) -> tuple[type[Exception], ...]:
-        """What the driver raises where SQLAlchemy is not in between."""
+        """Exceptions that the driver raises if it is used without SQLAlchemy."""
         return ()
 
     def damaged(self, reason: str) -> StoreUnusable:
-        """The error that says so."""
+        """The error for a damaged database."""
         return StoreUnusable(f"{self.name} is damaged: {reason}", hint=self.way_out)
 
-    # --- whose, how old ----------------------------------------------------------------------------------------------
+    # --- revision ----------------------------------------------------------------------------------------------------
 
     def known_revision(self, versions: Iterable[object]) -> str:
-        """The revision that alembic_version says, which must be one that this version knows."""
+        """The revision stored in alembic_version. Raises StoreUnusable if it is missing or unknown to this version."""
         found = list(versions)
         if not found or not all(isinstance(version, str) and version for version in found):
-            raise self.damaged("it does not say what version it has")
+            raise self.damaged("the table alembic_version contains no revision")
         if len(found) != 1 or found[0] not in REVISIONS:
             raise StoreUnusable(
                 f"{self.name} was written by a newer version of load-watcher: its schema is "
-                f"{', '.join(map(str, found))}, this version knows {REVISIONS[-1]}",
-                hint="run the newer version again; to go on with this one, " + self.way_out,
+                f"{', '.join(map(str, found))}, the newest known to this version is {REVISIONS[-1]}",
+                hint="run the newer version again; to continue with this one, " + self.way_out,
             )
         return str(found[0])
 
     def check_age(self, revision: str | None, *, upgrade: bool) -> None:
-        """Raise StoreError if the schema is older than this version's and must not be upgraded."""
+        """Raise StoreError if the schema is older than this version's and `upgrade` is not set."""
         if revision not in (None, REVISIONS[-1]) and not upgrade:
             raise StoreError(
-                f"{self.name} has schema {revision}, and {REVISIONS[-1]} is needed", hint="run load-watcher db upgrade"
+                f"{self.name} has schema {revision}, but {REVISIONS[-1]} is needed", hint="run load-watcher db upgrade"
             )
 
 
 def reason_of(error: BaseException) -> str:
-    """What the database said in one line, without our statement and its parameters."""
+    """The database's error message in one line, without the statement and its parameters."""
     said = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    primary = getattr(getattr(said, "diag", None), "message_primary", None)  # of psycopg, without LINE 1: …
+    primary = getattr(getattr(said, "diag", None), "message_primary", None)  # psycopg's message without "LINE 1: …"
     return primary or " ".join(str(said).split())
 
 
@@ -214,14 +216,14 @@ def reason_of(error: BaseException) -> str:
 
 
 def migrations_folder() -> Path:
-    """Where the migrations are: inside an installed wheel, else at the top of the repository."""
+    """The directory of the migrations: inside an installed wheel, or at the top of the repository."""
     installed = Path(__file__).parents[1] / "_migrations"
     return installed if installed.is_dir() else Path(__file__).parents[2] / "migrations"
 
 
 def migrate(connection: sa.Connection, *, folder: Path | None = None) -> None:
-    """Bring the schema up to date, inside the transaction that the caller holds: all of it or nothing."""
-    # Here, since a start with an up-to-date database does not need it, and it would be a tenth of that start.
+    """Migrate the schema to the newest revision inside the caller's transaction."""
+    # Local import: a start with a current schema does not need Alembic, which would take a tenth of the start time.
     from alembic import command
     from alembic.config import Config
 

@@ -1,7 +1,7 @@
-"""Decisions that wait to be written: so many at most, because a disk may take none for hours.
+"""Bounded queue of decisions to be written; it is bounded because the disk may be unusable for hours.
 
-Whoever hands them over is in a hurry and on another thread than the one that writes. What waits can be asked for until
-it is known to be written: a question must not fall into the gap between the two.
+Decisions are added on the event loop and written by another thread. Queued decisions can be queried until the write has
+been committed, so that a query always sees them either here or in the database.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is to be written together."""
+    """Decisions, outcomes and shadow bindings that are written in one transaction."""
 
     decisions: tuple[StoredDecision, ...]
     outcomes: tuple[DecisionOutcome, ...]
@@ -29,7 +29,8 @@ class Batch:
 
 
 class WaitingDecisions:
-    """Those that wait, by time; beyond the bounds the oldest are lost, and counted in `lost`, which only grows."""
+    """The queued decisions by time. If a limit (count or payload bytes) is exceeded, the oldest are dropped; `lost`
+    counts all dropped ones."""
 
     def __init__(self, *, most: int = MOST_WAITING, most_bytes: int = MOST_BYTES) -> None:
         self.lost = 0
@@ -42,7 +43,8 @@ class WaitingDecisions:
         self._bytes = 0
 
     def add(self, decisions: Sequence[StoredDecision], outcomes: Sequence[DecisionOutcome], *, lost: int = 0) -> None:
-        """After those that wait; one whose time is there takes its place."""
+        """Append decisions; one with the same time as a queued one replaces it. `lost` decisions were dropped by the
+        caller."""
         with self._guard:
             self.lost += lost
             for decision in decisions:
@@ -58,7 +60,7 @@ class WaitingDecisions:
                 del self._outcomes[next(iter(self._outcomes))]
 
     def add_shadows(self, shadows: Sequence[StoredShadow], *, lost: int = 0) -> None:
-        """The same for what shadow mode saw."""
+        """Append shadow bindings; like `add`."""
         with self._guard:
             self.lost += lost
             for shadow in shadows:
@@ -73,12 +75,12 @@ class WaitingDecisions:
         self._bytes -= 0 if gone is None else len(gone.payload)
 
     def batch(self) -> Batch:
-        """All that wait; they go on waiting until `settle`."""
+        """All queued entries; they stay queued until `settle`."""
         with self._guard:
             return Batch(tuple(self._decisions.values()), tuple(self._outcomes.values()), tuple(self._shadows.values()))
 
     def settle(self, batch: Batch, *, written: bool) -> None:
-        """A batch is written, or given up for good. What took the place of a part of it meanwhile still waits."""
+        """Remove a batch that was written or dropped. Entries that were replaced since `batch` stay queued."""
         with self._guard:
             for decision in batch.decisions:
                 if self._decisions.get(decision.time) is decision:
@@ -94,7 +96,7 @@ class WaitingDecisions:
 
 
 def laid_over(stored: Iterable[StoredDecision], waiting: Batch) -> list[StoredDecision]:
-    """What is stored with what waits over it, by time."""
+    """Stored decisions merged with the queued ones, in order of time; queued ones take precedence."""
     found = {decision.time: decision for decision in (*stored, *waiting.decisions)}
     for outcome in waiting.outcomes:
         if (decision := found.get(outcome.time)) is not None:

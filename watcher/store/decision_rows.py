@@ -14,7 +14,7 @@ from watcher.store.tables import MICROSECONDS, Rows, decision, shadow_binding
 
 
 def put_decisions(mine: Rows, decisions: Iterable[StoredDecision], outcomes: Iterable[DecisionOutcome]) -> None:
-    """Store decisions, each in the place of the one with its time, and then what became of these or older ones."""
+    """Store decisions (one with the same time is replaced), then outcomes of these or older decisions."""
     mine.upsert(decision, [_decision_row(each) for each in decisions])
     told = [{"at": each.time, "on": each.node, "became": each.outcome} for each in outcomes]
     if told:
@@ -38,7 +38,7 @@ def _decision_row(each: StoredDecision) -> dict[str, Any]:
 def decisions_of(
     mine: Rows, namespace: str, pod: str, *, start: int, end: int, limit: int, newest: bool
 ) -> list[StoredDecision]:
-    """Those about a pod with start <= time < end, the newest or the oldest of them first."""
+    """Decisions for a pod with start <= time < end (microseconds), newest first if `newest`, otherwise oldest first."""
     when = decision.c.time
     query = (
         sa.select(*(column for column in decision.c if column.name != "watcher"))
@@ -51,7 +51,8 @@ def decisions_of(
 
 
 def decisions_held(mine: Rows, *, start: int, but: Collection[int] = ()) -> DecisionsHeld:
-    """How many there are since `start` `but` for those of these times, and the times of the first and the last."""
+    """The number of decisions since `start`, except those at the times `but`, and the times of the first and last.
+    Times are in microseconds."""
     when = decision.c.time
     columns = sa.func.count(), sa.func.min(when), sa.func.max(when)
     query = sa.select(*columns).where(mine.own(decision), when >= start, when.not_in(but))
@@ -59,12 +60,12 @@ def decisions_held(mine: Rows, *, start: int, but: Collection[int] = ()) -> Deci
 
 
 def put_shadows(mine: Rows, shadows: Iterable[StoredShadow]) -> None:
-    """Store what shadow mode saw, each in the place of the one with its time."""
+    """Store shadow bindings; one with the same time is replaced."""
     mine.upsert(shadow_binding, [{"time": each.time, "payload": each.payload} for each in shadows])
 
 
 def shadows(mine: Rows, *, start: int, end: int, limit: int) -> list[StoredShadow]:
-    """The newest with start <= time < end."""
+    """The newest `limit` shadow bindings with start <= time < end (microseconds), newest first."""
     when = shadow_binding.c.time
     query = sa.select(when, shadow_binding.c.payload).where(mine.own(shadow_binding), when >= start, when < end)
     return [StoredShadow(**row) for row in mine.execute(query.order_by(when.desc()).limit(limit)).mappings()]
@@ -74,14 +75,14 @@ _DECIDED = (decision, shadow_binding)
 
 
 def forget_decisions(mine: Rows, *, oldest: int, newest: int, most: int, limit: int) -> int:
-    """Remove those that are not within oldest <= time <= newest, and the oldest of more than `most`; `limit` at once,
-    of shadow bindings as of decisions. Returns how many of the kind of which it were more. `newest` is there for clocks
-    that stepped back, as in forget_windows."""
+    """Delete decisions outside oldest <= time <= newest (microseconds) and all but the newest `most`, at most `limit`
+    per call; likewise shadow bindings. Returns the larger of the two numbers of deleted rows. `newest` handles clocks
+    that were set back, as in forget_windows."""
     return max(_forget(mine, table, oldest=oldest, newest=newest, most=most, limit=limit) for table in _DECIDED)
 
 
 def decision_hours(mine: Rows) -> set[int]:
-    """The hours of the oldest and of the newest decision, and of the shadow bindings too."""
+    """The hours (unix seconds) of the oldest and newest decision, and of the oldest and newest shadow binding."""
     ends = [
         mine.execute(sa.select(sa.func.min(table.c.time), sa.func.max(table.c.time)).where(mine.own(table))).one()
         for table in _DECIDED
@@ -90,7 +91,7 @@ def decision_hours(mine: Rows) -> set[int]:
 
 
 def forget_decisions_of_hour(mine: Rows, hour: int) -> None:
-    """Remove all of an hour, shadow bindings included."""
+    """Delete the decisions and shadow bindings of an hour (unix seconds)."""
     for table in _DECIDED:
         within = table.c.time.between(hour * MICROSECONDS, (hour + HOUR) * MICROSECONDS - 1)
         mine.execute(sa.delete(table).where(mine.own(table), within))

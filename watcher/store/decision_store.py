@@ -1,4 +1,4 @@
-"""The decisions that the store keeps, as parts ask for them (decisions.DecisionStore)."""
+"""Adapter of the store to the interface that modules use for stored decisions (decisions.DecisionStore)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from watcher.store.store import Store
 
 
 class KeptDecisions:
-    """Those of a store, whose failures are told as the parts know them."""
+    """Stored decisions of a store; its errors become DecisionsUnavailable."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,10 +1,10 @@
-"""What the store raises. The messages are for the operator: what is wrong, where, and in `hint` what to do."""
+"""Errors of the store. Messages are for the operator: the problem, its location, and in `hint` a way to fix it."""
 
 from __future__ import annotations
 
 
 class StoreError(Exception):
-    """The store cannot do what was asked. `hint` says what the operator can do; the cause is chained."""
+    """An operation of the store failed. `hint` describes what the operator can do; the cause is chained."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -12,12 +12,12 @@ class StoreError(Exception):
 
 
 class StoreInUse(StoreError):
-    """Another process writes this database, or this watcher's part of it; the message names it."""
+    """Another process, named in the message, writes this database or this watcher's rows."""
 
 
 class StoreUnusable(StoreError):
-    """What lies there is damaged, of a newer version, or not ours. Nothing of it was changed."""
+    """The database is damaged, from a newer version, or belongs to another program. It was not changed."""
 
 
 class StoreAway(StoreError):
-    """The database server cannot be reached now, which may pass by itself."""
+    """The database server cannot be reached now; a later attempt may succeed."""

@@ -1,11 +1,12 @@
-"""The database on a PostgreSQL server, shared by several watchers, each with rows of its own.
+"""The database on a PostgreSQL server, which may be shared by several watchers, each with separate rows.
 
-Whoever writes a watcher's rows holds an advisory lock on its name, on the very connection that it writes with: if that
-is lost, so is the lock, and nothing is written until both are back. So two processes of one name never write at the
-same time, whatever the network does, and a process that died leaves nothing locked. Migrations run in one transaction
-under another such lock: of several watchers that start against an empty database one makes the tables, the others wait.
+The writer of a watcher's rows holds an advisory lock on the watcher's name, on the same connection that it writes with.
+If the connection is lost, the lock is released too, and nothing is written until both are restored. Therefore two
+processes with the same name never write at the same time, and a process that ended leaves no lock behind. Migrations
+run in one transaction under a second advisory lock: if several watchers start with an empty database, one creates the
+tables and the others wait.
 
-The connections go straight to the server, or through a pooler in session mode: in others a lock has no owner.
+Connections must be direct or through a pooler in session mode, because advisory locks belong to a session.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 5
 POOL_SECONDS = 5.0
-LOCK_TIMEOUT = "5s"  # the session of a process that was killed ends with the statement that it was at
-# A server that went without a word is noticed after these, on both ends, and not after the hours of the defaults. The
-# other end's matter too: until it notices, it keeps the lock for a client that is gone.
+LOCK_TIMEOUT = "5s"  # the session of a killed process ends after its current statement
+# TCP keepalives detect a lost peer within seconds instead of hours, on both ends. The server's settings matter because
+# it holds the lock until it detects that the client is gone.
 _KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 _CLIENT = {**_KEEPALIVE, "keepalives": 1, "tcp_user_timeout": 25_000, "connect_timeout": CONNECT_SECONDS}
 _SESSION = {f"tcp_{name}": str(value) for name, value in _KEEPALIVE.items()} | {
@@ -49,17 +50,18 @@ _READER = {**_SESSION, "statement_timeout": "10s"}
 
 
 def server_of(url: sa.URL, *, watcher: str, password_file: Path | None) -> PostgresqlServer:
-    """The database that a postgresql:// URL names; StoreError where psycopg is not installed, or not what is wanted."""
+    """The database of a postgresql:// URL. Raises StoreError if psycopg is not installed or the URL requests another
+    driver."""
     if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
         raise StoreError(
-            f"{url.drivername} is no way to PostgreSQL that load-watcher knows",
-            hint="write postgresql://user@host/database; it is spoken to through psycopg 3",
+            f"unsupported PostgreSQL driver {url.drivername}",
+            hint="write postgresql://user@host/database; the driver is psycopg 3",
         )
     try:
         import psycopg
     except ImportError as error:
         raise StoreError(
-            f"PostgreSQL needs the library psycopg: {error}", hint='run pip install "load-watcher[postgres]"'
+            f"PostgreSQL requires the package psycopg: {error}", hint='run pip install "load-watcher[postgres]"'
         ) from error
     return PostgresqlServer(
         url.set(drivername="postgresql+psycopg"), watcher=watcher, password_file=password_file, driver=psycopg
@@ -67,7 +69,7 @@ def server_of(url: sa.URL, *, watcher: str, password_file: Path | None) -> Postg
 
 
 class PostgresqlServer(Database):
-    """The tables in the first schema of the search path, and the rows of one watcher in them."""
+    """The tables in the first schema of the search path, with the rows of one watcher."""
 
     waits = True
 
@@ -78,16 +80,16 @@ class PostgresqlServer(Database):
         self._url = url
         self._password_file = password_file
         self._driver = driver
-        # Tells our own sessions from those of another process.
+        # Distinguishes the sessions of this process from other sessions.
         self._session = f"load-watcher on {socket.gethostname()[:30]} {secrets.token_hex(4)}"
         self._writer = self._engine(connections=1, settings=_WRITER)
         self._reader = self._engine(connections=READERS, settings=_READER, writes=False)
         sa.event.listen(self._writer, "connect", self._lock_on_connect)
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- opening and closing -----------------------------------------------------------------------------------------
 
     def acquire(self, *, owner: str) -> None:
-        """Connect, which takes the lock."""
+        """Connect; this also takes the lock (see `_lock_on_connect`)."""
         with self.translated(doing="reached"), self._writer.connect():
             pass
 
@@ -101,7 +103,7 @@ class PostgresqlServer(Database):
         return before, REVISIONS[-1]
 
     def _migrate(self, engine: sa.Engine) -> str | None:
-        """Wait for whoever migrates, and do what is then still to be done; the revision before that."""
+        """Wait for other migrations, then migrate if still necessary. Returns the revision before this migration."""
         with engine.begin() as connection:
             connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
@@ -117,7 +119,7 @@ class PostgresqlServer(Database):
         self._reader.dispose()
 
     def set_aside(self, *, now: float) -> str | None:
-        """Not here: the database is not ours alone."""
+        """Not supported, because the database may have other users; returns None."""
         return None
 
     # --- connections -------------------------------------------------------------------------------------------------
@@ -128,9 +130,9 @@ class PostgresqlServer(Database):
             pool_size=connections,
             max_overflow=0,
             pool_timeout=POOL_SECONDS,
-            pool_pre_ping=True,  # a server that was restarted between two ticks is no trouble worth telling
+            pool_pre_ping=True,  # reconnect silently if the server was restarted between two ticks
             hide_parameters=True,
-            # A reader's transaction asks twice, for hours and for minutes, and an hour may be rewritten in between.
+            # A read transaction queries hours and minutes separately; an hour may be compacted between both queries.
             isolation_level="READ COMMITTED" if writes else "REPEATABLE READ",
             connect_args={**_CLIENT, "application_name": self._session} | _given(self._url),
         )
@@ -151,13 +153,11 @@ class PostgresqlServer(Database):
         return engine
 
     def _password(self, path: Path) -> str:
-        """Read anew for each connection: it may have been changed meanwhile, on the server too."""
+        """The password from the file. It is read for each connection, so that it can be changed at run time."""
         try:
             return path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise StoreAway(
-                f"the password file {path} cannot be read: {error}", hint="see store.password_file"
-            ) from error
+            raise StoreAway(f"cannot read the password file {path}: {error}", hint="see store.password_file") from error
 
     def _lock_on_connect(self, connection: psycopg.Connection[Any], _record: Any) -> None:
         with _closed_on_failure(connection):
@@ -178,7 +178,7 @@ class PostgresqlServer(Database):
     def _in_words(self, holder: Sequence[Any]) -> str:
         session, address, since = holder
         if session == self._session:
-            return "an earlier connection of this process, which the server still has to give up"
+            return "an earlier connection of this process that the server has not closed yet"
         who = session.rpartition(" ")[0] if session.startswith("load-watcher on ") else "another process"
         return f"{who} ({address}, connected since {since})"
 
@@ -187,7 +187,7 @@ class PostgresqlServer(Database):
         name = connection.execute(sa.select(sa.func.current_schema())).scalar_one()
         if name is None:
             raise StoreError(
-                "the search path names no schema that exists", hint="create the schema, or change options= in store.url"
+                "no schema of the search path exists", hint="create the schema, or change options= in store.url"
             )
         return str(name)
 
@@ -206,7 +206,7 @@ class PostgresqlServer(Database):
     # --- space -------------------------------------------------------------------------------------------------------
 
     def size(self) -> int:
-        """Bytes of this watcher's payloads: what the tables take is shared with others, and with what was deleted."""
+        """Size of this watcher's payloads in bytes; the tables also contain rows of other watchers and deleted rows."""
         with self.writing() as mine:
             return schema.stored_bytes(mine)
 
@@ -214,14 +214,14 @@ class PostgresqlServer(Database):
         return schema.stored_bytes(mine)
 
     def give_space_back(self, *, most: int) -> bool:
-        """Autovacuum does."""
+        """Nothing to do: autovacuum reuses free space. Returns False."""
         return False
 
     def may_forget(self, mine: Rows, watcher: str) -> bool:
         key = _key(self._schema(mine.connection), f"watcher {watcher}")
         return bool(mine.execute(sa.select(sa.func.pg_try_advisory_xact_lock(key))).scalar_one())
 
-    # --- commands: beside watchers that run, so without a watcher's lock ---------------------------------------------
+    # --- commands: without a watcher's lock, so that they work while watchers run ------------------------------------
 
     def revision(self) -> str | None:
         with self.translated(doing="read"), self._reader.begin() as connection:
@@ -232,7 +232,7 @@ class PostgresqlServer(Database):
             revision = self._revision(connection)
             writable = _FIRST_RIGHTS if revision is None else _RIGHTS
             if not connection.exec_driver_sql(writable).scalar_one():
-                raise StoreError(f"{self.name} cannot be written: it is a standby, or this user may not", hint=_GRANT)
+                raise StoreError(f"{self.name} cannot be written: standby server, or missing privileges", hint=_GRANT)
             key = _key(self._schema(connection), f"watcher {self.watcher}")
             holder = connection.exec_driver_sql(_HOLDER, {"key": key}).one_or_none()
             return Look(
@@ -258,8 +258,8 @@ class PostgresqlServer(Database):
 
     def _not_ours(self, tables: set[str]) -> StoreUnusable:
         return StoreUnusable(
-            f"{self.name} has tables of another program by our names ({', '.join(sorted(tables))})",
-            hint="give load-watcher a database of its own, or a schema: ?options=-csearch_path%3Dload_watcher",
+            f"{self.name} contains tables of another program with conflicting names ({', '.join(sorted(tables))})",
+            hint="use a separate database for load-watcher, or a schema: ?options=-csearch_path%3Dload_watcher",
         )
 
     def upgrade(self, *, owner: str) -> str | None:
@@ -287,18 +287,18 @@ class PostgresqlServer(Database):
         driver = self._driver
         if isinstance(said, (driver.OperationalError, driver.InterfaceError, driver.InternalError)):
             return True
-        # That a table is gone or may not be written, the server says; what psycopg itself refuses is our mistake.
+        # Errors with an SQLSTATE come from the server (such as a missing table); psycopg's own errors are bugs.
         return isinstance(said, driver.ProgrammingError) and said.sqlstate is not None
 
     @property
     def way_out(self) -> str:
-        return "name another database in store.url, or restore this one; only the history of the windows would be lost"
+        return "use another database in store.url, or restore this one; only the history of the windows is lost"
 
     def translate(self, error: BaseException, *, doing: str) -> StoreError:
         said = error.orig if isinstance(error, DBAPIError) else error
         message = f"{self.name} cannot be {doing}: {reason_of(error)}"
         if isinstance(said, (self._driver.OperationalError, self._driver.InterfaceError, PoolTimeout, OSError)):
-            return StoreAway(message, hint="look at the server, the network, and user and password in store.url")
+            return StoreAway(message, hint="check the server, the network, and user and password in store.url")
         if getattr(said, "sqlstate", None) == "42501":  # insufficient_privilege
             return StoreError(message, hint=_GRANT)
         return StoreError(message, hint=_PAGE)
@@ -309,9 +309,9 @@ class PostgresqlServer(Database):
         return (error,)
 
 
-_OTHER_NAME = "stop that one, or give this one a store.watcher_id of its own"
-_PAGE = "docs/store.md says what store.url may have in it, and what the database must have"
-_GRANT = "let the user of store.url make tables in its schema and write them: GRANT CREATE, USAGE ON SCHEMA …"
+_OTHER_NAME = "stop the other process, or set a different store.watcher_id for this one"
+_PAGE = "docs/store.md describes store.url and the requirements for the database"
+_GRANT = "allow the user of store.url to create tables in its schema and write them: GRANT CREATE, USAGE ON SCHEMA …"
 _FIRST_RIGHTS = """
     SELECT NOT pg_is_in_recovery() AND has_schema_privilege(current_schema(), 'CREATE')
 """
@@ -328,13 +328,13 @@ _HOLDER = """
 
 
 def _key(schema_name: str, of: str) -> int:
-    """An advisory lock's number, which is a signed 64-bit integer, out of what it is on."""
+    """The number of an advisory lock (signed 64-bit integer), derived from the schema and the locked object."""
     digest = hashlib.sha256(f"load-watcher\0{schema_name}\0{of}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
 def _given(url: sa.URL) -> dict[str, Any]:
-    """What the URL says of the connection goes before what we would."""
+    """Connection settings in the URL's query, which override the defaults."""
     return {name: value for name, value in url.query.items() if name in _CLIENT or name == "application_name"}
 
 
@@ -345,7 +345,7 @@ def _size_of_tables(connection: sa.Connection) -> int:
 
 @contextmanager
 def _closed_on_failure(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """The pool does not yet know a connection that is being set up."""
+    """Close the connection on failure: during setup it does not belong to the pool yet."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""The whole history of a database file, for who replays it: read once, beside whoever writes it."""
+"""Reads the complete history of a database file for replay, also while a service writes the file."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from watcher.store.sqlite import SqliteFile, open_engine
 from watcher.store.tables import Rows, window_hour, window_minute
 
 OLDEST = "0002"
-"""The first schema whose rows have a watcher."""
+"""The first schema with a watcher column."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeHistory:
-    """Averages over the shortest window that is stored: minutes [t] in unix seconds, and by metric name the values
-    [t, n], NaN where nothing was known."""
+    """Averages over the shortest stored window (`window_s` seconds): `time` [t] of the minutes in unix seconds, and
+    `values` by metric name [t, n], NaN where unknown."""
 
     window_s: int
     nodes: tuple[str, ...]
@@ -34,17 +34,21 @@ class WholeHistory:
 
 
 def is_database(path: Path) -> bool:
-    """Whether a file begins as SQLite's do. Raises OSError where it cannot be read."""
+    """Whether a file starts with the SQLite header. Raises OSError if it cannot be read."""
     with path.open("rb") as file:
         return file.read(16) == b"SQLite format 3\0"
 
 
 def read_history(path: Path) -> WholeHistory:
-    """All that a file has. Raises StoreError for what is no history."""
+    """The complete history of a file. Raises StoreError if it contains no readable history."""
     revision = SqliteFile(path, watcher="").revision()
     if revision is None or revision < OLDEST:
-        hint = f"load-watcher db upgrade --store-url sqlite:///{path}" if revision else "name the file of a store"
-        raise StoreError(f"{path} has no history that can be read (schema {revision or 'none'})", hint=hint)
+        hint = (
+            f"run load-watcher db upgrade --store-url sqlite:///{path}"
+            if revision
+            else "specify the database file of a store"
+        )
+        raise StoreError(f"{path} has no readable history (schema {revision or 'none'})", hint=hint)
     engine = open_engine(path, writes=False)
     try:
         with engine.begin() as connection:
@@ -59,12 +63,14 @@ def _read(connection: sa.Connection, path: Path) -> WholeHistory:
     watchers = schema.watchers(connection)
     if len(watchers) != 1:
         found = ", ".join(f'"{name}"' for name in watchers) or "none"
-        hint = "bring one of them into a file of its own: load-watcher db copy --from-watcher NAME"
+        hint = "copy one of them to a separate file: load-watcher db copy --from-watcher NAME"
         raise StoreError(f"{path} has the history of {len(watchers)} watchers: {found}", hint=hint if watchers else "")
     mine = Rows(connection, watchers[0])
     windows = _windows(mine)
     if not windows:
-        raise StoreError(f"{path} has no history yet", hint="a minute after its start a service has some")
+        raise StoreError(
+            f"{path} has no history yet", hint="the first minute is stored one minute after the service starts"
+        )
     seconds, label = min(windows)
     grids = [*_hours(mine, label), *_minutes(mine, label)]
     builder = HourBuilder(
@@ -76,12 +82,12 @@ def _read(connection: sa.Connection, path: Path) -> WholeHistory:
         builder.add(grid)
     values = {metric: builder.values[:, row, :] for row, (metric, _) in enumerate(builder.columns)}
     if not values or not builder.names:
-        raise StoreError(f"{path} has no averages of any node", hint="name another file")
+        raise StoreError(f"{path} has no averages of any node", hint="specify another file")
     return WholeHistory(seconds, builder.names, builder.times.astype(np.float64), values)
 
 
 def _windows(mine: Rows) -> set[tuple[int, str]]:
-    """Seconds and label of those that are stored."""
+    """Length in seconds and label of the stored windows."""
     restored = schema.restored(mine)
     known = {} if restored is None else {window.label: window.seconds for window in restored.windows}
     labels = {
@@ -111,6 +117,6 @@ def _minutes(mine: Rows, window: str) -> list[Grid]:
 
 
 def _averages(grid: Grid) -> Grid:
-    """Without the other operators, which nobody replays."""
+    """The columns with operator AVG; other operators are not replayed."""
     rows = [row for row, (_, operator) in enumerate(grid.columns) if operator is Operator.AVG]
     return Grid(grid.times, tuple(grid.columns[row] for row in rows), grid.names, grid.values[:, rows, :])

@@ -1,8 +1,8 @@
-"""The tables of the store, and every statement on them: what goes in, what comes out, and what is forgotten when.
+"""The tables of the store, and all statements that insert, query and delete rows.
 
-Each function does its part of a transaction that its caller holds, and sees the rows of one watcher, `Rows`. What is on
-disk must always be one consistent whole: samples of one resolution and one origin per metric, not newer than the last
-tick, and no list of nodes that nothing refers to. What makes the payloads is codec.py; migrations/ makes the tables.
+Each function runs in the caller's transaction and accesses the rows of one watcher (`Rows`). Invariants of the stored
+data: samples have one resolution and one provenance per metric, no sample is newer than the last tick, and every node
+list is referenced. codec.py encodes the payloads; migrations/ creates the tables.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from watcher.store.tables import (
 )
 
 # --- tables ----------------------------------------------------------------------------------------------------------
-# What migrations/ makes; a test holds that both agree. Times are unix seconds. How the payloads are made: codec.py.
+# As created by migrations/; a test compares both. Times are unix seconds. Payloads are encoded by codec.py.
 
 
-# --- a tick goes in --------------------------------------------------------------------------------------------------
+# --- storing a tick --------------------------------------------------------------------------------------------------
 
 
 def put_tick(
@@ -47,7 +47,8 @@ def put_tick(
     nodes: Mapping[tuple[str, ...], int],
     keep_until: float,
 ) -> None:
-    """Store a tick whose samples and minutes are encoded, and forget the samples that it leaves without use."""
+    """Store a tick with its encoded samples and minutes, and delete samples that are no longer needed. `nodes` maps
+    node lists to ids; `keep_until` is in unix seconds."""
     _forget_samples(mine, record)
     _put_blocks(mine, [_block_row(block, nodes[block.nodes], payload) for block, payload in blocks])
     mine.upsert(window_minute, [_minute_row(minute, nodes[minute.nodes], payload) for minute, payload in minutes])
@@ -69,7 +70,7 @@ def _tick_row(record: TickRecord, keep_until: float) -> dict[str, Any]:
 
 
 def put_nodes(mine: Rows, names: tuple[str, ...]) -> int:
-    """The id of a list of nodes, stored if it is new."""
+    """The id of a node list; a new list is stored."""
     packed = codec.pack_names(names)
     digest = hashlib.sha256(packed).digest()
     query = sa.select(node_list.c.id).where(mine.own(node_list), node_list.c.hash == digest)
@@ -78,7 +79,7 @@ def put_nodes(mine: Rows, names: tuple[str, ...]) -> int:
 
 
 def add_nodes(mine: Rows, digest: bytes, payload: bytes) -> int:
-    """Store a list of nodes that is not there yet; its id."""
+    """Store a new node list and return its id."""
     values = {"watcher": mine.watcher, "hash": digest, "payload": payload}
     added = mine.execute(sa.insert(node_list).values(values))
     assert added.inserted_primary_key is not None
@@ -86,15 +87,15 @@ def add_nodes(mine: Rows, digest: bytes, payload: bytes) -> int:
 
 
 def forget_unused_nodes(mine: Rows) -> None:
-    """Remove the lists of nodes that nothing refers to."""
+    """Delete node lists that are not referenced."""
     users = (sample_block, window_minute)
     used = sa.union_all(*(sa.select(table.c.nodes).where(mine.own(table)) for table in users))
     mine.execute(sa.delete(node_list).where(mine.own(node_list), node_list.c.id.not_in(used)))
 
 
 def _forget_samples(mine: Rows, record: TickRecord) -> None:
-    """Those on another grid of slots or from another origin, those that no window reaches any more, by the length of
-    one block, and those after the newest accepted sample: a clock has stepped back."""
+    """Delete samples with another resolution or provenance, samples that have been too old for every window for the
+    length of one block, and samples after the end of the tick (the clock was set back)."""
     ours = sa.delete(sample_block).where(mine.own(sample_block))
     before = mine.execute(sa.select(tick.c.resolution).where(mine.own(tick))).scalar_one_or_none()
     if before not in (None, record.resolution):
@@ -115,7 +116,7 @@ def _block_row(block: SampleBlock, nodes: int, payload: bytes) -> dict[str, Any]
 
 
 def _put_blocks(mine: Rows, rows: list[dict[str, Any]]) -> None:
-    """Add blocks in the place of those whose slots they have."""
+    """Insert blocks and delete existing blocks whose slots they cover."""
     if not rows:
         return
     first, slots = sa.bindparam("from_slot", type_=sa.BigInteger), sa.bindparam("count", type_=sa.Integer)
@@ -137,7 +138,7 @@ def _minute_row(minute: WindowRecord, nodes: int, payload: bytes) -> dict[str, A
 
 
 def _put_provenance(mine: Rows, record: TickRecord) -> None:
-    """That of the record, beside that of metrics which are not in it but still have samples."""
+    """Store the provenance of the record; keep that of other metrics that still have samples."""
     with_samples = sa.select(sample_block.c.metric).where(mine.own(sample_block))
     mine.execute(sa.delete(provenance).where(mine.own(provenance), provenance.c.metric.not_in(with_samples)))
     rows = [
@@ -153,11 +154,11 @@ def _put_provenance(mine: Rows, record: TickRecord) -> None:
     mine.upsert(provenance, rows)
 
 
-# --- the last tick comes out -----------------------------------------------------------------------------------------
+# --- loading the last tick -------------------------------------------------------------------------------------------
 
 
 def restored(mine: Rows) -> Restored | None:
-    """The last tick, its blocks in the order in which they were written; None if none was. CodecError on damage."""
+    """The last stored tick with its blocks in write order; None if there is none. Raises CodecError on damage."""
     last = mine.execute(sa.select(tick).where(mine.own(tick))).one_or_none()
     if last is None:
         return None
@@ -201,7 +202,7 @@ def _block(row: sa.Row[Any], *, names: tuple[str, ...]) -> SampleBlock:
 
 
 class NodeLists:
-    """Lists of nodes by id, each read and decoded once."""
+    """Node lists by id; each is read and decoded once."""
 
     def __init__(self, mine: Rows) -> None:
         self._mine = mine
@@ -212,7 +213,7 @@ class NodeLists:
             query = sa.select(node_list.c.payload).where(self._mine.own(node_list), node_list.c.id == number)
             payload = self._mine.execute(query).scalar_one_or_none()
             if payload is None:
-                raise CodecError(f"the list of nodes {number} is missing")
+                raise CodecError(f"node list {number} is missing")
             self._lists[number] = codec.decode_names(payload)
         return self._lists[number]
 
@@ -221,9 +222,10 @@ class NodeLists:
 
 
 def hours_of_node(mine: Rows, *, host: str, window: str, start: int, end: int) -> list[Grid]:
-    """One grid an hour that was rewritten, of this node alone, or of none where the hour does not know it."""
+    """One grid per compacted hour with this node only; a grid without nodes if the hour does not contain the node.
+    `start` and `end` are unix seconds."""
     chunk = window_hour.alias()
-    of_the_node = (  # the last that begins at the node or before it; max() of bytes is not everywhere
+    of_the_node = (  # the last chunk that starts at or before the node; not every database supports max() of bytes
         sa.select(chunk.c.first_node)
         .where(chunk.c.watcher == mine.watcher, chunk.c.window == window, chunk.c.hour == window_hour.c.hour)
         .where(chunk.c.first_node <= codec.node_key(host))
@@ -241,14 +243,15 @@ def hours_of_node(mine: Rows, *, host: str, window: str, start: int, end: int) -
 
 
 def minutes_of_node(mine: Rows, *, host: str, window: str, start: int, end: int) -> list[Grid]:
-    """One grid a minute that is not yet rewritten, of this node alone, or of none where the minute does not know it."""
+    """One grid per minute that is not yet compacted, with this node only; a grid without nodes if the minute does not
+    contain the node. `start` and `end` are unix seconds."""
     query = (
         sa.select(window_minute)
         .where(mine.own(window_minute), window_minute.c.window == window, window_minute.c.time.between(start, end))
         .order_by(window_minute.c.time)
     )
     lists = NodeLists(mine)
-    positions: dict[int, tuple[int, int | None]] = {}  # list of nodes -> its length, where the host stands in it
+    positions: dict[int, tuple[int, int | None]] = {}  # node list -> its length, index of the host
     grids: list[Grid] = []
     for row in mine.execute(query):
         if row.nodes not in positions:
@@ -274,7 +277,7 @@ def _only(grid: Grid, host: str) -> Grid:
 
 
 def hour_of(time: int) -> int:
-    """The beginning of the hour that a time belongs to, unix seconds."""
+    """The beginning of the hour that contains a time; both in unix seconds."""
     return time - time % HOUR
 
 
@@ -282,19 +285,19 @@ _MINUTE_HOUR = (window_minute.c.time - window_minute.c.time % HOUR).label("hour"
 
 
 def hours_with_minutes(mine: Rows) -> list[tuple[str, int]]:
-    """(window, hour) of all minutes that are not rewritten, oldest first."""
+    """(window, hour) of all minutes that are not yet compacted, oldest first."""
     query = sa.select(window_minute.c.window, _MINUTE_HOUR).where(mine.own(window_minute))
     return [(row.window, row.hour) for row in mine.execute(query.distinct().order_by(_MINUTE_HOUR))]
 
 
 def hours_rewritten(mine: Rows) -> list[tuple[str, int]]:
-    """(window, hour) of all that were rewritten, oldest first."""
+    """(window, hour) of all compacted hours, oldest first."""
     query = sa.select(window_hour.c.window, window_hour.c.hour).where(mine.own(window_hour)).distinct()
     return [(row.window, row.hour) for row in mine.execute(query.order_by(window_hour.c.hour))]
 
 
 def minutes_of_hour(mine: Rows, window: str, hour: int) -> list[tuple[int, codec.Columns, int]]:
-    """(time, columns, list of nodes) of the minutes of an hour that are not yet rewritten."""
+    """(time, columns, id of the node list) of the minutes of an hour that are not yet compacted."""
     query = sa.select(window_minute.c.time, window_minute.c.columns, window_minute.c.nodes).where(
         mine.own(window_minute), *_minutes_within(window, hour)
     )
@@ -303,7 +306,7 @@ def minutes_of_hour(mine: Rows, window: str, hour: int) -> list[tuple[int, codec
 
 
 def minute_payload(mine: Rows, window: str, time: int) -> bytes:
-    """The encoded values of a minute."""
+    """The encoded values of a minute; `time` in unix seconds."""
     this = (mine.own(window_minute), window_minute.c.window == window, window_minute.c.time == time)
     query = sa.select(window_minute.c.payload).where(*this)
     payload: bytes = mine.execute(query).scalar_one()
@@ -311,14 +314,14 @@ def minute_payload(mine: Rows, window: str, time: int) -> bytes:
 
 
 def chunk_payloads(mine: Rows, window: str, hour: int) -> list[bytes]:
-    """The encoded chunks of an hour."""
+    """The encoded chunks of an hour, in order of their first node."""
     this = (mine.own(window_hour), window_hour.c.window == window, window_hour.c.hour == hour)
     query = sa.select(window_hour.c.payload).where(*this)
     return list(mine.execute(query.order_by(window_hour.c.first_node)).scalars())
 
 
 def put_hour(mine: Rows, window: str, hour: int, payloads: Mapping[bytes, bytes]) -> None:
-    """Put an hour's chunks, by first node, in the place of all that is stored of it."""
+    """Replace all stored minutes and chunks of an hour by these chunks (key: first node)."""
     forget_hour(mine, window, hour)
     rows = [
         {"window": window, "hour": hour, "first_node": first, "payload": payload} for first, payload in payloads.items()
@@ -327,7 +330,7 @@ def put_hour(mine: Rows, window: str, hour: int, payloads: Mapping[bytes, bytes]
 
 
 def forget_hour(mine: Rows, window: str, hour: int) -> None:
-    """Remove all that is stored of an hour of a window."""
+    """Delete all minutes and chunks of an hour of a window."""
     this = (mine.own(window_hour), window_hour.c.window == window, window_hour.c.hour == hour)
     mine.execute(sa.delete(window_hour).where(*this))
     mine.execute(sa.delete(window_minute).where(mine.own(window_minute), *_minutes_within(window, hour)))
@@ -338,8 +341,8 @@ def _minutes_within(window: str, hour: int) -> tuple[sa.ColumnElement[bool], ...
 
 
 def forget_windows(mine: Rows, *, now: int, retention: float) -> None:
-    """Remove what is further than `retention` from now, to either side: after a clock has stepped back there are hours
-    to come, which are kept as long, and must not stay for ever."""
+    """Delete minutes and hours more than `retention` seconds before or after `now` (unix seconds). Hours in the future
+    exist if the clock was set back; without an upper limit they would never be deleted."""
     oldest, newest = now - retention, now + retention
     outside = (window_minute.c.time < oldest) | (window_minute.c.time > newest)
     mine.execute(sa.delete(window_minute).where(mine.own(window_minute), outside))
@@ -364,32 +367,32 @@ def _forget(mine: Rows, table: sa.Table, *, oldest: int, newest: int, most: int,
 
 
 def watchers(connection: sa.Connection) -> list[str]:
-    """All who have stored a tick, by name."""
+    """The names of all watchers with a stored tick, sorted."""
     return list(connection.execute(sa.select(tick.c.watcher).order_by(tick.c.watcher)).scalars())
 
 
 def of_cluster(mine: Rows) -> list[Rows]:
-    """The rows of all watchers of this one's cluster, by name, its own last. A name is that of the cluster, if it has
-    one, a slash, and the watcher's own, which has none in it."""
+    """The rows of all watchers in the same cluster, sorted by name, this watcher's last. A name has the form
+    CLUSTER/WATCHER or WATCHER; WATCHER contains no slash."""
     cluster = mine.watcher.rpartition("/")[0]
     names = [name for name in watchers(mine.connection) if name.rpartition("/")[0] == cluster and name != mine.watcher]
     return [*(Rows(mine.connection, name) for name in names), mine]
 
 
 def departed(mine: Rows, *, now: float) -> list[str]:
-    """The other watchers that have stored nothing for longer than they wanted to keep anything."""
+    """The other watchers whose `keep_until` has passed; `now` in unix seconds."""
     query = sa.select(tick.c.watcher).where(~mine.own(tick), tick.c.keep_until < now)
     return list(mine.execute(query.order_by(tick.c.watcher)).scalars())
 
 
 def forget_all(mine: Rows) -> None:
-    """Remove all that is stored of this watcher."""
+    """Delete all rows of this watcher."""
     for table in metadata.tables.values():
         mine.execute(sa.delete(table).where(mine.own(table)))
 
 
 def stored_bytes(mine: Rows) -> int:
-    """Bytes of this watcher's payloads, which are nearly all of what it takes."""
+    """Size of this watcher's payloads in bytes, which is nearly all of the space that it uses."""
     of_tables = [
         sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(table.c.payload)), 0)).where(mine.own(table))
         for table in (sample_block, window_minute, window_hour, decision, shadow_binding)

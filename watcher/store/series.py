@@ -1,4 +1,4 @@
-"""What is stored of one node, as series over time: what several hours, minutes and watchers have of it, as one."""
+"""Builds the stored series of one node from hours, minutes and the rows of several watchers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from watcher.store.codec import Grid, HourBuilder
 @dataclass(frozen=True, slots=True)
 class StoredSeries:
     """One metric and operator of one node: `time` [k] in unix seconds, ascending, and `value` [k] in the metric's unit,
-    NaN where nothing was known. Values older than the open hour carry a relative error of up to 1e-6."""
+    NaN where unknown. Values older than the current hour have a relative error of up to 1e-6."""
 
     metric: str
     operator: Operator
@@ -33,7 +33,8 @@ def series_of(
     end: int,
     wanted: Callable[[tuple[str, Operator]], bool],
 ) -> list[StoredSeries]:
-    """Grids of one node as series; a minute stands in the place of what an hour says of the same time."""
+    """Grids of one node as series with start <= time <= end (unix seconds); a minute overrides the same time in an
+    hour."""
     if not hours and not minutes:
         return []
     builder = HourBuilder(
@@ -57,7 +58,7 @@ def series_of(
 
 
 def series_over(beneath: list[StoredSeries], above: list[StoredSeries]) -> list[StoredSeries]:
-    """The series of two watchers as one: what is known above counts."""
+    """Merge the series of two watchers; known values of `above` take precedence."""
     lower = {(series.metric, series.operator): series for series in beneath}
     merged = [_filled(series, lower.pop((series.metric, series.operator), None)) for series in above]
     return [*merged, *lower.values()]

@@ -1,7 +1,8 @@
-"""The database as one SQLite file, of one watcher.
+"""The database in one SQLite file, for one watcher.
 
-Nothing of a file that cannot be used is changed, which SQLite does not do by itself: it would make a log beside a file
-that it only reads. Two services on one file would overwrite each other's samples, so the first holds `<file>.lock`.
+A file that cannot be used is not changed. SQLite by default creates a log file even if it only reads a database, so
+checks open the file read-only and immutable. Two services on one file would overwrite each other's samples, so the
+first one locks `<file>.lock`.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ from watcher.store.errors import StoreError, StoreInUse, StoreUnusable
 from watcher.store.tables import REVISIONS, Rows, node_list, provenance, sample_block, tick
 
 SMALL_BYTES = 64 * 2**20
-"""Up to this size all pages are checked when a database is opened; above, those of the tables that a start reads."""
+"""Up to this size (bytes) all pages are checked on opening; above it, only the tables that are read at the start."""
 PAGES_PER_STEP = 1024
 TRIED_BYTES = 1 << 20
-"""What is written on trial: more than a tick of a few hundred nodes, less than anyone misses."""
-_OTHER_FILE = "stop that one, or give this one a store.url of its own"
+"""Bytes of a trial write: more than a tick of a few hundred nodes needs."""
+_OTHER_FILE = "stop the other process, or set a different store.url for this one"
 
 
 def file_of(url: sa.URL) -> Path:
-    """The file that a sqlite:/// URL names; StoreError for a database in memory."""
+    """The absolute path of a sqlite:/// URL. Raises StoreError for a database in memory."""
     if url.host or url.query or not url.database or url.database.startswith((":memory:", "file:")):
         raise StoreError(
-            "the database URL names no file",
-            hint="sqlite:///name.db is relative to the working directory, sqlite:////path/name.db absolute; "
-            "a database in memory would not outlive the process, which is all it is for",
+            "the database URL does not contain a file name",
+            hint="sqlite:///name.db is relative to the working directory, sqlite:////path/name.db is absolute; "
+            "databases in memory are not supported, because they do not survive a restart",
         )
-    return Path(url.database).resolve()  # so that two names of one file meet at one lock
+    return Path(url.database).resolve()  # so that all paths of one file use the same lock
 
 
 class SqliteFile(Database):
-    """The database in the file at `path`."""
+    """A database in an SQLite file."""
 
     waits = False
 
@@ -59,7 +60,7 @@ class SqliteFile(Database):
         self._reader: sa.Engine | None = None
         self._identity: tuple[int, int] | None = None
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- opening and closing -----------------------------------------------------------------------------------------
 
     def acquire(self, *, owner: str) -> None:
         if self._lock is None:
@@ -115,18 +116,18 @@ class SqliteFile(Database):
             yield Rows(connection, self.watcher)
 
     def check_still_there(self) -> None:
-        """SQLite would go on writing into a file that was moved away or removed, and the next start would miss it."""
+        """Raise OSError if the file was moved or removed: SQLite would continue to write to the old file."""
         if not self.path.exists() or identity_of(self.path) != self._identity:
             raise OSError(f"{self.path} was moved away or replaced while it was open; restart the service")
 
     # --- space -------------------------------------------------------------------------------------------------------
 
     def size(self) -> int:
-        """Bytes of the file and its log."""
+        """Size of the file and its log in bytes."""
         return size_on_disk(self.path)
 
     def used_bytes(self, mine: Rows) -> int:
-        """Bytes of the pages that are in use."""
+        """Size of the used pages in bytes."""
         count, free, size = (
             int(mine.connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
             for name in ("page_count", "freelist_count", "page_size")
@@ -134,7 +135,7 @@ class SqliteFile(Database):
         return (count - free) * size
 
     def give_space_back(self, *, most: int) -> bool:
-        """To the file system, if there is much of it, or the file is larger than `most`."""
+        """Release free pages to the file system if there are many, or if the file is larger than `most` bytes."""
         assert self._writer is not None
         with closing(self._writer.raw_connection()) as pooled:
             connection = pooled.driver_connection
@@ -147,12 +148,12 @@ class SqliteFile(Database):
             too_large = count * ask("page_size") > most
             if free < (1 if too_large else max(PAGES_PER_STEP, count // 8)):
                 return False
-            # execute() would step once, which is one page; and the file ends where it did until the log is copied.
+            # executescript: execute() would free only one page. The file shrinks only after the log is copied.
             connection.executescript(f"PRAGMA incremental_vacuum({PAGES_PER_STEP}); PRAGMA wal_checkpoint(PASSIVE)")
             return ask("freelist_count") < free
 
     def may_forget(self, mine: Rows, watcher: str) -> bool:
-        """The lock of the file is ours, so nobody else writes into it."""
+        """True: this process holds the lock of the file, so no other process writes it."""
         return True
 
     # --- commands ----------------------------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ class SqliteFile(Database):
                 return None
             with self.path.open("rb") as file:
                 if file.read(16) != b"SQLite format 3\0":
-                    raise StoreUnusable(f"{self.path} is not an SQLite database", hint="name another file in store.url")
+                    raise StoreUnusable(f"{self.path} is not an SQLite database", hint="use another file in store.url")
             with closing(_open_untouched(self.path)) as connection:
                 tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
                 if not tables:
@@ -176,11 +177,11 @@ class SqliteFile(Database):
         if not {"alembic_version", "tick", "sample_block"} <= tables:
             some = ", ".join(sorted(tables)[:5])
             raise StoreUnusable(
-                f"{self.path} is the database of another program (tables {some})", hint="name another file in store.url"
+                f"{self.path} is a database of another program (tables {some})", hint="use another file in store.url"
             )
 
     def check_pages(self, *, all_of_them: bool) -> None:
-        """Raise StoreUnusable if a page is damaged: of all the tables, or only of those that a start reads. Changes
+        """Raise StoreUnusable if a page is damaged, of any table or only of the tables read at the start. Changes
         nothing."""
         which = [""] if all_of_them else [f"({table.name})" for table in (tick, provenance, node_list, sample_block)]
         with self.translated(doing="checked"), closing(_open_untouched(self.path)) as connection:
@@ -241,8 +242,8 @@ class SqliteFile(Database):
     @property
     def way_out(self) -> str:
         return (
-            'move the file away, or set store.on_unusable = "set-aside", which renames it and begins a new one; '
-            "all that is lost is the history of the windows"
+            'move the file, or set store.on_unusable = "set-aside" to rename it and create a new one; '
+            "only the history of the windows is lost"
         )
 
     def translate(self, error: BaseException, *, doing: str) -> StoreError:
@@ -258,31 +259,31 @@ class SqliteFile(Database):
 
 
 def check_place(path: Path) -> None:
-    """Raise StoreError where there can be no database of ours."""
+    """Raise StoreError if the path cannot be used for a database."""
     if not path.parent.is_dir():
         raise StoreError(f"the directory {path.parent} of the database does not exist", hint=f"mkdir -p {path.parent}")
     if path.is_dir():
-        raise StoreError(f"{path} is a directory", hint="name a file in store.url")
+        raise StoreError(f"{path} is a directory", hint="use a file name in store.url")
     for place in (path.parent, path):
         if place.exists() and not os.access(place, os.W_OK):
             raise StoreError(
-                f"{place} is not writable for user {os.geteuid()}", hint="change its owner, or store.url, or the user"
+                f"{place} is not writable for user {os.geteuid()}", hint="change its owner, store.url, or the user"
             )
 
 
 def _try_to_write(folder: Path) -> None:
-    """Write a file without a name into the folder of the database, which is gone when it is closed."""
+    """Write TRIED_BYTES to an unnamed temporary file in the database's folder. Raises StoreError if that fails."""
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-            file.write(os.urandom(TRIED_BYTES))  # what compresses well might fit where data does not
+            file.write(os.urandom(TRIED_BYTES))  # random, because the file system may compress
             os.fsync(file.fileno())
     except OSError as error:
-        hint = "make room on its file system, or let this user write there; store.max_size bounds the database"
-        raise StoreError(f"nothing can be written to {folder}: {error.strerror}", hint=hint) from error
+        hint = "free space on its file system, or give this user write access; store.max_size limits the database"
+        raise StoreError(f"cannot write to {folder}: {error.strerror}", hint=hint) from error
 
 
 class _Holder(msgspec.Struct):
-    """What stands in the lock file. `damaged`: whoever held it last met a page that is not what SQLite wrote."""
+    """Content of the lock file. `damaged`: the last holder found a damaged page."""
 
     pid: int
     owner: str = ""
@@ -290,8 +291,8 @@ class _Holder(msgspec.Struct):
 
 
 class FileLock:
-    """`<database>.lock`, held as long as the database is open. The kernel releases it when a process dies, so a file
-    that was left behind is no obstacle."""
+    """`<database>.lock`, locked while the database is open. The kernel releases the lock when the process ends, so a
+    leftover file does no harm."""
 
     def __init__(self, path: Path, *, owner: str) -> None:
         self.path = path.with_name(path.name + ".lock")
@@ -301,11 +302,11 @@ class FileLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock or raise StoreInUse, which names the holder."""
+        """Take the lock. Raises StoreInUse, which names the holder, if it is taken."""
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise StoreError(f"the lock {self.path} cannot be made: {error.strerror}") from error
+            raise StoreError(f"cannot create the lock file {self.path}: {error.strerror}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -317,8 +318,8 @@ class FileLock:
                     hint=_OTHER_FILE,
                 ) from None
             raise StoreError(
-                f"the lock {self.path} cannot be taken: {error.strerror}",
-                hint="the database belongs on a local file system",
+                f"cannot lock {self.path}: {error.strerror}",
+                hint="put the database on a local file system",
             ) from error
         before = _read_holder(descriptor)
         self.damage_seen = before is not None and before.damaged
@@ -326,12 +327,12 @@ class FileLock:
         self._write()
 
     def mark_damaged(self) -> None:
-        """Let the next start look at every page, however large the file is."""
+        """Make the next start check every page, regardless of the file size."""
         self._holder.damaged = True
         self._write()
 
     def release(self) -> None:
-        """Give it back. The file stays: removing it would let two others each lock one of the same name."""
+        """Release the lock. The file is not removed: otherwise two processes could lock two files of the same name."""
         if self._descriptor is not None:
             if not self._holder.damaged:
                 os.ftruncate(self._descriptor, 0)
@@ -339,7 +340,7 @@ class FileLock:
             self._descriptor = None
 
     def _write(self) -> None:
-        """Say who holds it. On a full disk it holds all the same, without saying so."""
+        """Write the holder to the lock file. A failure, such as a full disk, is ignored: the lock is held anyway."""
         if self._descriptor is None:
             return
         text = msgspec.json.encode(self._holder)
@@ -361,8 +362,8 @@ def _in_words(holder: _Holder | None) -> str:
 
 
 def holder_of(path: Path) -> str:
-    """Who holds the lock of the database at `path`, in words; "" if nobody does. Makes no file; whoever wants the lock
-    in the very microsecond of looking is refused."""
+    """Description of the process that holds the lock of the database at `path`; "" if none. Creates no file. A process
+    that tries to take the lock during this check fails."""
     try:
         descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -377,7 +378,8 @@ def holder_of(path: Path) -> str:
 
 
 def set_aside(path: Path, *, now: float) -> Path:
-    """Rename a database and what belongs to it, so that SQLite can still open it there; the new name."""
+    """Rename a database and its log files, so that SQLite can still open it. Returns the new path; `now` is in unix
+    seconds."""
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
     name = f"{path.name}.unusable-{stamp}"
     count = 1
@@ -394,7 +396,7 @@ def set_aside(path: Path, *, now: float) -> Path:
 
 
 def open_engine(path: Path, *, connections: int = 1, writes: bool = True) -> sa.Engine:
-    """Connections to the database at `path`. Transactions are SQLite's own, DDL included (testing.md 5.3)."""
+    """Connections to the database at `path`. Transactions are started explicitly, so that they include DDL."""
     engine = sa.create_engine(
         sa.URL.create("sqlite", database=str(path)),
         pool_size=connections,
@@ -407,7 +409,7 @@ def open_engine(path: Path, *, connections: int = 1, writes: bool = True) -> sa.
     def set_up(connection: Any, _record: Any) -> None:
         connection.isolation_level = None
         if writes and connection.execute("PRAGMA page_count").fetchone() == (0,):
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # on a file that has pages this would write one
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only for a new file: it writes a page
         for pragma in _WRITER_PRAGMAS if writes else ("query_only = ON",):
             connection.execute(f"PRAGMA {pragma}")
 
@@ -420,39 +422,39 @@ def open_engine(path: Path, *, connections: int = 1, writes: bool = True) -> sa.
 
 _WRITER_PRAGMAS = (
     "journal_mode = WAL",
-    "synchronous = FULL",  # a commit outlives a power cut; at one a minute that costs nothing
+    "synchronous = FULL",  # a commit survives a power failure; negligible cost at one commit per minute
     "journal_size_limit = 4194304",
 )
-_FULL_DISK = "make room on its file system; store.max_size bounds the database"
+_FULL_DISK = "free space on its file system; store.max_size limits the database"
 _HINTS = {
     sqlite3.SQLITE_FULL: _FULL_DISK,
-    sqlite3.SQLITE_IOERR: _FULL_DISK + ", and it belongs on a local file system",
-    sqlite3.SQLITE_READONLY: "let this user write to the file and to its directory",
-    sqlite3.SQLITE_CANTOPEN: "let this user write to the file and to its directory, and leave room there",
-    sqlite3.SQLITE_BUSY: "another program has it open: close that one",
+    sqlite3.SQLITE_IOERR: _FULL_DISK + ", and it must be on a local file system",
+    sqlite3.SQLITE_READONLY: "give this user write access to the file and its directory",
+    sqlite3.SQLITE_CANTOPEN: "give this user write access to the file and its directory, and free space there",
+    sqlite3.SQLITE_BUSY: "another program has the database open: close it there",
 }
 
 
 def _code_of(error: BaseException) -> int:
-    """SQLite's primary result code, 0 for what is not from SQLite."""
+    """SQLite's primary result code; 0 for an error that is not from SQLite."""
     return int(getattr(getattr(error, "orig", error), "sqlite_errorcode", 0)) & 0xFF
 
 
 def _open_untouched(path: Path) -> sqlite3.Connection:
-    """A connection that neither changes the file nor leaves others beside it. Where there is no log to be read SQLite
-    must be told so, or it would make one."""
+    """A connection that neither changes the file nor creates others next to it. Without a log file it uses immutable=1,
+    because SQLite would otherwise create one."""
     log = path.with_name(path.name + "-wal")
     mode = "ro" if log.exists() and log.stat().st_size else "ro&immutable=1"
     return sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=5.0)
 
 
 def identity_of(path: Path) -> tuple[int, int]:
-    """Which file lies at the path, whatever its name."""
+    """Device and inode of the file at the path."""
     found = path.stat()
     return found.st_dev, found.st_ino
 
 
 def size_on_disk(path: Path) -> int:
-    """Bytes of the database and its log."""
+    """Size of the database and its log in bytes."""
     parts = (path, path.with_name(path.name + "-wal"))
     return sum(part.stat().st_size for part in parts if part.exists())

@@ -9,14 +9,14 @@ logger = logging.getLogger(__name__)
 
 
 SILENCE_SECONDS = 30.0
-"""So long a piece of work that is not done is trouble: a disk that hangs, or a server that stands still."""
+"""A write that takes longer than this is reported as a failure: the disk hangs or the server does not respond."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """How the store is doing. `since`: when it stopped doing well (unix seconds); `last_saved`: `end` of the newest
-    stored tick; `queued`: ticks that wait; `dropped`: window records given up for good; `lost_decisions`: those; and
-    `size_bytes`: of a file and its log, or of this watcher's samples, windows and decisions on a server."""
+    """State of the store. `since`: begin of the current failure (unix seconds); `last_saved`: `end` of the newest
+    stored tick (unix seconds); `queued`: ticks to be written; `dropped`: window records and `lost_decisions`: decisions
+    that were dropped; `size_bytes`: of a file and its log, or of this watcher's rows on a server."""
 
     ok: bool
     error: str
@@ -29,7 +29,7 @@ class StoreStatus:
 
 
 class _Trouble:
-    """Work that fails now and then: its beginning and its end are logged once each, however often it is tried."""
+    """A repeated operation that may fail: logs the first failure and the recovery once each."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -37,14 +37,14 @@ class _Trouble:
         self.since: float | None = None
 
     def begin(self, error: str, *, now: float) -> None:
-        """It failed."""
-        self.error = error  # before `since`: whoever sees that there is trouble, in another thread, sees which
+        """Record a failure; `now` in unix seconds."""
+        self.error = error  # before `since`: another thread that reads `since` must also see the error
         if self.since is None:
             self.since = now
             logger.error("%s fails: %s", self._what, error)
 
     def end(self, *, now: float) -> None:
-        """It worked."""
+        """Record a success; `now` in unix seconds."""
         if self.since is not None:
             logger.info("%s works again after %.0f s", self._what, now - self.since)
         self.since = None

@@ -1,17 +1,16 @@
-"""What must outlive the process: the samples of the longest window, and the history of the windows.
+"""The store of the service: samples of the longest window, history of the windows, and decisions.
 
-After `kill -9` at any moment the next start must continue exactly where the last stored tick ended, so a tick is one
-transaction and samples are kept bit for bit. A disk may be slow, full or broken without anyone who asks the service
-noticing: `save` returns at once, one thread writes, and what cannot be written now waits, merged with what comes, for
-the next tick. The history of a day at thousands of nodes must stay small and still answer for one node at once: the
-minutes of a closed hour are rewritten in chunks of nodes, in slices between two saves.
+After `kill -9` at any time the next start continues exactly where the last stored tick ended, so a tick is one
+transaction and samples are stored without loss. A slow, full or broken disk does not affect requests: `save` returns
+immediately, one thread writes, and data that cannot be written is merged with later ticks and retried. A day of history
+for thousands of nodes must be small, but fast to query for one node: the minutes of a closed hour are compacted into
+chunks of nodes, in slices between two saves.
 
-A database server may also be away, at the start or for hours: then the service goes on without, and what waits is
-stored when the server is back.
+A database server may be unreachable at the start or for hours. The service then runs without it and stores the queued
+data when the server is reachable again.
 
-How the bytes look is in codec.py, the tables and statements in schema.py, what may be opened at all in database.py and
-the two that it describes, what is done between two saves in tidying.py. docs/store.md has the layout and what was
-measured.
+codec.py encodes data, schema.py contains tables and statements, database.py the interface to a database, and tidying.py
+retention and compaction. docs/store.md describes the layout and the measured sizes.
 """
 
 from __future__ import annotations
@@ -42,20 +41,20 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 WAITING_BYTES = 64 * 2**20
-"""Window values that may wait for a disk that takes none: hours at 5,000 nodes, half an hour at 50,000."""
-OPEN_SECONDS = 10.0  # for a server; a start does not wait for one that accepts and says nothing
+"""Limit of queued window values while writing fails: hours at 5,000 nodes, half an hour at 50,000 nodes."""
+OPEN_SECONDS = 10.0  # limits the start if a server accepts the connection but does not respond
 CLOSE_SECONDS = 5.0
 READ_SECONDS = 15.0
-REOPEN_SECONDS = 30.0  # a server that is away is tried again with every tick; for decisions alone not more often
+REOPEN_SECONDS = 30.0  # minimum interval of reconnects for decisions; every tick reconnects
 
 
 class Store:
-    """The database of one service: the only writer of its rows, and their readers.
+    """The database of one service, with one writer thread and several reader threads.
 
-    `url`: sqlite:///… or postgresql://…; `watcher`: whose rows they are; `password_file`: of the server's user;
-    `retention`: seconds of window history; `max_size`: bytes; `on_unusable`: "fail" or "set-aside"; `upgrade`: whether
-    an older schema is brought up to date; `owner`: how another process is told who holds a file; `decisions`: for how
-    many seconds these are kept (0: not at all), and `max_decisions` how many.
+    `url`: sqlite:///… or postgresql://…; `watcher`: name of the rows' owner; `password_file`: for the server's user;
+    `retention`: of window history in seconds; `max_size`: bytes; `on_unusable`: "fail" or "set-aside"; `upgrade`:
+    migrate an older schema; `owner`: description of this process for other processes; `decisions`: retention of
+    decisions in seconds (0: none are stored), `max_decisions`: maximum number.
     """
 
     def __init__(
@@ -83,16 +82,16 @@ class Store:
         self._readers: Workers | None = None
         self._findings: tuple[Finding, ...] = ()
         self._saving = _Trouble("saving to the database")
-        self._tidying = _Trouble("tidying the database")
-        self._deciding = _Trouble("keeping decisions in the database")
+        self._tidying = _Trouble("compacting the database")
+        self._deciding = _Trouble("storing decisions in the database")
         self._decisions = WaitingDecisions()
-        self._guard = threading.Lock()  # of the five below: save() is called on the loop, writing done in a thread
+        self._guard = threading.Lock()  # for the next five: save() runs on the event loop, writes in a thread
         self._waiting: TickRecord | None = None
         self._queued = 0
         self._dropped = 0
         self._accepts = False
         self._decisions_due = False
-        # What follows belongs to the writing thread.
+        # The following attributes are used by the writer thread only.
         self._is_open = False
         self._last_saved: float | None = None
         self._size = 0
@@ -101,13 +100,13 @@ class Store:
         self._tidy_again = False
         self._reopen_at = 0.0  # monotonic
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- opening and closing -----------------------------------------------------------------------------------------
 
     async def open(self) -> Restored | None:
-        """Lock, check and migrate the database, and load the samples of the last tick; None if there are none.
+        """Lock, check and migrate the database, and load the last stored tick; None if there is none.
 
-        A server that cannot be reached is no reason to fail: it is told, and tried again with every tick. Raises
-        StoreInUse, StoreUnusable, or StoreError for what the operator has to change.
+        An unreachable server is logged and retried with every tick. Raises StoreInUse, StoreUnusable, or StoreError if
+        the operator has to change something.
         """
         self._writer = writer = Workers("store-writer")
         self._readers = Workers("store-reader", threads=READERS)
@@ -125,8 +124,8 @@ class Store:
         return restored
 
     async def close(self) -> None:
-        """Write what waits, for at most five seconds, and give the database back. Safe to call twice, or before
-        open."""
+        """Write queued data for at most five seconds, and release the database. Safe to call twice, or before
+        `open`."""
         with self._guard:
             self._accepts = False
             writer, readers = self._writer, self._readers
@@ -138,7 +137,11 @@ class Store:
         writer.stop()
         done, _ = await asyncio.wait({closed}, timeout=CLOSE_SECONDS)
         if not done:
-            logger.error("the database %s did not finish within %.0f s", self._database.name, CLOSE_SECONDS)
+            logger.error(
+                "closing the database %s took longer than %.0f s; queued data may be lost",
+                self._database.name,
+                CLOSE_SECONDS,
+            )
 
     def _open(self) -> Restored | None:
         try:
@@ -160,9 +163,9 @@ class Store:
                 raise
             now = time.time()
             name = self._database.set_aside(now=now)
-            if name is None:  # a server: what is there has other users, and we go on without
+            if name is None:  # a server has other users: run without it
                 raise StoreAway(str(error), hint=error.hint) from error
-            reason = f"{error}; it is now {name}, and a new database was begun"
+            reason = f"{error}; the database was renamed to {name} and a new one was created"
             logger.warning("%s", reason)
             self._findings = (Finding(FindingKind.STORE, "", "", now, reason, Remedy.SET_ASIDE),)
             return self._open_and_load()
@@ -176,11 +179,11 @@ class Store:
         return restored
 
     def _prepare(self) -> None:
-        """Have the lock and the newest schema."""
+        """Lock the database and migrate it to the newest schema."""
         self._database.acquire(owner=self._owner)
         before, now = self._database.prepare(upgrade=self._upgrade)
         if before != now:
-            logger.info("%s has schema %s now, after %s", self._database.name, now, before or "none")
+            logger.info("migrated %s to schema %s (before: %s)", self._database.name, now, before or "none")
         self._is_open = True
 
     def _measure(self) -> None:
@@ -189,7 +192,7 @@ class Store:
         except Exception as error:
             if not self._database.is_trouble(error):
                 raise
-            logger.debug("the size of the database is not known: %s", reason_of(error))
+            logger.debug("cannot determine the size of the database: %s", reason_of(error))
 
     def _close(self) -> None:
         if self._waiting is not None:
@@ -199,16 +202,16 @@ class Store:
         self._write_decisions()
         self._database.release()
 
-    # --- what others see ---------------------------------------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------------------------------------
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What was found out about the database: set aside, or too small a cap for the history asked for."""
+        """Findings about the database: it was set aside, or max_size is too small for the configured retention."""
         return self._findings + self._tidier.findings
 
     @property
     def status(self) -> StoreStatus:
-        """How it is doing, from memory."""
+        """The state of the store, from memory."""
         self._notice_silence()
         all_of_them = (self._saving, self._tidying, self._deciding)
         troubles = [trouble for trouble in all_of_them if trouble.since is not None]
@@ -226,10 +229,10 @@ class Store:
     # --- saving ------------------------------------------------------------------------------------------------------
 
     def save(self, record: TickRecord) -> None:
-        """Have a tick stored. Returns at once, and never fails because of the disk: see `status`.
+        """Queue a tick for writing. Returns immediately; write failures are reported by `status`.
 
-        While the writer is busy, or the disk takes nothing, ticks wait merged into one, so that what waits is bounded:
-        the samples of the longest window and 64 MiB of windows, of which the oldest are given up first.
+        While the writer is busy or writing fails, queued ticks are merged into one. Its size is limited to the samples
+        of the longest window and 64 MiB of windows; the oldest windows are dropped first.
         """
         with self._guard:
             if not self._accepts or self._writer is None:
@@ -239,16 +242,17 @@ class Store:
         self._notice_silence()
 
     def _notice_silence(self) -> None:
-        """Whoever writes cannot say that it takes for ever."""
+        """Report a failure if the writer thread has been busy for longer than SILENCE_SECONDS."""
         since = None if self._writer is None else self._writer.busy_since
         if since is not None and (silent := time.monotonic() - since) > SILENCE_SECONDS:
             self._report_silence(silent)
 
     def _report_silence(self, seconds: float) -> None:
-        self._saving.begin(f"{self._database.name} has not answered for {seconds:.0f} s", now=time.time())
+        self._saving.begin(f"{self._database.name} has not responded for {seconds:.0f} s", now=time.time())
 
     def _wait(self, record: TickRecord, *, ticks: int, first: bool = False) -> None:
-        """Put a tick to those that wait (the guard is held): after them, or before them if it came back."""
+        """Merge a tick into the queued one: as the newer one, or (`first`) as the older one after a failed write. The
+        caller holds the guard."""
         waiting = self._waiting
         if waiting is not None:
             older, newer = (record, waiting) if first else (waiting, record)
@@ -270,8 +274,8 @@ class Store:
         except Exception as error:
             self._node_ids.clear()
             if not self._database.is_trouble(error):
-                # Not the disk but the record, or us: to keep it would be to fail for ever.
-                logger.exception("a tick cannot be stored and is given up")
+                # The record cannot be stored, so a retry would fail again.
+                logger.exception("cannot store a tick; its data is dropped")
                 with self._guard:
                     self._dropped += len(record.records)
                 return
@@ -286,26 +290,26 @@ class Store:
             if self._slices is None:
                 self._ask_for_a_slice()
             self._last_saved = record.end
-            self._write_decisions()  # those that could not be written before this one
+            self._write_decisions()  # retry decisions that could not be written before
 
     def _part(self) -> None:
-        """From a server: anything may have happened to it when it is back."""
+        """Disconnect from a server; its state is checked again when it is reachable."""
         self._database.release()
         self._is_open = False
         self._reopen_at = time.monotonic() + REOPEN_SECONDS
 
     def _explained(self, error: Exception) -> str:
-        """What to say of trouble with the database; damage is also remembered for the next start."""
+        """The message for a failure of the database. Damage is also recorded for the next start."""
         if not self._database.is_damage(error):
             return reason_of(error)
         self._database.remember_damage()
         return (
-            f"{self._database.name} is damaged ({reason_of(error)}); nothing is stored until the service is restarted, "
-            f"after this: {self._database.way_out}"
+            f"{self._database.name} is damaged ({reason_of(error)}); nothing is stored until this is fixed and the "
+            f"service restarted: {self._database.way_out}"
         )
 
     def _write(self, record: TickRecord) -> None:
-        """Store a tick: encode first, then one transaction."""
+        """Store a tick: encode it, then write it in one transaction."""
         self._database.check_still_there()
         blocks = [(block, codec.encode_samples(block)) for block in record.blocks]
         minutes = [(minute, codec.encode_minute(minute)) for minute in record.records]
@@ -334,12 +338,13 @@ class Store:
         start: int,
         end: int,
     ) -> list[StoredSeries]:
-        """What is stored of one node with start <= time <= end (unix seconds); `metrics` are Metric.name, None is all.
+        """Stored values of one node with start <= time <= end (unix seconds). `metrics` are metric names; None means
+        all.
 
-        What this watcher has not got is what the others of its cluster have, if they share the database: replicas
-        compute the same windows, and the one that was there before a rollout had another name.
-        A series without a single value is left out, so an unknown node, window or metric gives an empty list. Raises
-        StoreError if the database cannot be read.
+        Values that this watcher lacks are taken from other watchers of the cluster in the same database, because
+        replicas compute the same windows and a rollout changes the watcher's name. A series without any value is
+        omitted, so an unknown node, window or metric returns an empty list. Raises StoreError if the database cannot be
+        read.
         """
 
         def wanted(column: tuple[str, Operator]) -> bool:
@@ -362,7 +367,7 @@ class Store:
         return await self._read(read)
 
     async def _read(self, ask: Callable[[Rows], Result]) -> Result:
-        """What `ask` finds, in a thread that reads. StoreError if the database cannot be read."""
+        """Run a query in a reader thread. Raises StoreError if the database cannot be read."""
         readers = self._readers
         if not self._accepts or readers is None:
             raise StoreError("the store is not open")
@@ -377,13 +382,13 @@ class Store:
 
         reading = asyncio.wrap_future(readers.submit(read))
         try:
-            # Python 3.11's wait_for loses a cancellation that comes with the answer: who reads in a loop never ends.
+            # wait_for of Python 3.11 loses a cancellation that arrives together with the result.
             async with asyncio.timeout(READ_SECONDS):
                 return await reading
         except TimeoutError:
             raise StoreAway(
-                f"{self._database.name} has not answered for {READ_SECONDS:.0f} s",
-                hint="look at the disk or the server",
+                f"{self._database.name} has not responded for {READ_SECONDS:.0f} s",
+                hint="check the disk or the database server",
             ) from None
 
     # --- decisions ---------------------------------------------------------------------------------------------------
@@ -391,13 +396,13 @@ class Store:
     def keep_decisions(
         self, decisions: Sequence[StoredDecision], outcomes: Sequence[DecisionOutcome] = (), *, lost: int = 0
     ) -> None:
-        """As watcher.core.decisions.DecisionStore has it. They wait for a disk that takes none, and the oldest are
-        given up first; after `close` all are."""
+        """See watcher.core.decisions.DecisionStore. Decisions are queued while writing fails; the oldest are dropped
+        first. After `close` all are dropped."""
         self._decisions.add(decisions, outcomes, lost=lost)
         self._have_decisions_written()
 
     def keep_shadows(self, shadows: Sequence[StoredShadow], *, lost: int = 0) -> None:
-        """As watcher.core.decisions.DecisionStore has it; they wait as decisions do."""
+        """See watcher.core.decisions.DecisionStore. Shadow bindings are queued like decisions."""
         self._decisions.add_shadows(shadows, lost=lost)
         self._have_decisions_written()
 
@@ -420,31 +425,31 @@ class Store:
             with self._database.writing() as mine:
                 decision_rows.put_decisions(mine, batch.decisions, batch.outcomes)
                 decision_rows.put_shadows(mine, batch.shadows)
-                # as many as came, and some: so that the table is bounded also while there are no ticks to tidy after
+                # delete more rows than were added, so that the table stays bounded without ticks, too
                 self._tidier.forget_decisions(mine, limit=2 * max(len(batch.decisions), len(batch.shadows)) + 100)
         except Exception as error:
             if not self._database.is_trouble(error):
-                logger.exception("decisions cannot be stored and are given up")
+                logger.exception("cannot store decisions; they are dropped")
                 self._decisions.settle(batch, written=False)
                 return
-            trouble = self._saving if self._database.waits else self._deciding  # as in _tidy
+            trouble = self._saving if self._database.waits else self._deciding  # see _tidy
             trouble.begin(self._explained(error), now=time.time())
             if self._database.waits:
                 self._part()
         else:
             self._decisions.settle(batch, written=True)
             self._deciding.end(now=time.time())
-            if self._waiting is None:  # a server that was missed is back, and no tick waits that would tell so
+            if self._waiting is None:  # the server is reachable again, and no queued tick will record it
                 self._saving.end(now=time.time())
 
     async def decisions_of(
         self, namespace: str, pod: str, *, start: int = 0, end: int | None = None, limit: int, newest: bool = True
     ) -> list[StoredDecision]:
-        """As watcher.core.decisions.DecisionStore has it, of all watchers of the cluster: whichever replica was asked
-        by the scheduler wrote it down. Raises StoreError if the database cannot be read."""
+        """See watcher.core.decisions.DecisionStore. Includes decisions of all watchers of the cluster, because any
+        replica may have served the scheduler. Raises StoreError if the database cannot be read."""
         first = max(start, self._oldest_decision())
         last = 2**63 - 1 if end is None else end
-        waiting = self._decisions.batch()  # before the database is asked, so that none is missed in between
+        waiting = self._decisions.batch()  # before the query, so that no decision is missed
 
         def read(mine: Rows) -> list[StoredDecision]:
             return [
@@ -462,13 +467,13 @@ class Store:
         return (wanted[::-1] if newest else wanted)[:limit]
 
     async def decisions_held(self) -> DecisionsHeld:
-        """As watcher.core.decisions.DecisionStore has it. Raises StoreError if the database cannot be read."""
+        """See watcher.core.decisions.DecisionStore. Raises StoreError if the database cannot be read."""
         start = self._oldest_decision()
         waiting = [each.time for each in self._decisions.batch().decisions]
 
         def read(mine: Rows) -> list[DecisionsHeld]:
             *others, own = schema.of_cluster(mine)
-            # What waits may be in the table as well by the time that it is counted.
+            # Queued decisions may have been written before they are counted here.
             held = decision_rows.decisions_held(own, start=start, but=waiting)
             return [held, *(decision_rows.decisions_held(rows, start=start) for rows in others)]
 
@@ -478,7 +483,7 @@ class Store:
         return DecisionsHeld(count, min(times, default=None), max(times, default=None))
 
     async def shadows(self, *, start: int, end: int | None = None, limit: int) -> list[StoredShadow]:
-        """As watcher.core.decisions.DecisionStore has it, of all watchers of the cluster. Raises StoreError if the
+        """See watcher.core.decisions.DecisionStore. Includes all watchers of the cluster. Raises StoreError if the
         database cannot be read."""
         first = max(start, self._oldest_decision())
         last = 2**63 - 1 if end is None else end
@@ -491,7 +496,7 @@ class Store:
                 for each in decision_rows.shadows(rows, start=first, end=last, limit=limit)
             ]
 
-        # Two watchers may have the same time; what waits takes the place of what this one stored, which is the last.
+        # Two watchers may use the same time. Queued bindings replace stored ones with the same time.
         stored = await self._read(read)
         anew = {each.time for each in waiting}
         found = [each for each in stored if each.time not in anew]
@@ -499,13 +504,13 @@ class Store:
         return sorted(found, key=lambda each: each.time)[-limit:]
 
     def _oldest_decision(self) -> int:
-        """Those before are kept no longer, whether they are removed yet or not."""
+        """The oldest time (unix microseconds) within retention; older decisions are ignored even if not yet deleted."""
         return int((time.time() - self.decisions_kept) * tables.MICROSECONDS)
 
-    # --- tidying: between two saves, a slice at a time ---------------------------------------------------------------
+    # --- compaction: in slices between two saves ---------------------------------------------------------------------
 
     def _tidy(self) -> None:
-        """Do one slice and ask for the next, behind whatever has been asked for meanwhile."""
+        """Run one slice of the compaction and queue the next one behind other queued work."""
         if self._slices is None:
             self._slices, self._tidy_again = self._tidier.slices(self._database), False
         try:
@@ -514,13 +519,13 @@ class Store:
             self._measure()
             self._slices = None
             self._tidying.end(now=time.time())
-            if self._tidy_again:  # a tick was stored meanwhile, which may have closed another hour
+            if self._tidy_again:  # a tick was stored in the meantime and may have closed another hour
                 self._ask_for_a_slice()
         except Exception as error:
             self._slices = None
             if not self._database.is_trouble(error) and self._tidying.since is None:
-                logger.exception("tidying the database went wrong")
-            # A server that went away will be missed by the next tick too, which shall not tell it once more.
+                logger.exception("compacting the database failed")
+            # An unreachable server also fails the next tick; use the same state so that it is logged once.
             trouble = self._saving if self._database.waits and self._database.is_trouble(error) else self._tidying
             trouble.begin(self._explained(error), now=time.time())
         else:
@@ -537,6 +542,6 @@ def _lists_of_nodes(record: TickRecord) -> set[tuple[str, ...]]:
 
 
 def _forget_outcome(opening: asyncio.Future[Restored | None]) -> None:
-    """Of an opening that took too long: the samples it loaded are old by now, and its failure is told with a tick."""
+    """Ignore the result of an opening that timed out: its samples are outdated, and the next tick reports a failure."""
     if not opening.cancelled():
         opening.exception()

@@ -8,17 +8,17 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 metadata = sa.MetaData()
-# SQLite counts rows by itself only in an INTEGER column.
+# SQLite generates ids only for an INTEGER column.
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def _watcher() -> sa.Column[str]:
-    """Whose row it is, the first part of every key: several watchers may share a database."""
+    """The owner of a row, first column of every key: several watchers may share a database."""
     return sa.Column("watcher", sa.Text, primary_key=True)
 
 
 tick = sa.Table(
-    "tick",  # one row a watcher: the last tick that it stored; after `keep_until` nobody wants any row of it
+    "tick",  # one row per watcher: its last stored tick; after `keep_until` all rows of the watcher may be deleted
     metadata,
     _watcher(),
     sa.Column("timestamp", sa.Double, nullable=False),
@@ -30,7 +30,7 @@ tick = sa.Table(
     sa.Column("keep_until", sa.Double, nullable=False),
 )
 provenance = sa.Table(
-    "provenance",  # where the stored samples of a metric come from
+    "provenance",  # source of the stored samples of a metric
     metadata,
     _watcher(),
     sa.Column("metric", sa.Text, primary_key=True),
@@ -40,7 +40,7 @@ provenance = sa.Table(
     sa.Column("smoothing_s", sa.Double, nullable=False),
 )
 node_list = sa.Table(
-    "node_list",  # names, once for all blocks of a watcher that have the same
+    "node_list",  # node names, shared by all blocks and minutes of a watcher with the same nodes
     metadata,
     sa.Column("id", _NUMBER, primary_key=True),
     sa.Column("watcher", sa.Text, nullable=False),
@@ -49,7 +49,7 @@ node_list = sa.Table(
     sa.UniqueConstraint("watcher", "hash", name="uq_node_list_watcher_hash"),
 )
 sample_block = sa.Table(
-    "sample_block",  # some slots of one metric; a higher id was written later
+    "sample_block",  # consecutive slots of one metric; ids increase in write order
     metadata,
     sa.Column("id", _NUMBER, primary_key=True),
     sa.Column("watcher", sa.Text, nullable=False),
@@ -62,7 +62,7 @@ sample_block = sa.Table(
     sa.Index("ix_sample_block_watcher_nodes", "watcher", "nodes"),
 )
 window_minute = sa.Table(
-    "window_minute",  # one minute of a window, all nodes
+    "window_minute",  # one minute of a window for all nodes
     metadata,
     _watcher(),
     sa.Column("window", sa.Text, primary_key=True),
@@ -73,7 +73,7 @@ window_minute = sa.Table(
     sa.Index("ix_window_minute_watcher_nodes", "watcher", "nodes"),
 )
 window_hour = sa.Table(
-    "window_hour",  # a closed hour of a window, some nodes; the first chunk's first node is empty
+    "window_hour",  # chunk of nodes of a closed hour of a window; first_node of the first chunk is empty
     metadata,
     _watcher(),
     sa.Column("window", sa.Text, primary_key=True),
@@ -82,7 +82,7 @@ window_hour = sa.Table(
     sa.Column("payload", sa.LargeBinary, nullable=False),
 )
 decision = sa.Table(
-    "decision",  # what was decided about a pod; `time` is in microseconds, and no two of a watcher have the same
+    "decision",  # scheduling decision for a pod; `time` is in microseconds and unique per watcher
     metadata,
     _watcher(),
     sa.Column("time", sa.BigInteger, primary_key=True),
@@ -95,34 +95,34 @@ decision = sa.Table(
     sa.Index("ix_decision_watcher_namespace_pod_time", "watcher", "namespace", "pod", "time"),
 )
 shadow_binding = sa.Table(
-    "shadow_binding",  # a pod that was bound, and what other profiles would have done; `time` is as a decision's
+    "shadow_binding",  # binding of a pod and the result of other profiles; `time` as in decision
     metadata,
     _watcher(),
     sa.Column("time", sa.BigInteger, primary_key=True),
     sa.Column("payload", sa.LargeBinary, nullable=False),
 )
 REVISIONS = ("0001", "0002", "0003", "0004")
-"""Of the schema, oldest first. Here as well as in migrations/, because asking Alembic costs a start 0.1 s."""
+"""Revisions of the schema, oldest first. Duplicated from migrations/, because importing Alembic takes 0.1 s."""
 MICROSECONDS = 1_000_000
 
 
 class Rows:
-    """The rows of one watcher, inside a transaction."""
+    """Access to the rows of one watcher inside a transaction."""
 
     def __init__(self, connection: sa.Connection, watcher: str) -> None:
         self.connection = connection
         self.watcher = watcher
 
     def own(self, table: sa.Table) -> sa.ColumnElement[bool]:
-        """What of a table is this watcher's: part of every statement's WHERE."""
+        """The condition for rows of this watcher; part of every WHERE clause."""
         return table.c.watcher == self.watcher
 
     def execute(self, statement: sa.Executable, parameters: Any = None) -> sa.CursorResult[Any]:
-        """Run a statement, with one set of parameters or many."""
+        """Run a statement with one set of parameters or a list of sets."""
         return self.connection.execute(statement, parameters)
 
     def upsert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-        """Put rows of this watcher into a table, each in the place of the one that has its key."""
+        """Insert rows of this watcher; a row with an existing key replaces the old row."""
         if not rows:
             return
         dialect = postgresql if self.connection.dialect.name == "postgresql" else sqlite

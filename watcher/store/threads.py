@@ -1,4 +1,4 @@
-"""Threads that work for the store."""
+"""Executor with daemon threads, used by the store."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Result = TypeVar("Result")
 
 
 class Workers:
-    """Daemon threads that run calls in order. A disk that hangs must not keep the process from ending, as the threads
-    of a ThreadPoolExecutor would."""
+    """Daemon threads that run calls in order. Unlike the threads of a ThreadPoolExecutor, they do not keep the process
+    from exiting if the disk hangs."""
 
     def __init__(self, name: str, *, threads: int = 1) -> None:
-        self.busy_since: float | None = None  # monotonic; of one thread
+        self.busy_since: float | None = None  # monotonic seconds; for one thread
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(threads)]
         for thread in self._threads:
             thread.start()
 
     def submit(self, call: Callable[[], Result]) -> Future[Result]:
-        """Have it called; the future has its result."""
+        """Queue a call and return the future of its result."""
         future: Future[Result] = Future()
 
         def run() -> None:
@@ -41,7 +41,7 @@ class Workers:
         return future
 
     def stop(self) -> None:
-        """End each thread after what it has been given."""
+        """Make each thread exit after the queued calls."""
         for _ in self._threads:
             self._calls.put(None)
 

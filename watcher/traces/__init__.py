@@ -1,18 +1,19 @@
-"""Traces: what happened in a cluster, as a table of events that a spreadsheet opens; docs/simulation.md says what is in
-it. They are written by `load-watcher record` and `load-watcher simulate --generate`, and read by `load-watcher
-simulate` and the provider `replay`.
+"""Traces: the events of a cluster as CSV, which a spreadsheet can open; docs/simulation.md describes the format.
+
+`load-watcher record` and `load-watcher simulate --generate` write traces; `load-watcher simulate` and the provider
+`replay` read them.
 
     records.py     pure: the kinds of records
-    parsing.py     pure: rows of text to records, and what is wrong with them
-    writing.py     pure: records to rows, the same bytes for the same records
-    files.py       the files, gzip where the name ends in .gz
-    generating.py  pure: clusters that are not there, in named scenarios
-    alibaba.py     Alibaba's tables as a trace
+    parsing.py     pure: rows of text to records, with errors by line and column
+    writing.py     pure: records to rows, byte for byte reproducible
+    files.py       trace files, compressed with gzip if the name ends in .gz
+    generating.py  pure: generated clusters, in named scenarios
+    alibaba.py     conversion of Alibaba's trace
+    pattern.py     pure: load of nodes at any time of a trace or history, for replay
 
-Who records opens a writer and gives it what happens, in the order of time, as it happens: all nodes and the pods that
-are there already (each with the node that it is bound to) at the time of the beginning, and from then on the load of
-nodes once a tick, arrivals, bindings, what pods use, and what went; `flush` after each tick leaves a file that can be
-read to there, whatever becomes of the process:
+A recorder writes events in order of time, as they happen: first all nodes and existing pods (each with the node that it
+is bound to) at the start time, then the load of nodes once per tick, arrivals, bindings, usage of pods, and removals.
+After `flush` the file is readable up to this point, even if the process is killed:
 
     with open_writer(path) as writer:
         writer.write(Begin(time, "https://watcher.example:2020"))
@@ -24,10 +25,10 @@ read to there, whatever becomes of the process:
         …
         writer.write(EndRecord(time))
 
-`LoadRecord` is what a node uses beside the pods of the trace. So what a whole node used at a time, which is what
-`replay` gives as samples, is its last load before that time and the last usage of each pod that was bound to it then:
+`LoadRecord` is the usage of a node outside of the trace's pods. The total usage of a node at a given time, which
+`replay` returns as samples, is its last load before this time plus the last usage of each pod bound to it at this time:
 
     for record in read_trace(path): match record: case LoadRecord(): … case UsageRecord(): … case BindRecord(): …
 
-A trace without pods has the whole load in its load records. `replay` takes times as distances from `Begin.time`.
+In a trace without pods the load records contain the total load. `replay` uses times relative to `Begin.time`.
 """

@@ -1,12 +1,12 @@
-"""Alibaba's cluster-trace-v2018 as a trace: its machines as nodes, its containers as pods.
+"""Converts Alibaba's cluster-trace-v2018 to a trace: machines become nodes, containers become pods.
 
-The tables have no header; what is used of them (https://github.com/alibaba/clusterdata, schema.txt) stands in TABLES.
-Times are seconds from the beginning of theirs, and stay so. Memory is in hundredths of the largest machine's, which is
-taken to have LARGEST bytes. What a container uses is taken to be a percentage of what it asked for. What machines use
-beyond their containers, which is batch work for the most part, is their load, where it really was.
+The tables have no header; TABLES lists the columns that are read (https://github.com/alibaba/clusterdata, schema.txt).
+Times are seconds since the start of Alibaba's trace and are not changed. Memory is given in percent of the largest
+machine, which is assumed to have LARGEST bytes. The usage of a container is interpreted as a percentage of its request.
+The usage of machines beyond their containers, mostly batch jobs, becomes the load of the node.
 
-Usage is averaged over five minutes. container_usage has tens of gigabytes: it is read once, row by row, and only what
-is on the chosen machines in the chosen hours is kept.
+Usage is averaged over five minutes. container_usage has tens of gigabytes: it is read once, row by row, and only rows
+of the selected machines and hours are stored.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TABLES: Mapping[str, Mapping[str, int]] = {
     },
     "container_usage": {"container_id": 0, "time_stamp": 2, "cpu_util_percent": 3, "mem_util_percent": 4},
 }
-"""Name of a table -> its columns that are read, with their places."""
+"""Name of a table -> the columns that are read -> their index."""
 LARGEST = 512 * 2**30
 EVERY_S = 300.0
 ENDED = "stopped"
@@ -58,8 +58,8 @@ Tell = Callable[[str], object]
 def convert(
     directory: Path, *, machines: int, start: float, hours: float, tell: Tell = lambda _: None
 ) -> Iterator[Record]:
-    """The first so many machines by name, from hour `start` on, so many hours. Reads DIRECTORY/TABLE.csv or .csv.gz,
-    and tells which. Raises TraceError."""
+    """Convert the first `machines` machines by name, from hour `start` for `hours` hours. Reads DIRECTORY/TABLE.csv or
+    .csv.gz, and passes a progress message for each file to `tell`. Raises TraceError."""
     begins, ends = 3600.0 * start, 3600.0 * (start + hours)
     tables = _Tables(directory, tell)
     nodes = _nodes(tables, machines)
@@ -82,7 +82,7 @@ class _Node:
 
 
 Sums = dict[float, tuple[float, float, int]]
-"""By the beginning of five minutes: sums of percentages of CPU and of memory, and of how many readings."""
+"""Start of a five-minute slot (seconds) -> sum of CPU percentages, sum of memory percentages, number of readings."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class _Pod:
 
 
 class _Row:
-    """A row of a table, whose columns are asked for by name."""
+    """A row of a table with access to columns by name."""
 
     def __init__(self, table: str, where: str, cells: list[str]) -> None:
         self._places = TABLES[table]
@@ -112,12 +112,12 @@ class _Row:
         place = self._places[column]
         if place >= len(self._cells):
             raise TraceError(
-                f"{self._where}, column {column}", f"there are {len(self._cells)} columns", f"{SOURCE} has the tables"
+                f"{self._where}, column {column}", f"only {len(self._cells)} columns", f"see {SOURCE} for the tables"
             )
         return self._cells[place]
 
     def number(self, column: str) -> float | None:
-        """None where it is empty; abnormal values (-1, 101 of a percentage) are theirs."""
+        """The number in a column, None if empty. Invalid percentages of the original (-1, 101) are returned as is."""
         text = self.text(column)
         if not text:
             return None
@@ -126,13 +126,13 @@ class _Row:
         except ValueError:
             value = float("nan")
         if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
-            raise TraceError(f"{self._where}, column {column}", f"{text[:40]!r} is no number", f"{SOURCE} says what is")
+            raise TraceError(f"{self._where}, column {column}", f"{text[:40]!r} is not a number", f"see {SOURCE}")
         return value
 
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """Those of a directory."""
+    """The tables in a directory."""
 
     directory: Path
     tell: Tell
@@ -141,8 +141,8 @@ class _Tables:
         names = (f"{table}.csv", f"{table}.csv.gz")
         found = [path for name in names if (path := self.directory / name).exists()]
         if not found:
-            what = f"there is no {' nor '.join(names)}"
-            raise TraceError(str(self.directory), what, f"{SOURCE} says where it is")
+            what = f"neither {' nor '.join(names)} found"
+            raise TraceError(str(self.directory), what, f"see {SOURCE} for the download")
         path = found[0]
         self.tell(f"reading {path}")
         try:
@@ -153,23 +153,23 @@ class _Tables:
                     for cells in rows:
                         yield _Row(table, f"{path}, line {rows.line_num}", cells)
         except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
-            raise TraceError(str(path), f"cannot be read: {error}", "fetch it again") from None
+            raise TraceError(str(path), f"cannot be read: {error}", "download the file again") from None
 
 
 def _nodes(tables: _Tables, machines: int) -> dict[str, _Node]:
-    """The last size that is told of each."""
+    """The first `machines` machines by name, each with its last listed size."""
     found: dict[str, _Node] = {}
     for row in tables.rows("machine_meta"):
         cores, size = row.number("cpu_num"), row.number("mem_size")
         if cores and size and cores > 0.0 and size > 0.0:
             found[row.text("machine_id")] = _Node(cores, _bytes(size))
     if not found:
-        raise TraceError(str(tables.directory), "machine_meta has no machine with a size", f"{SOURCE} has the tables")
+        raise TraceError(str(tables.directory), "machine_meta has no machine with a size", f"see {SOURCE}")
     return {name: found[name] for name in sorted(found)[:machines]}
 
 
 def _pods(tables: _Tables, nodes: Mapping[str, _Node], begins: float, ends: float) -> dict[str, _Pod]:
-    """The containers that were first seen on these machines, and are there in these hours."""
+    """The containers whose first row names one of `nodes` and that exist between `begins` and `ends` (seconds)."""
     found: dict[str, _Pod] = {}
     for row in tables.rows("container_meta"):
         uid, time = row.text("container_id"), row.number("time_stamp")
@@ -192,7 +192,7 @@ def _read_pod_usage(tables: _Tables, pods: Mapping[str, _Pod], begins: float, en
 
 
 def _load(tables: _Tables, nodes: Mapping[str, _Node], begins: float, ends: float) -> dict[str, Sums]:
-    """What whole machines use."""
+    """The total usage of machines, by name and slot."""
     found: dict[str, Sums] = {name: {} for name in nodes}
     for row in tables.rows("machine_usage"):
         if (sums := found.get(row.text("machine_id"))) is not None:
@@ -201,7 +201,7 @@ def _load(tables: _Tables, nodes: Mapping[str, _Node], begins: float, ends: floa
 
 
 def _count(row: _Row, sums: Sums, begins: float, ends: float) -> None:
-    """Into its five minutes; a row that lacks something, or is of another time, is passed over."""
+    """Add a row to its five-minute slot. Rows with missing or invalid values, or outside of the hours, are skipped."""
     time, cpu, memory = (row.number(each) for each in ("time_stamp", "cpu_util_percent", "mem_util_percent"))
     if time is None or cpu is None or memory is None or not begins <= time < ends or min(cpu, memory) < 0.0:
         return
@@ -218,7 +218,7 @@ def _bytes(size: float) -> int:
 
 
 def _events(uid: str, pod: _Pod, begins: float, ends: float) -> Iterator[Record]:
-    """Of one container, in the order of time."""
+    """The records of one container in order of time."""
     time = max(pod.time, begins)
     yield PodRecord(
         time,
@@ -239,7 +239,7 @@ def _events(uid: str, pod: _Pod, begins: float, ends: float) -> Iterator[Record]
 
 
 def _used(pod: _Pod) -> dict[float, tuple[float, float]]:
-    """Cores and bytes by slot."""
+    """The average usage (cores, bytes) of a container by slot."""
     return {
         slot: (pod.cores * cpu / count / 100.0, pod.bytes * memory / count / 100.0)
         for slot, (cpu, memory, count) in pod.usage.items()
@@ -249,7 +249,7 @@ def _used(pod: _Pod) -> dict[float, tuple[float, float]]:
 def _load_records(
     nodes: Mapping[str, _Node], pods: Mapping[str, _Pod], load: Mapping[str, Sums], begins: float
 ) -> Iterator[Record]:
-    """What machines use beyond their containers, five minutes by five minutes."""
+    """The usage of machines beyond their containers, one record per machine and slot."""
     of_pods: dict[tuple[str, float], tuple[float, float]] = {}
     for pod in pods.values():
         for slot, (cores, size) in _used(pod).items():
@@ -266,5 +266,5 @@ def _load_records(
 
 
 def _label(text: str) -> str:
-    """As a name in Kubernetes may be."""
+    """The text as a valid Kubernetes name."""
     return text.replace("_", "-").replace("/", "-").lower() or "none"

@@ -1,8 +1,8 @@
-"""Traces of clusters that are not there: nodes and workloads as `load-watcher demo` has them, in named scenarios. The
-same for the same seed.
+"""Generates traces of simulated clusters, with the nodes and workloads of `load-watcher demo`, in named scenarios.
 
-The first pods fill the cluster to the scenario's share of requests within half an hour; those that come later take the
-place of those that end. Below so many pods as fill it, all come in the first half hour and stay.
+Equal seeds generate equal traces. The first pods fill the cluster within half an hour up to the share of requests
+defined by the scenario; later pods replace pods that end. If there are not enough pods to fill the cluster, all arrive
+in the first half hour and stay.
 
 Pure: no I/O, no clock.
 """
@@ -25,26 +25,26 @@ from watcher.traces.records import MOST_PODS, Begin, EndRecord, LoadRecord, Node
 
 I64 = npt.NDArray[np.int64]
 
-BEGINS = 1_699_952_400.0  # 2023-11-14, nine in the morning in UTC, when the simulated day begins
+BEGINS = 1_699_952_400.0  # 2023-11-14T09:00:00Z, the start of the simulated day
 FILLING_S = 1_800.0
 USAGE_EVERY_S = 600.0
 LOAD_EVERY_S = 300.0
 SHORTEST_S, LONGEST_S = 300.0, 30 * 86_400.0
 SHORTEST_JOB_S, LONGEST_JOB_S = 120.0, 1_800.0
 HERD_S = 1_800.0
-HERDS_FROM = 10_000_000  # the numbers of their pods, which are not those of other services' pods
-NEIGHBOURS = 0.08  # part of the nodes that run something beside Kubernetes
-NEIGHBOUR_LEAST, NEIGHBOUR_MOST = 0.20, 0.45  # of their cores
+HERDS_FROM = 10_000_000  # first pod number of herds, distinct from the numbers of other services' pods
+NEIGHBOURS = 0.08  # share of nodes with processes outside Kubernetes
+NEIGHBOUR_LEAST, NEIGHBOUR_MOST = 0.20, 0.45  # their load as a share of the node's cores
 
 Arrivals = Callable[[int, int, float], Sequence[float]]
-"""Of (number, seed, seconds) the times at which so many pods come, from 0 until before `seconds`."""
+"""(number of pods, seed, seconds) -> arrival times of the pods in seconds, 0 <= time < `seconds`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`told` says what happens. Pods ask for `requested` of what may be asked for; `jobs` is the part of them that are
-    jobs, and half of the others come in so many `herds` (0: none does). `behave` changes how pods use what they ask
-    for, and `asked` is the part that they ask for of what they would elsewhere."""
+    """A scenario. `told` is its description. Services request the share `requested` of the allocatable CPU; `jobs` is
+    the share of pods that are jobs, and half of the other pods arrive in `herds` herds (0: none). `behave` changes the
+    usage of pods relative to their requests, and `asked` is a factor on requests."""
 
     told: str
     requested: float
@@ -60,7 +60,7 @@ def _evenly(count: int, seed: int, seconds: float) -> list[float]:
 
 
 def _by_day(count: int, seed: int, seconds: float) -> list[float]:
-    """Twice as many around two in the afternoon as at night."""
+    """Arrivals by time of day: twice as many around 14:00 as at night."""
     hours = np.linspace(0.0, seconds, 1 + max(1, round(seconds / 60.0)))
     busy = 0.5 + 0.25 * (1.0 + np.cos(2.0 * np.pi * (hours / 86_400.0 + (9.0 - 14.0) / 24.0)))
     share = np.concatenate([[0.0], np.cumsum(busy[:-1])]) / busy[:-1].sum()
@@ -68,7 +68,7 @@ def _by_day(count: int, seed: int, seconds: float) -> list[float]:
 
 
 def _in_bursts(count: int, seed: int, seconds: float) -> list[float]:
-    """Half of them within five minutes, of six bursts; the others evenly."""
+    """Half of the pods arrive in six bursts of five minutes each; the others evenly."""
     found = []
     for chance, which in zip(_chances(count, seed, "arrival"), _chances(count, seed, "burst"), strict=True):
         if which < 0.5:
@@ -89,25 +89,25 @@ def _bursting(of: Behaviour) -> Behaviour:
 
 
 def _hungry(of: Behaviour) -> Behaviour:
-    """They need what they needed, and ask for less."""
+    """Unchanged usage with requests reduced to OVERCOMMIT."""
     return replace(of, low=of.low / OVERCOMMIT, high=of.high / OVERCOMMIT, burst=of.burst / OVERCOMMIT,
                    memory=min(of.memory / OVERCOMMIT, 1.3))  # fmt: skip
 
 
 OVERCOMMIT = 0.45
 SCENARIOS: Mapping[str, Scenario] = {
-    "steady": Scenario("pods come evenly and use about the same all day", 0.70, _evenly, _steady),
+    "steady": Scenario("pods arrive evenly and have constant usage", 0.70, _evenly, _steady),
     "burst": Scenario(
-        "half of the pods come in six bursts, and use more for a while, each at times of its own",
+        "half of the pods arrive in six bursts; each pod has usage peaks at different times",
         *(0.65, _in_bursts, _bursting),
     ),
-    "daily": Scenario("arrivals and use follow the hours of a day", 0.75, _by_day, lambda of: of),
+    "daily": Scenario("arrivals and usage follow a daily pattern", 0.75, _by_day, lambda of: of),
     "herd": Scenario(
-        "a deployment scales out twelve times: alike pods come within a minute, for half an hour",
+        "deployments scale out twelve times: similar pods arrive within a minute and run for half an hour",
         *(0.60, _evenly, _steady), jobs=0.2, herds=12,
     ),
     "overcommit": Scenario(
-        "pods ask for less than half of what they need", 0.80, _by_day,
+        "pods request less than half of their usage", 0.80, _by_day,
         _hungry, asked=OVERCOMMIT,
     ),
 }  # fmt: skip
@@ -115,7 +115,7 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 @dataclass(frozen=True, slots=True)
 class _Coming:
-    """A pod, when it comes (seconds from the beginning), and for how long."""
+    """A pod with its arrival time (seconds since the start) and lifetime (seconds)."""
 
     time: float
     of: Instance
@@ -123,7 +123,7 @@ class _Coming:
 
 
 def generate(scenario: str, *, nodes: int, pods: int, seed: int, hours: float = 24.0) -> Iterator[Record]:
-    """A trace of one of SCENARIOS, with so many nodes and pods over so many hours."""
+    """Generate a trace of one of SCENARIOS."""
     chosen = SCENARIOS[scenario]
     seconds = hours * 3600.0
     there = machines(nodes, seed=seed)
@@ -146,11 +146,11 @@ def generate(scenario: str, *, nodes: int, pods: int, seed: int, hours: float = 
     yield EndRecord(BEGINS + seconds)
 
 
-# --- which pods, and when --------------------------------------------------------------------------------------------
+# --- arrival of pods -------------------------------------------------------------------------------------------------
 
 
 def _coming(scenario: Scenario, there: Sequence[Machine], pods: int, *, seed: int, seconds: float) -> list[_Coming]:
-    """All pods in the order in which they come."""
+    """All pods in order of arrival."""
     jobs = round(pods * scenario.jobs)
     herd = (pods - jobs) // 2 if scenario.herds else 0
     services = pods - jobs - herd
@@ -171,7 +171,7 @@ def _coming(scenario: Scenario, there: Sequence[Machine], pods: int, *, seed: in
 
 
 def _services(count: int, scenario: Scenario, *, seed: int) -> list[Instance]:
-    """So many pods of all services, each in proportion to its share of cores."""
+    """`count` pods of all services, distributed by the services' shares of cores."""
     weights = np.array([service.share / service.milli for service in SERVICES])
     edges = np.cumsum(weights) / weights.sum()
     which = np.searchsorted(edges, np.array(_chances(count, seed, "service")), side="right")
@@ -179,7 +179,7 @@ def _services(count: int, scenario: Scenario, *, seed: int) -> list[Instance]:
 
 
 def _herd(count: int, scenario: Scenario, *, seed: int, seconds: float) -> Iterator[_Coming]:
-    """So many pods in herds, each of one service, within a minute, for about half an hour."""
+    """`count` pods in herds; a herd has one service, arrives within a minute and runs for about half an hour."""
     kinds = [service for service in SERVICES if service.owner == "ReplicaSet"]
     for number in range(count):
         herd = number * scenario.herds // count
@@ -200,7 +200,8 @@ def _made(workload: Workload, number: int, scenario: Scenario, *, seed: int) -> 
 
 
 def _lasting(scenario: Scenario, there: Sequence[Machine], of: Sequence[Instance], *, seconds: float) -> float:
-    """How long services last in the mean, for the cluster to stay as full as it is to be; infinity: all stay."""
+    """The mean lifetime of services in seconds that keeps the cluster at the requested share; infinity if all pods
+    fit."""
     wanted = scenario.requested * sum(machine.allocatable_milli for machine in there)
     asked = sum(each.workload.milli for each in of)
     return seconds * wanted / (asked - wanted) if asked > wanted else math.inf
@@ -228,7 +229,7 @@ def _arrivals(coming: Sequence[_Coming]) -> Iterator[Record]:
 
 
 def _uid(number: int) -> str:
-    """Short: it stands in most of the rows."""
+    """A short uid, because most rows contain it."""
     return f"p{number}"
 
 
@@ -236,11 +237,11 @@ def _moment(seconds: float) -> float:
     return round(BEGINS + seconds, 3)
 
 
-# --- what they use, and what their nodes do --------------------------------------------------------------------------
+# --- usage of pods and load of nodes ---------------------------------------------------------------------------------
 
 
 def _usage(coming: Sequence[_Coming], *, seconds: float) -> Iterator[Record]:
-    """Of each pod when it comes, and from then on every ten minutes."""
+    """Usage records of each pod, at its arrival and every ten minutes afterwards."""
     begin = np.array([_moment(each.time) for each in coming])
     end = np.minimum(begin + np.array([each.lifetime for each in coming]), BEGINS + seconds)
     counts = np.maximum(np.ceil((end - begin) / USAGE_EVERY_S), 1.0).astype(np.int64)
@@ -261,7 +262,7 @@ def _usage_of(pods: Running, pod: I64, when: F64, pattern: Pattern) -> Iterator[
 
 
 def _load(there: Sequence[Machine], *, seconds: float) -> Iterator[Record]:
-    """What nodes use beside the pods: the system, and on some of them a neighbour that no request tells of."""
+    """Load records of nodes: system usage, and on some nodes processes outside Kubernetes."""
     key = np.array([machine.key for machine in there], dtype=np.uint64)
     cores = np.array([machine.pool.cores for machine in there], dtype=np.float64)
     has = uniform(mixed(key, 11)) < NEIGHBOURS
@@ -275,7 +276,7 @@ def _load(there: Sequence[Machine], *, seconds: float) -> Iterator[Record]:
 
 
 def _chances(count: int, seed: int, what: str) -> list[float]:
-    """So many numbers, evenly spread over 0 ≤ x < 1."""
+    """`count` pseudo-random numbers, uniformly distributed over 0 ≤ x < 1."""
     keys = mixed(np.full(count, key_of(seed, what), dtype=np.uint64), np.arange(count, dtype=np.uint64))
     return [float(each) for each in uniform(keys)]
 

@@ -1,4 +1,4 @@
-"""Rows of a trace to records. What is wrong is said with its line and column, and what would have been right.
+"""Parses the rows of a trace. Errors contain the line, the column and a hint.
 
 Pure: no I/O, no clock.
 """
@@ -25,14 +25,14 @@ from watcher.traces.records import (
 )
 
 LARGEST = 1e18
-"""No number of a trace is larger."""
-MOST_TOLD = 60  # characters of a bad value that an error repeats
-DOCUMENTED = "docs/simulation.md#format has the columns of each record"
+"""Maximum of all numbers in a trace."""
+MOST_TOLD = 60  # maximum length of an invalid value quoted in an error
+DOCUMENTED = "see docs/simulation.md#format for the columns of each record"
 
 
 class TraceError(ValueError):
-    """A trace that cannot be read: where (the file, with the line and the column where there is one), what is wrong,
-    and `hint`, what to do."""
+    """An invalid or unreadable trace. The message contains the file, if known the line and column, and the problem;
+    `hint` describes a fix."""
 
     def __init__(self, where: str, message: str, hint: str) -> None:
         super().__init__(f"{where}: {message}")
@@ -64,7 +64,7 @@ _AT = {name: i for i, name in enumerate(COLUMNS)}
 
 
 class _Reader:
-    """Where in the file we are, and what there is so far."""
+    """Parser state: the position in the file, and the nodes and pods so far. One method per record kind."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -86,9 +86,9 @@ class _Reader:
         try:
             value = float(text)
         except ValueError:
-            raise self.wrong(column, f"{_shown(text)} is no number", "a number like 1.5 is expected") from None
+            raise self.wrong(column, f"{_shown(text)} is not a number", "use a number like 1.5") from None
         if not lowest <= value <= LARGEST or "_" in text:
-            raise self.wrong(column, f"{_shown(text)} is out of range", f"{lowest:g} to {LARGEST:g} is expected")
+            raise self.wrong(column, f"{_shown(text)} is out of range", f"use a number from {lowest:g} to {LARGEST:g}")
         return value
 
     def maybe(self, fields: Fields, column: str) -> float | None:
@@ -98,7 +98,7 @@ class _Reader:
         value = self.number(fields, column, lowest=lowest)
         if value != int(value):
             text = fields[_AT[column]]
-            raise self.wrong(column, f"{_shown(text)} is no whole number", "a whole number is expected")
+            raise self.wrong(column, f"{_shown(text)} is not a whole number", "use a whole number")
         return int(value)
 
     def maybe_whole(self, fields: Fields, column: str) -> int | None:
@@ -109,7 +109,7 @@ class _Reader:
         if name not in there:
             before = "node" if column == "node" else "pod"
             raise self.wrong(
-                column, f"there is no {before} {_shown(name)} yet", f"a {before} record with it has to come before"
+                column, f"unknown {before} {_shown(name)}", f"add a {before} record for it before this line"
             )
         return name
 
@@ -117,7 +117,7 @@ class _Reader:
 
     def trace(self, fields: Fields, time: float) -> Record:
         if self.count > 1:
-            raise self.wrong("record", "trace is not the first record", "it says when the trace begins")
+            raise self.wrong("record", "trace is not the first record", "move it to the beginning or remove it")
         return Begin(time, fields[_AT["note"]])
 
     def node(self, fields: Fields, time: float) -> Record:
@@ -125,7 +125,7 @@ class _Reader:
         cores, size = self.number(fields, "cpu"), self.whole(fields, "memory")
         for column, amount in (("cpu", cores), ("memory", size)):
             if not amount:
-                raise self.wrong(column, "a node cannot have nothing", "what the machine has is expected")
+                raise self.wrong(column, "the size of a node cannot be 0", "use the size of the machine")
         self.nodes.add(name)
         self.has_nodes = True
         pods = self.maybe_whole(fields, "pods")
@@ -146,10 +146,10 @@ class _Reader:
     def pod(self, fields: Fields, time: float) -> Record:
         uid, name = fields[_AT["uid"]], fields[_AT["pod"]]
         if uid in self.pods:
-            raise self.wrong("uid", f"there was a pod {_shown(uid)} before", "each pod needs a uid of its own")
+            raise self.wrong("uid", f"duplicate pod uid {_shown(uid)}", "use a unique uid for each pod")
         namespace, slash, short = name.partition("/")
         if not (namespace and slash and short) or "/" in short:
-            raise self.wrong("pod", f"{_shown(name)} is no name of a pod", "NAMESPACE/NAME is expected")
+            raise self.wrong("pod", f"{_shown(name)} is not a pod name", "use NAMESPACE/NAME")
         self.pods.add(uid)
         priority = fields[_AT["priority"]]
         return PodRecord(
@@ -175,8 +175,8 @@ class _Reader:
     def remove(self, fields: Fields, time: float) -> Record:
         uid, node = fields[_AT["uid"]], fields[_AT["node"]]
         if bool(uid) == bool(node):
-            said = "both are given" if uid else "neither is given"
-            raise self.wrong("uid" if uid else "node", f"a pod or a node is removed, and {said}")
+            said = "both are set" if uid else "both are empty"
+            raise self.wrong("uid" if uid else "node", f"remove needs either uid or node, but {said}")
         if uid:
             return RemoveRecord(time, uid=self.known(fields, "uid", self.pods))
         self.known(fields, "node", self.nodes)
@@ -189,8 +189,8 @@ class _Reader:
 
 
 def parse(lines: Iterable[str], *, name: str) -> Iterator[Record]:
-    """The records of these lines, as they are read; `name` is the file's. Raises TraceError at the first row that is
-    none, or not in its place, and for a trace in which there is no node."""
+    """Yield the records of `lines` while reading them; `name` is the file name for messages. Raises TraceError at the
+    first invalid or misplaced row, and for a trace without nodes."""
     reader = _Reader(name)
     rows = csv.reader(lines, strict=True)
     try:
@@ -201,16 +201,16 @@ def parse(lines: Iterable[str], *, name: str) -> Iterator[Record]:
         for row in rows:
             reader.line = rows.line_num
             if not any(row):
-                continue  # a spreadsheet's empty row
+                continue  # empty row written by a spreadsheet
             if len(row) != width:
                 raise reader.wrong("", f"{len(row)} columns, but the header has {width}")
             row.append("")
             yield _record(canonical(row), kinds, reader)
     except csv.Error as error:
         reader.line = rows.line_num
-        raise reader.wrong("", f"this is no CSV: {error}") from None
+        raise reader.wrong("", f"invalid CSV: {error}") from None
     if not reader.has_nodes:
-        what = "there is no node in it" if reader.count else "there is no record after the header"
+        what = "no node record" if reader.count else "no record after the header"
         raise TraceError(name, f"the trace is empty: {what}", DOCUMENTED)
 
 
@@ -218,22 +218,24 @@ def _record(fields: Fields, kinds: dict[str, _Kind], reader: _Reader) -> Record:
     text = fields[1]
     kind = kinds.get(text)
     if kind is None:
-        raise reader.wrong("record", f"there is no record {_shown(text)}", f"known are {', '.join(_NEEDED)}")
+        raise reader.wrong("record", f"unknown record {_shown(text)}", f"known: {', '.join(_NEEDED)}")
     reader.count += 1
     time = reader.number(fields, "time")
     if time < reader.time:
-        hint = "records have to be in the order of time: sort the rows by it"
-        raise reader.wrong("time", f"{fields[0]} is before {reader.time:.3f} of the record before", hint)
+        hint = "records must be in order of time: sort the rows by time"
+        raise reader.wrong("time", f"{fields[0]} is before the previous record ({reader.time:.3f})", hint)
     if reader.ended:
-        raise reader.wrong("record", f"there is a record {text} after the end", "end is the last record")
+        raise reader.wrong("record", f"record {text} after end", "end must be the last record")
     reader.time = time
     needed, empty, read = kind
     for i in needed:
         if not fields[i]:
-            raise reader.wrong(COLUMNS[i], f"is empty, and a record {text} needs it")
+            raise reader.wrong(COLUMNS[i], f"is empty, but required in a record {text}")
     if any(empty(fields)):
         column = next(COLUMNS[i] for i in _unused(text) if fields[i])
-        raise reader.wrong(column, f"{_shown(fields[_AT[column]])} has no meaning in a record {text}", "leave it empty")
+        raise reader.wrong(
+            column, f"{_shown(fields[_AT[column]])} is not allowed in a record {text}", "leave the column empty"
+        )
     return read(fields, time)
 
 
@@ -241,7 +243,7 @@ _Kind = tuple[tuple[int, ...], Callable[[Fields], Fields], Callable[[Fields, flo
 
 
 def _kinds(reader: _Reader) -> dict[str, _Kind]:
-    """By record: the columns that it needs, what gives those that it has not, and who reads it."""
+    """Record kind -> its required columns, a getter for its unused columns, and its parser."""
     return {
         kind: (tuple(_AT[each] for each in needed), itemgetter(*_unused(kind)), getattr(reader, kind))
         for kind, needed in _NEEDED.items()
@@ -254,21 +256,21 @@ def _unused(kind: str) -> tuple[int, ...]:
 
 
 def _canonical(header: list[str], reader: _Reader) -> Callable[[list[str]], Fields]:
-    """What brings a row, with "" at its end, into the order of COLUMNS."""
+    """A function that reorders a row, with "" appended, to the order of COLUMNS."""
     if not any(header):
-        raise TraceError(reader.name, "the trace is empty: there is not even a header", DOCUMENTED)
+        raise TraceError(reader.name, "the trace is empty: no header", DOCUMENTED)
     if len(header) == 1 and ";" in header[0]:
-        raise reader.wrong("", "columns are separated by semicolons", "save it as CSV with commas")
+        raise reader.wrong("", "columns are separated by semicolons", "save the file as CSV with commas")
     for column in header:
         if column not in _AT:
             near = difflib.get_close_matches(column, COLUMNS, n=1)
-            cure = f"did you mean {near[0]}?" if near else f"known are {', '.join(COLUMNS)}"
-            raise reader.wrong(column[:MOST_TOLD] or '""', "there is no such column", cure)
+            cure = f"did you mean {near[0]}?" if near else f"known: {', '.join(COLUMNS)}"
+            raise reader.wrong(column[:MOST_TOLD] or '""', "unknown column", cure)
         if header.count(column) > 1:
-            raise reader.wrong(column, "the column is there twice", "leave one out")
+            raise reader.wrong(column, "duplicate column", "remove one of them")
     for column in ("time", "record"):
         if column not in header:
-            raise reader.wrong(column, "the header lacks it", "the first line names the columns: time,record,…")
+            raise reader.wrong(column, "missing in the header", "list the columns in the first line: time,record,…")
     places = [header.index(column) if column in header else len(header) for column in COLUMNS]
     return itemgetter(*places)
 

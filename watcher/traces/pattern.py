@@ -1,7 +1,7 @@
-"""What nodes used in the course of a recording, to be looked up at any moment of it.
+"""The load of nodes at any time of a recording (a trace or a stored history).
 
-Between two readings that lie close together load goes evenly from the one to the other, as it will have done. After the
-last before a gap there is none in a history; a record of a trace counts until the next one says something else.
+Load between two readings that are close together is interpolated linearly. A history has no values within a gap. In a
+trace a reading is valid until the next record.
 
 Pure: no I/O, no clock.
 """
@@ -34,16 +34,16 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 RAMP_S = 600.0
-"""Records of a trace that are further apart are steps."""
+"""Maximum distance in seconds of two trace records for interpolation; records further apart are steps."""
 MINUTES_S = 150.0
-"""Minutes of a history that are further apart have a gap between them."""
-MOST_NOTED = 100  # characters of what a trace says of itself
+"""Maximum distance in seconds of two minutes of a history; a larger distance is a gap."""
+MOST_NOTED = 100  # maximum length of a trace's note
 CPU, MEMORY = "CPU", "Memory"
 
 
 class Pattern(Protocol):
-    """A recording. `nodes` [n] are sorted, `length_s` is longer than 0, `keys` are those of its metrics, whose values
-    the source averaged over `smoothing_s` already; `what` says in a few words what it is."""
+    """A recording. `nodes` [n] are sorted; `length_s` (seconds) is positive; `keys` are the keys of its metrics, whose
+    values the source averaged over `smoothing_s` seconds; `what` is a short description."""
 
     @property
     def nodes(self) -> tuple[str, ...]: ...
@@ -62,11 +62,12 @@ class Pattern(Protocol):
 
     @property
     def sizes(self) -> Mapping[str, tuple[float, int]]:
-        """Cores and bytes of the nodes, where they are known."""
+        """(cores, bytes) of the nodes; unknown nodes are missing."""
         ...
 
     def at(self, key: str, positions: F64) -> F64:
-        """A metric [n, k], in its own unit, at k moments in seconds since the beginning; NaN where it is not known."""
+        """The values [n, k] of a metric in its unit at `positions` [k], in seconds since the start; NaN where
+        unknown."""
         ...
 
 
@@ -75,9 +76,9 @@ class Pattern(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TracePattern:
-    """Steps of all nodes, one after the other: those of node i are first[i] <= j < first[i + 1], with the time since
-    the beginning and the share of what the node has, NaN for "nothing is known from here on". `place` are the times of
-    each node moved behind those of the one before, so that one search finds the steps of all."""
+    """The load steps of all nodes, concatenated: node i has steps first[i] <= j < first[i + 1]. `time` [j] is in
+    seconds since the start; `percent` [j] is a percentage of the node's size, NaN if unknown from this time on. `place`
+    [j] are the times shifted by node, so that one binary search finds the steps of all nodes."""
 
     nodes: tuple[str, ...]
     length_s: float
@@ -91,7 +92,7 @@ class TracePattern:
     keys: tuple[str, ...] = (CPU, MEMORY)
 
     def at(self, key: str, positions: F64) -> F64:
-        """As Pattern has it."""
+        """See `Pattern.at`: [n, k], NaN where unknown."""
         values = self.percent[key]
         asked = _placed(np.arange(len(self.nodes))[:, np.newaxis], positions, self.length_s)
         found = np.searchsorted(self.place, asked, side="right") - 1
@@ -110,7 +111,7 @@ def _placed(node: I64, time: F64, length_s: float) -> F64:
 def _between(
     time: F64, value: F64, next_time: F64, next_value: F64, positions: F64, *, close: npt.NDArray[np.bool_]
 ) -> F64:
-    """The value of a step, or between it and the next where they are `close` and both known."""
+    """The value of a step, interpolated to the next one if they are `close` and both values are known."""
     ramp = close & ~np.isnan(value) & ~np.isnan(next_value) & (next_time > time)
     span = np.where(ramp, next_time - time, 1.0)
     slope = np.where(ramp, (next_value - value) / span, 0.0)
@@ -137,7 +138,7 @@ class _Node:
     is_there: bool = True
 
     def used(self) -> tuple[float, float]:
-        """Shares of what it has, in percent; NaN as long as nothing was ever said."""
+        """Used CPU and memory in percent of the node's size; NaN before the first reading."""
         if not self.is_there:
             return np.nan, np.nan
         cores = self._sum(self.load_cores, [pod.cores for pod in self.pods.values()], self.cores)
@@ -151,7 +152,7 @@ class _Node:
 
 
 class _Reading:
-    """A trace as it is read."""
+    """Replays the records of a trace and collects the load steps of its nodes."""
 
     def __init__(self) -> None:
         self.begin: float | None = None
@@ -227,7 +228,7 @@ class _Reading:
             self.changed[record.node] = None
 
     def advance(self, time: float) -> None:
-        """To this time: pods that end before it go, and what changed is taken down."""
+        """Advance to a time: remove pods that end before it, and store the steps of changed nodes."""
         while self.ends and self.ends[0][0] <= time:
             until, uid = heapq.heappop(self.ends)
             pod = self.pods[uid]
@@ -237,7 +238,7 @@ class _Reading:
         self.take_down(time)
 
     def take_down(self, time: float) -> None:
-        """What changed before this time."""
+        """Store a step for each node that changed before this time."""
         if time <= self.now:
             return
         assert self.begin is not None
@@ -254,18 +255,19 @@ class _Reading:
 
 
 def pattern_of(records: Iterable[Record]) -> TracePattern:
-    """What the nodes of a trace used. Raises ValueError for a trace that takes no time, and whatever reading raises."""
+    """The load of the nodes of a trace. Raises ValueError for a trace without duration; errors of `records` pass
+    through."""
     reading = _Reading()
     for record in records:
         reading.take(record)
     if reading.begin is None or reading.end <= reading.begin:
-        raise ValueError("all its records are of one moment, so there is nothing to replay")
+        raise ValueError("all records have the same time, so there is nothing to replay")
     reading.advance(np.nextafter(reading.end, np.inf))
     names = sorted(reading.nodes)
     rank = np.empty(len(names), dtype=np.int64)
     rank[[reading.nodes[name].index for name in names]] = np.arange(len(names))
     node = rank[np.array(reading.node, dtype=np.int64)]
-    order = np.argsort(node, kind="stable")  # within a node by time, as they came
+    order = np.argsort(node, kind="stable")  # stable: steps of a node stay in order of time
     time, cpu, memory = (
         np.array(each, dtype=np.float64)[order] for each in (reading.time, reading.cpu, reading.memory)
     )
@@ -282,7 +284,7 @@ def pattern_of(records: Iterable[Record]) -> TracePattern:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPattern:
-    """Minutes [t], in seconds since the first, with the values of each metric [t, n]."""
+    """A stored history: `time` [t] of minutes in seconds since the first one, and `values` [t, n] of each metric."""
 
     nodes: tuple[str, ...]
     what: str
@@ -292,21 +294,20 @@ class HistoryPattern:
 
     @property
     def length_s(self) -> float:
-        """From the first minute to the end of the last."""
+        """Seconds from the first minute to the end of the last."""
         return float(self.time[-1]) + 60.0
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """In order."""
         return tuple(self.values)
 
     @property
     def sizes(self) -> Mapping[str, tuple[float, int]]:
-        """A history does not know them."""
+        """Empty: a history contains no sizes."""
         return {}
 
     def at(self, key: str, positions: F64) -> F64:
-        """As Pattern has it."""
+        """See `Pattern.at`: [n, k], NaN where unknown."""
         values, last = self.values[key], len(self.time) - 1
         before = np.searchsorted(self.time, positions, side="right") - 1
         after = np.minimum(before + 1, last)

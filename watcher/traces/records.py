@@ -1,5 +1,6 @@
-"""The records of a trace. Times are unix seconds, to the thousandth; CPU is in cores, to the ten-thousandth, memory in
-whole bytes. What is None, or "" for a text, was not known.
+"""The records of a trace. Times are unix seconds with 3 decimals, CPU is in cores with 4 decimals, memory in bytes.
+
+None, or "" for a text, means unknown unless the record states otherwise.
 
 Pure: no I/O, no clock.
 """
@@ -13,18 +14,18 @@ COLUMNS = (
     *("priority", "owner", "allocatable_cpu", "allocatable_memory", "pods", "note"),
 )
 MOST_PODS = 110
-"""Of a node that says nothing of it, as kubelet has it."""
+"""Default maximum of pods per node, the same as kubelet's."""
 
 
 class Begin(msgspec.Struct, frozen=True, gc=False):
-    """The first record, if there is one: when the trace begins, and what it is of, in words."""
+    """Optional first record: the start time of the trace, and a description."""
 
     time: float
     note: str = ""
 
 
 class NodeRecord(msgspec.Struct, frozen=True, gc=False):
-    """A node came, or has another size from now on: what it has, and what of it pods may ask for (None: all)."""
+    """A node was added or its size changed: its capacity, and its allocatable resources (None: all of the capacity)."""
 
     time: float
     node: str
@@ -36,7 +37,7 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class LoadRecord(msgspec.Struct, frozen=True, gc=False):
-    """What a node uses from now on beside the pods of the trace; None: as before."""
+    """New usage of a node outside of the trace's pods; None: unchanged."""
 
     time: float
     node: str
@@ -45,8 +46,8 @@ class LoadRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodRecord(msgspec.Struct, frozen=True, gc=False):
-    """A pod waits for a node: NAMESPACE/NAME, its effective requests, its limits (None: none), and how many seconds it
-    runs once it has a node (None: until it is removed, or the trace ends). `owner` is KIND/NAME."""
+    """A pod was created: `pod` is NAMESPACE/NAME; effective requests; limits (None: unlimited); `lifetime` in seconds
+    after binding (None: until it is removed or the trace ends). `owner` is KIND/NAME."""
 
     time: float
     uid: str
@@ -61,7 +62,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class UsageRecord(msgspec.Struct, frozen=True, gc=False):
-    """What a pod uses from now on; None: as before."""
+    """New usage of a pod; None: unchanged."""
 
     time: float
     uid: str
@@ -70,7 +71,7 @@ class UsageRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class BindRecord(msgspec.Struct, frozen=True, gc=False):
-    """The node that a pod was really given."""
+    """The node that a pod was bound to when the trace was recorded."""
 
     time: float
     uid: str
@@ -78,7 +79,7 @@ class BindRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class RemoveRecord(msgspec.Struct, frozen=True, gc=False):
-    """A pod is gone, ended or deleted; or a node, where there is no uid."""
+    """A pod ended or was deleted; without `uid`, a node was removed."""
 
     time: float
     uid: str = ""
@@ -86,7 +87,7 @@ class RemoveRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class EndRecord(msgspec.Struct, frozen=True, gc=False):
-    """The last record, if there is one: until when the trace goes. Else that is the time of the last of the others."""
+    """Optional last record: the end time of the trace. Default: the time of the last record."""
 
     time: float
 

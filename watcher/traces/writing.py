@@ -1,6 +1,6 @@
-"""Records to rows of a trace: the same bytes for the same records, and nothing that the reader would refuse.
+"""Writes records as rows of a trace. Equal records produce equal bytes; the reader accepts all written rows.
 
-Pure but for the file that it is given.
+Pure, except for writing to the given file.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from watcher.traces.records import (
     UsageRecord,
 )
 
-_REST = [""] * (len(COLUMNS) - 6)  # of the columns after the first six, which most records have
+_REST = [""] * (len(COLUMNS) - 6)  # empty columns after the first six, which most records use
 
 
 class TraceWriter:
-    """Writes records into a text file opened with newline="" as they come."""
+    """Writes records to a text file that was opened with newline=""."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -36,16 +36,16 @@ class TraceWriter:
         self._newest = float("-inf")
 
     def write(self, record: Record) -> None:
-        """Append one. Raises ValueError for a time before that of the one before, and for a carriage return
-        in a text."""
+        """Append a record. Raises ValueError if its time is before that of the previous record, or if a text contains a
+        carriage return."""
         if record.time < self._newest:
-            raise ValueError(f"a record of {record.time} cannot follow one of {self._newest}")
+            raise ValueError(f"time {record.time} is before the previous record ({self._newest})")
         if record.time != self._newest:
             self._newest, self._time = record.time, _text(record.time, 3)
         self._rows.writerow(_row(record, self._time))
 
     def flush(self) -> None:
-        """What was written can be read from now on."""
+        """Flush the file, so that all written records are readable."""
         self._file.flush()
 
 
@@ -100,12 +100,12 @@ def _bytes(value: int | None) -> str:
 
 
 def _line(text: str) -> str:
-    if "\r" in text:  # Python's csv puts no quotes around it, and whoever reads it finds a row that ends there
-        raise ValueError(f"{text!r} has a carriage return in it")
+    if "\r" in text:  # Python's csv writes it without quotes, so a reader would end the row there
+        raise ValueError(f"{text!r} contains a carriage return")
     return text
 
 
 def _text(value: float, digits: int) -> str:
-    """A decimal without zeros at its end."""
+    """A decimal number without trailing zeros."""
     text = f"{value:.{digits}f}"
     return text.rstrip("0").rstrip(".")

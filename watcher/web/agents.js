@@ -1,4 +1,4 @@
-// What agents and QoS Resource Managers of nodes say of themselves: asked for by the service, only to be looked at.
+// Pages of agents and QoS Resource Managers, proxied by the service, read-only.
 
 import { ApiError, ask } from "./api.js";
 import { el, numbers, renew, select, table, told } from "./dom.js";
@@ -15,12 +15,12 @@ export function agentsView(app) {
   const wanted = app.argument;
   let agents = [], built = "", last = null;
 
-  /** The one in the address, undefined where there is none of that name; without a name the first. */
+  /** The agent named in the address (undefined if unknown); the first one without a name. */
   const chosen = () => (wanted ? agents.find(({ name }) => name === wanted) : agents[0]);
 
   function update() {
     if (app.state.overview && !app.state.overview.agents) {
-      root.replaceChildren(told("No agents are configured.", "[dashboard] agents, agent_pods, qrm and qrm_pods in the settings name them: docs/dashboard.md."));
+      root.replaceChildren(told("No agents are configured.", "Configure agents, agent_pods, qrm or qrm_pods in the settings [dashboard]: docs/dashboard.md."));
     }
   }
 
@@ -30,29 +30,29 @@ export function agentsView(app) {
     built = now;
     agents = found.agents;
     const options = agents.map((each) => [each.name, called(each)]);
-    if (wanted && !chosen()) options.unshift([wanted, `${wanted} (not there)`]);
+    if (wanted && !chosen()) options.unshift([wanted, `${wanted} (not found)`]);
     tools.replaceChildren(...(options.length
       ? [select("Shown", options, chosen()?.name ?? wanted, (name) => { location.hash = addressOf(name); })] : []));
     troubles.hidden = !found.troubles.length;
     troubles.replaceChildren(...found.troubles.map(({ kind, of, message, hint }) => told(`${KINDS[kind]}, ${of}: ${message}`, hint)));
   }
 
-  /** What is said of one that is not there, or not any more: there may be a new one on its node. */
+  /** The message for an agent that no longer exists, with a link to the new agent on its node, if there is one. */
   function gone() {
     if (!wanted) return [];
     const heir = last?.node && agents.find(({ kind, node }) => kind === last.kind && node === last.node);
     return [
-      told(`There is no agent at ${wanted} now.`, "A pod that is made anew has another address."),
-      ...(heir ? [el("p", {}, "Now on its node: ", el("a", { href: addressOf(heir.name) }, called(heir)))] : []),
+      told(`No agent at ${wanted}.`, "A recreated pod has a different address."),
+      ...(heir ? [el("p", {}, "Current agent on this node: ", el("a", { href: addressOf(heir.name) }, called(heir)))] : []),
     ];
   }
 
-  /** What cannot be drawn, an answer of another version say, is told and not thrown. */
+  /** The elements of a page; an error message if it cannot be rendered, for example because of another version. */
   function drawn({ name, kind }, pages) {
     try {
       return kind === "qrm" ? qrm(...pages) : agent(...pages);
     } catch (error) {
-      return [told(`${name} does not answer as this version knows it: ${error.message}`, "Has it another version, or is it another service?")];
+      return [told(`unexpected response from ${name}: ${error.message}`, "Check its version, and that the address belongs to an agent.")];
     }
   }
 
@@ -81,7 +81,7 @@ export function agentsView(app) {
 
 const addressOf = (name) => `#/agents/${encodeURIComponent(name)}`;
 
-const nodeLink = (node) => (node ? el("a", { href: `#/node/${encodeURIComponent(node)}` }, node) : "not known");
+const nodeLink = (node) => (node ? el("a", { href: `#/node/${encodeURIComponent(node)}` }, node) : "unknown");
 
 function called({ kind, name, node }) {
   return node ? `${KINDS[kind]} on ${node} (${name})` : `${KINDS[kind]} at ${name}`;
@@ -90,34 +90,34 @@ function called({ kind, name, node }) {
 // --- an agent ----------------------------------------------------------------------------------------------------
 
 function agent(plan, audit) {
-  const stance = plan.stance ?? "not known";
+  const stance = plan.stance ?? "unknown";
   return [
     numbers([
-      ["Node", nodeLink(plan.node)], ["Stance", [stance, plan.why]], ["Cycle", [String(plan.cycle), `${seconds(plan.age_s)} ago`]],
+      ["Node", nodeLink(plan.node)], ["Enforcement level", [stance, plan.why]], ["Cycle", [String(plan.cycle), `${seconds(plan.age_s)} ago`]],
       ["Pods", [String(plan.pods), count(plan.policies.rules.length, "rule")]],
     ]),
     plan.trouble ? el("p.bad", {}, plan.trouble) : null,
-    el("section.card", {}, el("h2", {}, "The plan, in words"), el("ul", {}, plan.sentences.map((each) => el("li", {}, each))),
+    el("section.card", {}, el("h2", {}, "Plan summary"), el("ul", {}, plan.sentences.map((each) => el("li", {}, each))),
       plan.policies.problems.map((each) => el("p.bad", {}, each))),
     became(plan.results ?? []),
     el("section.card", {}, el("h2", {}, "Rules"), rules(plan.plan?.rules ?? [])),
     ...(plan.plan?.stages ?? []).map(stage),
-    el("section.card", {}, el("h2", {}, "Audit: what was done"), deeds(audit.deeds)),
+    el("section.card", {}, el("h2", {}, "Audit log"), deeds(audit.deeds)),
     leftAlone(plan.plan?.left_alone ?? {}),
   ].filter(Boolean);
 }
 
-/** Of each step of the plan: done, or why not. In preview its own words say it all. */
+/** The result of each step of the plan. Steps in preview are omitted, because the plan describes them. */
 function became(results) {
   const rows = results.filter((each) => each.fate !== "would").slice(0, MOST).map(({ step, fate, text }) => [step.kind, step.pod || "–", fate, text || "–"]);
-  return rows.length ? el("section.card", {}, el("h2", {}, "What became of it"),
-    table("What became of it", [["Step"], ["Pod", "name"], ["Fate"], ["Why", "long"]], rows)) : null;
+  return rows.length ? el("section.card", {}, el("h2", {}, "Step results"),
+    table("Step results", [["Step"], ["Pod", "name"], ["Result"], ["Reason", "long"]], rows)) : null;
 }
 
 function rules(found) {
   return table("Rules", [["Rule"], ["Verdict"], ["Metric"], ["Now", "number"], ["Watermark", "number"], ["Action"]],
     found.map((rule) => [rule.rule, rule.verdict + (rule.preview ? " (preview)" : ""), rule.metric, plain(rule.sample), plain(rule.watermark), rule.action]),
-    { empty: "there is no rule" });
+    { empty: "no rules" });
 }
 
 function stage(each) {
@@ -125,19 +125,19 @@ function stage(each) {
   const rows = each.candidates.slice(0, MOST).map((pod, i) => [pod.pod, String(i + 1), pod.chosen ? "yes" : "no", pod.why || "–",
     plain(pod.released), plain(pod.keys)]);
   return el("section.card", {}, el("h2", {}, `Candidates: ${title}`), el("p", {}, each.text),
-    table(`Candidates: ${title}`, [["Pod"], ["Order", "number"], ["Chosen"], ["Why", "long"], ["Releases", "long"], ["Sort keys", "long"]], rows));
+    table(`Candidates: ${title}`, [["Pod"], ["Order", "number"], ["Chosen"], ["Reason", "long"], ["Releases", "long"], ["Sort keys", "long"]], rows));
 }
 
 function deeds(found) {
   return table("Audit", [["Time"], ["Kind"], ["Pod", "name"], ["Reason", "long"], ["Before", "long"], ["After", "long"], ["Outcome"]],
     found.map((deed) => [clock(deed.time), deed.kind, deed.pod || "–", deed.reason, limits(deed.before), limits(deed.after),
-      deed.outcome + (deed.message ? `: ${deed.message}` : "")]), { empty: "nothing was done" });
+      deed.outcome + (deed.message ? `: ${deed.message}` : "")]), { empty: "no actions" });
 }
 
 function leftAlone(pods) {
   const rows = Object.entries(pods).slice(0, MOST);
   return rows.length
-    ? el("section.card", {}, el("h2", {}, "Left alone"), table("Left alone", [["Pod"], ["Why", "long"]], rows)) : null;
+    ? el("section.card", {}, el("h2", {}, "Skipped pods"), table("Skipped pods", [["Pod"], ["Reason", "long"]], rows)) : null;
 }
 
 // --- a QoS Resource Manager --------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ function qrm(state, decisions) {
     numbers([
       ["Node", nodeLink(state.node)], ["Mode", [state.mode, `${state.policy}, scope ${state.scope}`]],
       ["Pods", [String(pods.length), `${count((state.inadmissible ?? []).length, "inadmissible", "inadmissible")}`]],
-      ["Last round", round ? [clock(round.time), round.trouble || `${round.applied.length} applied`] : "–"],
+      ["Last reconciliation", round ? [clock(round.time), round.trouble || `${round.applied.length} applied`] : "–"],
     ]),
     el("section.card", {}, el("h2", {}, "CPUs"), socketsOf(state, owners)),
     el("section.card", {}, el("h2", {}, "Pods"), table("Pods of the manager", [["Pod"], ["Role"], ["Container"], ["CPUs"], ["Memory"], ["State", "long"]],
@@ -157,13 +157,13 @@ function qrm(state, decisions) {
         given.cpu?.allocation_result || "–", given.memory ? bytes(given.memory.allocated_quantity) : "–", stateOf(pod, name)])))),
     (state.inadmissible ?? []).length ? el("section.card", {}, el("h2", {}, "Inadmissible"), table("Inadmissible", [["Pod"], ["Reason"], ["Message", "long"]],
       state.inadmissible.map((each) => [each.pod, each.reason, each.message]))) : null,
-    el("section.card", {}, el("h2", {}, "Plug-ins"), table("Plug-ins", [["Resource"], ["Live"], ["Whose"], ["Refused", "long"]],
-      Object.entries(state.plugins).map(([name, each]) => [name, each.live ? "yes" : "no", each.builtin ? "built in" : "another's", each.refused || "–"]))),
+    el("section.card", {}, el("h2", {}, "Plug-ins"), table("Plug-ins", [["Resource"], ["Live"], ["Type"], ["Rejected", "long"]],
+      Object.entries(state.plugins).map(([name, each]) => [name, each.live ? "yes" : "no", each.builtin ? "built-in" : "external", each.refused || "–"]))),
     el("section.card", {}, el("h2", {}, "Last decisions"), last(decisions)),
   ].filter(Boolean);
 }
 
-/** Whether a pod may run, and what its container has to do without. */
+/** Whether a pod was admitted, and the resources that its container lacks. */
 function stateOf(pod, container) {
   const lacks = Object.entries(pod.without?.[container] ?? {}).map(([resource, why]) => `; without ${resource}: ${why}`);
   return (pod.admitted ? "admitted" : pod.reason) + lacks.join("");
@@ -171,13 +171,13 @@ function stateOf(pod, container) {
 
 function last({ admissions, resize }) {
   return el("div.stack", {}, resize ? el("dl.steps", {}, Object.entries(resize).map(([name, value]) =>
-    [el("dt", {}, name), el("dd", {}, name === "time" ? clock(value) : plain(value))]).flat()) : el("p.quiet", {}, "Load resizes no pool here."),
-  table("Admissions", [["Pod"], ["Admitted"], ["Placed", "long"], ["Why not", "long"]], admissions.slice(0, MOST).map((each) =>
+    [el("dt", {}, name), el("dd", {}, name === "time" ? clock(value) : plain(value))]).flat()) : el("p.quiet", {}, "No pool is resized by load."),
+  table("Admissions", [["Pod"], ["Admitted"], ["Placement", "long"], ["Reason", "long"]], admissions.slice(0, MOST).map((each) =>
     [each.pod, plain(each.admitted), placed(each.containers ?? {}), each.message || each.reason || "–"]), { empty: "none yet" }));
 }
 
-/** On which NUMA nodes each resource of each container was decided to be. */
+/** The NUMA nodes that were decided for each resource of each container. */
 function placed(containers) {
   return Object.entries(containers).flatMap(([name, resources]) => Object.entries(resources).map(([resource, { decided }]) =>
-    (decided?.nodes ? `${name}: ${resource} on NUMA ${decided.nodes.join(", ")}` : `${name}: ${resource} anywhere`))).join("; ") || "–";
+    (decided?.nodes ? `${name}: ${resource} on NUMA ${decided.nodes.join(", ")}` : `${name}: ${resource} on any NUMA node`))).join("; ") || "–";
 }

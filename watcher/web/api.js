@@ -1,11 +1,11 @@
-// Questions to the service. What has not changed is neither sent (If-None-Match, 304) nor parsed again.
+// Requests to the service. Unchanged documents are neither sent (If-None-Match, 304) nor parsed again.
 
-const kept = new Map(); // address -> { etag, body, age, at }
+const kept = new Map(); // path -> { etag, body, age, at }
 const MOST_KEPT = 40;
 const TOKEN = "load-watcher-token";
 
 export class ApiError extends Error {
-  /** `status` 0 stands for no answer at all. */
+  /** `status` is the HTTP status; 0 means no response. */
   constructor(status, code, message, hint) {
     super(message);
     Object.assign(this, { status, code, hint });
@@ -18,7 +18,7 @@ export function useToken(token) {
   sessionStorage.setItem(TOKEN, token);
 }
 
-/** `call` is called when an answer needs a token, or another one than was sent (then with true). */
+/** Registers `call`, which is called on status 401: with false if no token was sent, with true if it was invalid. */
 export function whenUnauthorized(call) {
   unauthorized = call;
 }
@@ -28,7 +28,8 @@ function authorized(headers) {
   return token ? { ...headers, Authorization: `Bearer ${token}` } : headers;
 }
 
-/** { body, changed, age, at }: `age` is the document's own in seconds when it arrived, or null; `at` when that was. */
+/** GETs a document: { body, changed, age, at }. `age` is its Age header in seconds or null, `at` the time of receipt in
+ *  milliseconds. */
 export async function ask(path) {
   const before = kept.get(path);
   const answer = await send(path, { headers: authorized(before?.etag ? { "If-None-Match": before.etag } : {}) });
@@ -46,7 +47,7 @@ export async function ask(path) {
   return { ...entry, changed: true };
 }
 
-/** The answer to a body that is sent. */
+/** POSTs a body and returns the parsed response. */
 export async function post(path, body, type = "application/json") {
   return read(await send(path, { method: "POST", body, headers: authorized({ "Content-Type": type }) }));
 }
@@ -55,7 +56,7 @@ async function send(path, options) {
   try {
     return await fetch(path, { ...options, cache: "no-store", signal: AbortSignal.timeout(20000) });
   } catch (error) {
-    throw new ApiError(0, "no_answer", `no answer from load-watcher: ${error.message}`, "is it running?");
+    throw new ApiError(0, "no_answer", `no response from load-watcher: ${error.message}`, "check that it is running");
   }
 }
 
@@ -64,7 +65,7 @@ async function read(answer) {
   try {
     body = await answer.json();
   } catch {
-    throw new ApiError(answer.status, "no_json", `status ${answer.status}, and no JSON`, "is this load-watcher that answers?");
+    throw new ApiError(answer.status, "no_json", `status ${answer.status} without JSON`, "check that the responding server is load-watcher");
   }
   if (answer.ok) return body;
   if (answer.status === 401) unauthorized(sessionStorage.getItem(TOKEN) != null);

@@ -1,7 +1,7 @@
-// The page: which view, how often the service is asked, and how old what is seen is.
+// The page: routing between views, polling of the service, and the status line with the age of the data.
 //
-// A view is made for an address (#/name/argument?parameters) and lives until another name or argument is asked for:
-//   { title, root, update(), refresh()?, end()? }; update() shows app.state, refresh() asks what only this view needs.
+// A view is created for an address (#/name/argument?parameters) and is used until the name or argument changes:
+//   { title, root, update(), refresh()?, end()? }; update() renders app.state, refresh() requests data of this view only.
 
 import { ApiError, ask, useToken, whenUnauthorized } from "./api.js";
 import { el, told } from "./dom.js";
@@ -11,10 +11,10 @@ import { nodesOf } from "./load.js";
 
 const EVERY_MS = 5000;
 const SIMULATED = {
-  Demo: "This is a simulated cluster: nothing here is real.",
-  Replay: "This is a recorded trace, replayed: nothing here happens now.",
+  Demo: "This is a simulated cluster, not a real one.",
+  Replay: "This is a replay of a recorded trace, not the current state of a cluster.",
 };
-// Those that are not on the first screen come when they are asked for.
+// Views other than the first one are loaded on demand.
 const VIEWS = {
   fleet: { label: "Fleet", make: fleetView },
   risk: { label: "Risk", load: async () => (await import("./risk.js")).riskView },
@@ -35,7 +35,7 @@ const app = {
   params: new URLSearchParams(),
   argument: "",
 
-  /** Other parameters in the address of this view; those that are null or equal to the default go. */
+  /** Changes parameters in the address of this view; null or "" removes a parameter. */
   set(changes) {
     for (const [name, value] of Object.entries(changes)) {
       if (value == null || value === "") app.params.delete(name);
@@ -75,7 +75,7 @@ function decoded(text) {
   try {
     return decodeURIComponent(text);
   } catch {
-    return text; // somebody's own % in an address
+    return text; // the address contains a literal %
   }
 }
 
@@ -83,7 +83,7 @@ async function show(name, next) {
   const first = shown === "";
   shown = next;
   const make = VIEWS[name].make ?? await VIEWS[name].load();
-  if (shown !== next) return; // somebody was quicker
+  if (shown !== next) return; // another view was opened in the meantime
   view?.end?.();
   view = make(app);
   byId("main").replaceChildren(view.root);
@@ -101,12 +101,12 @@ function navigation() {
   }));
 }
 
-// --- asking ------------------------------------------------------------------------------------------------------
+// --- polling -----------------------------------------------------------------------------------------------------
 
 let polling = null;
 let again = false;
 
-/** One round at a time; who asks meanwhile gets another one after it. */
+/** Runs one round of requests; a call during a round starts another round after it. */
 function poll() {
   again = true;
   polling ??= (async () => {
@@ -116,7 +116,7 @@ function poll() {
         clearTimeout(timer);
         await round();
       }
-    } finally { // whatever a view does wrong, the next round comes
+    } finally { // schedule the next round even if a view fails
       timer = setTimeout(() => { if (!document.hidden) poll(); }, EVERY_MS);
       polling = null;
     }
@@ -159,7 +159,7 @@ async function askColumns() {
   }
 }
 
-/** What cannot be asked now stays as it was: the overview tells what is wrong. */
+/** Keeps the previous list on an error; the overview shows the problem. */
 async function askSilent() {
   try {
     app.state.silent = (await ask("api/v1/silent")).body;
@@ -170,7 +170,7 @@ async function askSilent() {
 }
 
 whenUnauthorized((hadToken) => {
-  byId("token-wrong").textContent = hadToken ? "the last one is not valid" : "";
+  byId("token-wrong").textContent = hadToken ? "invalid token" : "";
   byId("token-form").hidden = false;
 });
 
@@ -182,10 +182,10 @@ byId("token-form").addEventListener("submit", (event) => {
   poll();
 });
 
-// --- the state of it all -----------------------------------------------------------------------------------------
+// --- status line -------------------------------------------------------------------------------------------------
 
 const WORDS = {
-  ready: ["ready", "good"], warming_up: ["gathering its first windows", "warn"], no_metrics: ["no metrics yet", "warn"],
+  ready: ["ready", "good"], warming_up: ["collecting the first windows", "warn"], no_metrics: ["no metrics yet", "warn"],
   stale: ["the newest sample is too old", "bad"], partial_outage: ["partial outage of the monitoring", "bad"],
 };
 
@@ -200,7 +200,7 @@ function showState() {
   const error = passing ? { message: overview.error.hint } : why ?? overview?.error ?? columnsError;
   byId("trouble").classList.toggle("passing", passing);
   setBanner("trouble", error && error.status !== 401 ? [error.message, error.hint].filter(Boolean).join(" – ")
-    : overview?.provider.ok === false ? `the provider does not answer: ${overview.provider.reason}` : "");
+    : overview?.provider.ok === false ? `the provider does not respond: ${overview.provider.reason}` : "");
   byId("main").classList.toggle("old", Boolean((!answered && overview) || (columnsError && columns)));
   for (const link of byId("views").querySelectorAll("a")) {
     const { wanted } = VIEWS[link.dataset.view];
@@ -211,8 +211,8 @@ function showState() {
 }
 
 function inWords({ overview, answered, why }) {
-  if (!answered) return [why.status === 401 ? "a token is needed" : why.status ? "refused" : "no answer", "bad"];
-  if (overview.status === "ready" && overview.provider.ok === false) return ["ready, but its provider does not answer", "warn"];
+  if (!answered) return [why.status === 401 ? "token required" : why.status ? "request rejected" : "no response", "bad"];
+  if (overview.status === "ready" && overview.provider.ok === false) return ["ready, but the provider does not respond", "warn"];
   return WORDS[overview.status] ?? [overview.status, "bad"];
 }
 
@@ -233,12 +233,12 @@ function showAge() {
   byId("age").textContent = `${snapshot.source} · newest sample ${seconds(age)} old`;
 }
 
-/** What a view shows in the place of nodes when there are none; null if there are some. */
+/** The element that a view shows instead of an empty list of nodes; null if nodes are available. */
 app.nothing = () => {
   const { nodes, columnsError, overview } = app.state;
   if (nodes.length) return null;
   if (columnsError) return told(`Nothing to show: ${columnsError.message}`, columnsError.hint);
-  return overview ? told("There are no nodes yet.", "They come with the first samples.") : told("asking…");
+  return overview ? told("No nodes yet.", "Nodes are listed after the first samples.") : told("loading…");
 };
 
 setInterval(showAge, 1000);

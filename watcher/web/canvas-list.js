@@ -1,7 +1,7 @@
-// A list of many things drawn on one canvas: a mouse points at them, arrow keys walk through them, Enter opens one, and
-// a screen reader hears the one that is active. What it looks like is the painter's business:
-//   layout(width) -> height    paint(context, active)    hit(x, y) -> index or -1
-//   place(index) -> { x, y }   step(index, key) -> index or null where the key means nothing
+// A list of many items drawn on one canvas. The mouse or the arrow keys select an item, Enter opens it, and a screen
+// reader reads the active item. A painter draws the items:
+//   layout(width, items) -> height    paint(context, active)    hit(x, y) -> index or -1
+//   place(index) -> { x, y }          step(index, key) -> index, or null for other keys
 
 import { onThemeChange } from "./theme.js";
 import { el } from "./dom.js";
@@ -9,7 +9,7 @@ import { el } from "./dom.js";
 let ids = 0;
 
 export class CanvasList {
-  /** `describe(item)` gives the lines of text, the first of which is a name; `open(item)` is called for a chosen one. */
+  /** `describe(item)` returns lines of text, starting with the name; `open(item)` is called when an item is opened. */
   constructor({ label, painter, describe, open }) {
     this.items = [];
     this.active = -1;
@@ -84,7 +84,7 @@ export class CanvasList {
     const item = this.items[this.active];
     this.tip.hidden = !item;
     const lines = item ? this.describe(item) : [];
-    this.option.textContent = item ? lines.join(", ") : `${this.items.length} there; arrow keys walk through them`;
+    this.option.textContent = item ? lines.join(", ") : `${this.items.length} items; use the arrow keys to select one`;
     this.option.setAttribute("aria-setsize", String(this.items.length));
     this.option.setAttribute("aria-posinset", String(Math.max(0, this.active) + 1));
     if (!item) return;

@@ -1,4 +1,4 @@
-// The fleet as cells: as large as they can be and still be seen at once; few of them have room for name and value.
+// Painter of nodes as cells. Cells are as large as fits on one screen; large cells show the name and value.
 
 import { colour, heat } from "./theme.js";
 import { LABELS, STATES } from "./load.js";
@@ -87,15 +87,15 @@ function note(node, load) {
   return NOT_SERVED.includes(node.state) ? LABELS[node.state] : NONE;
 }
 
-/** One cell. Its state shows without colour: stale is striped, quarantined crossed out, lost an empty dashed frame,
- *  silent has a flat line, one never heard of a dot; over the right `marked` pixels of it. */
+/** Paints one cell. The state is recognizable without colour: stale is striped, quarantined is crossed out, lost has a
+ *  dashed frame, silent a flat line, never reported a dot. The mark covers the right `marked` pixels of the cell. */
 export function paintCell(context, node, metric, box, marked = box.width) {
   const load = node[metric];
   context.fillStyle = load ? heat(load.mean).fill : colour("card");
   context.fillRect(box.x, box.y, box.width, box.height);
   if (node.state === STATES.fresh && load) return;
   const { y, height } = box, width = Math.min(marked, box.width), x = box.x + box.width - width;
-  // a cell with text has its second line in the way of these
+  // in a cell with text the mark is above the second line
   const middle = marked < box.width ? { x: x + width - 16, y: y + 13, room: 13 } : { x: x + width / 2, y: y + height / 2, room: width / 2 };
   if (!load) {
     context.strokeStyle = colour(node.state === STATES.silent ? "bad" : "quiet");

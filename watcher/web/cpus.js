@@ -1,10 +1,10 @@
-// The CPUs of a machine by socket and NUMA node, and who has each.
+// The CPUs of a machine by socket and NUMA node, and the owner of each CPU.
 
 import { el } from "./dom.js";
 
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/** The numbers of a cpuset's text, "0-3,8". */
+/** The CPU numbers of a cpuset text such as "0-3,8". */
 export function numbersOf(text) {
   if (!text) return [];
   return text.split(",").flatMap((part) => {
@@ -13,12 +13,12 @@ export function numbersOf(text) {
   });
 }
 
-/** CPU -> { kind: "reserved" | "pool" | "own" | "free", name }. What is somebody's own is in no pool. */
+/** CPU -> { kind: "reserved" | "pool" | "own" | "free", name }. CPUs allocated to one container are in no pool. */
 export function cpusOf(state) {
   const owners = new Map();
   const give = (text, kind, name) => { for (const cpu of numbersOf(text)) owners.set(cpu, { kind, name }); };
   const machine = Object.values(state.plugins?.cpu?.state ?? {});
-  for (const each of machine) give(each.default_cpuset, "free", "shared by the rest");
+  for (const each of machine) give(each.default_cpuset, "free", "shared by all other pods");
   for (const [name, pool] of Object.entries(state.pools ?? {})) give(pool.cpus, "pool", `pool ${name}`);
   for (const each of machine) give(each.reserved_cpuset, "reserved", "reserved for the system");
   const own = new Set(machine.flatMap((each) => numbersOf(each.allocated_cpuset)));
@@ -31,10 +31,10 @@ export function cpusOf(state) {
   return owners;
 }
 
-/** The picture: a box a socket, in it one a NUMA node, in it a cell a CPU with a letter that the legend explains. */
+/** A box per socket with a box per NUMA node and a cell per CPU; the legend explains the letters in the cells. */
 export function socketsOf(state, owners) {
   const { sockets = {}, numa = {} } = state.machine ?? {};
-  if (!Object.keys(sockets).length) return el("p.quiet", {}, "The CPUs are not this manager's.");
+  if (!Object.keys(sockets).length) return el("p.quiet", {}, "CPUs are not managed by this QoS Resource Manager.");
   const names = [...new Map([...owners.values()].map((owner) => [owner.name, owner])).values()]
     .sort((a, b) => a.kind.localeCompare(b.kind) || a.name.localeCompare(b.name));
   const marks = new Map(names.map(({ name, kind }, i) => [name, { mark: kind === "reserved" ? "×" : kind === "free" ? "·" : LETTERS[i % 26], kind, hue: i % 6 }]));
@@ -51,7 +51,7 @@ export function socketsOf(state, owners) {
 
 function cell(cpu, owner, marks) {
   const mark = owner ? marks.get(owner.name) : null;
-  return el("span", { className: `cpu ${mark?.kind ?? ""} hue-${mark?.hue ?? 0}`, title: `CPU ${cpu}: ${owner?.name ?? "not known"}` },
+  return el("span", { className: `cpu ${mark?.kind ?? ""} hue-${mark?.hue ?? 0}`, title: `CPU ${cpu}: ${owner?.name ?? "unknown"}` },
     el("small", {}, String(cpu)), el("b", {}, mark?.mark ?? "?"));
 }
 
@@ -62,7 +62,7 @@ function sample({ mark, kind, hue }) {
 function inWords(cpus, owners) {
   const counts = new Map();
   for (const cpu of cpus) {
-    const name = owners.get(cpu)?.name ?? "not known";
+    const name = owners.get(cpu)?.name ?? "unknown";
     counts.set(name, (counts.get(name) ?? 0) + 1);
   }
   return [...counts].map(([name, many]) => `${many} ${name}`).join(", ");

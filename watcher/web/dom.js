@@ -1,8 +1,8 @@
-// Elements. Data becomes text nodes and properties, never markup.
+// Creates elements. Data is set as text nodes and properties, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** el("p.quiet", { id: "x", onclick, "aria-label": "…" }, children…); children are texts, elements, lists, null. */
+/** el("p.quiet", { id: "x", onclick, "aria-label": "…" }, children…); a child is a text, an element, a list, or null. */
 export function el(what, properties = {}, ...children) {
   const [tag, ...classes] = what.split(".");
   const made = document.createElement(tag);
@@ -23,7 +23,7 @@ export function svg(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** A table; `columns` are [heading, class], a cell a text or an element. The first cell of a row is its heading. */
+/** A table. `columns` are [heading, class]; a cell is a text or an element. The first cell of a row is its heading. */
 export function table(caption, columns, rows, { empty = "none" } = {}) {
   const head = columns.map(([text, kind]) => el("th", { className: kind ?? "", scope: "col" }, text));
   const body = rows.map((cells) => el("tr", {}, cells.map((cell, i) => {
@@ -37,7 +37,7 @@ export function table(caption, columns, rows, { empty = "none" } = {}) {
 
 let ids = 0;
 
-/** One of several, as radio buttons in a row. `options` are [value, label]. */
+/** Radio buttons in a row. `options` are [value, label]; `chosen` is called with the new value. */
 export function choice(legend, options, value, chosen) {
   const name = `choice-${ids += 1}`;
   return el("fieldset.choice", {}, el("legend", {}, legend), el("div", {}, options.map(([each, label]) =>
@@ -56,7 +56,7 @@ export function field(label, properties) {
   return el("div", {}, el("label", { htmlFor: id }, label), el("input", { id, ...properties }));
 }
 
-/** dt and dd of each; a value may be [large, small]. */
+/** A list of names and values; a value may be [large text, small text]. */
 export function numbers(entries) {
   return el("dl.numbers", {}, entries.map(([name, value]) => {
     const [large, small] = Array.isArray(value) ? value : [value, null];
@@ -64,7 +64,7 @@ export function numbers(entries) {
   }));
 }
 
-/** Puts new children into a place; who has the focus there keeps it, by name. */
+/** Replaces the children of `place`; the focus moves to the new element with the same name. */
 export function renew(place, ...children) {
   const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : "";
   place.replaceChildren(...children);
@@ -77,7 +77,7 @@ function nameOf(element) {
   return element.getAttribute("aria-label") ?? element.textContent;
 }
 
-/** What is said in the place of a picture that cannot be drawn. */
+/** A card with a message and a hint, shown instead of data. */
 export function told(message, hint) {
   return el("div.card", {}, el("p", {}, message), hint ? el("p.quiet", {}, hint) : null);
 }

@@ -1,4 +1,4 @@
-// What the review of samples found, what was done about it, and what is asked of the source.
+// Findings of the sample review with their remedies, and the queries to the source.
 
 import { ask } from "./api.js";
 import { el, field, numbers, renew, select, table } from "./dom.js";
@@ -9,7 +9,7 @@ const MOST = 200;
 export function findingsView(app) {
   const summary = el("div"), tools = el("div.tools"), list = el("div"), sources = el("div");
   const root = el("div.stack", {}, summary, el("section.card", {}, el("h2", {}, "Findings"), tools, list),
-    el("section.card", {}, el("h2", {}, "What is asked of the source"), sources));
+    el("section.card", {}, el("h2", {}, "Queries to the source"), sources));
   let found = null, built = "";
 
   function update() {
@@ -26,8 +26,8 @@ export function findingsView(app) {
     const { provider, snapshot } = app.state.overview ?? {};
     summary.replaceChildren(numbers([
       ["Findings", [String(found.findings.length), `review: ${found.review_mode}`]],
-      ["Nodes concerned", String(new Set(found.findings.map((each) => each.node).filter(Boolean)).size)],
-      ["Provider", [snapshot?.source ?? "–", provider?.ok === false ? provider.reason : provider?.ok ? "answers" : "was not asked yet"]],
+      ["Affected nodes", String(new Set(found.findings.map((each) => each.node).filter(Boolean)).size)],
+      ["Provider", [snapshot?.source ?? "–", provider?.ok === false ? provider.reason : provider?.ok ? "responds" : "not queried yet"]],
     ]));
     const ago = (time) => `${seconds(Math.max(0, found.timestamp - time))} ago`;
     const rows = some.slice(0, MOST).map((each) => [
@@ -35,10 +35,10 @@ export function findingsView(app) {
       each.reason, each.remedy, String(each.count), el("span", { title: clock(each.first_seen) }, ago(each.first_seen)), ago(each.last_seen),
     ]);
     const rest = some.length - MOST;
-    renew(list, table("Findings", [["Kind"], ["Node", "name"], ["Metric", "code"], ["Reason", "long"], ["Done"], ["Times", "number"],
-      ["First seen", "name"], ["Last seen", "name"]], rows, { empty: "nothing was found" }), rest > 0 ? el("p.quiet", {}, `and ${count(rest, "more finding")}`) : "");
-    renew(sources, table("What is asked of the source", [["Metric", "code"], ["Expression", "code"], ["Node label"], ["Why", "long"]],
-      found.sources.map((each) => [each.metric, each.expression, each.node_label, each.reason]), { empty: "nothing yet" }));
+    renew(list, table("Findings", [["Kind"], ["Node", "name"], ["Metric", "code"], ["Reason", "long"], ["Remedy"], ["Count", "number"],
+      ["First seen", "name"], ["Last seen", "name"]], rows, { empty: "no findings" }), rest > 0 ? el("p.quiet", {}, `and ${count(rest, "more finding")}`) : "");
+    renew(sources, table("Queries to the source", [["Metric", "code"], ["Expression", "code"], ["Node label"], ["Reason", "long"]],
+      found.sources.map((each) => [each.metric, each.expression, each.node_label, each.reason]), { empty: "none yet" }));
   }
 
   return {

@@ -1,4 +1,4 @@
-// Every node as a cell.
+// The view of all nodes, as cells or as a table.
 
 import { CanvasList } from "./canvas-list.js";
 import { Cells, paintCell } from "./cells.js";
@@ -8,12 +8,12 @@ import { LABELS, METRICS, STATES, chosen, histogram, totals } from "./load.js";
 import { heat, onThemeChange } from "./theme.js";
 
 const MOST_ROWS = 100;
-const DIGIT = 7.7; // pixels of a picture's text
-const SORTS = [["load", "load"], ["deviation", "deviation"], ["age", "silent for longest"], ["name", "name"]];
-const UNLISTED = "Which nodes the cluster has is not known here, so one that has gone for good is silent for a day.";
+const DIGIT = 7.7; // width of a digit in the chart, in pixels
+const SORTS = [["load", "load"], ["deviation", "deviation"], ["age", "longest silent"], ["name", "name"]];
+const UNLISTED = "The nodes of the cluster are unknown here, so a removed node is shown as silent for one day.";
 const SHOWS = [["all", "all nodes"], ...Object.entries(LABELS)];
 
-/** The lines of a node, for tips and screen readers. */
+/** The lines that describe a node, for tooltips and screen readers. */
 export function describe(node) {
   const line = (label, load) => load
     ? `${label} ${percent(load.mean)}${load.deviation == null ? "" : ` ± ${percent(load.deviation)}`} (${load.window})`
@@ -21,20 +21,20 @@ export function describe(node) {
   const age = seconds(node.age ?? 0);
   const state = {
     fresh: [], stale: [`stale: its last sample is ${age} old`], silent: node.last ? [silence(node), lastLoad(node)] : [],
-    unheard: ["never heard of: the cluster has it, the source does not"],
-    quarantined: ["quarantined: its metrics cannot be right"], lost: [`lost in a partial outage, ${age} ago`],
+    unheard: ["never reported: in the cluster, but not in the source"],
+    quarantined: ["quarantined: its metrics are implausible"], lost: [`lost in a partial outage, ${age} ago`],
   }[node.state];
   return [node.name, ...state, ...(node.cpu || node.memory ? [line("CPU", node.cpu), line("Memory", node.memory)] : [])];
 }
 
-/** How long a node has been silent, and since when. */
+/** The duration and start of a node's silence, as text. */
 function silence(node) {
   return `silent for ${seconds(node.age)}, since ${moment(node.last.sampled)}`;
 }
 
 function lastLoad({ last }) {
   const known = [["CPU", last.cpu], ["Memory", last.memory]].filter(([, value]) => value != null);
-  return known.length ? `last ${known.map(([name, value]) => `${name} ${percent(value)}`).join(", ")}` : "its last load is not known";
+  return known.length ? `last ${known.map(([name, value]) => `${name} ${percent(value)}`).join(", ")}` : "last load unknown";
 }
 
 export function openNode(node) {
@@ -73,8 +73,8 @@ export function fleetView(app) {
       choice("Colour by", Object.entries(METRICS), now.metric, (metric) => app.set({ metric })),
       choice("Window", (app.state.overview?.windows ?? ["5m", "10m", "15m"]).map((each) => [each, each]), app.window,
         (window) => app.set({ window })),
-      choice("As", [["cells", "cells"], ["table", "table"]], now.as, (as) => app.set({ as })),
-      select("Sorted by", SORTS, now.sort, (sort) => app.set({ sort })),
+      choice("Show as", [["cells", "cells"], ["table", "table"]], now.as, (as) => app.set({ as })),
+      select("Sort by", SORTS, now.sort, (sort) => app.set({ sort })),
       select("Show", SHOWS, now.state, (state) => app.set({ state })),
       filter,
     );
@@ -93,7 +93,7 @@ export function fleetView(app) {
     const nothing = app.nothing();
     const gone = app.state.silent?.listed === false && nodes.some((node) => node.state === STATES.silent);
     summary.replaceChildren(totalsOf(nodes, wanted.metric), ...(gone ? [el("p.quiet", {}, UNLISTED)] : []));
-    summary.hidden = spread.hidden = Boolean(nothing); // before it is measured
+    summary.hidden = spread.hidden = Boolean(nothing); // before its width is measured
     spread.replaceChildren(el("h2", {}, `Distribution of ${METRICS[wanted.metric]}, ${app.window}`), distribution(nodes, wanted.metric, spread.clientWidth));
     const some = chosen(nodes, wanted);
     shownNodes.textContent = some.length === nodes.length ? "" : `${some.length} of ${count(nodes.length, "node")}`;
@@ -128,7 +128,7 @@ function totalsOf(nodes, metric) {
   ]);
 }
 
-/** As wide as the card is, so that texts keep their size. */
+/** The histogram of a metric. It has the width of the card (`room` pixels), so that its text is not scaled. */
 function distribution(nodes, metric, room) {
   const bins = histogram(nodes, metric);
   const most = Math.max(1, ...bins);
@@ -149,7 +149,7 @@ function distribution(nodes, metric, room) {
     ...parts, ...axis);
 }
 
-/** The bins whose counts can stand above them side by side, the largest first: on a phone not all can. */
+/** The bins with a count label. Labels must not overlap, so on small screens only the largest bins get one. */
 function withRoom(bins, bar) {
   const half = (i) => (String(bins[i]).length * DIGIT) / 2;
   const found = [];
@@ -173,7 +173,7 @@ function rows(nodes) {
     node.cpu?.window ?? NONE,
   ]);
   const made = table("Nodes", [["Node"], ["State"], ["CPU", "number"], ["± deviation", "number"], ["Memory", "number"],
-    ["± deviation", "number"], ["Window"]], cells, { empty: "no node is like that" });
+    ["± deviation", "number"], ["Window"]], cells, { empty: "no matching nodes" });
   const rest = nodes.length - shown.length;
   return rest > 0 ? el("div", {}, made, el("p.quiet", {}, `and ${count(rest, "more node", "more nodes")}: filter by name or state`)) : made;
 }
@@ -195,7 +195,7 @@ function key(metric) {
   const load = (mean) => ({ [metric]: { mean } });
   return [
     ...[5, 35, 60, 80, 95].map((mean) => sample({ ...load(mean), state: STATES.fresh }, `${mean} %`)),
-    sample({ ...load(50), state: STATES.stale }, "stale: its last windows"), sample({ state: STATES.silent }, "silent"),
+    sample({ ...load(50), state: STATES.stale }, "stale (last windows)"), sample({ state: STATES.silent }, "silent"),
     ...[STATES.unheard, STATES.quarantined, STATES.lost].map((state) => sample({ state }, LABELS[state])),
   ];
 }

@@ -1,7 +1,7 @@
-// Numbers and times as people read them.
+// Formats numbers and times for display.
 
 export const NONE = "–";
-const EXACT = 1e15; // bytes and millicores below are told to the last one
+const EXACT = 1e15; // integers below this limit (bytes, millicores) are shown exactly
 
 export function percent(value, digits = 1) {
   return value == null ? NONE : `${value.toFixed(digits)} %`;
@@ -18,7 +18,7 @@ export function clock(time) {
   return new Date(time * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 }
 
-/** The day too. */
+/** Date and time of unix seconds, in local time. */
 export function moment(time) {
   return new Date(time * 1000).toLocaleString([], {
     month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23",
@@ -41,9 +41,9 @@ export function count(value, one, many = `${one}s`) {
   return `${value.toLocaleString("en")} ${value === 1 ? one : many}`;
 }
 
-/** Any value of an explanation, as `load-watcher score --explain` writes it. */
+/** A value of an explanation as text, in the format of `load-watcher score --explain`. */
 export function plain(value) {
-  if (value == null) return "not known";
+  if (value == null) return "unknown";
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value === "number") return String(Number.isInteger(value) && Math.abs(value) < EXACT ? value : Number(value.toPrecision(6)));
   if (Array.isArray(value)) return value.length ? value.map(plain).join(", ") : "none";
@@ -53,7 +53,7 @@ export function plain(value) {
   return String(value);
 }
 
-/** What a deed of an agent found or set; null is no limit there. */
+/** Limits found or set by an audit entry of an agent; null means unlimited. */
 export function limits(found) {
   return plain(Object.fromEntries(Object.entries(found).map(([name, value]) => [name, value ?? "unlimited"])));
 }

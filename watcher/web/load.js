@@ -1,14 +1,14 @@
-// From the documents of the API to nodes with their load. No elements, no questions.
+// Converts documents of the API to nodes with their load. No DOM access, no requests.
 
-/** A node is fresh, stale (its last windows are served, with their age), or it is in no list and has no load: silent
- *  (it gives no samples any more), unheard (the cluster has it, and it never gave any), quarantined, or lost. */
+/** A node is fresh, stale (its last windows are served, with their age), or is not listed and has no load: silent (no
+ *  more samples), unheard (in the cluster, but without any samples so far), quarantined, or lost. */
 export const STATES = { fresh: "fresh", stale: "stale", silent: "silent", unheard: "unheard", quarantined: "quarantined", lost: "lost" };
-/** The same as they are told. */
-export const LABELS = { ...STATES, unheard: "never heard of" };
+/** Display texts of the states. */
+export const LABELS = { ...STATES, unheard: "never reported" };
 export const METRICS = { cpu: "CPU", memory: "Memory" };
 
-/** Nodes with { name, state, age, cpu, memory }, of which the last two are { mean, deviation, window } or null; silent
- *  ones with { last: { sampled, cpu, memory } } too, which is no load: it counts in nothing. */
+/** Nodes as { name, state, age, cpu, memory }; `age` is in seconds, cpu and memory are { mean, deviation, window } in
+ *  percent or null. Silent nodes also have { last: { sampled, cpu, memory } }, which is not included in statistics. */
 export function nodesOf(columns, overview, silent) {
   const cpu = loadsOf(columns, METRICS.cpu);
   const memory = loadsOf(columns, METRICS.memory);
@@ -24,7 +24,7 @@ export function nodesOf(columns, overview, silent) {
     there.add(name);
   }
   for (const { name, sampled, cpu: lastCpu, memory: lastMemory } of silent?.nodes ?? []) {
-    if (there.has(name)) continue; // heard of again since
+    if (there.has(name)) continue; // reported again in the meantime
     if (sampled == null) nodes.push(without(name, STATES.unheard, null));
     else {
       const age = Math.max(0, (overview?.time ?? sampled) - sampled);
@@ -48,7 +48,7 @@ function loadsOf(columns, type) {
   return loads;
 }
 
-const { compare } = new Intl.Collator("en", { numeric: true }); // ten times as quick as localeCompare
+const { compare } = new Intl.Collator("en", { numeric: true }); // ten times as fast as localeCompare
 const byName = (a, b) => compare(a.name, b.name);
 const ORDERS = {
   load: (metric) => (a, b) => (b[metric]?.mean ?? -1) - (a[metric]?.mean ?? -1),
@@ -57,12 +57,12 @@ const ORDERS = {
   name: () => byName,
 };
 
-/** Seconds; those never heard of stand between those that fell silent and those that did not. */
+/** Sort key in seconds; nodes that never reported are sorted between silent nodes and all others. */
 function silence(node) {
   return node.age ?? (node.state === STATES.unheard ? 0 : -1);
 }
 
-/** Those whose name contains `text` and that are in `state` ("all" for any), in an order of ORDERS. */
+/** Nodes with `text` in their name and in `state` ("all" for any), sorted by an order of ORDERS. */
 export function chosen(nodes, { text = "", state = "all", sort = "load", metric = "cpu" }) {
   const wanted = text.trim().toLowerCase();
   const order = (ORDERS[sort] ?? ORDERS.load)(metric);
@@ -71,7 +71,7 @@ export function chosen(nodes, { text = "", state = "all", sort = "load", metric 
     .sort((a, b) => order(a, b) || byName(a, b));
 }
 
-/** Counts by state, and mean, quantiles and highest of a metric; null where no node has it. */
+/** Number of nodes by state, and mean, quantiles and maximum of a metric; null if no node has the metric. */
 export function totals(nodes, metric) {
   const states = Object.fromEntries(Object.values(STATES).map((state) => [state, 0]));
   for (const node of nodes) states[node.state] += 1;
@@ -85,7 +85,7 @@ export function totals(nodes, metric) {
   return { states, known: known.length, mean, median: at(0.5), p90: at(0.9), highest: known.at(-1) };
 }
 
-/** How many nodes have a mean in [0, 5), [5, 10), … [95, 100]. */
+/** Number of nodes with a mean in [0, 5), [5, 10), … [95, 100] percent. */
 export function histogram(nodes, metric) {
   const bins = new Array(20).fill(0);
   for (const node of nodes) {

@@ -1,4 +1,4 @@
-// The pod that is asked about where nobody has pasted another one yet.
+// The manifest of the pod to be scored: the one entered last in this tab, or an example.
 
 export const EXAMPLE = `apiVersion: v1
 kind: Pod

@@ -1,4 +1,4 @@
-// One node: what it did, what was found, which pods it has, and how it would be scored now.
+// The view of one node: history, findings, pods, and its current scores.
 
 import { ApiError, ask, post } from "./api.js";
 import { choice, el, numbers, renew, table, told } from "./dom.js";
@@ -20,20 +20,20 @@ export function nodeView(app) {
   const root = el("div.stack", {}, el("h2", {}, `Node ${name}`), summary,
     el("section.card", {}, el("h2", {}, "History"), ranges, charts),
     el("div.columns", {},
-      el("section.card", {}, el("h2", {}, "Scores now, and why"), scores),
+      el("section.card", {}, el("h2", {}, "Current scores"), scores),
       el("div.stack", {},
         el("section.card", {}, el("h2", {}, "Pods"), pods),
         el("section.card", {}, el("h2", {}, "Findings"), findings),
-        el("section.card", {}, el("h2", {}, "As the scheduling plug-ins know it"), known))));
+        el("section.card", {}, el("h2", {}, "State in the scheduling plug-ins"), known))));
   const pictures = new Pictures(charts);
   let built = "";
 
   function update() {
     const node = app.state.nodes.find((each) => each.name === name);
-    summary.replaceChildren(node ? numbersOf(node) : app.nothing() ?? told(`No metrics of a node ${name}.`, "The fleet has the names of all that there are."));
+    summary.replaceChildren(node ? numbersOf(node) : app.nothing() ?? told(`No metrics for node ${name}.`, "The fleet view lists all nodes."));
     if (built === range()) return;
     built = range();
-    renew(ranges, choice("The last", RANGES.map(([value, label]) => [value, label]), built, (chosen) => {
+    renew(ranges, choice("Time range", RANGES.map(([value, label]) => [value, label]), built, (chosen) => {
       built = chosen;
       app.set({ range: chosen });
       pictures.range = "";
@@ -41,7 +41,7 @@ export function nodeView(app) {
     }));
   }
 
-  /** Of the history: the one chosen, or the first that reaches back to when there was some. */
+  /** The time range of the history: the selected one, or the shortest one that contains data of a silent node. */
   function range() {
     const age = app.state.nodes.find((each) => each.name === name)?.age ?? 0;
     return app.params.get("range") ?? (RANGES.find(([, , reach]) => age < reach / 2) ?? RANGES.at(-1))[0];
@@ -62,9 +62,9 @@ export function nodeView(app) {
   async function askFindings() {
     const { body } = await ask("api/v1/findings");
     const mine = body.findings.filter((each) => each.node === name);
-    return table("Findings of this node", [["Kind"], ["Metric", "code"], ["Reason", "long"], ["Done"], ["Last seen", "name"]],
+    return table("Findings of this node", [["Kind"], ["Metric", "code"], ["Reason", "long"], ["Remedy"], ["Last seen", "name"]],
       mine.map((each) => [each.kind, each.metric || "all", each.reason, each.remedy, `${seconds(Math.max(0, body.timestamp - each.last_seen))} ago`]),
-      { empty: "nothing was found" });
+      { empty: "no findings" });
   }
 
   async function askPods() {
@@ -85,7 +85,7 @@ export function nodeView(app) {
       return el("div", {}, profiles.length > 1 ? el("h3", {}, `Profile ${profile}`) : null,
         node ? explanation(node, body.time) : el("p", {}, "The scheduling plug-ins do not know this node."));
     }));
-    return el("div.stack", {}, el("p.quiet", {}, "Of the pod in the ", el("a", { href: "#/score" }, "score explorer"), "."), made);
+    return el("div.stack", {}, el("p.quiet", {}, "For the pod in the ", el("a", { href: "#/score" }, "score explorer"), "."), made);
   }
 
   async function askKnown(profile) {
@@ -116,7 +116,7 @@ export function nodeView(app) {
   };
 }
 
-/** Puts what `make` gives into a place; an error is told there, and hurts nobody else. */
+/** Renders the result of `make` into `place`. An API error is shown there and does not affect other parts of the view. */
 async function into(place, make) {
   try {
     const made = await make();
@@ -136,21 +136,21 @@ function amount(resource, value) {
 function numbersOf(node) {
   const age = seconds(node.age ?? 0);
   const state = {
-    [STATES.stale]: ["stale", `its last sample is ${age} old`], [STATES.lost]: `lost ${age} ago`,
-    [STATES.silent]: [`silent for ${age}`, node.last && `since ${moment(node.last.sampled)}; in no list`],
-    [STATES.unheard]: [LABELS.unheard, "the cluster has it, the source does not"],
+    [STATES.stale]: ["stale", `last sample ${age} old`], [STATES.lost]: `lost ${age} ago`,
+    [STATES.silent]: [`silent for ${age}`, node.last && `since ${moment(node.last.sampled)}; not listed by the API`],
+    [STATES.unheard]: [LABELS.unheard, "in the cluster, but not in the source"],
   }[node.state] ?? LABELS[node.state];
   const load = (each, last) => each || last == null ? [percent(each?.mean), each ? `± ${percent(each.deviation)}, ${each.window}` : ""]
-    : [percent(last), "its last value"];
+    : [percent(last), "last value"];
   return numbers([["State", state], ["CPU", load(node.cpu, node.last?.cpu)], ["Memory", load(node.memory, node.last?.memory)]]);
 }
 
-/** The curves; the library that draws them comes when it is first needed. */
+/** The charts of the history. The chart library is loaded on first use. */
 class Pictures {
   constructor(place) {
     this.place = place;
     this.charts = [];
-    this.words = []; // the same for screen readers; for everybody where there is no curve
+    this.words = []; // text alternatives for screen readers; visible without data
     this.range = "";
     this.forget = onThemeChange(() => this.redraw());
     this.sizes = new ResizeObserver(() => this.fit());
@@ -206,7 +206,7 @@ function styles() {
   document.head.append(el("link", { id: "uplot-style", rel: "stylesheet", href: "web/vendor/uPlot.min.css" }));
 }
 
-/** Times, and one list of values for each answer; null where one has none. */
+/** [times, values of each response…] for a chart; null where a response has no value. */
 function aligned(answers, type, operator) {
   const series = answers.map((answer) => new Map(answer.series
     .filter((each) => each.type === type && each.operator === operator).flatMap((each) => each.points)));
@@ -233,6 +233,6 @@ function say(place, data, windows) {
 }
 
 function inWords([times, ...series], windows) {
-  if (!times.length) return "Nothing is stored of this time.";
+  if (!times.length) return "No stored data in this time range.";
   return series.map((values, i) => `${windows[i]}: last ${percent(values.findLast((value) => value != null))}`).join(", ");
 }

@@ -1,13 +1,13 @@
-// Dots, lines and axes on a canvas, both axes linear; what is near is hit. A painter for canvas-list.js.
+// Painter for canvas-list.js: a scatter plot with lines and two linear axes. A pointer hits the nearest dot.
 
 import { colour } from "./theme.js";
 
 const LEFT = 52, RIGHT = 16, TOP = 14, BOTTOM = 42;
 const DOT = 5;
-const NEAR = 14; // pixels
+const NEAR = 14; // maximum distance of a hit in pixels
 
 export class Plot {
-  /** `x` and `y` are { label, from, to }; both may be set anew before each draw. `dot(item)` gives { x, y, fill, shape }. */
+  /** `x` and `y` are { label, from, to } and may be changed before each draw. `dot(item)` returns { x, y, fill, shape }. */
   constructor({ x, y, dot, height = 420 }) {
     Object.assign(this, { x, y, dot, height, lines: [], bands: [], items: [], width: 0 });
   }
@@ -66,7 +66,7 @@ export class Plot {
     context.restore();
   }
 
-  /** `points` and `beyond`, a shaded area, are [x, y] in the axes' units; `label` stands at `at`. */
+  /** Draws a line. `points` and the shaded area `beyond` are [x, y] in units of the axes; `label` is drawn at `at`. */
   line(context, { points, beyond = [], stroke, label, at, align = "left" }) {
     this.path(context, beyond);
     context.globalAlpha = 0.08;
@@ -113,7 +113,7 @@ export class Plot {
     return { x: this.across(x), y: this.up(y) };
   }
 
-  /** Items are in an order that means something, which is what keys follow. */
+  /** Arrow keys follow the order of the items. */
   step(index, key) {
     if (key === "ArrowRight" || key === "ArrowDown") return index + 1;
     return key === "ArrowLeft" || key === "ArrowUp" ? index - 1 : null;

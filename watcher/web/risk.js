@@ -1,4 +1,4 @@
-// Mean against deviation of every node, and the score that TargetLoadPacking gives for it.
+// The view of mean and deviation of every node, and of the score of TargetLoadPacking.
 
 import { ask, post } from "./api.js";
 import { CanvasList } from "./canvas-list.js";
@@ -10,7 +10,7 @@ import { EXAMPLE } from "./manifest.js";
 import { Plot } from "./plot.js";
 import { colour, heat, onThemeChange } from "./theme.js";
 
-const DEFAULTS = { margin: 1, target: 40 }; // those of the plug-ins
+const DEFAULTS = { margin: 1, target: 40 }; // defaults of the plug-ins
 
 export function riskView(app) {
   const scatter = new Plot({
@@ -27,7 +27,7 @@ export function riskView(app) {
   });
   const packed = new CanvasList({
     label: "Nodes on the curve of TargetLoadPacking", painter: curve, open: openNode,
-    describe: (node) => [...describe(node), `score ${packing(node.load.mean, wants().target).toFixed(0)}, as it is now`],
+    describe: (node) => [...describe(node), `score ${packing(node.load.mean, wants().target).toFixed(0)} at the current load`],
   });
   const summary = el("div"), tools = el("div.tools"), targetTools = el("div.tools"), place = el("div"), packedPlace = el("div");
   const words = el("p.quiet"), from = el("p.quiet");
@@ -79,17 +79,17 @@ export function riskView(app) {
     curve.lines = [packingLine(wanted.target)];
     const cpu = app.state.nodes.filter((node) => node.cpu).map((node) => ({ ...node, load: node.cpu }));
     packed.set(cpu.sort((a, b) => b.load.mean - a.load.mean || a.name.localeCompare(b.name)));
-    words.textContent = (known.length || nothing ? "" : "No node has a deviation yet: a window has one once it is half full. ")
-      + "A node on the line would, were its load Gaussian, be above its capacity one time in six with margin 1, one in "
-      + "forty with 2, one in 700 with 3. LoadVariationRiskBalancing sends pods to where there is most room left of it, so that nodes "
-      + "line up along it. Squares are stale nodes.";
-    from.textContent = "Each node stands where a pod that uses nothing would be scored now: best at the target, less and less above it. "
-      + (configured.target == null ? "The target is the plug-in's default." : `The target ${configured.target} is that of the profile ${configured.profile}.`);
+    words.textContent = (known.length || nothing ? "" : "No node has a deviation yet: it is available once a window is half full. ")
+      + "If load had a Gaussian distribution, a node on the line would exceed its capacity in one of 6 cases with margin 1, in one "
+      + "of 40 with margin 2, and in one of 700 with margin 3. LoadVariationRiskBalancing prefers nodes far to the left of the "
+      + "line, so that all nodes approach the same distance from it. Squares are stale nodes.";
+    from.textContent = "Each node is shown with the score for a pod without CPU usage: highest at the target, decreasing above it. "
+      + (configured.target == null ? "The target is the plug-in's default." : `The target ${configured.target} is configured in the profile ${configured.profile}.`);
   }
 
   return {
     title: "Risk", root, update,
-    /** Once: what the profiles have set. */
+    /** Requests the plug-in arguments of the profiles once. */
     async refresh() {
       if (configured.asked || !app.state.overview?.scheduler) return;
       const { body } = await ask("scheduler/plugins");
@@ -105,7 +105,7 @@ export function riskView(app) {
   };
 }
 
-/** What a profile's plug-ins go by, out of the explanation of some pod. */
+/** The arguments of a profile's plug-ins, read from the explanation of an example pod. */
 async function argumentsOf(profile) {
   const { nodes } = await post(`scheduler/${encodeURIComponent(profile)}/score?limit=1`, EXAMPLE, "application/yaml");
   const found = {};
@@ -138,13 +138,13 @@ function numbersOf(nodes, wanted) {
   const mean = (pick) => (nodes.length ? nodes.reduce((sum, node) => sum + pick(node), 0) / nodes.length : null);
   return numbers([
     ["Beyond the line", [count(beyond.length, "node"), beyond.slice(0, 3).map((node) => node.name).join(", ") || "none"]],
-    ["Nearest to it", [percent(nodes[0] ? reach(nodes[0], wanted) : null), nodes[0]?.name]],
+    ["Nearest to the line", [percent(nodes[0] ? reach(nodes[0], wanted) : null), nodes[0]?.name]],
     ["Fleet, mean µ", percent(mean((node) => node.load.mean))],
     ["Fleet, mean σ", percent(mean((node) => node.load.deviation))],
   ]);
 }
 
-/** The line to the right of which a node has no room for its deviation. */
+/** The line µ + margin × σ = 100 %; the area to its right is shaded. */
 function limits({ margin }, top) {
   const meets = margin * top >= 100 ? [0, 100 / margin] : [100 - margin * top, top];
   return [{
@@ -153,7 +153,7 @@ function limits({ margin }, top) {
   }];
 }
 
-/** TargetLoadPacking's score of a node with this load (reference: its upstream code), unrounded. */
+/** The score of Trimaran's TargetLoadPacking for a load and target in percent, not rounded. */
 export function packing(load, target) {
   if (load > 100) return 0;
   return load > target ? (target * (100 - load)) / (100 - target) : ((100 - target) * load) / target + target;

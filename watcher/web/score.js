@@ -1,4 +1,4 @@
-// Paste a pod, see how a profile ranks the nodes for it, and why.
+// The score explorer: ranks the nodes for a pod manifest by a profile, with explanations.
 
 import { ApiError, ask, post } from "./api.js";
 import { el, renew, select, table, told } from "./dom.js";
@@ -12,17 +12,17 @@ export function scoreView(app) {
   const form = el("form.card.stack", { onsubmit: (event) => { event.preventDefault(); rank(); } },
     el("h2", {}, "A pod"),
     el("div", {}, el("label.quiet", { htmlFor: "manifest" }, "Manifest, YAML or JSON"), text,
-      el("p.quiet", { id: "manifest-help" }, "A Pod, or what makes pods: a Deployment, StatefulSet, DaemonSet, Job, … Nothing is created, and nothing reserved.")),
+      el("p.quiet", { id: "manifest-help" }, "A Pod, or a workload such as a Deployment, StatefulSet, DaemonSet or Job. Nothing is created or reserved.")),
     el("div.tools", {}, profiles, el("button", {}, "Rank nodes")));
   const root = el("div.columns", {}, el("div.stack", {}, form, why), answer);
-  let asked = false, last = null, explained = null; // the answer that is shown, and the node that it is shown with
+  let asked = false, last = null, explained = null; // the response that is shown, and the node that is explained
 
   const profile = () => app.params.get("profile") ?? "";
 
   function update() {
     const { overview } = app.state;
     if (overview && !overview.scheduler) {
-      root.replaceChildren(told("No scheduling plug-ins are configured.", "A [scheduler.NAME] in the settings names some: docs/scheduling.md. load-watcher demo has them."));
+      root.replaceChildren(told("No scheduling plug-ins are configured.", "Configure them in [scheduler.NAME] of the settings (docs/scheduling.md), or run load-watcher demo."));
     } else if (last && explained !== app.params.get("node")) show();
   }
 
@@ -39,12 +39,12 @@ export function scoreView(app) {
   async function rank() {
     try {
       last = await post(`scheduler/${encodeURIComponent(profile())}/score`, text.value, "application/yaml");
-      remember(text.value); // other views ask about it too, so it must be a pod
+      remember(text.value); // used by other views, too, so only stored if it is valid
       show();
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       last = null;
-      asked = error.status !== 401; // with a token it is asked again
+      asked = error.status !== 401; // requested again once there is a token
       why.replaceChildren();
       answer.replaceChildren(el("div.card", { role: "alert" }, el("p.bad", {}, error.message), el("p.quiet", {}, error.hint)));
     }
@@ -57,7 +57,7 @@ export function scoreView(app) {
       el("button.plain", { type: "button", onclick: () => app.set({ node: node.name }), "aria-pressed": String(node === chosen) }, node.name),
       node.passes ? String(i + 1) : "–", el("span", { className: node.passes ? "" : "bad" }, scoreOf(node)), reasonOf(node),
     ]);
-    const ranking = table("Ranking", [["Node"], ["Rank", "number"], ["Score", "number"], ["Why", "long"]], rows, { empty: "no node is known" });
+    const ranking = table("Ranking", [["Node"], ["Rank", "number"], ["Score", "number"], ["Reason", "long"]], rows, { empty: "no nodes" });
     ranking.querySelectorAll("tbody tr").forEach((row, i) => row.classList.toggle("chosen", last.nodes[i] === chosen));
     const rest = last.of - last.nodes.length;
     renew(answer,
@@ -68,7 +68,7 @@ export function scoreView(app) {
 
   return {
     title: "Score", root, update,
-    /** Once; a ranking is asked for, and does not change under the reader's eyes. */
+    /** Requests a ranking once; it is not updated while the user reads it. */
     async refresh() {
       if (asked || !app.state.overview?.scheduler) return;
       asked = true;
@@ -84,5 +84,5 @@ export function scoreView(app) {
 }
 
 function loadOf({ load }) {
-  return load == null ? "There is no load to go by." : `By load from ${load.source}, ${seconds(load.age_s)} old.`;
+  return load == null ? "Ranked without load data." : `Based on load from ${load.source}, ${seconds(load.age_s)} old.`;
 }

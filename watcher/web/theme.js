@@ -1,4 +1,4 @@
-// Colours of pictures: those of the page, and the scale of loads, which the eye orders also without its hues.
+// Colours for charts: those of the page, and a colour scale for loads that is ordered by brightness as well as by hue.
 
 const LIGHT = [[0, "#e3eefa"], [35, "#a9cdf0"], [60, "#f6cf65"], [80, "#e27a2c"], [100, "#9c1c1c"]];
 const DARK = [[0, "#1d2b3a"], [35, "#2f5f8f"], [60, "#b98a1e"], [80, "#ee8a3c"], [100, "#ffb3a7"]];
@@ -7,13 +7,13 @@ const whenChanged = new Set();
 
 dark.addEventListener("change", () => whenChanged.forEach((repaint) => repaint()));
 
-/** Calls `repaint` when light turns dark, or back; returns what ends that. */
+/** Calls `repaint` when the colour scheme changes; returns a function that unregisters it. */
 export function onThemeChange(repaint) {
   whenChanged.add(repaint);
   return () => whenChanged.delete(repaint);
 }
 
-/** The colour of a custom property of style.css. */
+/** The colour in the custom property `--name` of style.css. */
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
@@ -35,7 +35,7 @@ function scale(stops) {
 
 const scales = { light: scale(LIGHT), dark: scale(DARK) };
 
-/** `fill` and a readable `ink` on it, of a load in percent. */
+/** Background colour `fill` for a load in percent, and a readable text colour `ink`. */
 export function heat(value) {
   return (dark.matches ? scales.dark : scales.light)[Math.round(Math.min(100, Math.max(0, value)))];
 }

@@ -1,9 +1,9 @@
-// An explanation of a node's score: each plug-in's sentence, its inputs and its steps.
+// Explanation of a node's score: the reason, inputs and steps of each plug-in.
 
 import { el } from "./dom.js";
 import { plain, seconds } from "./format.js";
 
-/** What rejects the node; else what the plug-ins that score it say. */
+/** The reasons of the filters that reject the node; if none does, the reasons of the scoring plug-ins. */
 export function reasonOf(node) {
   const rejecting = node.plugins.filter((each) => each.point === "filter" && !each.passes);
   const deciding = rejecting.length ? rejecting : node.plugins.filter((each) => each.point === "score");

@@ -1,10 +1,10 @@
-"""What we serve on unix sockets: our own plug-ins, for a manager of ours or of anybody who speaks the protocol; and the
-manager's pod-resources API and registration of old plug-ins.
+"""gRPC servers on unix sockets: the built-in plug-ins, for this manager or any other manager with the same protocol,
+the manager's pod-resources API, and the registration of plug-ins that do not use the plugin watcher.
 
-gRPC takes over a live socket without a word, and removes the path when it stops even if that is somebody else's by then
-(measured: reference/qrm.md §9). So a socket is locked, and looked at, before it is bound.
+gRPC silently takes over the socket of a running process, and on stop removes the path even if another process owns it
+by then. Therefore a socket path is locked and checked before it is bound.
 
-With `channel.py`, `endpoint.py` and `runtime/cri.py` the only file that knows gRPC.
+Only this module, `channel.py`, `endpoint.py` and `runtime/cri.py` use gRPC.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from agent.qrm.store.files import BadState, StateFile, set_aside
 
 log = logging.getLogger(__name__)
 
-LONGEST_PATH = 107  # bytes: what a sockaddr_un takes, less its final zero
+LONGEST_PATH = 107  # bytes: the size of sun_path in sockaddr_un without the terminating null byte
 SOCKET_MODE = 0o660
 
 T = TypeVar("T")
@@ -56,11 +56,11 @@ Adder = Callable[[Any, grpc.aio.Server], None]
 
 
 class CannotServe(RuntimeError):
-    """A socket cannot be bound; the message says which, why, and what to do."""
+    """A socket cannot be bound; the message names the socket, the reason and the solution."""
 
 
 class SocketServer:
-    """A gRPC server on one unix socket, which is its own from `start` to `stop`."""
+    """A gRPC server on one unix socket, which it owns from `start` to `stop`."""
 
     def __init__(self, path: Path, services: Iterable[Callable[[grpc.aio.Server], None]]) -> None:
         self.path = path
@@ -69,11 +69,11 @@ class SocketServer:
         self._lock = -1
 
     async def start(self) -> None:
-        """Raises CannotServe."""
+        """Bind the socket and start the server. Raises CannotServe."""
         if len(os.fsencode(self.path)) > LONGEST_PATH:
             raise CannotServe(
-                f"the path {self.path} has {len(os.fsencode(self.path))} bytes, and a unix socket's may have "
-                f"{LONGEST_PATH}: choose a shorter directory"
+                f"the path {self.path} has {len(os.fsencode(self.path))} bytes, but a unix socket path can have "
+                f"at most {LONGEST_PATH}: use a shorter directory"
             )
         self._claim()
         try:
@@ -85,35 +85,35 @@ class SocketServer:
             await server.start()
         except (OSError, RuntimeError) as error:
             self._release()
-            raise CannotServe(f"the socket {self.path} cannot be bound: {error}") from None
+            raise CannotServe(f"cannot bind the socket {self.path}: {error}") from None
         self._server = server
 
     async def stop(self, *, grace: float = 1.0) -> None:
-        """Calls under way have `grace` seconds to end. Idempotent."""
+        """Stop the server; running calls have `grace` seconds to complete. Idempotent."""
         if self._server is not None:
             await self._server.stop(grace)
             self._server = None
             self._release()
 
     def _claim(self) -> None:
-        """Lock the path, and clear away what a process that died left there."""
+        """Lock the path, and remove the stale socket of a process that ended."""
         try:
             self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._lock = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._release()
-            raise CannotServe(f"another load-watcher serves {self.path}: stop it, or choose another path") from None
+            raise CannotServe(f"another load-watcher serves {self.path}: stop it or use another path") from None
         except OSError as error:
             self._release()
-            raise CannotServe(f"the directory of {self.path} cannot be written to: {error.strerror}") from None
+            raise CannotServe(f"cannot write to the directory of {self.path}: {error.strerror}") from None
         try:
             if _is_live(self.path):
-                raise CannotServe(f"another process listens on {self.path}: stop it, or choose another path")
+                raise CannotServe(f"another process listens on {self.path}: stop it or use another path")
             self.path.unlink(missing_ok=True)
         except OSError as error:
             self._release()
-            raise CannotServe(f"{self.path} is in the way: {error.strerror}") from None
+            raise CannotServe(f"cannot remove {self.path}: {error.strerror}") from None
         except CannotServe:
             self._release()
             raise
@@ -137,9 +137,10 @@ def _is_live(path: Path) -> bool:
 
 
 class PluginServer:
-    """One of our plug-ins on its socket, with its state file: what it decided is on disk before it is told.
+    """Serves one plug-in on its socket. Decisions are written to the state file before they are returned.
 
-    `registered` says what the manager (or a kubelet) last told of its registration; None until it did.
+    `registered` is the last registration status from the manager (or a kubelet): None if there is none yet, empty for
+    success, otherwise the error message.
     """
 
     def __init__(self, plugin: Plugin, path: Path, state: StateFile) -> None:
@@ -157,33 +158,35 @@ class PluginServer:
         )
 
     async def start(self) -> None:
-        """Take over what was kept, and listen. A state that cannot be used is set aside. Raises CannotServe."""
+        """Load the stored state and start the server. An unusable state file is renamed. Raises CannotServe."""
         try:
             kept = await asyncio.to_thread(self.state.read)
             if kept is not None:
                 self.plugin.load(kept)
         except OSError as error:
-            raise CannotServe(f"the state {self.state.path} cannot be read: {error.strerror}") from None
+            raise CannotServe(f"cannot read the state file {self.state.path}: {error.strerror}") from None
         except (BadState, ValueError) as error:
             await asyncio.to_thread(set_aside, self.state.path, str(error))
         await self._server.start()
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Stop serving the plug-in. Idempotent."""
         await self._server.stop()
 
     async def look(self, ask: Callable[[Plugin], T]) -> T:
-        """Ask the plug-in something while nobody changes it. What it does not keep is not told."""
+        """Call a function with the plug-in while its state cannot change. Changes that the function makes are not
+        stored."""
         async with self._changing:
             return ask(self.plugin)
 
     async def change(self, act: Callable[[Plugin], T]) -> T:
-        """Let the plug-in decide something, and keep it. Where it cannot be kept nothing was decided.
+        """Call a function that may change the state of the plug-in, and store the new state. If it cannot be stored,
+        the change is undone.
 
-        Raises CannotAllocate, OSError where the state cannot be written, and whatever else a plug-in of another package
-        does.
+        Raises CannotAllocate, OSError if the state cannot be written, and any exception of a plug-in from another
+        package.
         """
-        # A caller that hangs up must not leave a decision half kept.
+        # A cancelled call must not leave a decision partly stored.
         return await asyncio.shield(asyncio.create_task(self._change(act)))
 
     async def _change(self, act: Callable[[Plugin], T]) -> T:
@@ -200,7 +203,7 @@ class PluginServer:
             return
         try:
             await asyncio.to_thread(self.state.write, after)
-        except Exception:  # a plug-in of another package may have a document that is no JSON
+        except Exception:  # the document of an external plug-in may not be valid JSON
             self.plugin.load(before)
             raise
 
@@ -220,14 +223,14 @@ class _Registration(registration_grpc.RegistrationServicer):
         if request.error != before:
             resource = self._served.plugin.resource
             if request.plugin_registered:
-                log.info("the plug-in for %s is registered", resource)
+                log.info("the plug-in for %s was registered", resource)
             else:
                 log.warning("the plug-in for %s was not registered: %s", resource, request.error)
         return registration_pb.RegistrationStatusResponse()
 
 
 class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
-    """The protocol's methods; those about whole pods answer UNIMPLEMENTED, as Katalyst's plug-ins do."""
+    """The methods of the protocol. The methods for whole pods return UNIMPLEMENTED, as in Katalyst's plug-ins."""
 
     def __init__(self, served: PluginServer) -> None:
         self._served = served
@@ -313,7 +316,7 @@ class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
             raise
         if request.resource_name != self._served.plugin.resource:
             ours = self._served.plugin.resource
-            text = f"this is the plug-in for {ours}, and was asked for {request.resource_name!r}"
+            text = f"this is the plug-in for {ours}, but the request is for {request.resource_name!r}"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
         return request
 
@@ -322,7 +325,7 @@ class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
 
 
 class PodResources(podresources_grpc.PodResourcesListerServicer):
-    """The pod-resources API: `pods()` are those that run here, `cpus` those that pods may have."""
+    """The pod-resources API: `pods()` returns the pods of this node, `cpus` are the CPUs that pods may use."""
 
     def __init__(self, manager: Manager, pods: Callable[[], Iterable[QrmPod]], *, cpus: CpuSet) -> None:
         self._manager = manager
@@ -330,11 +333,11 @@ class PodResources(podresources_grpc.PodResourcesListerServicer):
         self._cpus = cpus
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Serve it there."""
+        """Register this service with a gRPC server."""
         podresources_grpc.add_PodResourcesListerServicer_to_server(self, server)
 
     async def List(self, _request: Any, _context: Any) -> podresources_pb.ListPodResourcesResponse:  # noqa: N802
-        """Every pod, with what each plug-in says of it; one that does not answer hides nobody else."""
+        """All pods with the allocations that each plug-in reports. A plug-in that does not respond is omitted."""
         found = []
         for pod in self._pods():
             aware = {each.name: await self._manager.aware(pod, each.name) for each in pod.containers}
@@ -345,12 +348,12 @@ class PodResources(podresources_grpc.PodResourcesListerServicer):
     async def GetAllocatableResources(  # noqa: N802
         self, _request: Any, _context: Any
     ) -> podresources_pb.AllocatableResourcesResponse:
-        """What pods of this node may have."""
+        """The resources that pods of this node may use."""
         return allocatable_resources(await self._manager.allocatable(), self._cpus)
 
 
 class LegacyRegistration(pb_grpc.RegistrationServicer):
-    """The registration of plug-ins that know nothing of a plug-in watcher: they call, and name a socket in
+    """The registration of plug-ins that do not use the plugin watcher: they call Register and name a socket in
     `directory`."""
 
     def __init__(
@@ -361,17 +364,17 @@ class LegacyRegistration(pb_grpc.RegistrationServicer):
         self._open_endpoint = open_endpoint
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Serve it there."""
+        """Register this service with a gRPC server."""
         pb_grpc.add_RegistrationServicer_to_server(self, server)
 
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.Empty:  # noqa: N802
-        """Ask the plug-in for its options, and have the manager ask it from now on."""
+        """Get the options of the plug-in and register its endpoint with the manager."""
         if request.version != VERSION:
             asked = f"requested API version {request.version} is not supported by kubelet"
             told = f"{asked}. Supported version is {VERSION}"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, told)
         if not request.resource_name or not request.endpoint or Path(request.endpoint).name != request.endpoint:
-            told = "a resource name is needed, and an endpoint that is the name of a socket beside ours"
+            told = "resource_name and endpoint are required; endpoint must be the name of a socket in this directory"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, told)
         endpoint = self._open_endpoint(request.resource_name, self._directory / request.endpoint)
         try:
@@ -385,7 +388,7 @@ class LegacyRegistration(pb_grpc.RegistrationServicer):
 
 
 class _Refusing(contextlib.AbstractContextManager["_Refusing"]):
-    """What went wrong inside becomes a status of the call: as Katalyst's plug-ins, UNKNOWN with the text."""
+    """Turns CannotAllocate and OSError into the gRPC status UNKNOWN with the message, as Katalyst's plug-ins do."""
 
     def __init__(self) -> None:
         self._why = ""
@@ -394,7 +397,7 @@ class _Refusing(contextlib.AbstractContextManager["_Refusing"]):
         if isinstance(error, CannotAllocate):
             self._why = str(error)
         elif isinstance(error, OSError):
-            self._why = f"the decision could not be kept on disk: {error.strerror or error}"
+            self._why = f"cannot write the decision to disk: {error.strerror or error}"
         return bool(self._why)
 
     async def told(self, context: Any, response: T) -> T:
@@ -404,7 +407,7 @@ class _Refusing(contextlib.AbstractContextManager["_Refusing"]):
 
 
 def _echo(message: pb.ResourceRequest) -> dict[str, Any]:
-    """What an answer repeats of its question."""
+    """The fields of a request that the response repeats."""
     names = (
         *("pod_uid", "pod_namespace", "pod_name", "container_name", "container_type", "container_index"),
         *("pod_role", "pod_type", "resource_name", "native_qos_class"),

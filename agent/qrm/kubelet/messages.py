@@ -1,7 +1,7 @@
-"""Between messages of the resource plug-in protocol and what we compute with.
+"""Conversion between protobuf messages of the resource plug-in protocol and domain values.
 
-Go tells a nil list of hints from an empty one, which mean "no preference" and "impossible": an entry without a value,
-and one with an empty value (reference/qrm.md §2.4).
+Go distinguishes a nil list of hints ("no preference") from an empty list ("impossible"). On the wire these are a map
+entry without a value and an entry with an empty value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ PLUGIN_TYPE = "ResourcePlugin"
 
 
 def request_to_message(request: ResourceRequest, *, aligned: bool) -> pb.ResourceRequest:
-    """An aligned plug-in always gets a hint, if need be without nodes: upstream's answers with one that is nil."""
+    """Convert a request. A plug-in with topology alignment always gets a hint, if necessary without nodes: Katalyst's
+    plug-ins return the hint of the request, and a missing hint would become a nil element in their response."""
     message = pb.ResourceRequest(
         pod_uid=request.pod_uid,
         pod_namespace=request.pod_namespace,
@@ -44,7 +45,7 @@ def request_to_message(request: ResourceRequest, *, aligned: bool) -> pb.Resourc
 
 
 def request_from_message(message: pb.ResourceRequest) -> ResourceRequest:
-    """Raises ValueError for a kind of container that there is not."""
+    """Convert a message. Raises ValueError for an unknown container type."""
     return ResourceRequest(
         pod_uid=message.pod_uid,
         pod_namespace=message.pod_namespace,
@@ -67,7 +68,7 @@ def request_from_message(message: pb.ResourceRequest) -> ResourceRequest:
 
 
 def add_hints(response: pb.ResourceHintsResponse, resource: str, hints: Sequence[Hint] | None) -> None:
-    """None is no preference, empty is no way."""
+    """Add the hints of a resource: None means no preference, empty means that no nodes fit."""
     entry = response.resource_hints.add(key=resource)
     if hints is None:
         return
@@ -76,8 +77,8 @@ def add_hints(response: pb.ResourceHintsResponse, resource: str, hints: Sequence
 
 
 def hints_of(response: pb.ResourceHintsResponse, resource: str) -> tuple[Hint, ...] | None:
-    """As `add_hints` wrote them; a resource that is not there has no preference."""
-    for entry in reversed(response.resource_hints):  # it is a map on the wire, where the last of a key counts
+    """The hints of a resource as written by `add_hints`; None (no preference) if the resource is missing."""
+    for entry in reversed(response.resource_hints):  # a map on the wire: the last entry of a key is valid
         if entry.key == resource:
             return tuple(map(_hint_from_message, entry.value.hints)) if entry.HasField("value") else None
     return None
@@ -95,7 +96,7 @@ def _hint_from_message(message: pb.TopologyHint) -> Hint:
 
 
 def info_to_message(info: AllocationInfo) -> pb.ResourceAllocationInfo:
-    """One resource of one container."""
+    """The allocation of one resource of one container as a message."""
     message = pb.ResourceAllocationInfo(
         oci_property_name=info.oci_property_name,
         is_node_resource=info.is_node_resource,
@@ -115,7 +116,7 @@ def info_to_message(info: AllocationInfo) -> pb.ResourceAllocationInfo:
 
 
 def info_from_message(message: pb.ResourceAllocationInfo) -> AllocationInfo:
-    """The same back."""
+    """The allocation in a message; the inverse of `info_to_message`."""
     hints = None
     if message.HasField("resource_hints"):
         hints = WireHints(tuple(WireHint(tuple(h.nodes), h.preferred) for h in message.resource_hints.hints))
@@ -133,20 +134,20 @@ def info_from_message(message: pb.ResourceAllocationInfo) -> AllocationInfo:
 
 
 def info_from_bytes(data: bytes) -> AllocationInfo:
-    """The patched kubelet's form in its checkpoint. Raises ValueError."""
+    """Parse the allocation format of the patched kubelet's checkpoint. Raises ValueError."""
     try:
         return info_from_message(pb.ResourceAllocationInfo.FromString(data))
     except DecodeError as error:
-        raise ValueError(f"no ResourceAllocationInfo: {error}") from None
+        raise ValueError(f"not a ResourceAllocationInfo message: {error}") from None
 
 
 def infos_from_message(message: pb.ResourceAllocation) -> dict[str, AllocationInfo]:
-    """By resource, sorted."""
+    """Allocations by resource, sorted by resource."""
     return {name: info_from_message(message.resource_allocation[name]) for name in sorted(message.resource_allocation)}
 
 
 def allocation_message(infos: Mapping[str, AllocationInfo]) -> pb.ResourceAllocation:
-    """By resource."""
+    """Allocations by resource as a message."""
     return pb.ResourceAllocation(resource_allocation={name: info_to_message(info) for name, info in infos.items()})
 
 
@@ -154,12 +155,12 @@ def allocation_message(infos: Mapping[str, AllocationInfo]) -> pb.ResourceAlloca
 
 
 def quantities(by_node: Mapping[int, float]) -> list[pb.TopologyAwareQuantity]:
-    """As a list of messages, by node."""
+    """Quantities by NUMA node as a list of messages, sorted by node."""
     return [pb.TopologyAwareQuantity(resource_value=value, node=node) for node, value in sorted(by_node.items())]
 
 
 def by_node(messages: Iterable[pb.TopologyAwareQuantity]) -> dict[int, float]:
-    """The same back; several of one node are added up."""
+    """Quantities by NUMA node; several messages for one node are added up."""
     found: dict[int, float] = {}
     for message in messages:
         found[message.node] = found.get(message.node, 0.0) + message.resource_value

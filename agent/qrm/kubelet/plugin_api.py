@@ -1,4 +1,4 @@
-"""What plug-ins answer, and how they are asked, whatever carries it.
+"""The interface of plug-in clients, and the values they return, independent of the transport.
 
 Pure: no I/O, no clock.
 """
@@ -15,8 +15,8 @@ from agent.qrm.manager.topology import Hint
 
 
 class PluginFailed(RuntimeError):
-    """A plug-in did not answer, or answered that it cannot. `status` is gRPC's, NOT_OURS for an answer that makes no
-    sense."""
+    """A plug-in did not respond or returned an error. `status` is the gRPC status, or NOT_OURS for an invalid
+    response."""
 
     def __init__(self, resource: str, method: str, status: str, message: str) -> None:
         super().__init__(f"the plug-in for {resource} failed in {method}: {status}: {message}")
@@ -27,7 +27,8 @@ class PluginFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a plug-in wants to be asked."""
+    """Options that a plug-in declares: `pre_start` requires PreStartContainer calls, `aligned` provides topology hints,
+    `reconcile` reports allocations that may change later."""
 
     pre_start: bool = False
     aligned: bool = False
@@ -36,7 +37,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """How much of a resource, and on which NUMA nodes."""
+    """The quantity of a resource in its unit, in total and by NUMA node."""
 
     total: float
     by_node: Mapping[int, float]
@@ -45,7 +46,7 @@ class Quantity:
 
 
 class Asked(Protocol):
-    """A plug-in, as the manager calls it; `endpoint.Endpoint` is one. Everything raises PluginFailed."""
+    """A plug-in as called by the manager; `endpoint.Endpoint` implements it. All methods raise PluginFailed."""
 
     @property
     def options(self) -> Options: ...

@@ -1,6 +1,6 @@
-"""The manager's end of a plug-in: calls over its unix socket, each with a deadline, and errors that say whose they are.
+"""Client for plug-ins: calls over the plug-in's unix socket, each with a timeout, and errors that name the plug-in.
 
-With `channel.py`, `server.py` and `runtime/cri.py` the only file that knows gRPC.
+Only this module, `channel.py`, `server.py` and `runtime/cri.py` use gRPC.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from agent.qrm.manager.topology import Hint
 CALL_S = 10.0
 PRE_START_S = 30.0
 SILENT_CALLS = 3.0
-"""A plug-in that let a call time out is left alone for as long as so many calls may take: else each pod would wait for
-it as long again."""
+"""After a timeout, a plug-in is not called for this many call timeouts, so that not every pod waits for another
+timeout."""
 INFO_S = 1.0
 NOTIFY_S = 5.0
 
@@ -39,15 +39,15 @@ T = TypeVar("T")
 
 
 Observe = Callable[[str, str, float, bool], None]
-"""Told of every call: resource, method, seconds, and whether it failed."""
+"""Called after every call with resource, method, duration in seconds, and whether the call failed."""
 
 
 def _unobserved(_resource: str, _method: str, _seconds: float, _failed: bool) -> None:
-    """Nobody wants to know."""
+    """The default for `observe`: does nothing."""
 
 
 class Endpoint:
-    """One plug-in that is registered under a resource's name."""
+    """The client for one registered plug-in."""
 
     def __init__(
         self,
@@ -69,30 +69,30 @@ class Endpoint:
         self._stub: Any = pb_grpc.ResourcePluginStub(self._channel)
 
     async def open(self) -> None:
-        """Ask for its options. Raises PluginFailed."""
+        """Get the options of the plug-in. Raises PluginFailed."""
         answer = await self._call("GetResourcePluginOptions", pb.Empty())
         self.options = Options(answer.pre_start_required, answer.with_topology_alignment, answer.need_reconcile)
 
     async def close(self) -> None:
-        """Calls that are under way fail."""
+        """Close the connection; running calls fail."""
         await self._channel.close()
 
     async def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
-        """None is no preference, empty is no way. Raises PluginFailed."""
+        """The hints of the plug-in: None means no preference, empty means that no nodes fit. Raises PluginFailed."""
         answer = await self._call("GetTopologyHints", request_to_message(request, aligned=True))
         self._same("GetTopologyHints", request, answer)
         return hints_of(answer, request.resource_name)
 
     async def allocate(self, request: ResourceRequest) -> dict[str, AllocationInfo] | None:
-        """By resource: a plug-in may give others with its own. None where the container gets nothing. Raises
-        PluginFailed."""
+        """The allocations by resource; a plug-in may also allocate other resources. None if the container gets nothing.
+        Raises PluginFailed."""
         message = request_to_message(request, aligned=self.options.aligned)
         answer = await self._call("Allocate", message)
         self._same("Allocate", request, answer)
         return infos_from_message(answer.allocation_result) if answer.HasField("allocation_result") else None
 
     async def pre_start(self, request: ResourceRequest) -> None:
-        """Tell it that the container is created next. Raises PluginFailed."""
+        """Notify the plug-in that the container is about to be created. Raises PluginFailed."""
         message = pb.PreStartContainerRequest(
             pod_uid=request.pod_uid,
             pod_namespace=request.pod_namespace,
@@ -102,11 +102,11 @@ class Endpoint:
         await self._call("PreStartContainer", message, seconds=PRE_START_S)
 
     async def remove_pod(self, pod_uid: str) -> None:
-        """Raises PluginFailed."""
+        """Release the allocations of a pod. Raises PluginFailed."""
         await self._call("RemovePod", pb.RemovePodRequest(pod_uid=pod_uid))
 
     async def allocations(self) -> dict[str, dict[str, dict[str, AllocationInfo]]]:
-        """By pod, container and resource. Raises PluginFailed."""
+        """All allocations, by pod UID, container and resource. Raises PluginFailed."""
         answer = await self._call("GetResourcesAllocation", pb.GetResourcesAllocationRequest())
         return {
             pod: {name: infos_from_message(each) for name, each in sorted(containers.container_resources.items())}
@@ -114,7 +114,7 @@ class Endpoint:
         }
 
     async def aware(self, pod_uid: str, container: str) -> dict[str, Quantity]:
-        """What a container has, by resource. Raises PluginFailed."""
+        """The quantities that a container has, by resource. Raises PluginFailed."""
         asked = pb.GetTopologyAwareResourcesRequest(pod_uid=pod_uid, container_name=container)
         answer = await self._call("GetTopologyAwareResources", asked)
         found = answer.container_topology_aware_resources.allocated_resources
@@ -129,7 +129,7 @@ class Endpoint:
         }
 
     async def allocatable(self) -> dict[str, tuple[Quantity, Quantity]]:
-        """What there is for pods, and what there is, by resource. Raises PluginFailed."""
+        """Allocatable quantity and capacity, by resource. Raises PluginFailed."""
         method = "GetTopologyAwareAllocatableResources"
         answer = await self._call(method, pb.GetTopologyAwareAllocatableResourcesRequest())
         found = {}
@@ -146,7 +146,7 @@ class Endpoint:
     async def _call(self, method: str, request: Any, *, seconds: float | None = None) -> Any:
         left = self._silent_until - self._monotonic()
         if left > 0:
-            told = f"it did not answer in time before, and is asked again in {left:.0f} s"
+            told = f"an earlier call timed out; calls resume in {left:.0f} s"
             raise PluginFailed(self.resource, method, "UNAVAILABLE", told)
         stub = getattr(self._stub, method)
         timeout = self._call_seconds if seconds is None else seconds
@@ -163,12 +163,13 @@ class Endpoint:
         return answer
 
     def _same(self, method: str, request: ResourceRequest, answer: Any) -> None:
-        """Whether an answer is about what was asked. An answer that names nobody is taken for one to the question."""
+        """Raises PluginFailed if the response names another pod, container or resource than the request. Empty fields
+        are accepted."""
         for name in ("pod_uid", "container_name", "resource_name"):
             asked, answered = getattr(request, name), getattr(answer, name)
             if answered not in ("", asked):
                 raise PluginFailed(
-                    self.resource, method, "NOT_OURS", f"its answer is about {name} {answered!r}, not {asked!r}"
+                    self.resource, method, "NOT_OURS", f"the response is for {name} {answered!r}, not {asked!r}"
                 )
 
 
@@ -179,15 +180,15 @@ async def _translated(resource: str, method: str, call: Callable[[], Awaitable[T
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        # gRPC cancels what is under way when a channel is closed, as a plug-in's is when that goes. Nobody has
-        # cancelled us: who asks, as the rounds do, must not end for it.
-        raise PluginFailed(resource, method, "CANCELLED", "the plug-in went before it had answered") from None
+        # gRPC cancels running calls when their channel is closed, which happens when the plug-in is deregistered. This
+        # task itself was not cancelled, so the caller, such as the reconcile loop, must continue.
+        raise PluginFailed(resource, method, "CANCELLED", "the plug-in was deregistered during the call") from None
     except grpc.aio.AioRpcError as error:
         raise PluginFailed(resource, method, error.code().name, error.details() or "no details") from None
-    except grpc.aio.UsageError as error:  # the channel was closed under the call
+    except grpc.aio.UsageError as error:  # the channel was closed during the call
         raise PluginFailed(resource, method, "CANCELLED", str(error)) from None
-    if answer is None:  # which is how gRPC gives bytes that it cannot read, after a word in the log
-        raise PluginFailed(resource, method, "NOT_OURS", "its answer is no message of this protocol")
+    if answer is None:  # gRPC returns None, and logs an error, if it cannot decode the response
+        raise PluginFailed(resource, method, "NOT_OURS", "the response is not a message of this protocol")
     return answer
 
 
@@ -196,7 +197,7 @@ async def _translated(resource: str, method: str, call: Callable[[], Awaitable[T
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """How a plug-in introduces itself."""
+    """The response of a plug-in to GetInfo."""
 
     type: str
     name: str
@@ -205,7 +206,7 @@ class PluginInfo:
 
 
 async def ask_info(socket: Path) -> PluginInfo:
-    """GetInfo of whoever listens on a socket in the registration directory. Raises PluginFailed."""
+    """Call GetInfo of the plug-in that listens on a socket in the registration directory. Raises PluginFailed."""
     async with open_channel(socket) as channel:
         stub: Any = registration_grpc.RegistrationStub(channel)
         request = registration_pb.InfoRequest()
@@ -214,7 +215,7 @@ async def ask_info(socket: Path) -> PluginInfo:
 
 
 async def notify(socket: Path, error: str) -> None:
-    """Tell a plug-in what became of its registration: an empty error is success. Raises PluginFailed."""
+    """Send the result of its registration to a plug-in; an empty error means success. Raises PluginFailed."""
     status = registration_pb.RegistrationStatus(plugin_registered=not error, error=error)
     async with open_channel(socket) as channel:
         stub: Any = registration_grpc.RegistrationStub(channel)

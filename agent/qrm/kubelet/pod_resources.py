@@ -1,7 +1,8 @@
-"""The pod-resources API: which CPUs, memory and other resources each container has, for monitoring agents that ask the
-kubelet for it (reference/qrm.md §2.3, §3.10).
+"""The pod-resources API of the kubelet: reports the CPUs, memory and other resources of each container to monitoring
+agents.
 
-Messages only; `server.py` puts it on a socket. What is a CPU set stands in `cpu_ids` too, where stock clients look.
+This module builds the messages; `server.py` serves them. CPU sets are also reported in `cpu_ids`, which clients of the
+unextended API read.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from agent.qrm.manager.request import MEMORY, MOST
 from agent.qrm.pods import QrmPod
 
 Aware = Mapping[str, Mapping[str, Quantity]]
-"""What each container of a pod has, by container and resource."""
+"""Quantities of the containers of a pod, by container and resource."""
 
 
 def pod_resources(
     pod: QrmPod, aware: Aware, allocations: Mapping[str, Mapping[str, AllocationInfo]]
 ) -> pb.PodResources:
-    """One pod. `allocations` are its containers' by name and resource."""
+    """The message for one pod. `allocations` are by container name and resource."""
     return pb.PodResources(
         name=pod.name,
         namespace=pod.namespace,
@@ -42,11 +43,11 @@ def pod_resources(
 def container_resources(
     name: str, aware: Mapping[str, Quantity], infos: Mapping[str, AllocationInfo]
 ) -> pb.ContainerResources:
-    """One container."""
+    """The message for one container."""
     message = pb.ContainerResources(name=name)
     for info in infos.values():
         if info.oci_property_name == CPUSET_CPUS:
-            with contextlib.suppress(ValueError):  # a checkpoint may say anything; its container is not set then either
+            with contextlib.suppress(ValueError):  # invalid checkpoint content; such a value is not applied either
                 message.cpu_ids.extend(sorted(cpuset.parse(info.allocation_result)))
     memory = aware.get(MEMORY)
     if memory is not None:
@@ -67,7 +68,7 @@ def container_resources(
 def allocatable_resources(
     found: Mapping[str, tuple[Quantity, Quantity]], cpus: Iterable[int]
 ) -> pb.AllocatableResourcesResponse:
-    """What pods of this node may have, and what there is; `cpus` are those that pods may have."""
+    """The message with allocatable quantity and capacity of each resource; `cpus` are the CPUs that pods may use."""
     message = pb.AllocatableResourcesResponse(cpu_ids=sorted(cpus))
     for resource, (free, whole) in sorted(found.items()):
         if resource == MEMORY:

@@ -1,7 +1,8 @@
-"""Plug-ins come and go in a directory: whoever puts a socket there is asked who it is, and told what became of it.
+"""Registration of plug-ins that create a socket in a directory: calls GetInfo, registers the plug-in, and reports the
+result.
 
-As the kubelet's plugin watcher does (reference/qrm.md §2.5), looked at once a second instead of by inotify: that is the
-kubelet's own pace of acting, and needs nothing of the file system.
+The protocol is that of the kubelet's plugin watcher. The directory is scanned once a second instead of watched with
+inotify: the kubelet reconciles at the same interval, and a scan works on every file system.
 """
 
 from __future__ import annotations
@@ -25,41 +26,41 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 122.0
-DEEPEST = 8  # directories below directories; the kubelet has no bound, and follows no links either
+DEEPEST = 8  # levels of subdirectories; the kubelet has no limit, and does not follow links either
 
 
 Gone = Callable[[], Awaitable[None]]
 
 
 class Handler(Protocol):
-    """What is done with plug-ins of one type."""
+    """Registers plug-ins of one type."""
 
     def validate(self, info: PluginInfo) -> None:
-        """Raises ValueError for one that cannot be registered."""
+        """Raises ValueError if the plug-in cannot be registered."""
         ...
 
     async def register(self, info: PluginInfo, endpoint: Path) -> Gone:
-        """Take it on; what is given back is called when it goes. Raises PluginFailed."""
+        """Register the plug-in. Returns a function that deregisters it. Raises PluginFailed."""
         ...
 
 
 class ResourcePlugins:
-    """Resource plug-ins become endpoints of the manager."""
+    """Registers resource plug-ins as endpoints of the manager."""
 
     def __init__(self, manager: Manager, *, open_endpoint: Callable[[str, Path], Endpoint] = Endpoint) -> None:
         self._manager = manager
         self._open_endpoint = open_endpoint
 
     def validate(self, info: PluginInfo) -> None:
-        """By the versions that it speaks, and that it says for which resource it is."""
+        """Check the protocol version and that a resource name is given."""
         if VERSION not in info.versions:
             spoken = ", ".join(info.versions) or "none"
             raise ValueError(f"manager version, {VERSION}, is not among plugin supported versions {spoken}")
         if not info.name:
-            raise ValueError("the plug-in does not say for which resource it is")
+            raise ValueError("the plug-in does not name its resource")
 
     async def register(self, info: PluginInfo, endpoint: Path) -> Gone:
-        """Ask for its options, and have the manager ask it from now on."""
+        """Get the options of the plug-in and register its endpoint with the manager."""
         opened = self._open_endpoint(info.name, endpoint)
         try:
             await opened.open()
@@ -72,7 +73,7 @@ class ResourcePlugins:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Who a socket is: one that was made anew is another, one whose mode or owner was changed is not."""
+    """Identity of a socket file: it changes if the socket is created again, but not if its mode or owner changes."""
 
     inode: int
     made: int
@@ -80,7 +81,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Attempt:
-    """A socket that was tried in vain: when again, and how long to wait after that."""
+    """A failed registration: when to retry, and the pause before the retry in seconds."""
 
     seen: _Seen
     due: float
@@ -88,7 +89,7 @@ class _Attempt:
 
 
 class Registry:
-    """The plug-ins of a directory, by what each of its sockets says of itself. `handlers` are by type."""
+    """The plug-ins in a directory. `handlers` are by plug-in type."""
 
     def __init__(
         self,
@@ -106,23 +107,23 @@ class Registry:
         self._attempts: dict[Path, _Attempt] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Scan the directory at each interval until cancelled."""
         while True:
             try:
                 await self.reconcile()
             except OSError as error:
-                log.warning("the registration directory %s cannot be read: %s", self.directory, error.strerror)
+                log.warning("cannot read the registration directory %s: %s", self.directory, error.strerror)
             except Exception:
-                log.exception("the registration directory %s is looked at again", self.directory)
+                log.exception("scanning the registration directory %s failed; trying again", self.directory)
             await asyncio.sleep(self._every)
 
     async def close(self) -> None:
-        """All plug-ins go."""
+        """Deregister all plug-ins of this directory."""
         for path in list(self._registered):
             await self._drop(path)
 
     async def reconcile(self) -> None:
-        """Sockets that went, or are others now, first; then those that are new. Raises OSError."""
+        """Deregister plug-ins with removed or replaced sockets, then register new ones. Raises OSError."""
         there = await asyncio.to_thread(_sockets, self.directory)
         for path, (seen, _) in list(self._registered.items()):
             if there.get(path) != seen:
@@ -145,16 +146,16 @@ class Registry:
         if going is not None:
             self._registered[path] = seen, going
             self._attempts.pop(path, None)
-            log.info("the plug-in for %s at %s is registered", info.name, path)
+            log.info("registered the plug-in for %s at %s", info.name, path)
         else:
             self._failed(path, seen, refused)
         try:
             await notify(path, refused)
         except PluginFailed as error:
-            log.warning("%s was not told what became of its registration: %s", path, error)
+            log.warning("cannot send the registration status to %s: %s", path, error)
 
     async def _register(self, info: PluginInfo, path: Path) -> tuple[str, Gone | None]:
-        """Why not, in the kubelet's words, or what to do when it goes."""
+        """Returns the error message in the kubelet's wording, or the function that deregisters the plug-in."""
         handler = self._handlers.get(info.type)
         if handler is None:
             known = f"no handler registered for plugin type: {info.type} at socket {path}"
@@ -173,16 +174,16 @@ class Registry:
         pause = min(before.pause * 2, LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
         self._attempts[path] = _Attempt(seen, self._monotonic() + pause, pause)
         if before is None:
-            log.warning("%s is not registered, and will be tried again: %s", path, why)
+            log.warning("cannot register %s, trying again: %s", path, why)
 
     async def _drop(self, path: Path) -> None:
         _, going = self._registered.pop(path)
         await going()
-        log.info("the plug-in at %s has gone", path)
+        log.info("deregistered the plug-in at %s", path)
 
 
 def _sockets(directory: Path, *, depth: int = 0) -> dict[Path, _Seen]:
-    """Unix sockets in and below a directory; names that begin with a dot are left out."""
+    """The unix sockets in a directory and below; names that begin with a dot are ignored."""
     found: dict[Path, _Seen] = {}
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)

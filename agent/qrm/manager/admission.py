@@ -19,7 +19,8 @@ AFFINITY_ERROR = "TopologyAffinityError"
 AFFINITY_MESSAGE = "Resources cannot be allocated with Topology locality"
 UNEXPECTED_ERROR = "UnexpectedAdmissionError"
 RECENT_S = 60.0
-"""A pod that was admitted is not taken for gone for so long, where who lists pods may not have heard of it."""
+"""Seconds after its admission in which a pod is not treated as ended, because the source of pods may not contain it
+yet."""
 Offered = Mapping[str, Sequence[Hint] | None]
 """Hints by resource."""
 Apply = Callable[[QrmPod, PodContainer, Properties], Awaitable[None]]
@@ -27,13 +28,13 @@ Apply = Callable[[QrmPod, PodContainer, Properties], Awaitable[None]]
 
 
 class ApplyFailed(RuntimeError):
-    """The runtime or the kernel refused; the message says what and where."""
+    """The container runtime or the kernel rejected the properties; the message names the container and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerSettings:
-    """`nodes` are the machine's NUMA nodes that have CPUs; `names` maps a requested resource to the one that a plug-in
-    serves."""
+    """`nodes` are the NUMA nodes that have CPUs; `names` maps resource names that pods request to the names that
+    plug-ins serve."""
 
     nodes: frozenset[int]
     policy: Policy = Policy.NONE
@@ -41,27 +42,27 @@ class ManagerSettings:
     names: Mapping[str, str] = field(default_factory=dict)
     skip_annotations: frozenset[str] = frozenset()
     nic_roles: frozenset[str] = frozenset()
-    """Roles whose containers ask for a network card without saying so."""
+    """Roles of pods that get a network card without requesting one."""
     recent: float = RECENT_S
-    """0 where the pods that are admitted are those of the same list."""
+    """As RECENT_S; 0 if admitted pods come from the list that also reports the ended pods."""
     cpus: CpuSet | None = None
-    """The CPUs that are online: no others are given. None where they are not known."""
+    """The online CPUs; allocations with other CPUs are rejected. None if unknown."""
 
 
 class GivenBack(StrEnum):
-    """What became of the allocations of a pod that was refused."""
+    """Whether the allocations of a rejected pod were released."""
 
     ALL = "all"
-    LATER = "later: a plug-in could not be told of it, and is when the pod goes"
-    NONE = "nothing: the pod had allocations before, and keeps them"
+    LATER = "later: a plug-in did not respond; released when the pod ends"
+    NONE = "nothing: the pod keeps the allocations that it had before"
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whether a pod may run. If not, `reason` and `message` are the kubelet's, and `given_back` is what became of what
-    it had been given. By container and resource, `offered` are the hints that went into the decision (None: no
-    preference), `decided` what came of them, and `failed` is why there is no allocation all the same: an ordinary pod
-    that is admitted runs without it."""
+    """Whether a pod may run. For a rejected pod, `reason` and `message` are as in the kubelet, and `given_back` shows
+    whether its allocations were released. By container and resource: `offered` are the hints (None: no preference),
+    `decided` are the merged hints, and `failed` are the reasons for missing allocations. An admitted pod without a QoS
+    level, or with shared_cores, runs without the missing resources."""
 
     admitted: bool
     reason: str = ""
@@ -74,7 +75,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What a container is to be created with."""
+    """Environment variables, annotations and properties for a container that is about to be created."""
 
     envs: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -83,7 +84,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """One round: containers whose properties were set, and what went wrong, by container."""
+    """The result of one round: containers whose properties were set, and errors by container."""
 
     applied: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -91,19 +92,21 @@ class Reconciled:
 
 @dataclass(slots=True)
 class _Registered:
-    """A resource and who serves it: nobody (`endpoint` None) after a restart, and after it has stopped."""
+    """A resource and its plug-in. `endpoint` is None while no plug-in serves the resource: after a restart, and after
+    the plug-in has stopped."""
 
     endpoint: Asked | None
     since: float
     stopped: float | None = None
     of_node: bool | None = None
-    """Whether it stands in the node's status, as the plug-in said last; None while it has not said."""
+    """Whether the resource is published in the node's status, as last reported by the plug-in; None if not reported
+    yet."""
     remembers: bool = False
-    """Whether the plug-in is known to have what it gave before it registered."""
+    """Whether the plug-in is known to have the allocations that it made before it registered."""
 
 
 class NotAllocated(RuntimeError):
-    """A container does not get what it needs of a resource; the message is for the event on its pod."""
+    """A container does not get a resource that it needs; the message is used in the event on its pod."""
 
     def __init__(self, message: str, *, container: str, resource: str) -> None:
         super().__init__(message)
@@ -112,14 +115,15 @@ class NotAllocated(RuntimeError):
 
 
 def _suffices(stored: AllocationInfo, request: ResourceRequest) -> bool:
-    """Whether a stored allocation is as much as is asked for; of what is not scalar nobody can say."""
+    """Whether a stored allocation satisfies a request. False for allocations that are not scalar, because they have no
+    comparable quantity."""
     had = stored.allocated_quantity
     return stored.is_scalar_resource and math.isfinite(had) and math.ceil(had) >= math.ceil(round(request.quantity, 6))
 
 
 def _growth(before: Properties, after: Properties) -> int:
-    """How many CPUs and memory nodes a container gains; below zero if it loses some. One that was never set has all
-    there are, so setting it is a loss."""
+    """The number of CPUs and memory nodes that a container gains; negative if it loses some. A container that was never
+    set is treated as having all of them, so setting it is a loss."""
     gained = 0
     for name in CPUSETS & after.keys():
         had = before.get(name)

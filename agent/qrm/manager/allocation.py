@@ -1,6 +1,6 @@
-"""What was allocated: pod, container, resource, and the plug-in's answer.
+"""Allocations: the plug-ins' results by pod, container and resource.
 
-The names are those of `resourceplugin.v1alpha1.ResourceAllocationInfo`, as in JSON (reference/qrm.md §2.2, §3.11).
+The field names are those of `resourceplugin.v1alpha1.ResourceAllocationInfo` in JSON.
 
 Pure: no I/O, no clock.
 """
@@ -19,25 +19,25 @@ CPUSET_MEMS = "CpusetMems"
 
 
 class WireHint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A TopologyHint."""
+    """The protobuf message TopologyHint in JSON."""
 
     nodes: tuple[int, ...] = ()
     preferred: bool = False
 
 
 class WireHints(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A ListOfTopologyHints."""
+    """The protobuf message ListOfTopologyHints in JSON."""
 
     hints: tuple[WireHint | None, ...] = ()
 
 
 class AllocationInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a container has of one resource.
+    """The allocation of one resource to a container.
 
-    `allocation_result` is the value of the runtime's property `oci_property_name` (none where that is empty).
-    `allocated_quantity` means something where `is_scalar_resource`, and then it is compared with what is asked for when
-    the container is admitted again; with `is_node_resource` too it is told in the node's status. `resource_hints` are
-    the NUMA nodes that fit the result, kept for that same moment.
+    `allocation_result` is the value of the container property `oci_property_name`; an empty name means that no property
+    is set. `allocated_quantity` is valid only with `is_scalar_resource`; it is compared with the request when the
+    container is admitted again. With `is_node_resource`, it also counts in the node's status. `resource_hints` are the
+    NUMA nodes of the result, for the next admission of the container.
     """
 
     oci_property_name: str = ""
@@ -52,27 +52,27 @@ class AllocationInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def hints(self) -> tuple[Hint, ...]:
-        """The hints that fit the result; upstream may have put a null among them."""
+        """The hints of the result, without the null elements that Katalyst may write."""
         wire = self.resource_hints.hints if self.resource_hints else ()
         return tuple(Hint(frozenset(hint.nodes), hint.preferred) for hint in wire if hint is not None)
 
 
 def wire_hints(hints: Iterable[Hint]) -> WireHints:
-    """Hints as messages have them, in their order."""
+    """The hints in the format of the messages, in the same order."""
     return WireHints(tuple(WireHint(tuple(sorted(hint.nodes or ())), hint.preferred) for hint in hints))
 
 
 class Allocations:
-    """Pod, container, resource: the three-level map of the seed, read and written by one owner.
+    """A map of pod UID, container name and resource to the allocation, used by a single owner.
 
-    An empty level is not kept: a pod without containers is not there.
+    Empty levels are removed: a pod without allocations is not in the map.
     """
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, dict[str, AllocationInfo]]] = {}
 
     def __iter__(self) -> Iterator[tuple[str, str, str, AllocationInfo]]:
-        """Pod UID, container, resource and info, sorted."""
+        """Pod UID, container, resource and allocation, sorted."""
         for pod, containers in sorted(self._pods.items()):
             for container, resources in sorted(containers.items()):
                 for resource, info in sorted(resources.items(), key=lambda item: item[0]):
@@ -81,30 +81,30 @@ class Allocations:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Allocations) and self._pods == other._pods
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     @property
     def pods(self) -> frozenset[str]:
-        """UIDs."""
+        """The UIDs of the pods that have an allocation."""
         return frozenset(self._pods)
 
     @property
     def resources(self) -> frozenset[str]:
-        """Every resource that some container has."""
+        """All resources that at least one container has."""
         return frozenset(resource for _, _, resource, _ in self)
 
     def get(self, pod: str, container: str, resource: str) -> AllocationInfo | None:
         return self._pods.get(pod, {}).get(container, {}).get(resource)
 
     def of(self, pod: str, container: str) -> Mapping[str, AllocationInfo]:
-        """By resource, sorted; empty where nothing is known."""
+        """The allocations of a container by resource, sorted; empty if there are none."""
         return dict(sorted(self._pods.get(pod, {}).get(container, {}).items()))
 
     def set(self, pod: str, container: str, resource: str, info: AllocationInfo) -> None:
         self._pods.setdefault(pod, {}).setdefault(container, {})[resource] = info
 
     def remove(self, pod: str, container: str | None = None, resource: str | None = None) -> None:
-        """A pod, a container of it, or one resource of that; nothing happens where it is not there."""
+        """Remove a pod, one of its containers, or one resource of a container. Missing entries are ignored."""
         containers = self._pods.get(pod, {})
         if container is None:
             self._pods.pop(pod, None)
@@ -118,7 +118,7 @@ class Allocations:
             self._pods.pop(pod, None)
 
     def scalars(self) -> Mapping[str, float]:
-        """The sum of what is told in the node's status, by resource."""
+        """The sum of the allocated quantities by resource, for resources that are published in the node's status."""
         sums: dict[str, float] = {}
         for _, _, resource, info in self:
             if info.is_node_resource and info.is_scalar_resource:
@@ -127,16 +127,16 @@ class Allocations:
 
 
 def to_json(info: AllocationInfo) -> str:
-    """One info as text, zero values left out."""
+    """One allocation as JSON text, without default values."""
     return msgspec.json.encode(info).decode()
 
 
 def from_json(text: str) -> AllocationInfo:
-    """One info from a text, the seed's misspelt `allocatation_result` included. Raises ValueError."""
+    """Parse one allocation. Also accepts the misspelt key `allocatation_result`. Raises ValueError."""
     try:
         plain: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
         if "allocatation_result" in plain:
             plain.setdefault("allocation_result", plain.pop("allocatation_result"))
         return msgspec.convert(plain, AllocationInfo, str_keys=True, strict=True)
     except msgspec.MsgspecError as error:
-        raise ValueError(f"no allocation: {error}") from None
+        raise ValueError(f"not an allocation: {error}") from None

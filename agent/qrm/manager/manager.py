@@ -1,7 +1,7 @@
-"""The manager: admits pods by asking plug-ins, keeps what they answered, and brings it to the containers.
+"""The manager: admits pods by calling the plug-ins, stores their allocations, and applies them to containers.
 
-One lock over all that changes; what a plug-in decided is in the checkpoint before a pod is told that it may run. The
-rules, and upstream's faults that are mended here, are those of reference/qrm.md §3.
+One lock protects all state. Allocations are written to the checkpoint before a pod counts as admitted. The behaviour
+follows the QoS Resource Manager of Katalyst's kubelet, with its known faults fixed.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ from agent.qrm.pods import PodContainer, QrmPod
 log = logging.getLogger(__name__)
 
 GRACE_S = 300.0
-"""A plug-in that stopped is missed for so long before its resource counts as gone."""
+"""Seconds after a plug-in has stopped until its resource counts as removed."""
 REFRESH_S = 60.0
-"""What a container has is set again after so long even if nothing changed: somebody else may have written."""
+"""Seconds after which the properties of a container are applied again even if they have not changed, because another
+process may have overwritten them."""
 FRESH_S = 10.0
-"""A plug-in that registered just now and knows of nothing is not believed for so long."""
+"""Seconds after the registration of a plug-in in which an empty list of allocations is ignored."""
 
 
 class Manager:
-    """Over a store of allocations. `save` brings it to disk and raises OSError; `monotonic` gives seconds."""
+    """Manages a store of allocations. `save` writes it to disk and raises OSError; `monotonic` returns seconds."""
 
     def __init__(
         self,
@@ -63,7 +64,8 @@ class Manager:
         self.settings = settings
         self.allocations = allocations
         self.registrations = 0
-        """Times that a plug-in was registered, or told for the first time since what it gave."""
+        """Number of plug-in registrations, plus the number of plug-ins that reported their earlier allocations for the
+        first time. An increase triggers new attempts to admit rejected pods."""
         self._save = save
         self._monotonic = monotonic
         self._lock = asyncio.Lock()
@@ -71,13 +73,13 @@ class Manager:
         self._hints: dict[tuple[str, str], dict[str, Hint]] = {}
         self._lacking: dict[tuple[str, str], dict[str, str]] = {}
         self._admitted: dict[str, float] = {}
-        # Resources of before the restart are ours: who may not do without them waits for their plug-in.
+        # Resources from before the restart remain managed: pods that require them wait for their plug-in.
         self._registered = {name: _Registered(None, 0.0, stopped=monotonic()) for name in allocations.resources}
 
     # --- plug-ins ----------------------------------------------------------------------------------------------------
 
     async def register(self, resource: str, endpoint: Asked) -> None:
-        """The newest of a resource's plug-ins is the one that is asked; the one before it is closed."""
+        """Make this the plug-in for the resource; the endpoint of the previous plug-in is closed."""
         before = self._registered.get(resource)
         self._registered[resource] = _Registered(endpoint, self._monotonic())
         self.registrations += 1
@@ -85,7 +87,8 @@ class Manager:
             await before.endpoint.close()
 
     async def deregister(self, resource: str, endpoint: Asked | None = None) -> None:
-        """A plug-in stopped; what it allocated stays. Given `endpoint`, only if that is still the one."""
+        """Deregister a stopped plug-in; its allocations remain. If `endpoint` is given, only if it is still the current
+        endpoint."""
         known = self._registered.get(resource)
         if known is None or known.endpoint is None or (endpoint is not None and known.endpoint is not endpoint):
             return
@@ -94,7 +97,7 @@ class Manager:
 
     @property
     def plugins(self) -> dict[str, bool]:
-        """By resource, whether somebody serves it now."""
+        """By resource, whether a plug-in serves it now."""
         return {name: known.endpoint is not None for name, known in sorted(self._registered.items())}
 
     def _live(self) -> list[tuple[str, Asked]]:
@@ -103,8 +106,8 @@ class Manager:
     # --- admission ---------------------------------------------------------------------------------------------------
 
     async def admit(self, pod: QrmPod, *, active: Collection[str] | None = None) -> Admission:
-        """Hints, their merge, and allocations of every container, init containers first; all or nothing. `active` are
-        the UIDs of all pods that run, None while that is not known."""
+        """Get hints, merge them and allocate for every container, init containers first; all or nothing. `active` are
+        the UIDs of all running pods, None if unknown."""
         async with self._lock:
             if pod.is_skipped(self.settings.skip_annotations, first=True):
                 return Admission(admitted=True)
@@ -139,17 +142,17 @@ class Manager:
             )
 
     async def _undo(self, pod: QrmPod, *, new: bool) -> GivenBack:
-        """What a pod that is not admitted was given goes back at once, if it had nothing before."""
+        """Release the allocations of a rejected pod, unless it had allocations before this admission."""
         self._admitted.pop(pod.uid, None)
         if not new:
             return GivenBack.NONE
-        # It runs without anything now, for the reason of its refusal and not for this one.
+        # The pod runs without any resources now because it was rejected, not because of these failures.
         self._lacking = {key: lacks for key, lacks in self._lacking.items() if key[0] != pod.uid}
         removed = await self._remove(pod.uid)
         try:
             await self._save()
         except OSError as error:
-            log.error("the checkpoint cannot be written: %s", _words(error))
+            log.error("cannot write the checkpoint: %s", _words(error))
         return GivenBack.ALL if removed else GivenBack.LATER
 
     async def _merge(
@@ -162,7 +165,7 @@ class Manager:
         return await self._merged(hints), hints
 
     async def _merge_pod(self, pod: QrmPod) -> tuple[Merged, Offered]:
-        """One decision for the whole pod: hints for the sum of what its containers ask for."""
+        """One merged hint for the whole pod: the plug-ins get requests for the sum of all containers."""
         hints: dict[str, tuple[Hint, ...] | None] = {}
         for own, request in self._summed(pod):
             hints[request.resource_name] = await self._hints_for(request, own=own)
@@ -170,12 +173,12 @@ class Manager:
 
     async def _merged(self, hints: Offered) -> Merged:
         decide = partial(merge, self.settings.policy, self.settings.nodes, [hints])
-        # On the largest machines this policy may take a tenth of a second, the others never more than a few ms.
+        # On the largest machines this policy can take 100 ms, the other policies at most a few milliseconds.
         return await asyncio.to_thread(decide) if self.settings.policy is Policy.NUMERIC else decide()
 
     def _summed(self, pod: QrmPod) -> Iterable[tuple[ResourceRequest, ResourceRequest]]:
-        """By resource, what the main container asks for, and what the pod does as Kubernetes counts it: containers and
-        sidecars together, or the largest init container."""
+        """For each resource, the request of the main container, and the request of the pod as Kubernetes computes it:
+        containers and sidecars added together, or the largest init container."""
         main: dict[str, ResourceRequest] = {}
         sums: dict[str, float] = {}
         most: dict[str, float] = {}
@@ -194,13 +197,14 @@ class Manager:
     async def _hints_for(
         self, request: ResourceRequest, *, own: ResourceRequest | None = None
     ) -> tuple[Hint, ...] | None:
-        """Stored hints first: after a restart they count, whether the plug-in is back or not. `own` is what the stored
-        allocation must suffice for, if that is a part of the request alone."""
+        """Stored hints have priority, so that a pod keeps its NUMA nodes after a restart, whether or not the plug-in is
+        back. If `request` is for the whole pod, `own` is the container's part of it, which the stored allocation must
+        satisfy."""
         stored = self.allocations.get(request.pod_uid, request.container_name, request.resource_name)
         enough = stored is not None and _suffices(stored, own or request)
         if stored is not None and enough and stored.hints and not self._strange(stored.hints):
             return stored.hints
-        # Who has enough of what comes from anywhere, as from a pool, keeps it while nobody can be asked.
+        # A sufficient allocation without NUMA hints, such as one from a pool, is kept while the plug-in is away.
         unasked = None if stored is not None and enough and not stored.hints else ()
         known = self._registered.get(request.resource_name)
         endpoint = known.endpoint if known else None
@@ -214,18 +218,21 @@ class Manager:
             log.warning("no hints for %s/%s: %s", request.pod_namespace, request.pod_name, error)
             return unasked
         if hints is not None and (strange := self._strange(hints)):
-            log.warning("the plug-in for %s names NUMA nodes that are not there", request.resource_name)
+            log.warning(
+                "ignoring hints of the plug-in for %s with NUMA nodes that this machine does not have",
+                request.resource_name,
+            )
             return tuple(hint for hint in hints if hint not in strange)
         return hints
 
     def _strange(self, hints: Iterable[Hint]) -> list[Hint]:
-        """Those with NUMA nodes that this machine has not."""
+        """The hints that name NUMA nodes which this machine does not have."""
         return [hint for hint in hints if (hint.nodes or frozenset()) - self.settings.nodes]
 
     async def _allocate(
         self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int, *, again: bool
     ) -> None:
-        """Every resource of a container that is not stored, or stored with less than it asks for. Raises
+        """Allocate every resource of a container that is not stored, or stored with less than the request. Raises
         NotAllocated."""
         if again and kind is ContainerType.INIT:
             return
@@ -238,16 +245,16 @@ class Manager:
             known = self._registered[name]
             try:
                 if known.endpoint is None:
-                    raise PluginFailed(name, "Allocate", "UNAVAILABLE", "it is not registered at the moment")
+                    raise PluginFailed(name, "Allocate", "UNAVAILABLE", "it is not registered")
                 if not again and stored is None and not await self._remembers(name, known, known.endpoint):
-                    raise PluginFailed(name, "Allocate", "UNAVAILABLE", "it knows nothing yet of what it gave before")
+                    raise PluginFailed(name, "Allocate", "UNAVAILABLE", "it has not loaded its earlier allocations yet")
                 answer = await known.endpoint.allocate(replace(request, hint=hints.get(name)))
                 given = self._checked(request, answer, new=stored is None)
             except PluginFailed as error:
                 if not pod.may_skip_errors:
                     raise NotAllocated(str(error), container=container.name, resource=name) from None
                 lacks = self._lacking.setdefault((pod.uid, container.name), {})
-                if lacks.get(name) != str(error):  # every round tries again
+                if lacks.get(name) != str(error):  # logged once, retried in every round
                     log.warning("%s, container %s, runs without its %s: %s", pod.key, container.name, name, error)
                 lacks[name] = str(error)
                 continue
@@ -257,23 +264,25 @@ class Manager:
             self._check_told(pod, container, name, {})
 
     async def _remembers(self, name: str, known: _Registered, endpoint: Asked) -> bool:
-        """Whether a plug-in knows of anything that it gave. One that does not has lost its state, or not read it yet,
-        and may give a new container what is another's own. Rounds ask it anew, first for those who have something."""
+        """Whether a plug-in reports any of its earlier allocations. A plug-in without any has lost its state or not
+        loaded it yet, and could give a new container resources that belong to another container. Rounds check again,
+        and first serve the containers that have allocations."""
         if known.remembers or not endpoint.options.reconcile or name not in self.allocations.resources:
-            known.remembers = True  # from here on all that is stored is of its giving
+            known.remembers = True  # from now on it made all stored allocations itself
             return True
         try:
             known.remembers = bool(await endpoint.allocations())
         except PluginFailed:
-            return True  # it cannot say, and may still allocate
+            return True  # unknown; allow it to allocate
         return known.remembers
 
     def _checked(
         self, request: ResourceRequest, answer: Mapping[str, AllocationInfo] | None, *, new: bool
     ) -> Mapping[str, AllocationInfo]:
-        """An answer that can be kept: its values are values of their properties, and its own resource is as much as was
-        asked for, unless it is 0, which is a part of another container's, or the container has it already: a pool may
-        have become smaller since. Raises PluginFailed."""
+        """Check an allocation before it is stored: its values must be valid for their properties, and the quantity of
+        the requested resource must satisfy the request. Exceptions: a quantity of 0, which means a part of another
+        container's allocation, and containers with an earlier allocation, because a pool may have shrunk. Raises
+        PluginFailed."""
         given = answer or {}
         try:
             self._properties(given)
@@ -284,14 +293,14 @@ class Manager:
             return given
         if _suffices(own, request):
             return given
-        told = f"{request.quantity:g} were asked for, and it gave {own.allocated_quantity:g}"
+        told = f"requested {request.quantity:g}, but got {own.allocated_quantity:g}"
         raise PluginFailed(request.resource_name, "Allocate", "NOT_OURS", told)
 
     def _check_told(
         self, pod: QrmPod, container: PodContainer, resource: str, more: Mapping[str, AllocationInfo]
     ) -> None:
-        """What the container has together can be set on it, with what the plug-in for `resource` says now, before that
-        takes the place of what is stored. Raises NotAllocated."""
+        """Check that all allocations of the container, with the values `more` that the plug-in for `resource` reports
+        now, can be set together; called before `more` is stored. Raises NotAllocated."""
         try:
             self._properties({**self.allocations.of(pod.uid, container.name), **more})
         except BadProperty as error:
@@ -299,21 +308,21 @@ class Manager:
             raise NotAllocated(told, container=container.name, resource=resource) from None
 
     def _properties(self, infos: Mapping[str, AllocationInfo]) -> Properties:
-        """What they set, on CPUs that there are, in quantities that there may be. Raises BadProperty."""
+        """The properties that the allocations set, after a check of CPUs and quantities. Raises BadProperty."""
         for resource, info in infos.items():
             if not 0 <= info.allocated_quantity < math.inf:
-                raise BadProperty(f"{resource} has the quantity {info.allocated_quantity}, which is none")
+                raise BadProperty(f"{resource} has the invalid quantity {info.allocated_quantity}")
         found = properties_of(infos)
         known = self.settings.cpus
         if known is not None and (strange := parse(str(found.get(CPUSET_CPUS, ""))) - known):
-            raise BadProperty(f"{CPUSET_CPUS} {text(strange)} is not on this machine, or offline")
+            raise BadProperty(f"{CPUSET_CPUS} {text(strange)} does not exist on this machine or is offline")
         return found
 
     def _requests(
         self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int
     ) -> Iterable[ResourceRequest]:
-        """One for each resource of ours that a container asks for, by name. Raises NotAllocated for two names of one
-        resource."""
+        """One request for each resource of a container that has a plug-in. Raises NotAllocated if a container requests
+        one resource under two names."""
         found: dict[str, ResourceRequest] = {}
         wanted = dict(container.requests)
         names = self.settings.names
@@ -324,7 +333,7 @@ class Manager:
             if name not in self._registered or quantity <= 0 or not math.isfinite(quantity):
                 continue
             if name in found:
-                told = f"container {container.name} asks for {name} under two names, {asked} is one"
+                told = f"container {container.name} requests {name} under two names; one of them is {asked}"
                 raise NotAllocated(told, container=container.name, resource=name)
             own = quantity / 1000 if asked == RECLAIMED_MILLICPU != name else quantity
             found[name] = ResourceRequest(
@@ -337,7 +346,7 @@ class Manager:
                 pod_role=pod.role,
                 pod_type=pod.type,
                 resource_name=name,
-                # Under both names: upstream's manager keeps the one that was asked for, its plug-ins read the other.
+                # Under both names: Katalyst's manager uses the requested name, its plug-ins read the mapped name.
                 resource_requests={asked: quantity, name: own},
                 labels=pod.labels,
                 annotations=pod.annotations,
@@ -345,10 +354,11 @@ class Manager:
             )
         return found.values()
 
-    # --- pods that have gone -----------------------------------------------------------------------------------------
+    # --- pods that ended ---------------------------------------------------------------------------------------------
 
     async def _forget(self, active: Collection[str] | None) -> None:
-        """Pods that no longer run give back what they have, on every plug-in; where one cannot be told, later."""
+        """Release the allocations of pods that no longer run, in every plug-in; retried in the next round if a plug-in
+        fails."""
         if active is None:
             return
         now = self._monotonic()
@@ -357,25 +367,28 @@ class Manager:
             await self._remove(uid)
 
     async def _remove(self, uid: str) -> bool:
-        """Whether every plug-in was told, and all is free; else it stays, to be tried again."""
+        """Release the allocations of a pod in every plug-in. Returns False if a plug-in failed; the allocations then
+        remain, and the next round tries again."""
         for name, endpoint in self._live():
             try:
                 await endpoint.remove_pod(uid)
             except PluginFailed as error:
-                log.warning("the plug-in for %s was not told that pod %s is gone, and will be: %s", name, uid, error)
+                log.warning(
+                    "the plug-in for %s could not remove the ended pod %s; trying again later: %s", name, uid, error
+                )
                 return False
         self.allocations.remove(uid)
         self._hints = {key: hints for key, hints in self._hints.items() if key[0] != uid}
         return True
 
-    # --- containers that start, and those that run -------------------------------------------------------------------
+    # --- starting and running containers -----------------------------------------------------------------------------
 
     async def container_options(self, pod: QrmPod, container_name: str) -> Started | None:
-        """What to create a container with; None for a pod that is left alone. What is missing is allocated now, and
-        plug-ins that asked for it are told that it begins.
+        """The options for a container that is about to be created; None for a pod that is ignored. Allocates missing
+        resources and calls PreStartContainer of the plug-ins that require it.
 
-        Raises NotAllocated, BadProperty, OSError where the checkpoint cannot be written, and KeyError for a container
-        that the pod has not.
+        Raises NotAllocated, BadProperty, OSError if the checkpoint cannot be written, and KeyError if the pod has no
+        such container.
         """
         async with self._lock:
             if pod.is_skipped(self.settings.skip_annotations, first=True):
@@ -392,11 +405,15 @@ class Manager:
                 for kept, more in ((envs, info.envs), (annotations, info.annotations)):
                     for name, value in more.items():
                         if kept.setdefault(name, value) != value:
-                            log.warning("%s sets %s otherwise than another resource, which counts", resource, name)
+                            log.warning(
+                                "%s and another resource set different values for %s; using that of the other resource",
+                                resource,
+                                name,
+                            )
             return Started(envs, annotations, properties_of(infos))
 
     async def _pre_start(self, requests: Iterable[ResourceRequest]) -> None:
-        """Raises NotAllocated where a plug-in that wants to know cannot be told."""
+        """Raises NotAllocated if a plug-in that requires PreStartContainer fails."""
         for request in requests:
             endpoint = self._registered[request.resource_name].endpoint
             if endpoint is None or not endpoint.options.pre_start:
@@ -408,8 +425,9 @@ class Manager:
                 raise NotAllocated(told, container=request.container_name, resource=resource) from None
 
     async def reconcile(self, pods: Sequence[QrmPod], apply: Apply) -> Reconciled:
-        """One round: what plug-ins say now takes the place of what is stored, and is set on containers, those that
-        lose CPUs before those that gain them. Raises OSError where the checkpoint cannot be written."""
+        """Run one round: replace the stored allocations with the allocations that the plug-ins report, and apply them
+        to the containers. Containers that lose CPUs come before containers that gain CPUs. Raises OSError if the
+        checkpoint cannot be written."""
         async with self._lock:
             active = {pod.uid for pod in pods}
             await self._forget(active)
@@ -427,7 +445,7 @@ class Manager:
             return await self._apply([(pod, container) for pod, container, _, _ in running], apply, failed)
 
     def _running(self, pods: Iterable[QrmPod]) -> list[tuple[QrmPod, PodContainer, ContainerType, int]]:
-        """Containers of ours that run, with their type and index; those that lack something after those that do not."""
+        """The running containers of managed pods, with type and index. Containers that lack a resource come last."""
         running = [
             (pod, container, kind, index)
             for pod in pods
@@ -438,7 +456,8 @@ class Manager:
         return sorted(running, key=lambda each: bool(self.lacking(each[0].uid, each[1].name)))
 
     async def _told(self) -> dict[str, Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]]:
-        """What each plug-in that may change its mind says of all containers; without those that failed."""
+        """The allocations of all containers, as reported by the plug-ins that support reconciliation. Plug-ins that
+        failed are omitted."""
         found = {}
         for name, endpoint in self._live():
             if not endpoint.options.reconcile:
@@ -446,18 +465,18 @@ class Manager:
             try:
                 answer = await endpoint.allocations()
             except PluginFailed as error:
-                log.warning("%s; its containers stay as they are", error)
+                log.warning("%s; its allocations remain unchanged", error)
                 continue
             if not answer and self._monotonic() - self._registered[name].since < FRESH_S:
-                continue  # it has not read its own state yet
-            if not self._registered[name].remembers:  # those who waited for that are tried again
+                continue  # it has not loaded its state yet
+            if not self._registered[name].remembers:  # triggers new attempts for rejected pods
                 self.registrations += 1
                 self._registered[name].remembers = True
             found[name] = answer
         return found
 
     async def _drop_orphans(self, told: Mapping[str, Mapping[str, object]], active: Collection[str]) -> None:
-        """A plug-in that was away while a pod ended has it still, and nobody else remembers that pod."""
+        """Remove pods that only a plug-in still has, because it was not running when the pod ended."""
         for name, pods in told.items():
             endpoint = self._registered[name].endpoint
             for uid in sorted(pods.keys() - set(active) - self._admitted.keys() - self.allocations.pods):
@@ -518,11 +537,11 @@ class Manager:
             applied.append(f"{pod.key}/{container.name}")
         return Reconciled(tuple(applied), failed)
 
-    # --- for others --------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     async def capacity(self) -> tuple[dict[str, float], dict[str, float], tuple[str, ...]]:
-        """Capacity and allocatable of what is to stand in the node's status, and the resources that are gone from it
-        since their plug-in has been away for GRACE_S."""
+        """Capacity and allocatable quantities for the node's status, and the resources to remove from it because their
+        plug-in has been stopped for more than GRACE_S seconds."""
         capacity: dict[str, float] = {}
         allocatable: dict[str, float] = {}
         removed = []
@@ -547,17 +566,17 @@ class Manager:
                 known.of_node = found[name][0].is_node_resource and found[name][0].is_scalar_resource
             for resource, (free, whole) in found.items():
                 if free.is_node_resource and free.is_scalar_resource:
-                    # Never less than what is given away: pods that run would be refused at their next admission.
+                    # At least the allocated quantity: otherwise running pods are rejected at their next admission.
                     allocatable[resource] = max(free.total, float(math.ceil(scalars.get(resource, 0.0))))
                     capacity[resource] = whole.total
         return capacity, allocatable, tuple(removed)
 
     def lacking(self, pod_uid: str, container: str) -> dict[str, str]:
-        """The resources that a container asked for and runs without, and why."""
+        """The resources that a container requested and runs without, with the reasons."""
         return dict(self._lacking.get((pod_uid, container), {}))
 
     async def aware(self, pod: QrmPod, container: str) -> dict[str, Quantity]:
-        """What a container has, by resource, of every plug-in that answers."""
+        """The quantities that a container has, by resource, from every plug-in that responds."""
         if pod.is_skipped(self.settings.skip_annotations, first=True):
             return {}
         found: dict[str, Quantity] = {}
@@ -569,7 +588,7 @@ class Manager:
         return found
 
     async def allocatable(self) -> dict[str, tuple[Quantity, Quantity]]:
-        """What there is for pods, and what there is, by resource, of every plug-in that answers."""
+        """Allocatable quantity and capacity by resource, from every plug-in that responds."""
         found: dict[str, tuple[Quantity, Quantity]] = {}
         for _, endpoint in self._live():
             try:

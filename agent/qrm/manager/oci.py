@@ -1,7 +1,7 @@
-"""What a plug-in may set of a container: the fields of the CRI's LinuxContainerResources, by their Go names.
+"""The container properties that a plug-in may set: the fields of the CRI's LinuxContainerResources, by their Go names.
 
-A fixed table, and never a name that a plug-in makes up: `Unified.<key>` goes into the map of cgroup v2 files, which is
-how what has no field of its own is set (reference/qrm.md §3.8).
+The table is fixed; other names are rejected. `Unified.<key>` is an entry in the map of cgroup v2 files, for values
+without a field in the message.
 
 Pure: no I/O, no clock.
 """
@@ -16,7 +16,7 @@ from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, AllocationInf
 
 Value = int | str
 Properties = Mapping[str, Value]
-"""By Go field name, sorted."""
+"""Values by Go field name, sorted by name."""
 
 FIELDS = {
     "CpuPeriod": "cpu_period",
@@ -28,7 +28,7 @@ FIELDS = {
     CPUSET_MEMS: "cpuset_mems",
     "MemorySwapLimitInBytes": "memory_swap_limit_in_bytes",
 }
-"""Go names and the names of the messages' fields."""
+"""Go field names, and the field names of the protobuf message."""
 CPUSETS = frozenset({CPUSET_CPUS, CPUSET_MEMS})
 UNIFIED = "Unified."
 
@@ -37,14 +37,15 @@ _WHOLE = re.compile(r"-?[0-9]{1,19}")
 
 
 class BadProperty(ValueError):
-    """A plug-in's answer cannot be set on a container."""
+    """An allocation of a plug-in cannot be set on a container."""
 
 
 def properties_of(infos: Mapping[str, AllocationInfo]) -> Properties:
-    """What a container's allocations set, resources in their order; nothing for those without a property.
+    """The properties that a container's allocations set, in the order of the resources. Allocations without a property
+    are ignored.
 
-    Raises BadProperty for an unknown property, a value that is none of it, and two resources that want different
-    values of one.
+    Raises BadProperty for an unknown property, an invalid value, and two resources with different values for one
+    property.
     """
     found: dict[str, Value] = {}
     claimed: dict[str, str] = {}
@@ -55,8 +56,8 @@ def properties_of(infos: Mapping[str, AllocationInfo]) -> Properties:
         value = _value(resource, name, info.allocation_result)
         if name in found and found[name] != value:
             raise BadProperty(
-                f"{claimed[name]} sets {name} to {found[name]}, and {resource} to {value}: one of the plug-ins must "
-                "leave it alone"
+                f"{claimed[name]} sets {name} to {found[name]}, but {resource} sets it to {value}: only one "
+                "plug-in may set it"
             )
         found[name] = value
         claimed.setdefault(name, resource)
@@ -64,21 +65,23 @@ def properties_of(infos: Mapping[str, AllocationInfo]) -> Properties:
 
 
 def _value(resource: str, name: str, text: str) -> Value:
-    """As the runtime takes it."""
+    """The value in the type that the container runtime expects."""
     if name in CPUSETS:
         try:
             cpus = cpuset.parse(text)
         except ValueError as error:
-            raise BadProperty(f"{resource} sets {name} to what is no set: {error}") from None
+            raise BadProperty(f"{resource} sets {name} to an invalid set: {error}") from None
         if not cpus:
-            raise BadProperty(f"{resource} sets {name} to the empty set, with which nothing can run")
+            raise BadProperty(f"{resource} sets {name} to the empty set")
         return cpuset.text(cpus)
     if name.startswith(UNIFIED):
         if not _KEY.fullmatch(name.removeprefix(UNIFIED)):
-            raise BadProperty(f"{resource} sets {name}, which is no file of a control group")
+            raise BadProperty(f"{resource} sets {name}, which is not a cgroup file")
         return text
     if name not in FIELDS:
-        raise BadProperty(f"{resource} sets {name!r}, which is no property of a container: {', '.join(FIELDS)}")
+        raise BadProperty(
+            f"{resource} sets {name!r}, which is not a container property; use one of {', '.join(FIELDS)}"
+        )
     if not _WHOLE.fullmatch(text) or abs(int(text)) >= 1 << 63:
-        raise BadProperty(f"{resource} sets {name} to {text[:40]!r}, which is no whole number")
+        raise BadProperty(f"{resource} sets {name} to {text[:40]!r}, which is not a whole number")
     return int(text)

@@ -1,6 +1,6 @@
-"""What the manager asks a resource plug-in about one container, and quantities of it.
+"""Requests of the manager to a resource plug-in for one container, and their quantities.
 
-The fields are those of `resourceplugin.v1alpha1.ResourceRequest` (reference/qrm.md §2.2).
+The fields are those of the message `resourceplugin.v1alpha1.ResourceRequest`.
 
 Pure: no I/O, no clock.
 """
@@ -18,19 +18,19 @@ CPU = "cpu"
 MEMORY = "memory"
 NIC = "NIC"
 MOST = float(1 << 63)
-"""Of anything. No machine has it, and no file could say it."""
+"""Upper bound for quantities of any resource."""
 RECLAIMED_MILLICPU = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
 
 
 def may_be_of_node(resource: str) -> bool:
-    """Whether a resource of which nothing else tells may stand in the node's status: by its name, as upstream guesses
-    (extended resources, huge pages, attachable volumes; reference/qrm.md §3.9)."""
+    """Whether a resource may be published in the node's status, guessed from its name as in Katalyst's kubelet
+    (extended resources, huge pages, attachable volumes). Used if no other information is available."""
     named = "/" in resource and not resource.startswith("requests.")
     return named or resource.startswith(("hugepages-", "attachable-volumes-"))
 
 
 class ContainerType(IntEnum):
-    """As on the wire. A restartable init container is a SIDECAR."""
+    """Container types of the protocol. A restartable init container is a SIDECAR."""
 
     INIT = 0
     MAIN = 1
@@ -39,13 +39,13 @@ class ContainerType(IntEnum):
 
 
 class CannotAllocate(ValueError):
-    """A plug-in has nothing that fits; the message goes into the event on the pod."""
+    """A plug-in cannot satisfy a request; the message is used in the event on the pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
-    """One container and one resource. `hint` is the Topology Manager's decision, None where there is none; a hint
-    without nodes is the same."""
+    """A request of one container for one resource. `hint` is the decision of the Topology Manager; None, or a hint
+    without nodes, means no decision."""
 
     pod_uid: str
     container_name: str
@@ -64,55 +64,58 @@ class ResourceRequest:
 
     @property
     def quantity(self) -> float:
-        """How much is asked for, in the resource's own unit. Raises CannotAllocate where the request does not say."""
+        """The requested quantity in the unit of the resource. Raises CannotAllocate if the request does not contain
+        it."""
         try:
             return self.resource_requests[self.resource_name]
         except KeyError:
-            asked = ", ".join(sorted(self.resource_requests)) or "nothing"
-            raise CannotAllocate(f"the request for {self.resource_name} names {asked} in its quantities") from None
+            asked = ", ".join(sorted(self.resource_requests)) or "no resource"
+            raise CannotAllocate(f"the request for {self.resource_name} contains quantities only for {asked}") from None
 
     @property
     def nodes(self) -> frozenset[int]:
-        """The NUMA nodes of the hint; empty where there is none."""
+        """The NUMA nodes of the hint; empty without a hint."""
         return (self.hint.nodes if self.hint else None) or frozenset()
 
 
 def whole(request: ResourceRequest) -> int:
-    """The quantity as a whole number: CPUs (of millicpu too), bytes, devices; rounded up. Raises CannotAllocate."""
+    """The quantity as a whole number, rounded up: CPUs (also for millicpu), bytes, or devices. Raises
+    CannotAllocate."""
     quantity = request.quantity
     if not 0 <= quantity < MOST:
-        raise CannotAllocate(f"a quantity of {quantity} of {request.resource_name} was asked for")
+        raise CannotAllocate(f"the requested quantity {quantity} of {request.resource_name} is invalid")
     unit = 1000.0 if request.resource_name == RECLAIMED_MILLICPU else 1.0
     return math.ceil(round(quantity / unit, 6))
 
 
 def whole_own(request: ResourceRequest) -> int:
-    """The same of a container that is to have something of its own: at least one. Raises CannotAllocate."""
+    """Like `whole`, for a container that gets an exclusive allocation: at least one. Raises CannotAllocate."""
     quantity = whole(request)
     if not quantity:
         raise CannotAllocate(
-            f"container {request.container_name} is to have {request.resource_name} of its own, and asks for none"
+            f"container {request.container_name} needs exclusive {request.resource_name}, but does not request any"
         )
     return quantity
 
 
 def nodes_for_cpus(cpus: float, *, total: int, nodes: int) -> tuple[int, int]:
-    """On how many NUMA nodes a request for CPUs fits at least, and how many CPUs that is on each.
+    """The minimum number of NUMA nodes for a request for CPUs, and the number of CPUs on each of them.
 
-    Raises CannotAllocate where all of them are too few.
+    Raises CannotAllocate if all nodes together have too few CPUs.
     """
     return _nodes_for(math.ceil(round(cpus, 6)), each=-(-total // nodes) if nodes else 0, nodes=nodes, what="CPUs")
 
 
 def nodes_for_memory(size: int, *, each: int, nodes: int) -> tuple[int, int]:
-    """The same for bytes, `each` on every node. Raises CannotAllocate."""
+    """The minimum number of NUMA nodes for `size` bytes with `each` bytes per node, and the bytes on each of them.
+    Raises CannotAllocate."""
     return _nodes_for(size, each=each, nodes=nodes, what="bytes of memory")
 
 
 def _nodes_for(size: int, *, each: int, nodes: int, what: str) -> tuple[int, int]:
     if each <= 0 or nodes <= 0:
-        raise CannotAllocate(f"{nodes} NUMA nodes with {each} {what} each cannot hold anything")
+        raise CannotAllocate(f"no capacity: {nodes} NUMA nodes with {each} {what} each")
     count = max(1, -(-size // each))
     if count > nodes:
-        raise CannotAllocate(f"{size} {what} were asked for, and {nodes} NUMA nodes have {each} each")
+        raise CannotAllocate(f"requested {size} {what}, but {nodes} NUMA nodes have {each} each")
     return count, -(-size // count)

@@ -1,12 +1,13 @@
-"""From the hints of every resource to one decision: the kubelet's Topology Manager, and Katalyst's `numeric` policy.
+"""Merges the hints of all resources into one decision: the kubelet's Topology Manager, and Katalyst's `numeric` policy.
 
-A hint names NUMA nodes on which a resource could come from, and whether that is as few as could be (`preferred`). Nodes
-None is "anywhere". A provider that has no opinion about a resource says None in place of its hints; one that finds no
-way at all gives an empty list. The rules are those of reference/qrm.md §4.
+A hint names NUMA nodes that can provide a resource, and whether their number is the minimum (`preferred`). Nodes None
+means any node. A provider returns None instead of a list of hints if it has no preference, and an empty list if no
+nodes fit.
 
-Upstream tries the product of all lists, which on a large machine has millions of members and more. The outcome here is
-the same by shorter ways: a preferred result is a set of nodes that every list names, of the others the choices are
-counted by what they have in common, and `numeric` gives up a choice that cannot become the best.
+The kubelet and Katalyst evaluate the Cartesian product of all lists, which on a large machine has millions of elements
+or more. This module computes the same result faster: a preferred result is a set of nodes that every list contains; the
+other combinations are counted by the nodes that they have in common; and `numeric` abandons a combination as soon as it
+cannot become the best.
 
 Pure: no I/O, no clock.
 """
@@ -20,14 +21,14 @@ from enum import StrEnum
 from typing import NamedTuple
 
 MOST_NODES = 8
-"""NUMA nodes; beyond that the sets of nodes are too many, as upstream says too."""
+"""Maximum number of NUMA nodes, as in the kubelet; with more, the number of node sets is too large."""
 UNNAMED = "*"
-"""What a provider without hints is reported as."""
+"""Resource name under which a provider without hints is reported."""
 ALIGNED = ("cpu", "memory")
 
 
 class Policy(StrEnum):
-    """How much of the preference is a must."""
+    """The topology policy: whether a preferred hint is required for admission."""
 
     NONE = "none"
     BEST_EFFORT = "best-effort"
@@ -38,7 +39,7 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """NUMA nodes (None: anywhere; empty: nowhere), and whether these are as few as could be."""
+    """NUMA nodes (None: any node; empty: no node), and whether their number is the minimum."""
 
     nodes: frozenset[int] | None
     preferred: bool
@@ -48,12 +49,12 @@ ANYWHERE = Hint(None, preferred=True)
 IMPOSSIBLE = Hint(None, preferred=False)
 
 Hints = Mapping[str, Sequence[Hint] | None]
-"""By resource: None is no preference, empty is no way."""
+"""Hints by resource: None means no preference, an empty list means that no nodes fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The hint of each resource, and whether the container may run."""
+    """The merged hint of each resource, and whether the container is admitted."""
 
     hints: Mapping[str, Hint]
     admit: bool
@@ -62,10 +63,10 @@ class Merged:
 def merge(
     policy: Policy, nodes: Iterable[int], providers: Sequence[Hints | None], *, aligned: Sequence[str] = ALIGNED
 ) -> Merged:
-    """The decision over the hints of all providers, in their order, on a machine with these NUMA nodes. `aligned` are
-    the resources that `numeric` keeps together.
+    """Merge the hints of all providers, in their order, on a machine with the NUMA nodes `nodes`. `aligned` are the
+    resources that `numeric` places on the same nodes.
 
-    Raises ValueError for more NUMA nodes than MOST_NODES, which only `none` can do with.
+    Raises ValueError for more than MOST_NODES NUMA nodes, except with the policy `none`.
     """
     if policy is Policy.NONE:
         return Merged({}, admit=True)
@@ -87,16 +88,16 @@ def merge(
 
 
 def check_nodes(policy: Policy, count: int) -> None:
-    """Raises ValueError where a policy cannot do with so many NUMA nodes."""
+    """Raises ValueError if the policy does not support this number of NUMA nodes."""
     if policy is not Policy.NONE and count > MOST_NODES:
         raise ValueError(
-            f"the topology policy {policy} takes at most {MOST_NODES} NUMA nodes, this machine has {count}; "
+            f"the topology policy {policy} supports at most {MOST_NODES} NUMA nodes, this machine has {count}; "
             f"use the policy {Policy.NONE}"
         )
 
 
 def _collect(providers: Sequence[Hints | None]) -> Iterator[tuple[str, Sequence[Hint]]]:
-    """One list for each resource of each provider, none of them empty."""
+    """One list of hints for each resource of each provider; none of the lists is empty."""
     for provider in providers:
         if not provider:
             yield UNNAMED, (ANYWHERE,)
@@ -109,22 +110,23 @@ def _collect(providers: Sequence[Hints | None]) -> Iterator[tuple[str, Sequence[
 
 
 def single_numa_hints(lists: Iterable[Sequence[Hint]]) -> list[list[Hint]]:
-    """Only the preferred hints that name one node or none in particular; a list may lose all of its own."""
+    """Only the preferred hints with a single node or without nodes. A list can become empty."""
     return [
         [hint for hint in hints if hint.preferred and (hint.nodes is None or len(hint.nodes) == 1)] for hints in lists
     ]
 
 
 def most_of_narrowest(lists: Iterable[Sequence[Hint]]) -> int:
-    """How many nodes the resource needs that needs most of them: the largest of the smallest hints."""
+    """The number of nodes that the most demanding resource needs: the maximum over all lists of the smallest hint."""
     return max(
         (min((len(hint.nodes) for hint in hints if hint.nodes is not None), default=0) for hints in lists), default=0
     )
 
 
 def compare(needed: int, current: Hint | None, candidate: Hint) -> Hint | None:
-    """The better of two merged hints, `current` where neither is. Preferred beats all else, then fewer nodes, then
-    lower ones; of those not preferred the one that is nearest to `needed` nodes, from below before from above."""
+    """The better of two merged hints; `current` if they are equal. A preferred hint is better than any other, then
+    fewer nodes are better, then lower node numbers. Hints that are not preferred are ordered by size: first exactly
+    `needed` nodes, then fewer nodes, then more nodes, each with the closest size first."""
     if not candidate.nodes:
         return current
     if current is None:
@@ -136,7 +138,7 @@ Rank = tuple[int, int, int]
 
 
 def _rank(needed: int, hint: Hint) -> Rank:
-    """Lower is better."""
+    """Sort key of a merged hint; lower is better."""
     nodes = hint.nodes or frozenset()
     return _preferred_rank(nodes) if hint.preferred else _other_rank(needed, _mask(nodes))
 
@@ -153,25 +155,26 @@ def _other_rank(needed: int, mask: int) -> Rank:
 
 
 def _mask(nodes: Iterable[int]) -> int:
-    """One bit for each node."""
+    """Bit mask with one bit for each node."""
     return sum(1 << node for node in nodes)
 
 
 def _best(lists: Sequence[Sequence[Hint]], everywhere: frozenset[int]) -> Hint:
-    """The best of all choices of one hint from each list."""
+    """The best of all combinations of one hint from each list."""
     if preferred := [nodes for nodes in _preferred(lists, everywhere) if nodes]:
         return Hint(min(preferred, key=_preferred_rank), preferred=True)
-    # Only choices that are not preferred are left, or such as have no node in common.
+    # Only combinations remain that are not preferred or have no node in common.
     order = sorted(everywhere)
     needed = most_of_narrowest(lists)
     common = [mask for mask, count in enumerate(_choices(lists, order)) if mask and count]
-    # Bits here are places in `order`, which rank as the nodes themselves do.
+    # Bits are indexes into `order`; they have the same order as the nodes.
     best = min(common, key=lambda mask: _other_rank(needed, mask), default=(1 << len(order)) - 1)
     return Hint(frozenset(node for place, node in enumerate(order) if best >> place & 1), preferred=False)
 
 
 def _preferred(lists: Sequence[Sequence[Hint]], everywhere: frozenset[int]) -> Iterator[frozenset[int]]:
-    """What preferred choices have in common: all of their hints are preferred, and those that name nodes the same."""
+    """The common nodes of preferred combinations: all hints are preferred, and all hints with nodes name the same
+    nodes."""
     named = [{hint.nodes for hint in hints if hint.preferred} for hints in lists]
     if all(None in each for each in named):
         yield everywhere
@@ -181,9 +184,11 @@ def _preferred(lists: Sequence[Sequence[Hint]], everywhere: frozenset[int]) -> I
 
 
 def _choices(lists: Sequence[Sequence[Hint]], order: Sequence[int]) -> list[int]:
-    """How many choices of one hint from each list have exactly a set of nodes in common, by the set's bits in `order`.
+    """For each set of nodes, the number of combinations (one hint from each list) with exactly that set of common
+    nodes. The index is the bit mask of the set, with bits as in `order`.
 
-    Those that have at least a set are the product of each list's hints that do; those that have more come off.
+    First count the combinations with at least that set of common nodes: the product of the matching hints of each list.
+    Then subtract the combinations with larger sets.
     """
     place = {node: 1 << at for at, node in enumerate(order)}
     size = 1 << len(order)
@@ -200,7 +205,7 @@ def _choices(lists: Sequence[Sequence[Hint]], order: Sequence[int]) -> list[int]
 
 
 def _add_supersets(counts: list[int], *, sign: int) -> None:
-    """To each set's count those of its supersets, or, with the other sign, back again."""
+    """Add to each set's count the counts of its supersets; with `sign` -1, undo that."""
     bit = 1
     while bit < len(counts):
         for mask in range(len(counts)):
@@ -213,7 +218,8 @@ def _add_supersets(counts: list[int], *, sign: int) -> None:
 
 
 def _merge_numeric(collected: Sequence[tuple[str, Sequence[Hint]]], aligned: Sequence[str]) -> Merged:
-    """Each resource keeps a hint of its own: those of `aligned` the same nodes, all of them one inside the other."""
+    """Each resource gets one of its hints: the `aligned` resources get the same nodes, and the node sets of all
+    resources are nested."""
     if not collected:
         return Merged({UNNAMED: ANYWHERE}, admit=True)
     best = _nested([hints for _, hints in collected], [resource in aligned for resource, _ in collected])
@@ -223,19 +229,20 @@ def _merge_numeric(collected: Sequence[tuple[str, Sequence[Hint]]], aligned: Seq
 
 
 def _nested(lists: Sequence[Sequence[Hint]], together: Sequence[bool]) -> tuple[Hint, ...] | None:
-    """The best choice of one hint from each list, of which the nodes are one inside the other, and those of the lists
-    that are `together` agree: with most preferred hints of the other lists, then with fewest nodes in the
-    widest, then the first in the lists' order. None where there is no such choice."""
+    """The best combination of one hint from each list such that all node sets are nested and the lists marked in
+    `together` agree. Best means: most preferred hints in the other lists, then fewest nodes in the widest hint, then
+    first in the order of the lists. None if no combination fits."""
     options = [[_Option.of(hint) for hint in dict.fromkeys(hints)] for hints in lists]
     alone = [each for each, both in zip(options, together, strict=True) if both]
     if len(alone) < len(options) and _Search([True] * len(alone)).best(alone) is None:
-        return None  # whatever the others are: they need not be tried
+        return None  # the aligned lists do not agree, so the other lists do not matter
     best = _Search(together).best(options)
     return None if best is None else tuple(option.hint for option in best)
 
 
 class _Option(NamedTuple):
-    """A hint, with a bit for each of its nodes: all there are for one that names none, for it fits with any other."""
+    """A hint with the bit mask of its nodes. A hint without nodes has all bits set, because it is compatible with every
+    other hint."""
 
     mask: int
     width: int
@@ -249,12 +256,14 @@ class _Option(NamedTuple):
 
 
 Cost = tuple[int, int]
-"""Preferred hints of lists on their own, below zero, and nodes of the widest hint: lower is better."""
+"""The negated number of preferred hints in the lists that are not aligned, and the number of nodes of the widest hint;
+lower is better."""
 
 
 class _Search:
-    """Choices are tried in the lists' order. After each step what no longer fits is struck from the lists to come, and
-    a choice is given up when not even the best of each of them would make it better than one that was found."""
+    """Depth-first search in the order of the lists. After each choice, incompatible options are removed from the
+    remaining lists, and a branch is abandoned if even the best remaining options cannot improve on the best result so
+    far."""
 
     def __init__(self, together: Sequence[bool]) -> None:
         self._together = together
@@ -263,12 +272,12 @@ class _Search:
         self._cost: Cost = (0, 0)
 
     def best(self, lists: Sequence[Sequence[_Option]]) -> tuple[_Option, ...] | None:
-        """None where no choice will do."""
+        """The best combination; None if there is none."""
         self._choose((), (0, 0), lists)
         return self._found
 
     def _choose(self, chosen: tuple[_Option, ...], cost: Cost, left: Sequence[Sequence[_Option]]) -> None:
-        """Try all that begin so. `left` are the options of the lists to come that fit."""
+        """Try all combinations that begin with `chosen`. `left` are the compatible options of the remaining lists."""
         at = len(chosen)
         if not left:
             self._found, self._cost = chosen, cost
@@ -287,8 +296,8 @@ class _Search:
                 self._choose(longer, so_far, rest)
 
     def _fitting(self, option: _Option, at: int, later: int, others: Sequence[_Option]) -> Sequence[_Option]:
-        """Those of a later list with nodes inside or around these; the same nodes in the next list of those that are
-        together with this one."""
+        """The options of a later list with a subset or a superset of this option's nodes; with the same nodes if both
+        lists are aligned and no other aligned list is between them."""
         mask = option.mask
         if mask == -1:
             return others
@@ -297,7 +306,7 @@ class _Search:
         return [other for other in others if (both := other.mask & mask) == mask or both == other.mask]
 
     def _at_least(self, first: int, left: Sequence[Sequence[_Option]]) -> Cost:
-        """What lists from the place `first` on cost with the best option of each."""
+        """Lower bound of the cost of the lists from index `first` on: the best option of each."""
         preferred = widest = 0
         for options, both in zip(left, self._together[first:], strict=True):
             preferred += not both and any(option.preferred for option in options)
@@ -305,13 +314,14 @@ class _Search:
         return -preferred, widest
 
     def _may_win(self, one: Cost, other: Cost) -> bool:
-        """Whether both together are better than what was found."""
+        """Whether the combined cost is lower than that of the best result found."""
         return self._found is None or (one[0] + other[0], max(one[1], other[1])) < self._cost
 
 
 def _agree(hints: Sequence[Hint]) -> bool:
-    """Whether the hints that are to be aligned go together: two neighbours without nodes are both preferred or neither,
-    next to one with nodes a hint without them must be preferred, and one of the last two is preferred."""
+    """Whether the hints of the aligned resources are compatible: of two adjacent hints without nodes, both or neither
+    are preferred; a hint without nodes next to a hint with nodes must be preferred; and at least one of the last two
+    hints is preferred."""
     for one, other in itertools.pairwise(hints):
         if one.nodes is None and other.nodes is None:
             if one.preferred != other.preferred:

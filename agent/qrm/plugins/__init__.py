@@ -1,1 +1,1 @@
-"""The resource plug-ins of our own: CPUs, memory and network cards."""
+"""The built-in resource plug-ins: CPUs, memory and network cards."""

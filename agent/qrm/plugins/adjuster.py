@@ -1,7 +1,8 @@
-"""The QoS-aware adjuster: what the node's load says about the pools is done to them, every few seconds, and told.
+"""The QoS-aware adjuster: resizes the CPU pools every few seconds according to the node's load, and logs the changes.
 
-What is known comes together here: the watcher's windows of this node, what the containers of each pool use now, what
-they asked for. `resize` decides; the plug-in keeps the decision; the manager's next round brings it to the containers.
+It combines the load windows of this node from load-watcher, the current usage of the containers in each pool, and their
+requests. `resize` computes the new sizes, the CPU plug-in stores them, and the manager's next round applies them to the
+containers.
 """
 
 from __future__ import annotations
@@ -32,17 +33,18 @@ from agent.state.readings import PodFacts, Readings
 log = logging.getLogger(__name__)
 
 LONGEST_S = 60.0
-"""Usage over more than this says nothing of now."""
+"""Usage measured over a longer interval, in seconds, is ignored as outdated."""
 REMEMBERED = 50
-"""Decisions that can be looked up."""
+"""Number of decisions in the history."""
 
 
-# --- what is known ---------------------------------------------------------------------------------------------------
+# --- inputs ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Percent of the node's CPUs by window, the age of the oldest of them in seconds, and why others are missing."""
+    """CPU usage of the node in percent (0–100) by window, the age of the oldest window in seconds, and the reasons for
+    missing windows."""
 
     windows: Mapping[str, float] = field(default_factory=dict)
     age: float | None = None
@@ -50,7 +52,7 @@ class Seen:
 
 
 class LocalUsage:
-    """What containers use now, from their control groups. `find` finds how these are laid out."""
+    """Current CPU usage of containers, read from their control groups. `find` detects the cgroup layout."""
 
     def __init__(self, find: Callable[[], Layout], *, monotonic: Callable[[], float]) -> None:
         self._find = find
@@ -60,11 +62,12 @@ class LocalUsage:
         self.failure = ""
 
     async def read(self, pods: Iterable[QrmPod]) -> dict[str, float]:
-        """CPUs in use by container id, since the last call; without those that are not known."""
+        """CPUs in use by container id, averaged since the previous call. Containers without a measurement are
+        omitted."""
         return await asyncio.to_thread(self._read, [_facts(pod) for pod in pods])
 
     def close(self) -> None:
-        """Let go of the tree."""
+        """Close the cgroup tree; the next read opens it again."""
         if self._tree is not None:
             self._tree.close()
         self._tree = self._usage = None
@@ -75,7 +78,7 @@ class LocalUsage:
         except (NoCgroups, CgroupError) as error:
             self.close()
             if not self.failure:
-                log.warning("what containers use is not known: %s. %s", error, error.hint)
+                log.warning("cannot read the CPU usage of containers: %s. %s", error, error.hint)
             self.failure = str(error)
             return {}
         self.failure = ""
@@ -84,7 +87,7 @@ class LocalUsage:
     def _opened(self) -> Usage:
         if self._usage is None:
             layout = self._find()
-            layout.path_of(())  # raises where there is no kubelet
+            layout.path_of(())  # raises NoCgroups without kubelet groups
             self._tree = open_tree(layout)
             self._usage = Usage(self._tree, layout, proc_root="/proc")
         return self._usage
@@ -97,25 +100,25 @@ def _facts(pod: QrmPod) -> PodFacts:
 
 
 class Usages(Protocol):
-    """Who knows what containers use."""
+    """A source of the CPU usage of containers."""
 
     async def read(self, pods: Iterable[QrmPod]) -> dict[str, float]:
-        """CPUs by container id."""
+        """CPUs in use by container id."""
         ...
 
 
 class Windows(Protocol):
-    """Who knows how busy the node is."""
+    """A source of the load windows of the node."""
 
     def read(self, *, monotonic: float, max_age: float) -> Seen: ...
 
 
-# --- what is done ----------------------------------------------------------------------------------------------------
+# --- decisions -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One tick: what went in, and what came out. `time` is the wall clock's."""
+    """The inputs and the result of one tick. `time` is in unix seconds."""
 
     time: float
     load: NodeLoad
@@ -124,11 +127,11 @@ class Decision:
     online: str
     offline: str
     headroom: float
-    """CPUs that offline pods may be offered: more than their pool has while they leave it idle."""
+    """CPUs that offline pods are offered; more than the size of their pool while the pool is partly idle."""
     missing: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """For people and programs; what is not known is null."""
+        """The decision as JSON; unknown values are null."""
         return {
             "time": round(self.time, 3),
             "action": self.resize.action,
@@ -158,8 +161,8 @@ def _rounded(value: float | None) -> float | None:
 
 
 class Adjuster:
-    """Resizes the pools of a CPU plug-in that is served. `windows` and `usages` are None where there are none; `pods`
-    gives those of this node as they were last seen, None while they are not known: then nothing is decided."""
+    """Resizes the pools of a served CPU plug-in. `windows` and `usages` are None if not available. `pods` returns the
+    last known pods of this node, or None while they are unknown; without pods the adjuster makes no decision."""
 
     def __init__(
         self,
@@ -186,19 +189,19 @@ class Adjuster:
         self.directions: Counter[str] = Counter()
 
     async def run(self, every: float) -> None:
-        """Until cancelled."""
+        """Run a tick every `every` seconds until cancelled."""
         while True:
             try:
                 await self.tick()
             except OSError as error:
-                log.error("the pools stay as they are: their state cannot be written: %s", error.strerror)
+                log.error("cannot write the state of the CPU pools: %s; their sizes remain unchanged", error.strerror)
             except Exception:
-                log.exception("the pools stay as they are")
+                log.exception("adjusting the CPU pools failed; their sizes remain unchanged")
             await asyncio.sleep(every)
 
     async def tick(self) -> Decision | None:
-        """One decision, carried out; None while it is not known which pods there are: whose load is it? Raises OSError
-        where it cannot be kept, and then it was not made."""
+        """Make and apply one decision; None while the pods are unknown, because the load cannot be assigned to pools
+        then. Raises OSError if the new state cannot be written; the pools then remain unchanged."""
         pods = self._pods()
         if pods is None:
             return None
@@ -220,7 +223,7 @@ class Adjuster:
         ids: Mapping[tuple[str, str], str],
         now: float,
     ) -> Decision:
-        """Inside the plug-in's lock: what is decided on is what is changed."""
+        """Runs under the lock of the plug-in, so that the state cannot change between the decision and the resize."""
         members, before = cpu.members(), cpu.pools
         load = _load(cpu, members, used, ids, seen)
         if load.windows or load.online is not None:
@@ -248,7 +251,7 @@ class Adjuster:
         return Decision(self._clock(), load, pools, decided, *texts, offered, missing=seen.missing)
 
     def _headroom(self, load: NodeLoad, pools: Mapping[str, CpuSet]) -> float:
-        """Nothing where offline pods have no CPUs of their own."""
+        """Headroom in CPUs; 0 if the offline pool shares all its CPUs with the online pool."""
         supply = float(len(pools[OFFLINE] - pools[ONLINE]))
         if not supply:
             return 0.0
@@ -260,7 +263,7 @@ class Adjuster:
         if changed:
             self.directions[found.resize.action] += 1
             log.info(
-                "the pool online goes from %d to %d CPUs (target %d): it needs %.2f",
+                "resized the online pool from %d to %d CPUs (target %d, needed %.2f)",
                 found.pools.online,
                 found.resize.size,
                 found.resize.target,
@@ -274,13 +277,13 @@ class Adjuster:
 
 
 def _kind(decision: Decision) -> str:
-    """The action without its numbers."""
+    """The action without numbers, to detect a change of the action."""
     return "".join(character for character in decision.resize.action if not character.isdigit())
 
 
 def _as_cpu(plugin: Plugin) -> CpuPlugin:
     if not isinstance(plugin, CpuPlugin):
-        raise TypeError(f"the adjuster works on our plug-in for CPUs, not on {plugin.name}")
+        raise TypeError(f"the adjuster needs the built-in CPU plug-in, not {plugin.name}")
     return plugin
 
 
@@ -291,8 +294,8 @@ def _load(
     ids: Mapping[tuple[str, str], str],
     seen: Seen,
 ) -> NodeLoad:
-    """What is known of the node. A container of which nothing was measured counts as using what it asked for, but for
-    the pool `online`: that is what is to be found out."""
+    """The load of the node by class of pods. A container without a measurement counts with its request, except in the
+    online pool, because that would hide its actual usage."""
 
     def measured(key: tuple[str, str]) -> float | None:
         return used.get(ids.get(key, ""))

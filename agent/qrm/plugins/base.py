@@ -1,4 +1,4 @@
-"""What a resource plug-in of ours is before it is served: pure, so each of its rules is tested without a socket."""
+"""The interface of resource plug-ins, without I/O, so that each rule can be tested without a socket."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from agent.qrm.manager.topology import Hint
 
 @runtime_checkable
 class Plugin(Protocol):
-    """Answers about one resource. `aligned` plug-ins have hints, `reconciled` ones may change their mind later.
+    """A plug-in for one resource. `aligned` plug-ins provide hints; `reconciled` plug-ins may change allocations later.
 
-    Everything that changes is in `document`, which is kept after each change, before the answer is given.
+    The complete state is in `document`, which is stored after each change, before the response is sent.
     """
 
     @property
@@ -30,43 +30,45 @@ class Plugin(Protocol):
     def reconciled(self) -> bool: ...
 
     def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
-        """None is no preference, empty is no way. Raises CannotAllocate for a request that cannot be read."""
+        """The hints for a request: None means no preference, empty means that no nodes fit. Raises CannotAllocate for
+        an invalid request."""
         ...
 
     def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """None where the container gets nothing. Idempotent. Raises CannotAllocate; then the container has nothing."""
+        """The allocation for a request; None if the container gets nothing. Idempotent. Raises CannotAllocate; the
+        container then has no allocation."""
         ...
 
     def remove(self, pod_uid: str) -> None:
-        """Idempotent."""
+        """Release all allocations of a pod. Idempotent."""
         ...
 
     def allocations(self) -> Mapping[str, Mapping[str, AllocationInfo]]:
-        """By pod UID and container."""
+        """All allocations by pod UID and container name."""
         ...
 
     def by_node(self, pod_uid: str, container_name: str) -> Mapping[int, float]:
-        """How much a container has on each NUMA node."""
+        """The quantity that a container has on each NUMA node, in the unit of the resource."""
         ...
 
     def allocatable_by_node(self) -> Mapping[int, float]:
-        """How much pods may have on each NUMA node."""
+        """The quantity that pods may use on each NUMA node, in the unit of the resource."""
         ...
 
     def capacity_by_node(self) -> Mapping[int, float]:
-        """How much there is on each NUMA node."""
+        """The total quantity on each NUMA node, in the unit of the resource."""
         ...
 
     def document(self) -> dict[str, Any]:
-        """All that is to be kept."""
+        """The complete state as JSON-compatible values."""
         ...
 
     def load(self, document: Mapping[str, Any]) -> None:
-        """Raises ValueError for what cannot be taken over; then nothing of it is."""
+        """Restore a state. Raises ValueError if it is invalid; the current state then remains unchanged."""
         ...
 
 
 def is_node_resource(plugin: Plugin) -> bool:
-    """Whether what there is of its resource is to stand in the node's status. A plug-in says so by an attribute
-    `node_resource`, which it need not have: CPUs and memory are the kubelet's to tell."""
+    """Whether the resource is published in the node's status. A plug-in can set the optional attribute `node_resource`;
+    CPUs and memory are published by the kubelet."""
     return bool(getattr(plugin, "node_resource", False))

@@ -1,9 +1,9 @@
-"""Which CPUs to take of those that are free: whole sockets, caches and cores first, or evenly over the NUMA nodes.
+"""Selects CPUs from the available ones: whole sockets, L3 caches and cores first, or evenly across NUMA nodes.
 
-The rules are Katalyst's (`cpu/dynamicpolicy`: topology, balance) and the kubelet's static CPU manager's (packed,
-distributed), as reference/qrm.md §5.1 has them. A unit (socket, NUMA node, core) is free if all of its CPUs are
-available; its size is the number of CPUs of it that are. Everything is decided by sizes and numbers, so the same
-request on the same machine always gets the same CPUs.
+The algorithms come from Katalyst (`cpu/dynamicpolicy`: topology, balance) and from the kubelet's static CPU manager
+(packed, distributed). A unit (socket, NUMA node, core) is free if all of its CPUs are available; its size is the number
+of its available CPUs. Units are ordered only by size and number, so the same request on the same machine always gets
+the same CPUs.
 
 Pure: no I/O, no clock.
 """
@@ -19,11 +19,11 @@ from agent.qrm.plugins.cpu_topology import Machine
 
 
 class NotEnoughCpus(ValueError):
-    """More CPUs were asked for than are available."""
+    """The request exceeds the number of available CPUs."""
 
 
 class Accumulator:
-    """What is still available, what is still needed, and what was taken so far."""
+    """State of a selection: the available CPUs, the number still needed, and the CPUs taken."""
 
     def __init__(self, machine: Machine, available: CpuSet, needed: int) -> None:
         self.machine = machine
@@ -32,39 +32,39 @@ class Accumulator:
         self.taken: CpuSet = NONE
 
     def take(self, cpus: CpuSet) -> None:
-        """Move these from what is available to what is taken."""
+        """Move CPUs from `available` to `taken`."""
         self.taken |= cpus
         self.available -= cpus
         self.needed -= len(cpus)
 
     def take_whole(self, units: Iterable[CpuSet]) -> None:
-        """Each of these, in order, that is not more than is still needed."""
+        """Take each unit, in order, that is not larger than the number of CPUs still needed."""
         for cpus in units:
             if self.needed >= len(cpus) > 0:
                 self.take(cpus)
 
     def take_single(self, cpus: Iterable[int]) -> None:
-        """One after the other until nothing is needed."""
+        """Take single CPUs in order until no more are needed."""
         for cpu in cpus:
             if self.needed <= 0:
                 return
             self.take(frozenset([cpu]))
 
     def sized(self, units: Mapping[int, CpuSet]) -> list[int]:
-        """Those that have an available CPU, by (size, number)."""
+        """The units that have an available CPU, sorted by size and number."""
         sizes = {unit: len(cpus & self.available) for unit, cpus in units.items()}
         return sorted((unit for unit, size in sizes.items() if size), key=lambda unit: (sizes[unit], unit))
 
     def free(self, order: Iterable[int], units: Mapping[int, CpuSet]) -> list[int]:
-        """Those in this order of which every CPU is available."""
+        """The units that are completely available, in the given order."""
         return [unit for unit in order if units[unit] <= self.available]
 
     def within(self, outer: CpuSet, units: Mapping[int, CpuSet]) -> Mapping[int, CpuSet]:
-        """The units that have a CPU in `outer`, cut down to it."""
+        """The units that overlap with `outer`, reduced to the CPUs in it."""
         return {unit: cpus & outer for unit, cpus in units.items() if cpus & outer}
 
     def cores_by_socket(self) -> list[int]:
-        """Sockets by (size, number), the cores of each by (size, number)."""
+        """Cores of all sockets: sockets sorted by size and number, the cores of each likewise."""
         machine = self.machine
         return [
             core
@@ -73,13 +73,13 @@ class Accumulator:
         ]
 
     def cpus_of(self, cores: Iterable[int]) -> Iterator[int]:
-        """The available CPUs of these cores, ascending in each."""
+        """The available CPUs of these cores, ascending within each core."""
         return (cpu for core in cores for cpu in sorted(self.machine.cores[core] & self.available))
 
 
 def take_by_topology(machine: Machine, available: CpuSet, n: int, *, align_l3: bool) -> CpuSet:
-    """n CPUs as close together as they come: whole sockets, then (with `align_l3`) L3 caches, whole cores, and single
-    CPUs from cores that are broken already. Raises NotEnoughCpus."""
+    """n CPUs close together: whole sockets, then (with `align_l3`) L3 caches, then whole cores, then single CPUs from
+    partly used cores. Raises NotEnoughCpus."""
     acc = _begin(machine, available, n)
     acc.take_whole(machine.sockets[socket] for socket in acc.free(acc.sized(machine.sockets), machine.sockets))
     if align_l3:
@@ -90,7 +90,7 @@ def take_by_topology(machine: Machine, available: CpuSet, n: int, *, align_l3: b
 
 
 def _take_caches(acc: Accumulator) -> None:
-    """Whole L3 groups while they fit; then only the group that fits best is left to take from."""
+    """Take whole L3 groups while they fit; then restrict the available CPUs to the best fitting group."""
     caches: dict[int, set[int]] = {}
     for cpu in acc.machine.cpus.values():
         caches.setdefault(cpu.l3, set()).add(cpu.id)
@@ -105,15 +105,15 @@ def _take_caches(acc: Accumulator) -> None:
 
 
 def _misfit(size: int, needed: int) -> tuple[bool, int]:
-    """Exact is best, then the smallest surplus, then the largest that is too small."""
+    """Sort key: an exact fit first, then the smallest surplus, then the largest group that is too small."""
     return (size < needed, abs(size - needed))
 
 
 def take_by_numa_balance(
     machine: Machine, available: CpuSet, n: int, *, reverse: bool = False
 ) -> tuple[CpuSet, CpuSet]:
-    """n CPUs, whole free cores in turn from each NUMA node, ascending (`reverse`: descending), the rest one by one;
-    and what is left. Raises NotEnoughCpus."""
+    """n CPUs: free cores taken from each NUMA node in turn, ascending (descending with `reverse`), and the rest as
+    single CPUs. Returns the CPUs taken and the CPUs left over. Raises NotEnoughCpus."""
     acc = _begin(machine, available, n)
     waiting = [
         sorted(acc.free(acc.within(cpus, machine.cores), machine.cores), reverse=reverse)
@@ -131,7 +131,8 @@ def take_by_numa_balance(
 def take_single_by_numa_balance(
     machine: Machine, available: CpuSet, n: int, *, reverse: bool = False
 ) -> tuple[CpuSet, CpuSet]:
-    """n CPUs, one in turn from each NUMA node, without regard to cores; and what is left. Raises NotEnoughCpus."""
+    """n CPUs taken one by one from each NUMA node in turn, without regard to cores. Returns the CPUs taken and the CPUs
+    left over. Raises NotEnoughCpus."""
     acc = _begin(machine, available, n)
     waiting = [sorted(cpus & acc.available, reverse=reverse) for cpus in machine.nodes.values()]
     acc.take_single(_in_turns(waiting))
@@ -139,7 +140,7 @@ def take_single_by_numa_balance(
 
 
 def _in_turns(waiting: Sequence[Sequence[int]]) -> Iterator[int]:
-    """The first of each, then the second of each, …"""
+    """The first element of each sequence, then the second of each, and so on."""
     for row in itertools.zip_longest(*waiting):
         yield from (each for each in row if each is not None)
 
@@ -148,7 +149,7 @@ def _in_turns(waiting: Sequence[Sequence[int]]) -> Iterator[int]:
 
 
 class _Nested:
-    """Order of sockets, NUMA nodes and cores: the larger unit first, the smaller ones inside it."""
+    """The order of sockets, NUMA nodes and cores: larger units first, and within them the smaller units."""
 
     def __init__(self, acc: Accumulator, *, numa_nodes: int) -> None:
         self._acc = acc
@@ -156,7 +157,7 @@ class _Nested:
 
     def _inner(self, outer: Mapping[int, CpuSet], order: Iterable[int], inner: Mapping[int, CpuSet]) -> list[int]:
         found = (unit for each in order for unit in self._acc.sized(self._acc.within(outer[each], inner)))
-        return list(dict.fromkeys(found))  # a unit may reach into two of the outer ones
+        return list(dict.fromkeys(found))  # a unit can overlap with two outer units
 
     def numa_nodes(self) -> list[int]:
         machine = self._acc.machine
@@ -177,8 +178,8 @@ class _Nested:
         return self._inner(machine.nodes, self.numa_nodes(), machine.cores)
 
     def whole(self) -> Iterator[CpuSet]:
-        """Free NUMA nodes and sockets, the larger kind first; the second kind is looked for after the first was
-        taken."""
+        """Free NUMA nodes and sockets, the larger unit type first. The second type is computed after the units of the
+        first type were taken."""
         machine = self._acc.machine
         kinds: list[tuple[Callable[[], list[int]], Mapping[int, CpuSet]]] = [
             (self.numa_nodes, machine.nodes),
@@ -189,8 +190,8 @@ class _Nested:
 
 
 def take_packed(machine: Machine, available: CpuSet, n: int, *, numa_nodes: int | None = None) -> CpuSet:
-    """n CPUs on as few NUMA nodes and sockets as possible, whole cores before single CPUs. `numa_nodes` None is how
-    many the machine has (0, as in some of upstream's tests: not known). Raises NotEnoughCpus."""
+    """n CPUs on as few NUMA nodes and sockets as possible, whole cores before single CPUs. `numa_nodes` defaults to the
+    number of nodes of the machine; 0 means unknown, as in some test vectors of the kubelet. Raises NotEnoughCpus."""
     acc = _begin(machine, available, n)
     order = _Nested(acc, numa_nodes=len(machine.nodes) if numa_nodes is None else numa_nodes)
     acc.take_whole(order.whole())
@@ -202,8 +203,9 @@ def take_packed(machine: Machine, available: CpuSet, n: int, *, numa_nodes: int 
 def take_distributed(
     machine: Machine, available: CpuSet, n: int, *, group: int = 1, numa_nodes: int | None = None
 ) -> CpuSet:
-    """n CPUs evenly over as few NUMA nodes as can hold them, in steps of `group`, so that what is left is as even as
-    possible. Packed where n is no multiple of `group` or nothing fits. Raises NotEnoughCpus."""
+    """n CPUs spread evenly over the smallest sufficient number of NUMA nodes, in groups of `group` CPUs, so that the
+    free CPUs remain balanced. Uses `take_packed` if n is not a multiple of `group` or no distribution fits. Raises
+    NotEnoughCpus."""
     acc = _begin(machine, available, n)
     if n < 1:
         return NONE
@@ -222,7 +224,8 @@ def take_distributed(
 def _best_shares(
     sizes: Mapping[int, int], order: Sequence[int], count: int, n: int, group: int
 ) -> list[tuple[int, int]] | None:
-    """What to take from which node, in order, over the best `count` of them; None where none can hold n."""
+    """The number of CPUs to take from each node, for the best combination of `count` nodes; None if no combination can
+    hold n CPUs."""
     best: tuple[Decimal, list[tuple[int, int]]] | None = None
     share = n // count // group * group
     for combination in itertools.combinations(order, count):
@@ -241,14 +244,15 @@ def _best_shares(
 def _with_remainder(
     sizes: Mapping[int, int], combination: Sequence[int], share: int, remainder: int, group: int
 ) -> tuple[Decimal, list[tuple[int, int]]] | None:
-    """The evenest way to spread what does not divide evenly, and how even that is."""
+    """The most balanced distribution of the remainder, and its balance score (lower is better); None if it does not
+    fit."""
     even = [(node, share) for node in combination if share]
     left = {node: size - share * (node in combination) for node, size in sizes.items()}
     if remainder == 0:
         return _spread(left.values()), even
     candidates = [node for node in combination if left[node] >= group]
     best: tuple[Decimal, list[tuple[int, int]]] | None = None
-    for count in range(len(candidates), 0, -1):  # of equal ones that over the most nodes
+    for count in range(len(candidates), 0, -1):  # of equal scores, the one with the most nodes
         for subset in itertools.combinations(candidates, count):
             if sum(left[node] // group * group for node in subset) < remainder:
                 continue
@@ -262,7 +266,8 @@ def _with_remainder(
 def _rounds(
     left: Mapping[int, int], subset: Sequence[int], remainder: int, group: int
 ) -> tuple[list[int], dict[int, int]]:
-    """A group from each node in turn until the remainder is gone: the nodes in that order, and what each has then."""
+    """Take one group from each node in turn until the remainder is used up. Returns the nodes in that order, and the
+    CPUs left on each node."""
     after, steps = dict(left), []
     for node in itertools.cycle(subset):
         if remainder <= 0:
@@ -275,7 +280,7 @@ def _rounds(
 
 
 def _spread(values: Iterable[int]) -> Decimal:
-    """Population standard deviation, mean and result rounded to three decimals, halves up."""
+    """Population standard deviation; mean and result are rounded half up to three decimals."""
     counts = [Decimal(value) for value in values]
     mean = _rounded(sum(counts, Decimal()) / len(counts))
     variance = sum(((value - mean) ** 2 for value in counts), Decimal()) / len(counts)
@@ -291,6 +296,6 @@ def _begin(machine: Machine, available: CpuSet, n: int) -> Accumulator:
     if n > len(acc.available):
         there = len(acc.available)
         raise NotEnoughCpus(
-            f"insufficient CPUs: not enough cpus available to satisfy request: {n} asked for, {there} there"
+            f"insufficient CPUs: not enough cpus available to satisfy request: {n} requested, {there} available"
         )
     return acc

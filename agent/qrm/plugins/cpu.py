@@ -1,8 +1,7 @@
-"""CPUs: two pools that change with the load, and CPUs of their own for pods of exclusive roles (seed 002, Examples 1 to
-3; reference/qrm.md §5.3).
+"""The CPU plug-in: two pools that are resized with the load, and exclusive CPUs for pods of exclusive roles.
 
-Every CPU is reserved, or exclusively somebody's, or in a pool. The pools are worked out from what is left whenever
-that changes, so they cannot drift from it.
+Each CPU is reserved, exclusive to one container, or in a pool. The pools are computed from the remaining CPUs after
+each change, so they are always consistent with the allocations.
 
 Pure: no I/O, no clock.
 """
@@ -30,7 +29,8 @@ NO_HINTS = "no available cpu hints"
 
 
 class CpuRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One container that has CPUs: of a pool, its own (`cpus`), or those of its pod's main container (`sidecar`)."""
+    """The CPUs of one container: a pool (`pool`), exclusive CPUs (`cpus`), or the CPUs of the pod's main container
+    (`sidecar`)."""
 
     pod_uid: str
     container_name: str
@@ -46,23 +46,23 @@ class CpuRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def exclusive(self) -> CpuSet:
-        """CPUs that nobody else has."""
+        """The exclusive CPUs of the container."""
         return cpuset.parse(self.cpus)
 
 
 class CpuDocument(msgspec.Struct, frozen=True):
-    """What is kept of the plug-in: the records are the truth, `machineState` is for readers and is compared when it is
+    """The stored state. The records are authoritative; `machineState` is for readers, and is verified when the state is
     loaded."""
 
-    machineState: dict[str, dict[str, str]]  # noqa: N815 - the seed's name
+    machineState: dict[str, dict[str, str]]  # noqa: N815 - name of the file format
     online: int
     pods: dict[str, dict[str, CpuRecord]]
-    policyName: str = "role-pools"  # noqa: N815 - the seed's name
+    policyName: str = "role-pools"  # noqa: N815 - name of the file format
 
 
 @dataclass(frozen=True, slots=True)
 class CpuSettings:
-    """CPUs: `reserved` belongs to the system, the others are the least of each pool."""
+    """`reserved` are CPUs for the system; `min_online` and `min_offline` are the minimum sizes of the pools in CPUs."""
 
     reserved: CpuSet = NONE
     min_online: int = 4
@@ -70,7 +70,7 @@ class CpuSettings:
 
 
 class CpuPlugin:
-    """The CPUs of a machine, and who has them."""
+    """Assigns the CPUs of a machine by pod role."""
 
     name = "qrm_cpu_plugin"
     resource = CPU
@@ -80,24 +80,25 @@ class CpuPlugin:
     def __init__(self, machine: Machine, roles: RoleTable, settings: CpuSettings) -> None:
         strange = settings.reserved - machine.all
         if strange:
-            raise ValueError(f"reserved CPUs {cpuset.text(strange)} are not on this machine, or offline")
+            raise ValueError(f"reserved CPUs {cpuset.text(strange)} do not exist on this machine or are offline")
         self.machine = machine
         self.roles = roles
         self.settings = settings
         self._records: Records[CpuRecord] = Records()
         usable = len(machine.all - settings.reserved)
         if not usable:
-            raise ValueError("all CPUs of this machine are reserved: pods need one at least")
-        # A small machine has pools of half each; one CPU is both pools'.
+            raise ValueError("all CPUs of this machine are reserved; pods need at least one")
+        # On a small machine each pool gets half of the CPUs; a single CPU is in both pools.
         self.least_online = min(settings.min_online, usable // 2)
         self.least_offline = min(max(settings.min_offline, len(machine.nodes)), usable // 2)
         self.online = usable - self.least_offline
-        """The size that the pool `online` is to have while there is room for it."""
+        """The desired size of the online pool in CPUs; the pool is smaller if exclusive allocations leave fewer
+        CPUs."""
 
-    # --- what the manager asks -----------------------------------------------------------------------------------
+    # --- calls of the manager ------------------------------------------------------------------------------------
 
     def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
-        """NUMA nodes for a pod of an exclusive role, empty where none will do; None for all others."""
+        """NUMA nodes for a pod of an exclusive role, empty if none fit; None for other pods."""
         if request.container_type == ContainerType.INIT or not self.roles.is_exclusive(request.pod_role):
             return None
         if (kept := self._kept(request)) is not None:
@@ -116,8 +117,8 @@ class CpuPlugin:
         return smallest_preferred(sets_that_hold(needed, free, fewest=max(fewest, 1), most=most))
 
     def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """What the container gets; None for an init container, which gets nothing. The same again for a container that
-        has as much as it asks for. Raises CannotAllocate, and then the container has nothing."""
+        """The allocation for a request; None for an init container, which gets nothing. A sufficient earlier allocation
+        is returned unchanged. Raises CannotAllocate; the container then has no allocation."""
         if request.container_type == ContainerType.INIT:
             return None
         kept = self._kept(request)
@@ -128,37 +129,37 @@ class CpuPlugin:
         return self._info(kept)
 
     def remove(self, pod_uid: str) -> None:
-        """A pod has gone; what it had is free."""
+        """Release the CPUs of a pod that has ended."""
         self._records.remove_pod(pod_uid)
 
     def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
-        """By pod and container, as they are now: pools may have changed since they were asked for."""
-        pools = self.pools  # the same for all, and dear
+        """Allocations by pod UID and container, with the current CPUs of the pools."""
+        pools = self.pools  # computed once, because it is expensive
         return {
             pod: {container: self._info(record, pools) for container, record in records.items()}
             for pod, records in self._records.by_pod().items()
         }
 
     def resize(self, online: int) -> None:
-        """The pool `online` is to have so many CPUs, as far as both pools keep their least."""
+        """Set the desired size of the online pool in CPUs, limited by the minimum sizes of both pools."""
         usable = len(self.machine.all - self.settings.reserved)
         self.online = min(max(online, self.least_online), usable - self.least_offline)
 
-    # --- for readers ---------------------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------------------------
 
     @property
     def pools(self) -> dict[str, CpuSet]:
-        """The CPUs of each pool; disjoint, but on a machine with one CPU for both."""
+        """The CPUs of each pool. The pools are disjoint, except on a machine with only one CPU for both."""
         return self._pools_without(self._exclusive())
 
     @property
     def pool_cpus(self) -> int:
-        """CPUs that the pools have together."""
+        """The number of CPUs in both pools together."""
         return len(self.machine.all - self.settings.reserved - self._exclusive())
 
     def members(self) -> dict[str, dict[tuple[str, str], int]]:
-        """The CPUs that containers asked for, by pod UID and container, of each pool and of those that have CPUs of
-        their own ("exclusive"). Sidecars, which have those of their pod's main container, are not there."""
+        """The number of CPUs that containers request, by pod UID and container, for each pool and for exclusive
+        allocations ("exclusive"). Sidecars that use the CPUs of their main container are omitted."""
         found: dict[str, dict[tuple[str, str], int]] = {ONLINE: {}, OFFLINE: {}, EXCLUSIVE: {}}
         for key, record in sorted(self._records.items()):
             if not record.sidecar:
@@ -166,7 +167,7 @@ class CpuPlugin:
         return found
 
     def machine_state(self) -> dict[str, dict[str, str]]:
-        """By NUMA node, as the seed prints it: what is reserved, what is somebody's own, and the rest."""
+        """By NUMA node: reserved CPUs, exclusively allocated CPUs, and the remaining CPUs."""
         taken = self._exclusive()
         return {
             str(node): {
@@ -178,7 +179,8 @@ class CpuPlugin:
         }
 
     def by_node(self, pod_uid: str, container_name: str) -> dict[int, float]:
-        """How many CPUs a container has on each NUMA node; empty for one that is not known, a sidecar has none."""
+        """The number of CPUs that a container has on each NUMA node; empty for an unknown container and for a
+        sidecar."""
         record = self._records.get((pod_uid, container_name))
         if record is None or record.sidecar:
             return {}
@@ -186,30 +188,29 @@ class CpuPlugin:
         return {node: count for node, count in counts.items() if count}
 
     def allocatable_by_node(self) -> dict[int, float]:
-        """How many CPUs pods may have on each NUMA node."""
+        """The number of CPUs on each NUMA node that pods may use."""
         return self.machine.count_by_node(self.machine.all - self.settings.reserved)
 
     def capacity_by_node(self) -> dict[int, float]:
-        """How many CPUs each NUMA node has."""
+        """The number of CPUs on each NUMA node."""
         return self.machine.count_by_node(self.machine.all)
 
-    # --- on disk -------------------------------------------------------------------------------------------------
+    # --- storage -------------------------------------------------------------------------------------------------
 
     def document(self) -> dict[str, Any]:
-        """All that is to be kept."""
+        """The complete state as JSON-compatible values."""
         plain: dict[str, Any] = msgspec.to_builtins(
             CpuDocument(self.machine_state(), self.online, self._records.by_pod())
         )
         return plain
 
     def load(self, document: Mapping[str, Any]) -> None:
-        """Take over what `document` gave. Raises ValueError for what is none, for CPUs that this machine has not or
-        that two containers have, and for a machine state that does not follow from the records; then nothing of it
-        is taken over."""
+        """Restore a state from `document`. Raises ValueError if it is invalid, if CPUs do not exist or are allocated to
+        two containers, or if the machine state does not match the records; the current state then remains unchanged."""
         try:
             read = msgspec.convert(document, CpuDocument)
         except msgspec.ValidationError as error:
-            raise ValueError(f"it is no state of CPUs: {error}") from None
+            raise ValueError(f"not a state of the CPU plug-in: {error}") from None
         before = self._records, self.online
         self._records = Records.of(read.pods.values())
         self.resize(read.online)
@@ -223,21 +224,21 @@ class CpuPlugin:
         taken: set[int] = set()
         for record in self._records.values():
             if record.pool not in ("", *POOLS):
-                raise ValueError(f"there is no pool {record.pool!r}")
+                raise ValueError(f"unknown pool {record.pool!r}")
             own = record.exclusive
             if own & taken:
-                raise ValueError(f"the CPUs {cpuset.text(own & taken)} are two containers' own")
+                raise ValueError(f"the CPUs {cpuset.text(own & taken)} are exclusive to two containers")
             taken |= own
         strange = taken - (self.machine.all - self.settings.reserved)
         if strange:
-            raise ValueError(f"the CPUs {cpuset.text(strange)} are given away, and reserved, offline or not there")
+            raise ValueError(f"the allocated CPUs {cpuset.text(strange)} are reserved, offline or do not exist")
         if read.machineState != self.machine_state():
-            raise ValueError("its machineState does not follow from its pods on this machine")
+            raise ValueError("machineState does not match the pods on this machine")
 
-    # --- inside --------------------------------------------------------------------------------------------------
+    # --- internals -----------------------------------------------------------------------------------------------
 
     def _kept(self, request: ResourceRequest) -> CpuRecord | None:
-        """What the container has already, if that is of the same kind and as much as it asks for."""
+        """The existing record of the container, if it is of the same kind and satisfies the request."""
         record = self._records.get((request.pod_uid, request.container_name))
         if record is None or record.request < whole(request):
             return None
@@ -252,7 +253,7 @@ class CpuPlugin:
         return next((r for key, r in sorted(self._records.items()) if key[0] == pod_uid and r.cpus), None)
 
     def _without(self, request: ResourceRequest) -> list[CpuRecord]:
-        """All records but the container's own, which it gives up for what it asks for now."""
+        """All records except that of the container itself, which a new allocation replaces."""
         own = (request.pod_uid, request.container_name)
         return [record for key, record in self._records.items() if key != own]
 
@@ -277,7 +278,8 @@ class CpuPlugin:
         )
 
     def _take(self, request: ResourceRequest) -> CpuSet:
-        """CPUs of its own for a container: on the nodes of the hint, or the best that it would have been offered."""
+        """Select exclusive CPUs for a container: on the nodes of the hint or, without a hint, on the nodes of the best
+        hint. Raises CannotAllocate."""
         nodes = request.nodes
         if not nodes:
             offered = self.hints(request)
@@ -296,7 +298,7 @@ class CpuPlugin:
             raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs are not free on NUMA nodes {cpuset.text(nodes)}")
         if not self._room_for(needed, others):
             least = f"{self.least_online} online and {self.least_offline} offline"
-            raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs would leave the pools less than their least, {least}")
+            raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs would leave the pools less than their minimum, {least}")
         available = self.machine.on(nodes) - self.settings.reserved - self._exclusive()
         taken = NONE
         for node in sorted(nodes):
@@ -305,21 +307,22 @@ class CpuPlugin:
         return taken
 
     def _make_room(self, request: ResourceRequest) -> None:
-        """A pool is at least as large as what a container in it asks for; `online` grows to it."""
+        """Ensure that the pool is at least as large as the request; the online pool grows if necessary. Raises
+        CannotAllocate."""
         pool, needed = self.roles.class_of(request.pod_role), whole(request)
         before = self.online
         if pool == ONLINE and len(self.pools[pool]) < needed:
             self.resize(needed)
         if len(self.pools[pool]) < needed:
             self.online = before
-            raise CannotAllocate(f"{needed} CPUs were asked for, and the pool {pool} has {len(self.pools[pool])}")
+            raise CannotAllocate(f"requested {needed} CPUs, but the {pool} pool has {len(self.pools[pool])}")
 
     def _exclusive(self, records: Iterable[CpuRecord] | None = None) -> CpuSet:
         chosen = self._records.values() if records is None else records
         return NONE.union(*(record.exclusive for record in chosen))
 
     def _open_nodes(self, role: str, records: Iterable[CpuRecord]) -> dict[int, int]:
-        """The nodes that a role may have CPUs of, and how many are free there."""
+        """The nodes on which a role may have exclusive CPUs, and the number of free CPUs on each."""
         records = list(records)
         taken = self._exclusive(records)
         roles = {
@@ -329,7 +332,7 @@ class CpuPlugin:
         return {node: len(self.machine.nodes[node] - self.settings.reserved - taken) for node in open_to(role, roles)}
 
     def _room_for(self, needed: int, records: Iterable[CpuRecord]) -> bool:
-        """Whether the pools keep their least beside so many CPUs more that are somebody's own."""
+        """Whether the pools keep their minimum sizes if `needed` more CPUs become exclusive."""
         left = len(self.machine.all - self.settings.reserved - self._exclusive(records)) - needed
         return left >= max(self.least_online + self.least_offline, 1)
 
@@ -342,7 +345,7 @@ class CpuPlugin:
         return {ONLINE: online, OFFLINE: offline}
 
     def _cpus_of(self, record: CpuRecord, pools: Mapping[str, CpuSet] | None = None) -> CpuSet:
-        """`pools` are those of now, for who has them at hand."""
+        """The CPUs of a record. `pools` are the current pools, if the caller has already computed them."""
         if not record.pool and not record.sidecar:
             return record.exclusive
         if record.sidecar and (main := self._main_of(record.pod_uid)) is not None:
@@ -350,7 +353,7 @@ class CpuPlugin:
         return (self.pools if pools is None else pools)[record.pool or ONLINE]
 
     def _hints_of(self, record: CpuRecord) -> tuple[Hint, ...]:
-        """The nodes of what a container has of its own."""
+        """The NUMA nodes of a container's exclusive CPUs, as a preferred hint."""
         cpus = self._cpus_of(record)
         nodes = frozenset(node for node, own in self.machine.nodes.items() if own & cpus)
         return (Hint(nodes, preferred=True),)

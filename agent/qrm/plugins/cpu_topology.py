@@ -1,7 +1,7 @@
-"""The machine as the allocators see it: which core, socket, NUMA node and L3 cache each CPU belongs to, and how much
-memory each NUMA node has.
+"""The hardware as the allocators use it: core, socket, NUMA node and L3 cache of each CPU, and the memory of each NUMA
+node.
 
-Pure: no I/O, no clock. `sysfs.py` reads one from the machine.
+Pure: no I/O, no clock. `sysfs.py` reads a Machine from sysfs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agent.qrm.cpuset import CpuSet
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """One logical CPU that is online. `core` is unique in the machine: hyperthreads of a core share it."""
+    """One online logical CPU. `core` is unique within the machine; hyperthreads of one core share it."""
 
     id: int
     core: int
@@ -27,42 +27,39 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """CPUs by number, and bytes of memory by NUMA node. Offline CPUs are not there."""
+    """CPUs by number, and memory in bytes by NUMA node. Offline CPUs are omitted."""
 
     cpus: Mapping[int, Cpu]
     memory: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
     def all(self) -> CpuSet:
-        """Every CPU."""
         return frozenset(self.cpus)
 
     @cached_property
     def cores(self) -> Mapping[int, CpuSet]:
-        """CPUs by core."""
         return self._grouped(lambda cpu: cpu.core)
 
     @cached_property
     def sockets(self) -> Mapping[int, CpuSet]:
-        """CPUs by socket."""
         return self._grouped(lambda cpu: cpu.socket)
 
     @cached_property
     def nodes(self) -> Mapping[int, CpuSet]:
-        """CPUs by NUMA node."""
+        """CPUs by NUMA node; nodes without CPUs are omitted."""
         return self._grouped(lambda cpu: cpu.numa)
 
     @cached_property
     def cpus_per_core(self) -> int:
-        """Of the core that has most: hyperthreads may be offline one by one."""
+        """CPUs of the largest core, because single hyperthreads can be offline."""
         return max(map(len, self.cores.values()), default=1)
 
     def on(self, nodes: Iterable[int]) -> CpuSet:
-        """The CPUs of these NUMA nodes."""
+        """All CPUs of these NUMA nodes."""
         return frozenset().union(*(self.nodes.get(node, frozenset()) for node in nodes))
 
     def count_by_node(self, cpus: CpuSet) -> dict[int, float]:
-        """How many of these there are on each NUMA node, none included."""
+        """The number of these CPUs on each NUMA node, including nodes with 0."""
         return {node: float(len(cpus & own)) for node, own in self.nodes.items()}
 
     def _grouped(self, unit: Callable[[Cpu], int]) -> Mapping[int, CpuSet]:

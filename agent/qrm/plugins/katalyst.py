@@ -1,12 +1,12 @@
-"""CPUs as Katalyst's dynamic policy gives them: by the pod's QoS level and its enhancements, for pods that were written
-for Katalyst (reference/qrm.md §5.2).
+"""A CPU plug-in with the rules of Katalyst's dynamic policy: CPUs by QoS level and enhancements, for pods written for
+Katalyst.
 
-    shared_cores     a pool by name; all that is nobody's own for the first half minute, then the pool
-    reclaimed_cores  the pool `reclaim`, which gets what the others leave
-    dedicated_cores  CPUs of its own on the NUMA nodes of the hint
+    shared_cores     a pool by name; in the first 30 seconds all CPUs that are not dedicated, then the pool
+    reclaimed_cores  the pool `reclaim`: the CPUs that the other pods leave
+    dedicated_cores  exclusive CPUs on the NUMA nodes of the hint
     system_cores     every CPU
 
-Pure: no I/O, no clock (`now` is handed in).
+Pure: no I/O, no clock (`now` is a parameter).
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ NUMA_NUMBER, NUMA_IDS = "katalyst.kubewharf.io/numa_number", "katalyst.kubewharf
 SHARE, RECLAIM = "share", "reclaim"
 NO_HINTS = "no available cpu hints"
 BOUND_FACTOR = 2.0
-"""A pool that is bound to a NUMA node is to have this much of what its pods ask for."""
+"""A pool that is bound to a NUMA node gets this multiple of the CPUs that its pods request."""
 RAMP_UP_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class KatalystSettings:
-    """`reclaim` says whether reclaimed pods may have what others leave; `debug` are annotations of pods that are left
-    alone, `enhancement` what memory enhancements a pod has unless it says otherwise."""
+    """`reclaim`: whether reclaimed pods may use the CPUs that shared pools do not need. `debug`: annotations of pods
+    that get no allocation. `enhancement`: default memory enhancements of pods. `ramp_up`: seconds in which a new shared
+    container may use all shared CPUs."""
 
     reserved: CpuSet = NONE
     reclaim: bool = False
@@ -58,7 +59,8 @@ class KatalystSettings:
 
 
 class KatalystRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One container: `cpus` are its own, `pool` is where it is otherwise, `nodes` are those of its hint."""
+    """The CPUs of one container: exclusive CPUs (`cpus`) or a pool (`pool`); `nodes` are the NUMA nodes of its hint,
+    `since` is the time of its allocation (seconds)."""
 
     pod_uid: str
     container_name: str
@@ -75,7 +77,7 @@ class KatalystRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KatalystDocument(msgspec.Struct, frozen=True):
-    """What is kept of the plug-in."""
+    """The stored state of the plug-in."""
 
     pods: dict[str, dict[str, KatalystRecord]]
     policyName: str = "dynamic"  # noqa: N815 - Katalyst's name
@@ -83,7 +85,7 @@ class KatalystDocument(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """What a request asks for besides a number."""
+    """QoS level and enhancements of a request."""
 
     level: str
     memory: Mapping[str, str]
@@ -108,7 +110,7 @@ class _Wish:
 
 
 class KatalystCpuPlugin:
-    """The CPUs of a machine, by Katalyst's rules."""
+    """Assigns the CPUs of a machine by Katalyst's rules."""
 
     name = "qrm_cpu_plugin_dynamic"
     resource = CPU
@@ -122,15 +124,15 @@ class KatalystCpuPlugin:
         self._records: Records[KatalystRecord] = Records()
         usable = machine.all - settings.reserved
         if not usable:
-            raise ValueError("all CPUs of this machine are reserved: pods need one at least")
+            raise ValueError("all CPUs of this machine are reserved; pods need at least one")
         least = min(max(4, len(machine.nodes)), len(usable))
         self._first_reclaim, _ = take_single_by_numa_balance(machine, usable, least)
 
-    # --- what the manager asks -----------------------------------------------------------------------------------
+    # --- calls of the manager ------------------------------------------------------------------------------------
 
     def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
-        """NUMA nodes for pods that are bound to them; None for all others. Raises CannotAllocate where there are none,
-        as Katalyst's plug-in does."""
+        """NUMA nodes for pods that are bound to NUMA nodes; None for other pods. Raises CannotAllocate if no nodes fit,
+        as in Katalyst."""
         wish = self._wish(request)
         if wish.debug or request.container_type == ContainerType.INIT:
             return None
@@ -145,8 +147,8 @@ class KatalystCpuPlugin:
         return None
 
     def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """What the container gets; None for an init container. The same again for a container that has as much as it
-        asks for. Raises CannotAllocate, and then the container has nothing."""
+        """The allocation for a request; None for an init container. A sufficient earlier allocation is returned
+        unchanged. Raises CannotAllocate; the container then has no allocation."""
         try:
             return self._allocate(request)
         except CannotAllocate:
@@ -158,7 +160,9 @@ class KatalystCpuPlugin:
         if request.container_type == ContainerType.INIT:
             return None
         if wish.debug:
-            return AllocationInfo(is_scalar_resource=True)  # as Katalyst: nothing is set, nothing is compared
+            return AllocationInfo(
+                is_scalar_resource=True
+            )  # as in Katalyst: no property is set, no quantity is compared
         key = (request.pod_uid, request.container_name)
         kept = self._records.get(key)
         if kept is None or kept.request < request.quantity or kept.qos_level != wish.level:
@@ -167,21 +171,21 @@ class KatalystCpuPlugin:
         return self._info(kept)
 
     def remove(self, pod_uid: str) -> None:
-        """A pod has gone; what it had is free."""
+        """Release the CPUs of a pod that has ended."""
         self._records.remove_pod(pod_uid)
 
     def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
-        """By pod and container, as they are now."""
-        pools = self.pools()  # the same for all, and dear
+        """Allocations by pod UID and container, with the current CPUs of the pools."""
+        pools = self.pools()  # computed once, because it is expensive
         return {
             pod: {container: self._info(record, pools) for container, record in records.items()}
             for pod, records in self._records.by_pod().items()
         }
 
-    # --- for readers ---------------------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------------------------
 
     def pools(self) -> dict[str, CpuSet]:
-        """The CPUs of each pool that somebody is in, and of `reclaim`."""
+        """The CPUs of each pool that has containers, and of `reclaim`."""
         taken = self._own()
         free = self.machine.all - self.settings.reserved - taken
         found: dict[str, CpuSet] = {}
@@ -198,7 +202,7 @@ class KatalystCpuPlugin:
         return found
 
     def by_node(self, pod_uid: str, container_name: str) -> dict[int, float]:
-        """How many CPUs a container has on each NUMA node; a sidecar has none."""
+        """The number of CPUs that a container has on each NUMA node; empty for a sidecar."""
         record = self._records.get((pod_uid, container_name))
         if record is None or record.sidecar:
             return {}
@@ -206,58 +210,58 @@ class KatalystCpuPlugin:
         return {node: count for node, count in counts.items() if count}
 
     def allocatable_by_node(self) -> dict[int, float]:
-        """How many CPUs pods may have on each NUMA node."""
+        """The number of CPUs on each NUMA node that pods may use."""
         return self.machine.count_by_node(self.machine.all - self.settings.reserved)
 
     def capacity_by_node(self) -> dict[int, float]:
-        """How many CPUs each NUMA node has."""
+        """The number of CPUs on each NUMA node."""
         return self.machine.count_by_node(self.machine.all)
 
-    # --- on disk -------------------------------------------------------------------------------------------------
+    # --- storage -------------------------------------------------------------------------------------------------
 
     def document(self) -> dict[str, Any]:
-        """All that is to be kept."""
+        """The complete state as JSON-compatible values."""
         plain: dict[str, Any] = msgspec.to_builtins(KatalystDocument(self._records.by_pod()))
         return plain
 
     def load(self, document: Mapping[str, Any]) -> None:
-        """Take over what `document` gave. Raises ValueError for what is none, and for CPUs that this machine has not or
-        that two containers have; then nothing of it is taken over."""
+        """Restore a state from `document`. Raises ValueError if it is invalid, or if CPUs do not exist or are allocated
+        to two containers; the current state then remains unchanged."""
         try:
             read = msgspec.convert(document, KatalystDocument)
         except msgspec.ValidationError as error:
-            raise ValueError(f"it is no state of CPUs: {error}") from None
+            raise ValueError(f"not a state of the CPU plug-in: {error}") from None
         taken: set[int] = set()
         for record in (record for pod in read.pods.values() for record in pod.values()):
             own = cpuset.parse(record.cpus)
             if own & taken:
-                raise ValueError(f"the CPUs {cpuset.text(own & taken)} are two containers' own")
+                raise ValueError(f"the CPUs {cpuset.text(own & taken)} are exclusive to two containers")
             taken |= own
         if strange := taken - (self.machine.all - self.settings.reserved):
-            raise ValueError(f"the CPUs {cpuset.text(strange)} are given away, and reserved, offline or not there")
+            raise ValueError(f"the allocated CPUs {cpuset.text(strange)} are reserved, offline or do not exist")
         self._records = Records.of(read.pods.values())
 
-    # --- what is asked for ---------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------------------
 
     def _wish(self, request: ResourceRequest) -> _Wish:
-        """Raises CannotAllocate for a level that there is not, and for enhancements that cannot be read."""
+        """Raises CannotAllocate for an unknown QoS level and for invalid enhancements."""
         level = request.annotations.get(QOS_ANNOTATION, SHARED_CORES)
         if level not in LEVELS:
-            raise CannotAllocate(f"{QOS_ANNOTATION} is {level!r}, and may be {', '.join(LEVELS)}")
+            raise CannotAllocate(f"{QOS_ANNOTATION} is {level!r}, but must be one of {', '.join(LEVELS)}")
         memory = {**self.settings.enhancement, **_enhancement(request, MEMORY_ENHANCEMENT)}
         debug = bool(self.settings.debug & request.annotations.keys())
         wish = _Wish(level, memory, _enhancement(request, CPU_ENHANCEMENT), debug)
         if wish.level == DEDICATED_CORES and not debug:
             if not wish.bound:
-                raise CannotAllocate(f"{DEDICATED_CORES} need {NUMA_BINDING} in {MEMORY_ENHANCEMENT}")
+                raise CannotAllocate(f"{DEDICATED_CORES} needs {NUMA_BINDING} in {MEMORY_ENHANCEMENT}")
             if wish.evenly and NUMA_NUMBER not in wish.cpu:
                 raise CannotAllocate(f"{EVENLY} needs {NUMA_NUMBER}")
             if wish.paired and wish.exclusive:
-                raise CannotAllocate(f"{PAIRING} and {NUMA_EXCLUSIVE} exclude each other")
+                raise CannotAllocate(f"{PAIRING} and {NUMA_EXCLUSIVE} cannot be combined")
         return wish
 
     def _main_of(self, request: ResourceRequest) -> KatalystRecord | None:
-        """Of a sidecar: what its pod's main container has of its own."""
+        """For a sidecar, the record of its pod's main container with exclusive CPUs."""
         if request.container_type != ContainerType.SIDECAR:
             return None
         return next((r for key, r in sorted(self._records.items()) if key[0] == request.pod_uid and r.cpus), None)
@@ -272,7 +276,8 @@ class KatalystCpuPlugin:
         return tuple(Hint(nodes, preferred=len(nodes) == least) for nodes in found)
 
     def _node_sets(self, request: ResourceRequest, wish: _Wish) -> list[frozenset[int]]:
-        """Sets of nodes, smaller ones first, that have the CPUs, and of which small ones keep within a socket."""
+        """The sets of nodes with enough CPUs, smaller sets first. Sets that fit into one socket must not span
+        sockets."""
         needed, free = whole_own(request), self._free_by_node(wish)
         named = wish.cpu.get(NUMA_IDS)
         if named is not None:
@@ -301,7 +306,8 @@ class KatalystCpuPlugin:
         return sum(free[node] for node in nodes) >= needed
 
     def _free_by_node(self, wish: _Wish) -> dict[int, int]:
-        """CPUs that a dedicated pod may have on each node; nodes that it may not be on are left out."""
+        """The number of CPUs on each node that a dedicated pod may use; nodes that are closed to the pod are
+        omitted."""
         found = {}
         for node in self.machine.nodes:
             there = [record for record in self._records.values() if node in record.nodes]
@@ -318,7 +324,8 @@ class KatalystCpuPlugin:
         return NONE.union(*(core for core in self.machine.cores.values() if core <= cpus))
 
     def _bound_hints(self, request: ResourceRequest) -> tuple[Hint, ...]:
-        """Single nodes with room, those preferred that have most left (Katalyst's "spreading")."""
+        """Single nodes with enough free CPUs; the nodes with the most free CPUs are preferred (Katalyst's
+        "spreading")."""
         left = {}
         for node in self.machine.nodes:
             if any(record.exclusive and node in record.nodes for record in self._records.values()):
@@ -337,7 +344,7 @@ class KatalystCpuPlugin:
     # --- allocations ---------------------------------------------------------------------------------------------
 
     def _new_record(self, request: ResourceRequest, wish: _Wish) -> KatalystRecord:
-        whole(request)  # raises for a quantity that is none: what is asked for is kept as it is
+        whole(request)  # raises for an invalid quantity; the record stores the unrounded request
         nodes, cpus, pool, sidecar = tuple(sorted(request.nodes)), NONE, "", False
         if strange := sorted(request.nodes - set(self.machine.nodes)):
             raise CannotAllocate(f"the hint names NUMA node {strange[0]}, which this machine does not have")
@@ -349,7 +356,7 @@ class KatalystCpuPlugin:
         elif wish.level == SHARED_CORES:
             pool = wish.cpu.get(POOL, SHARE)
             if wish.bound and len(nodes) != 1:
-                raise CannotAllocate(f"{SHARED_CORES} with {NUMA_BINDING} need the hint of one NUMA node")
+                raise CannotAllocate(f"{SHARED_CORES} with {NUMA_BINDING} needs a hint with exactly one NUMA node")
             nodes = nodes if wish.bound else ()
             self._check_room(request, nodes)
         elif wish.level == RECLAIMED_CORES:
@@ -370,15 +377,17 @@ class KatalystCpuPlugin:
         )
 
     def _check_room(self, request: ResourceRequest, nodes: tuple[int, ...]) -> None:
-        """Shared pods may not ask for more than there is that is nobody's own."""
+        """Raises CannotAllocate if shared pods request more CPUs than are not dedicated."""
         free = self.machine.on(nodes) if nodes else self.machine.all
         free -= self.settings.reserved | self._own()
         asked = sum(r.request for r in self._records.values() if r.qos_level == SHARED_CORES and r.nodes == nodes)
         if asked + request.quantity > len(free):
-            raise CannotAllocate(f"{NO_HINTS}: shared pods would ask for {asked + request.quantity:g} of {len(free)}")
+            raise CannotAllocate(
+                f"{NO_HINTS}: shared pods would request {asked + request.quantity:g} of {len(free)} CPUs"
+            )
 
     def _take(self, request: ResourceRequest, wish: _Wish, nodes: tuple[int, ...]) -> CpuSet:
-        """CPUs of its own on these nodes."""
+        """Select exclusive CPUs on these nodes. Raises CannotAllocate."""
         needed, left = whole_own(request), self._free_by_node(wish)
         if not set(nodes) <= left.keys() or not self._holds(frozenset(nodes), needed, left, wish):
             raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs are not free on NUMA nodes {cpuset.text(nodes)}")
@@ -399,7 +408,7 @@ class KatalystCpuPlugin:
     # --- pools ---------------------------------------------------------------------------------------------------
 
     def _wanted_of(self, *, bound: bool) -> dict[int | None, dict[str, int]]:
-        """Sizes of pools by name, by the node that they are bound to (None: to no node)."""
+        """Sizes of pools in CPUs by pool name, by the node that they are bound to (None: not bound)."""
         sums: dict[int | None, dict[str, float]] = {}
         for record in self._records.values():
             if record.qos_level != SHARED_CORES or bool(record.nodes) != bound:
@@ -414,7 +423,8 @@ class KatalystCpuPlugin:
         }
 
     def _generated(self, available: CpuSet, wanted: Mapping[str, int]) -> dict[str, CpuSet]:
-        """Pools by name, evenly over the nodes; all of them all there is where they cannot be told apart."""
+        """CPUs by pool, spread evenly over the nodes. If there are too few CPUs for separate pools, all pools share all
+        available CPUs."""
         sizes = pool_sizes(len(available), wanted, {}, expand=not self.settings.reclaim)
         if sum(sizes.values()) > len(available):
             return dict.fromkeys(wanted, available)
@@ -425,7 +435,7 @@ class KatalystCpuPlugin:
         return found
 
     def _cpus_of(self, record: KatalystRecord, pools: Mapping[str, CpuSet] | None = None) -> CpuSet:
-        """`pools` are those of now, for who has them at hand."""
+        """The CPUs of a record. `pools` are the current pools, if the caller has already computed them."""
         if record.qos_level == SYSTEM_CORES:
             return self.machine.all
         if record.sidecar:
@@ -456,14 +466,14 @@ def _pool_name(record: KatalystRecord) -> str:
 
 
 def _enhancement(request: ResourceRequest, name: str) -> dict[str, str]:
-    """An annotation with a JSON object of texts. Raises CannotAllocate."""
+    """An annotation with a JSON object of strings. Raises CannotAllocate."""
     text = request.annotations.get(name)
     if not text:
         return {}
     try:
         return msgspec.json.decode(text, type=dict[str, str])
     except msgspec.MsgspecError as error:
-        raise CannotAllocate(f"the annotation {name} is no JSON object of texts: {error}") from None
+        raise CannotAllocate(f"the annotation {name} is not a JSON object of strings: {error}") from None
 
 
 def _nodes(text: str) -> frozenset[int]:
@@ -475,5 +485,5 @@ def _nodes(text: str) -> frozenset[int]:
 
 def _number(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise CannotAllocate(f"{NUMA_NUMBER} is {text!r}, and must be a number above 0")
+        raise CannotAllocate(f"{NUMA_NUMBER} is {text!r}, but must be a whole number greater than 0")
     return int(text)

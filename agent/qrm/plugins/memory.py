@@ -1,5 +1,4 @@
-"""Memory: the NUMA nodes whose memory a container may use, and for pods of exclusive roles how much of which (seed 002,
-Examples 2 and 3; reference/qrm.md §5.4).
+"""The memory plug-in: assigns NUMA nodes to containers, and exclusive memory on these nodes to pods of exclusive roles.
 
 Pure: no I/O, no clock.
 """
@@ -33,7 +32,7 @@ NOT_MET = "results can't meet memory request"
 
 
 class MemoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One container: bytes by NUMA node where it has memory of its own, else none."""
+    """The memory of one container: exclusive bytes by NUMA node, empty without exclusive memory."""
 
     pod_uid: str
     container_name: str
@@ -47,15 +46,15 @@ class MemoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MemoryDocument(msgspec.Struct, frozen=True):
-    """What is kept of the plug-in; `machineState` is for readers and is compared when it is loaded."""
+    """The stored state; `machineState` is for readers and is ignored when the state is loaded."""
 
-    machineState: dict[str, dict[str, dict[str, int]]]  # noqa: N815 - the seed's name
+    machineState: dict[str, dict[str, dict[str, int]]]  # noqa: N815 - name of the file format
     pods: dict[str, dict[str, MemoryRecord]]
-    policyName: str = "role-numa"  # noqa: N815 - the seed's name
+    policyName: str = "role-numa"  # noqa: N815 - name of the file format
 
 
 class MemoryPlugin:
-    """The memory of a machine by NUMA node, and who has what of it. `reserved` bytes of each node are the system's."""
+    """Assigns the memory of a machine by NUMA node. `reserved` are bytes for the system by NUMA node."""
 
     name = "qrm_memory_plugin"
     resource = MEMORY
@@ -69,12 +68,12 @@ class MemoryPlugin:
         self.allocatable = {node: max(0, size - kept.get(node, 0)) for node, size in machine.memory.items()}
         self._records: Records[MemoryRecord] = Records()
         if not self.allocatable:
-            raise ValueError("the machine says of none of its NUMA nodes how much memory it has")
+            raise ValueError("the memory of all NUMA nodes is unknown")
 
-    # --- what the manager asks -----------------------------------------------------------------------------------
+    # --- calls of the manager ------------------------------------------------------------------------------------
 
     def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
-        """NUMA nodes for a pod of an exclusive role, empty where none will do; None for all others."""
+        """NUMA nodes for a pod of an exclusive role, empty if none fit; None for other pods."""
         if request.container_type == ContainerType.INIT or not self.roles.is_exclusive(request.pod_role):
             return None
         if (kept := self._kept(request)) is not None:
@@ -91,8 +90,8 @@ class MemoryPlugin:
         return tuple(Hint(nodes, preferred=len(nodes) == fewest) for nodes in found)
 
     def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """What the container gets; None for an init container. The same again for a container that has as much as it
-        asks for. Raises CannotAllocate, and then the container has nothing."""
+        """The allocation for a request; None for an init container. A sufficient earlier allocation is returned
+        unchanged. Raises CannotAllocate; the container then has no allocation."""
         if request.container_type == ContainerType.INIT:
             return None
         kept = self._kept(request)
@@ -103,21 +102,21 @@ class MemoryPlugin:
         return self._info(kept)
 
     def remove(self, pod_uid: str) -> None:
-        """A pod has gone; what it had is free."""
+        """Release the memory of a pod that has ended."""
         self._records.remove_pod(pod_uid)
 
     def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
-        """By pod and container, as they are now."""
+        """Allocations by pod UID and container, with the current NUMA nodes."""
         return {
             pod: {container: self._info(record) for container, record in records.items()}
             for pod, records in self._records.by_pod().items()
         }
 
-    # --- for readers ---------------------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------------------------
 
     def machine_state(self) -> dict[str, dict[str, int]]:
-        """Bytes by NUMA node, as the seed prints them. What pods have may be more than is allocatable since more was
-        reserved: then all of it counts as allocatable."""
+        """Bytes by NUMA node, as in the state file. If pods have more memory than is allocatable, because the
+        reservation was increased, their memory counts as allocatable."""
         taken = self._taken(self._records.values())
         state = {}
         for node, total in self.machine.memory.items():
@@ -132,53 +131,54 @@ class MemoryPlugin:
         return state
 
     def by_node(self, pod_uid: str, container_name: str) -> dict[int, float]:
-        """Bytes that a container has of its own on each NUMA node."""
+        """The exclusive bytes of a container on each NUMA node."""
         record = self._records.get((pod_uid, container_name))
         return {} if record is None else {node: float(size) for node, size in record.numa.items()}
 
     def allocatable_by_node(self) -> dict[int, float]:
-        """Bytes that pods may have on each NUMA node."""
+        """Bytes on each NUMA node that pods may use."""
         return {node: float(size) for node, size in self.allocatable.items()}
 
     def capacity_by_node(self) -> dict[int, float]:
-        """Bytes of each NUMA node."""
+        """Bytes on each NUMA node."""
         return {node: float(size) for node, size in self.machine.memory.items()}
 
-    # --- on disk -------------------------------------------------------------------------------------------------
+    # --- storage -------------------------------------------------------------------------------------------------
 
     def document(self) -> dict[str, Any]:
-        """All that is to be kept."""
+        """The complete state as JSON-compatible values."""
         plain: dict[str, Any] = msgspec.to_builtins(
             MemoryDocument({MEMORY: self.machine_state()}, self._records.by_pod()), str_keys=True
         )
         return plain
 
     def load(self, document: Mapping[str, Any]) -> None:
-        """Take over what `document` gave. Raises ValueError for what is none and for nodes that are not there; then
-        nothing of it is taken over. Other totals than this machine's are no error: memory is added and taken."""
+        """Restore a state from `document`. Raises ValueError if it is invalid or names NUMA nodes that do not exist;
+        the current state then remains unchanged. Different totals are accepted, because memory can be added or
+        removed."""
         try:
             read = msgspec.convert(document, MemoryDocument, str_keys=True, strict=False)
         except msgspec.ValidationError as error:
-            raise ValueError(f"it is no state of memory: {error}") from None
+            raise ValueError(f"not a state of the memory plug-in: {error}") from None
         records = Records.of(read.pods.values())
         strange = sorted({node for record in records.values() for node in record.numa} - self.allocatable.keys())
         if strange:
-            raise ValueError(f"memory of NUMA node {strange[0]} is given away, which this machine has not")
+            raise ValueError(f"memory is allocated on NUMA node {strange[0]}, which this machine does not have")
         if any(size < 0 for record in records.values() for size in record.numa.values()):
-            raise ValueError("a container has less than no memory")
+            raise ValueError("a container has a negative amount of memory")
         self._records = records
 
-    # --- inside --------------------------------------------------------------------------------------------------
+    # --- internals -----------------------------------------------------------------------------------------------
 
     def _kept(self, request: ResourceRequest) -> MemoryRecord | None:
-        """What the container has already, if that is of the same kind and as much as it asks for."""
+        """The existing record of the container, if it is of the same kind and satisfies the request."""
         record = self._records.get((request.pod_uid, request.container_name))
         if record is None or record.request < whole(request):
             return None
         return record if bool(record.numa) == self.roles.is_exclusive(request.pod_role) else None
 
     def _main_of(self, request: ResourceRequest) -> MemoryRecord | None:
-        """Of a sidecar: where its pod's main container has its memory."""
+        """For a sidecar, the record of its pod's main container."""
         if request.container_type != ContainerType.SIDECAR:
             return None
         return next((r for key, r in sorted(self._records.items()) if key[0] == request.pod_uid and r.numa), None)
@@ -191,7 +191,7 @@ class MemoryPlugin:
         return taken
 
     def _open_nodes(self, request: ResourceRequest) -> dict[int, int]:
-        """The nodes that the container may have memory of, and how many bytes are free there."""
+        """The nodes on which the container may have exclusive memory, and the free bytes on each."""
         own = (request.pod_uid, request.container_name)
         others = [record for key, record in self._records.items() if key != own]
         taken = self._taken(others)
@@ -212,7 +212,8 @@ class MemoryPlugin:
         )
 
     def _take(self, request: ResourceRequest) -> dict[int, int]:
-        """Bytes by node, the nodes of the hint (or the best that would have been offered) filled one after another."""
+        """Select bytes by node: the nodes of the hint, or of the best hint, are filled in order. Raises
+        CannotAllocate."""
         nodes = request.nodes
         if not nodes:
             offered = self.hints(request)
@@ -221,7 +222,7 @@ class MemoryPlugin:
             nodes = offered[0].nodes or frozenset()
         free = self._open_nodes(request)
         if strange := sorted(nodes - self.allocatable.keys()):
-            raise CannotAllocate(f"{NO_HINTS}: NUMA node {strange[0]} has none, or is not there")
+            raise CannotAllocate(f"{NO_HINTS}: NUMA node {strange[0]} has no memory or does not exist")
         closed = sorted(nodes - free.keys())
         if closed:
             raise CannotAllocate(f"{NO_HINTS}: pods of another role have memory of NUMA node {closed[0]}")
@@ -245,7 +246,7 @@ class MemoryPlugin:
         )
 
     def _shared_nodes(self) -> frozenset[int]:
-        """The nodes of which nobody has anything of its own; all of them where there is none, since a container without
-        any memory does not start."""
+        """The nodes without exclusive memory; all nodes if there are none, because a container without memory nodes
+        cannot start."""
         taken = self._taken(self._records.values())
         return frozenset(node for node, size in taken.items() if not size) or frozenset(taken)

@@ -1,8 +1,7 @@
-"""Network cards: the one that is on the NUMA node of the pod, shared by several pods (seed 002, Example 3;
-reference/qrm.md §5.5).
+"""The network card plug-in: assigns a card on the pod's NUMA nodes; several pods can share a card.
 
-The result is no cgroup value. Containers are told by environment variables and, for a card in a network namespace of
-its own, by an annotation that the runtime is to honour.
+The result is not a cgroup property. Containers get environment variables and, for a card in its own network namespace,
+an annotation for the container runtime.
 
 Pure: no I/O, no clock.
 """
@@ -26,15 +25,15 @@ NO_NIC = "no available network card"
 
 
 class NicAddress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Addresses of a card."""
+    """IP addresses of a network card; empty if unknown."""
 
     ipv4: str = ""
     ipv6: str = ""
 
 
 class Nic(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A network card that is up. `numa_node` is -1 where the machine does not say; `netns` is the path of its network
-    namespace, empty for the host's own."""
+    """A network card that is up. `numa_node` is -1 if unknown; `netns` is the path of its network namespace, empty for
+    that of the host."""
 
     interface_name: str
     numa_node: int
@@ -43,7 +42,7 @@ class Nic(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One container and its card."""
+    """A container and its network card."""
 
     pod_uid: str
     container_name: str
@@ -54,16 +53,15 @@ class NicRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NicDocument(msgspec.Struct, frozen=True):
-    """What is kept of the plug-in; `machineState` is for readers, and not read back (the seed spells `numa_node` in two
-    ways)."""
+    """The stored state; `machineState` is for readers and is ignored when the state is loaded."""
 
-    machineState: dict[str, Any]  # noqa: N815 - the seed's name
+    machineState: dict[str, Any]  # noqa: N815 - name of the file format
     pods: dict[str, dict[str, NicRecord]]
-    policyName: str = "shared"  # noqa: N815 - the seed's name
+    policyName: str = "shared"  # noqa: N815 - name of the file format
 
 
 class NicPlugin:
-    """The network cards of a machine, and which containers use which."""
+    """Assigns the network cards of a machine to containers."""
 
     name = "qrm_nic_plugin"
     resource = NIC
@@ -75,11 +73,11 @@ class NicPlugin:
         self.nics = {nic.interface_name: nic for nic in sorted(nics, key=lambda nic: nic.interface_name)}
         self._records: Records[NicRecord] = Records()
 
-    # --- what the manager asks -----------------------------------------------------------------------------------
+    # --- calls of the manager ------------------------------------------------------------------------------------
 
     def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
-        """Each node with a card is preferred; all nodes together will do too, unless the pod says that it must be near
-        its card. None where the machine does not say on which node its cards are, empty where it has none."""
+        """Each node with a card is preferred; all nodes together are accepted too, unless the pod requires the node of
+        its card. None if the nodes of the cards are unknown, empty without cards."""
         if request.container_type == ContainerType.INIT:
             return None
         if not self.nics:
@@ -93,7 +91,7 @@ class NicPlugin:
         return near if _is_restricted(request) or near[0].nodes == self._nodes else (*near, everywhere)
 
     def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """The card on the node of the hint, else the one that fewest containers use; None for an init container.
+        """A card on the nodes of the hint, otherwise the card with the fewest containers; None for an init container.
         Raises CannotAllocate."""
         if request.container_type == ContainerType.INIT:
             return None
@@ -109,94 +107,99 @@ class NicPlugin:
         return _info(chosen)
 
     def remove(self, pod_uid: str) -> None:
-        """A pod has gone."""
+        """Release the cards of a pod that has ended."""
         self._records.remove_pod(pod_uid)
 
     def allocations(self) -> dict[str, dict[str, AllocationInfo]]:
-        """By pod and container."""
+        """All allocations by pod UID and container."""
         found: dict[str, dict[str, AllocationInfo]] = {}
         for (pod, container), record in sorted(self._records.items()):
             if (nic := self.nics.get(record.interface_name)) is not None:
                 found.setdefault(pod, {})[container] = _info(nic)
         return found
 
-    # --- for readers ---------------------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------------------------
 
     def machine_state(self) -> dict[str, dict[str, list[Nic]]]:
-        """Cards by NUMA node, as the seed prints them."""
+        """The network cards by NUMA node, as in the state file."""
         found: dict[str, dict[str, list[Nic]]] = {}
         for nic in self.nics.values():
             found.setdefault(str(nic.numa_node), {"nics": []})["nics"].append(nic)
         return found
 
     def by_node(self, pod_uid: str, container_name: str) -> dict[int, float]:
-        """One on the node of the container's card."""
+        """1 on the NUMA node of the container's card; empty if unknown."""
         record = self._records.get((pod_uid, container_name))
         nic = self.nics.get(record.interface_name) if record else None
         return {} if nic is None or nic.numa_node < 0 else {nic.numa_node: 1.0}
 
     def allocatable_by_node(self) -> dict[int, float]:
-        """Cards on each node; they are shared, so nothing goes off."""
+        """The number of cards on each NUMA node; equal to the capacity, because cards are shared."""
         return self.capacity_by_node()
 
     def capacity_by_node(self) -> dict[int, float]:
-        """Cards on each node."""
+        """The number of cards on each NUMA node."""
         found: dict[int, float] = {}
         for nic in self.nics.values():
             if nic.numa_node >= 0:
                 found[nic.numa_node] = found.get(nic.numa_node, 0.0) + 1.0
         return found
 
-    # --- on disk -------------------------------------------------------------------------------------------------
+    # --- storage -------------------------------------------------------------------------------------------------
 
     def document(self) -> dict[str, Any]:
-        """All that is to be kept."""
+        """The complete state as JSON-compatible values."""
         plain: dict[str, Any] = msgspec.to_builtins(NicDocument(self.machine_state(), self._records.by_pod()))
         return plain
 
     def load(self, document: Mapping[str, Any]) -> None:
-        """Take over what `document` gave; a card that is gone is chosen anew when its container is admitted again.
-        Raises ValueError for what is no such document."""
+        """Restore a state from `document`. If a card no longer exists, another is selected when its container is
+        admitted again. Raises ValueError for an invalid state."""
         try:
             read = msgspec.convert(document, NicDocument)
         except msgspec.ValidationError as error:
-            raise ValueError(f"it is no state of network cards: {error}") from None
+            raise ValueError(f"not a state of the network card plug-in: {error}") from None
         self._records = Records.of(read.pods.values())
 
-    # --- inside --------------------------------------------------------------------------------------------------
+    # --- internals -----------------------------------------------------------------------------------------------
 
     def _kept(self, request: ResourceRequest) -> Nic | None:
         record = self._records.get((request.pod_uid, request.container_name))
         return self.nics.get(record.interface_name) if record else None
 
     def _choose(self, request: ResourceRequest) -> Nic:
-        """On the hinted nodes if there is one, then the one with fewest containers, then the first by name."""
+        """A card on the nodes of the hint if there is one, then the card with the fewest containers, then the first by
+        name."""
         if not self.nics:
-            raise CannotAllocate(f"{NO_NIC}: this machine has none that is up")
+            raise CannotAllocate(f"{NO_NIC}: no card of this machine is up")
         near = [nic for nic in self.nics.values() if nic.numa_node in request.nodes]
         if not near and request.nodes and _is_restricted(request):
             nodes = ", ".join(map(str, sorted(request.nodes)))
-            raise CannotAllocate(f"{NO_NIC}: there is none on NUMA nodes {nodes}, and the pod must be near its own")
+            raise CannotAllocate(
+                f"{NO_NIC}: NUMA nodes {nodes} have none, and the pod requires its card on the same node"
+            )
         users = [record.interface_name for record in self._records.values()]
         return min(near or self.nics.values(), key=lambda nic: (users.count(nic.interface_name), nic.interface_name))
 
 
 def _is_restricted(request: ResourceRequest) -> bool:
-    """Whether the pod says that it must be on the node of its card. Raises CannotAllocate where that is no JSON."""
+    """Whether the pod requires the NUMA node of its card. Raises CannotAllocate if the annotation is not JSON."""
     text = request.annotations.get(ENHANCEMENT_ANNOTATION)
     if text is None:
         return False
     try:
         return msgspec.json.decode(text, type=dict[str, str]).get(RESTRICTED_KEY) == "true"
     except msgspec.MsgspecError as error:
-        raise CannotAllocate(f"the annotation {ENHANCEMENT_ANNOTATION} is no JSON object of texts: {error}") from None
+        raise CannotAllocate(
+            f"the annotation {ENHANCEMENT_ANNOTATION} is not a JSON object of strings: {error}"
+        ) from None
 
 
 def _info(nic: Nic) -> AllocationInfo:
     envs = {
         "AFFINITY_NIC_ADDR_IPV4": nic.address.ipv4,
         "AFFINITY_NIC_ADDR_IPV6": nic.address.ipv6,
-        # The seed names addresses alone; of a card whose addresses are not known a container would learn nothing.
+        # Without known addresses, the name is the only information for the container.
         "AFFINITY_NIC_NAME": "" if nic.address.ipv4 or nic.address.ipv6 else nic.interface_name,
     }
     hints = (Hint(frozenset({nic.numa_node}), preferred=True),) if nic.numa_node >= 0 else ()

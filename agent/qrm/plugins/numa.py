@@ -1,4 +1,4 @@
-"""Which NUMA nodes could serve a request: sets of them, as few as possible first, and who may share one.
+"""Selection of NUMA nodes for a request: the sets of nodes that fit, smallest sets first, and the nodes open to a role.
 
 Pure: no I/O, no clock.
 """
@@ -12,7 +12,8 @@ from agent.qrm.manager.topology import Hint
 
 
 def sets_that_hold(needed: int, free: Mapping[int, int], *, fewest: int, most: int) -> list[frozenset[int]]:
-    """Sets of `fewest` to `most` nodes that have so much free together; smaller ones first, then ascending."""
+    """The sets of `fewest` to `most` nodes with at least `needed` free in total; smaller sets first, then ascending.
+    `free` is by node, in the unit of `needed`."""
     nodes = sorted(free)
     return [
         frozenset(chosen)
@@ -23,11 +24,12 @@ def sets_that_hold(needed: int, free: Mapping[int, int], *, fewest: int, most: i
 
 
 def smallest_preferred(sets: list[frozenset[int]]) -> tuple[Hint, ...]:
-    """As hints; preferred are those that are as small as the smallest of them."""
+    """The sets as hints; the smallest sets are preferred."""
     least = min(map(len, sets), default=0)
     return tuple(Hint(nodes, preferred=len(nodes) == least) for nodes in sets)
 
 
 def open_to(role: str, taken: Mapping[int, frozenset[str]]) -> list[int]:
-    """The nodes on which nobody, or nobody of another role, has anything of his own: `taken` are the roles by node."""
+    """The nodes on which no other role has exclusive resources. `taken` are the roles with exclusive resources by
+    node."""
     return [node for node, roles in sorted(taken.items()) if roles <= {role}]

@@ -1,4 +1,5 @@
-"""What every plug-in of ours keeps: one record for each container that has something, by pod UID and container name.
+"""The state that each built-in plug-in stores: one record per container with an allocation, by pod UID and container
+name.
 
 Pure: no I/O, no clock.
 """
@@ -10,7 +11,7 @@ from typing import Protocol, TypeVar
 
 
 class Record(Protocol):
-    """Whose it is."""
+    """A record that names its container."""
 
     @property
     def pod_uid(self) -> str: ...
@@ -23,21 +24,21 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 
 class Records(dict[tuple[str, str], RecordT]):
-    """By (pod UID, container name)."""
+    """Records by (pod UID, container name)."""
 
     @classmethod
     def of(cls, pods: Iterable[dict[str, RecordT]]) -> Records[RecordT]:
-        """Those of a document, as `by_pod` wrote them."""
+        """The records of a state document, in the format of `by_pod`."""
         return cls({(each.pod_uid, each.container_name): each for pod in pods for each in pod.values()})
 
     def by_pod(self) -> dict[str, dict[str, RecordT]]:
-        """By pod and by container, sorted."""
+        """The records by pod UID and container name, sorted."""
         found: dict[str, dict[str, RecordT]] = {}
         for (pod, container), record in sorted(self.items(), key=lambda item: item[0]):
             found.setdefault(pod, {})[container] = record
         return found
 
     def remove_pod(self, uid: str) -> None:
-        """All of a pod's; nothing happens where there is none."""
+        """Remove all records of a pod. A pod without records is ignored."""
         for key in [key for key in self if key[0] == uid]:
             del self[key]

@@ -1,8 +1,8 @@
-"""How large the online pool ought to be, from the load of the node: quick to grow, slow to shrink, still without data.
+"""Computes the size of the online CPU pool from the load of the node: grows fast, shrinks slowly, holds without data.
 
-The algorithm is reference/qrm.md §7.3 (its constants are Katalyst's): what online pods use, plus a quarter, plus four
-CPUs, of the largest of all windows. So growth shows at once in the shortest window, and the longest one must have
-fallen before anything is taken away. The QoS-aware adjuster asks this every few seconds, and tells what it answered.
+The algorithm uses Katalyst's constants: CPUs needed = CPUs used by online pods * 1.25 + 4, for the largest of all load
+windows. A rise of the load appears at once in the shortest window, and the pool shrinks only after the load in the
+longest window has fallen. The QoS-aware adjuster calls `resize` every few seconds.
 
 Pure: no I/O, no clock; times are seconds of one monotonic clock.
 """
@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ResizeSettings:
-    """CPUs, seconds and shares. `step_down` 0 shrinks at once."""
+    """Sizes and steps in CPUs, times in seconds, thresholds as fractions (0 to 1). With a `step_down` of 0 the pool
+    shrinks to its target in one step."""
 
     usage_factor: float = 1.25
     reserve_cpus: float = 4.0
     align: int = 1
-    """CPUs of a core: a pool has whole cores."""
+    """CPUs per core: pools consist of whole cores."""
     min_online: int = 4
     min_offline: int = 4
     step_up: int = 10
@@ -29,18 +30,19 @@ class ResizeSettings:
     min_down_period: float = 30.0
     respect_requests: bool = True
     stale_after: float = 90.0
-    """Windows older than this do not allow to shrink."""
+    """With windows older than this, in seconds, the pool does not shrink."""
     forget_after: float = 900.0
-    """Without any data for so long, requests decide."""
+    """After this time without any load data, in seconds, requests determine the size."""
     busy_node: float = 0.9
     busy_online: float = 0.8
-    """Nothing shrinks while the node, or the online pool itself, is this busy (0 to 1)."""
+    """The pool does not shrink while the usage of the node (`busy_node`) or of the online pool (`busy_online`) is at
+    least this fraction (0 to 1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """What is known of the node. `windows` are the means of its CPU in percent by window ("5m", …), aged `age`
-    seconds; the others are CPUs in use, None where that cannot be read."""
+    """The load of the node. `windows` are the averages of the node's CPU usage in percent (0–100) by window ("5m", …),
+    `age` is their age in seconds. `total` is the number of CPUs; the other values are CPUs in use, None if unknown."""
 
     total: int
     windows: Mapping[str, float] = field(default_factory=dict)
@@ -50,12 +52,13 @@ class NodeLoad:
     exclusive: float = 0.0
     system: float = 0.0
     silent_for: float = 0.0
-    """Seconds without windows and without `online`."""
+    """Seconds without windows and without a value for `online`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """CPUs for pools in all, the online pool's, the number of NUMA nodes, and what online pods ask for."""
+    """CPUs of all pools, size of the online pool in CPUs, number of NUMA nodes, and CPUs requested by online pods.
+    `last_shrink` is a monotonic time in seconds."""
 
     cpus: int
     online: int
@@ -66,7 +69,7 @@ class Pools:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """The next size of the online pool, and how it came about: every input that counted, and the reason in words."""
+    """The next size of the online pool in CPUs, with the inputs that determined it and the reason (`action`)."""
 
     size: int
     action: str
@@ -76,33 +79,33 @@ class Resize:
 
     @property
     def shrinks(self) -> bool:
-        """Whether CPUs are taken from online pods."""
+        """Whether the online pool loses CPUs."""
         return self.action == "down"
 
 
 def online_usage(load: NodeLoad) -> Mapping[str, float]:
-    """CPUs that online pods use, by window, and "now" where that was measured on the node itself."""
+    """CPUs used by online pods, by window; "now" is the usage measured on the node itself, if available."""
     others = (load.offline or 0.0) + load.exclusive + load.system
     used = {name: max(0.0, percent / 100.0 * load.total - others) for name, percent in load.windows.items()}
     return used if load.online is None else {**used, "now": load.online}
 
 
 def needed(usage: Sequence[float], settings: ResizeSettings) -> float:
-    """CPUs that the online pool needs for the largest of these. Raises ValueError without any."""
+    """CPUs that the online pool needs for the largest of these usages (CPUs). Raises ValueError if there are none."""
     return settings.usage_factor * max(usage) + settings.reserve_cpus
 
 
 def aimed_at(need: float, pools: Pools, settings: ResizeSettings) -> int:
-    """The size to go to: the need in whole cores, at least what online pods ask for, at most what leaves the offline
-    pool its own."""
+    """The target size in CPUs: the need rounded up to whole cores, at least the requests of online pods, and small
+    enough to leave the offline pool its minimum."""
     lower = max(settings.min_online, _whole(pools.requests) if settings.respect_requests else 0)
     upper = pools.cpus - max(settings.min_offline, pools.nodes)
     return min(max(_aligned(_whole(need), settings.align), min(_aligned(lower, settings.align), upper)), upper)
 
 
 def step(current: int, target: int, *, since_shrink: float | None, may_shrink: str, settings: ResizeSettings) -> Resize:
-    """One step from `current` towards `target`. `may_shrink` is empty, or why nothing may be taken away;
-    `since_shrink` is how long ago the last time was, None for never."""
+    """One step from `current` towards `target` (CPUs). `may_shrink` is empty, or the reason why the pool must not
+    shrink; `since_shrink` is the time in seconds since the last reduction, None if there was none."""
     up, down = (_aligned(size, settings.align) for size in (settings.step_up, settings.step_down))
     if target > current:
         return Resize(min(target, current + up), "up", target, None)
@@ -116,7 +119,7 @@ def step(current: int, target: int, *, since_shrink: float | None, may_shrink: s
 
 
 def resize(load: NodeLoad, pools: Pools, *, now: float, settings: ResizeSettings) -> Resize:
-    """The next size of the online pool."""
+    """The next size of the online pool, with the reason."""
     used = online_usage(load)
     if used:
         need = needed(list(used.values()), settings)
@@ -133,7 +136,7 @@ def resize(load: NodeLoad, pools: Pools, *, now: float, settings: ResizeSettings
 
 
 def _why_not_shrink(load: NodeLoad, pools: Pools, settings: ResizeSettings) -> str:
-    """Empty where shrinking is allowed."""
+    """The reason why the pool must not shrink; empty if it may."""
     if not load.windows or load.age is None:
         return "" if load.silent_for >= settings.forget_after else "no windows of the node"
     if load.age > settings.stale_after:
@@ -159,8 +162,9 @@ def _aligned(cpus: int, to: int) -> int:
 def pool_sizes(
     available: int, expandable: Mapping[str, int], unexpandable: Mapping[str, int], *, expand: bool
 ) -> dict[str, int]:
-    """What each pool gets of the available CPUs: all less where they want too much, `expandable` ones more where
-    something is left and `expand` says so; else what they want. Where not even one CPU each is there, all share all."""
+    """Distribute the available CPUs among pools. If the pools want more than available, all are reduced in proportion.
+    If CPUs are left over and `expand` is set, the `expandable` pools grow. Otherwise each pool gets the size it wants.
+    If there are fewer CPUs than pools, each pool gets the full number, and they share all CPUs."""
     wanted = {**expandable, **unexpandable}
     fixed = sum(unexpandable.values())
     if sum(wanted.values()) > available:
@@ -171,7 +175,7 @@ def pool_sizes(
 
 
 def _scaled(wanted: Mapping[str, int], to: int, available: int) -> dict[str, int]:
-    """In proportion, rounded up; then one CPU less of the pool that was favoured most, until they fit."""
+    """Sizes in proportion, rounded up; then the pool that gained most by rounding loses one CPU, until the sum fits."""
     total = sum(wanted.values())
     sizes = {name: -(-size * to // total) for name, size in wanted.items()} if total else dict(wanted)
     while sum(sizes.values()) > to:
@@ -184,16 +188,16 @@ def _scaled(wanted: Mapping[str, int], to: int, available: int) -> dict[str, int
 
 
 def overlap_sizes(share_pools: Mapping[str, int], required: int) -> dict[str, int]:
-    """How many CPUs of each share pool reclaimed pods may use too, in proportion, the largest pool first.
+    """The number of CPUs of each share pool that reclaimed pods may also use, in proportion, the largest pool first.
 
-    Katalyst's rule (reference/qrm.md §7.1), for whoever lets these pods into share pools. The adjuster does not: our
-    pools never overlap but on a machine too small for two; the offline one has `min_offline` CPUs of its own (§7.3).
+    This is Katalyst's rule for reclaimed pods that may use share pools. The adjuster does not use it: its pools do not
+    overlap, except on a machine with too few CPUs for two pools, and the offline pool has at least `min_offline` CPUs.
 
-    Raises ValueError where the pools have fewer.
+    Raises ValueError if the pools have fewer CPUs than required.
     """
     total = sum(share_pools.values())
     if required > total:
-        raise ValueError(f"{required} CPUs are to be shared, and the pools have {total}")
+        raise ValueError(f"{required} CPUs are required, but the share pools have {total}")
     left, sizes = required, {}
     for name, size in sorted(share_pools.items(), key=lambda item: (-item[1], item[0])):
         part = min(-(-size * required // total), left) if total else 0
@@ -204,10 +208,10 @@ def overlap_sizes(share_pools: Mapping[str, int], required: int) -> dict[str, in
 
 
 def reserved_for_reclaim(wanted: int, nodes: Sequence[int]) -> dict[int, int]:
-    """CPUs kept for reclaimed pods on each NUMA node, the same on all, at least one.
+    """CPUs reserved for reclaimed pods on each NUMA node: the same number on each node, at least one.
 
-    Katalyst's rule for pools that are bound to NUMA nodes (reference/qrm.md §7.1). The adjuster's pools are spread over
-    all nodes, so that it keeps the sum alone: `max(min_offline, nodes)` in `aimed_at` (§7.3).
+    This is Katalyst's rule for pools that are bound to NUMA nodes. The adjuster's pools are spread over all nodes, so
+    it only reserves the sum: `max(min_offline, nodes)` in `aimed_at`.
     """
     return dict.fromkeys(nodes, -(-max(wanted, len(nodes)) // len(nodes))) if nodes else {}
 
@@ -221,8 +225,9 @@ def headroom(
     max_utilization: float = 0.0,
     max_oversold: float = 1.2,
 ) -> float:
-    """CPUs that offline pods may be offered: more than the pool has while it is less than `target` busy (0 to 1), less
-    again above `max_utilization` (0: never), from `supply` to `max_oversold` times that."""
+    """CPUs that offline pods are offered. It grows from `last` while the utilization of the pool is below `target` (0
+    to 1), and falls while it is above `max_utilization` (0: never). The result is at least `supply` (CPUs of the pool)
+    and at most `max_oversold` times that."""
     oversold = 0.0
     if utilization < target:
         oversold = supply * (target - utilization)

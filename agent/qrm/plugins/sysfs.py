@@ -1,7 +1,7 @@
-"""The machine as Linux describes it under /sys: topology of CPUs, memory of NUMA nodes, network cards.
+"""Reads the hardware from sysfs: CPU topology, memory of NUMA nodes, network cards.
 
-What a kernel leaves out (no NUMA, no L3, a virtual machine without core numbers) has a defined stand-in: one node, one
-cache per node, one core per CPU. Offline CPUs are not there.
+If the kernel does not provide a value (no NUMA, no L3 cache, a virtual machine without core numbers), the default is
+one node, one cache per node, and one core per CPU. Offline CPUs are omitted.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ SYS = Path("/sys")
 
 
 class NoTopology(RuntimeError):
-    """The machine cannot be read; the message names the file."""
+    """The topology cannot be read; the message names the file."""
 
 
 def read_machine(sys: Path = SYS) -> Machine:
-    """CPUs that are online, and memory by NUMA node in bytes. Raises NoTopology."""
+    """The online CPUs, and memory by NUMA node in bytes. Raises NoTopology."""
     online = _cpus(sys / "devices/system/cpu/online")
     if not online:
-        raise NoTopology(f"{sys / 'devices/system/cpu/online'} cannot be read: which CPUs are there is not known")
+        raise NoTopology(f"cannot read {sys / 'devices/system/cpu/online'}: the CPUs of this machine are unknown")
     nodes = _nodes(sys, online)
     numa_of = {cpu: node for node, cpus in nodes.items() for cpu in cpus}
     cpus: dict[int, Cpu] = {}
@@ -36,13 +36,13 @@ def read_machine(sys: Path = SYS) -> Machine:
         socket = _number(at / "topology/physical_package_id")
         numa = numa_of.get(cpu, min(nodes))
         shared = _cpus(at / "cache/index3/shared_cpu_list") or nodes[numa]
-        # A core is named by its first thread and a cache by its first CPU: core_id repeats in every package.
+        # The first thread identifies a core, the first CPU a cache, because core_id is only unique within a package.
         cpus[cpu] = Cpu(cpu, min(siblings | {cpu}), max(socket, 0), numa, min(shared & online or {cpu}))
     return Machine(cpus, {node: size for node in nodes if (size := _memory(sys, node))})
 
 
 def _nodes(sys: Path, online: CpuSet) -> Mapping[int, CpuSet]:
-    """CPUs by NUMA node, nodes without an online CPU left out; one node where the kernel knows of none."""
+    """CPUs by NUMA node, without nodes that have no online CPU; a single node if the kernel reports none."""
     found: dict[int, CpuSet] = {}
     for entry in sorted((sys / "devices/system/node").glob("node[0-9]*")):
         if entry.name[4:].isdecimal() and (own := (_cpus(entry / "cpulist") or frozenset()) & online):
@@ -51,13 +51,13 @@ def _nodes(sys: Path, online: CpuSet) -> Mapping[int, CpuSet]:
 
 
 def _memory(sys: Path, node: int) -> int:
-    """Bytes of a NUMA node, 0 where the kernel does not say."""
+    """Memory of a NUMA node in bytes; 0 if the kernel does not report it."""
     match = re.search(r"MemTotal:\s+([0-9]+) kB", _text(sys / f"devices/system/node/node{node}/meminfo"))
     return int(match[1]) << 10 if match else 0
 
 
 def read_nics(sys: Path = SYS) -> tuple[Nic, ...]:
-    """Network cards of the host's own namespace that are hardware and up, by name; without addresses."""
+    """The physical network cards of the host's network namespace that are up, sorted by name; without addresses."""
     return tuple(
         Nic(entry.name, _number(entry / "device/numa_node"))
         for entry in sorted((sys / "class/net").glob("*"))
@@ -66,7 +66,8 @@ def read_nics(sys: Path = SYS) -> tuple[Nic, ...]:
 
 
 def _cpus(path: Path) -> CpuSet | None:
-    """None where the file is not there. Raises NoTopology for what is no list of CPUs."""
+    """The CPUs in a file; None if the file does not exist or is empty. Raises NoTopology if it is not a list of
+    CPUs."""
     text = _text(path)
     try:
         return cpuset.parse(text) if text else None
@@ -75,13 +76,13 @@ def _cpus(path: Path) -> CpuSet | None:
 
 
 def _number(path: Path) -> int:
-    """-1, which is how the kernel says that it does not know, also where the file is not there."""
+    """The number in a file; -1 if the file does not exist. The kernel also uses -1 for unknown."""
     text = _text(path).strip()
     return int(text) if re.fullmatch(r"-?[0-9]+", text) else -1
 
 
 def _text(path: Path) -> str:
-    """Empty where it cannot be read."""
+    """The content of a file; empty if it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:

@@ -1,5 +1,5 @@
-"""How what was decided gets to running containers: not at all (`dry_run`), by the container runtime (`cri`), or by
-files of control groups (`cgroup`). Each is a `manager.Apply`."""
+"""Ways to apply properties to running containers: not at all (`dry_run`), through the container runtime (`cri`), or
+through cgroup files (`cgroup`). Each is a `manager.Apply`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ log = logging.getLogger(__name__)
 
 
 async def dry_run(pod: QrmPod, container: PodContainer, properties: Properties) -> None:
-    """Say what would be set, and set nothing."""
+    """Log the properties that would be set; set nothing."""
     wanted = ", ".join(f"{name}={value}" for name, value in properties.items())
     log.info("would set %s on %s, container %s (dry-run)", wanted, pod.key, container.name)

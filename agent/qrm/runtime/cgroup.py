@@ -1,8 +1,9 @@
-"""Properties by files of control groups, for nodes where the runtime's socket is not to be had.
+"""Sets properties of containers through cgroup files, for nodes where the socket of the container runtime is not
+accessible.
 
-`cpuset.cpus` before `cpuset.mems`, as Katalyst does; where the second fails the first is put back, so that a container
-never has half of a decision. `Unified.<file>` is any other file of the group: on version 1 its controller is what
-stands before the first dot.
+`cpuset.cpus` is written before `cpuset.mems`, as in Katalyst; if the second write fails, the first is undone, so that a
+container never has only half of a decision. `Unified.<file>` is any other file of the group; on version 1 the part of
+the file name before the first dot is the controller.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ log = logging.getLogger(__name__)
 FILES = {CPUSET_CPUS: "cpuset.cpus", CPUSET_MEMS: "cpuset.mems"}
 CONTROLLER = "cpuset"
 CLASSES = (QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT)
-"""Where a pod may be whose class is not known."""
+"""QoS classes to search for the group of a pod whose class is unknown."""
 
 
 class CgroupRuntime:
-    """The control groups as `find` finds them laid out, each time anew: a kubelet may start after us."""
+    """Writes cgroup files. `find` detects the cgroup layout on each call, because the kubelet may start after this
+    process."""
 
     def __init__(self, find: Callable[[], Layout]) -> None:
         self._find = find
@@ -48,7 +50,7 @@ class CgroupRuntime:
         layout = self._find()
         strange = [name for name in properties if name not in FILES and not name.startswith(UNIFIED)]
         if strange:
-            raise ValueError(f"{strange[0]} cannot be set by files of control groups: use the mode cri")
+            raise ValueError(f"{strange[0]} cannot be set through cgroup files: use the mode cri")
         self._set_cpuset(layout, pod, container, properties)
         for name, value in properties.items():
             if name.startswith(UNIFIED):
@@ -61,7 +63,7 @@ class CgroupRuntime:
                     directory.close()
 
     def _set_cpuset(self, layout: Layout, pod: QrmPod, container: PodContainer, properties: Properties) -> None:
-        """Both files, or neither."""
+        """Write both files or neither."""
         wanted = [(file, str(properties[name])) for name, file in FILES.items() if name in properties]
         if not wanted:
             return
@@ -72,10 +74,16 @@ class CgroupRuntime:
                 before = _read(directory, file)
                 if _same(before, value):
                     continue
-                directory.write(file, value, hint="Are these on this machine, online, and in the group above?")
+                directory.write(
+                    file,
+                    value,
+                    hint="Check that these exist on this machine, are online, and belong to the parent group.",
+                )
                 written.append((file, before))
                 if not _same(found := _read(directory, file), value):
-                    raise CgroupUnapplied(f"{value!r} was written, and it is {found!r}", path=directory.path)
+                    raise CgroupUnapplied(
+                        f"{value!r} was written, but the file contains {found!r}", path=directory.path
+                    )
         except CgroupError:
             self._put_back(directory, written)
             raise
@@ -86,16 +94,16 @@ class CgroupRuntime:
     def _put_back(directory: Directory, written: list[tuple[str, str]]) -> None:
         for file, before in reversed(written):
             try:
-                directory.write(file, before or "\n")  # version 2's empty is "as above", and is written as a line
+                directory.write(file, before or "\n")  # version 2: empty inherits from the parent; written as "\n"
             except CgroupGone:
                 return  # the container has ended
             except CgroupError as error:
-                log.error("%s could not be put back to %r: %s", file, before, error)
+                log.error("cannot restore %s to %r: %s", file, before, error)
 
 
 def _group(layout: Layout, controller: str, pod: QrmPod, container: PodContainer) -> Directory:
-    """The directory of a container's group, to be closed. Raises CgroupError, NoCgroups, and ValueError for a UID that
-    is none."""
+    """Open the directory of a container's group; the caller closes it. Raises CgroupError, NoCgroups, and ValueError
+    for an invalid UID."""
     base = layout.root if layout.version is Version.V2 else f"{layout.root}/{controller}"
     known = QosClass(pod.qos_class) if pod.qos_class in CLASSES else None
     root = Directory.at(base)
@@ -114,7 +122,7 @@ def _group(layout: Layout, controller: str, pod: QrmPod, container: PodContainer
                 above.close()
     finally:
         root.close()
-    raise CgroupGone("the container has no group here: it has ended, or begins just now", path=base)
+    raise CgroupGone("the container has no group here: it has ended or is just starting", path=base)
 
 
 def _read(directory: Directory, file: str) -> str:
@@ -122,7 +130,7 @@ def _read(directory: Directory, file: str) -> str:
 
 
 def _same(text: str, wanted: str) -> bool:
-    """Whether these are the same set; the kernel may write it otherwise."""
+    """Whether both texts are the same set; the kernel may format it differently."""
     try:
         return cpuset.parse(text) == cpuset.parse(wanted)
     except ValueError:

@@ -1,6 +1,7 @@
-"""Properties by the container runtime: UpdateContainerResources of the CRI, over its unix socket.
+"""Sets properties of containers through the container runtime: UpdateContainerResources of the CRI, over its unix
+socket.
 
-Only what is set is sent: fields that are zero or empty leave what a container has (reference/qrm.md §3.8).
+Only the given properties are sent: the runtime leaves the values of fields unchanged that are zero or empty.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from agent.qrm.manager.oci import FIELDS, UNIFIED, Properties
 from agent.qrm.pods import PodContainer, QrmPod
 
 CALL_S = 5.0
-"""A runtime that takes longer holds up all containers of the round."""
+"""Timeout in seconds. A slow runtime delays all containers of the round."""
 
 
 class CriRuntime:
-    """A container runtime that listens at `socket` (/run/containerd/containerd.sock, /run/crio/crio.sock)."""
+    """A container runtime that listens on `socket` (/run/containerd/containerd.sock, /run/crio/crio.sock)."""
 
     def __init__(self, socket: Path, *, call_seconds: float = CALL_S) -> None:
         self.socket = socket
@@ -32,7 +33,7 @@ class CriRuntime:
         self._stub: Any = pb_grpc.RuntimeServiceStub(self._channel)
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection to the runtime."""
         await self._channel.close()
 
     async def apply(self, pod: QrmPod, container: PodContainer, properties: Properties) -> None:
@@ -46,7 +47,7 @@ class CriRuntime:
 
 
 def resources_of(properties: Properties) -> pb.LinuxContainerResources:
-    """As the message has them."""
+    """The properties as a CRI message."""
     message = pb.LinuxContainerResources()
     for name, value in properties.items():
         if name.startswith(UNIFIED):

@@ -1,13 +1,13 @@
-"""The checkpoint of the pod resources as bytes: Katalyst's file, with its checksum.
+"""The checkpoint of pod resources: encodes and decodes Katalyst's file format, with its checksum.
 
     {"Data": {"PodResourceEntries": [{"PodUID": …, "ContainerName": …, "ResourceName": …, "AllocationInfo": …}]},
      "Checksum": …}
 
-`AllocationInfo` is JSON as a text within the JSON, as Katalyst's resource manager writes it. The patched kubelet writes
-the bytes of the protobuf message there, which Go's JSON damages where they are no UTF-8 (reference/qrm.md §3.11); so
-far as they are whole, they are read too.
+`AllocationInfo` is JSON as a string within the JSON, as written by Katalyst's resource manager. The patched kubelet
+instead writes the bytes of the protobuf message, which Go's JSON encoder damages if they are not valid UTF-8; undamaged
+messages can be read.
 
-Pure: no I/O, no clock. `files.py` puts it on disk.
+Pure: no I/O, no clock. `files.py` writes the file.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from agent.qrm.manager.allocation import AllocationInfo, Allocations, from_json,
 
 
 class BadCheckpoint(ValueError):
-    """Not a checkpoint, or not as it was written. The message says what is wrong, not where the file is."""
+    """The data is not a checkpoint, or was changed after it was written. The message does not contain the file name."""
 
 
 class Entry(msgspec.Struct, frozen=True, rename="pascal"):
-    """One allocation, as the file has it."""
+    """One allocation in the format of the file."""
 
     pod_uid: str = msgspec.field(name="PodUID")
     container_name: str
@@ -42,25 +42,25 @@ class _File(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def encode(allocations: Allocations) -> bytes:
-    """Sorted by pod, container and resource, so that equal allocations are equal bytes."""
+    """Encode the allocations, sorted by pod, container and resource, so that equal allocations have equal bytes."""
     entries = tuple(Entry(pod, container, resource, to_json(info)) for pod, container, resource, info in allocations)
     return msgspec.json.encode(_File(_Data(entries), checksum(entries)))
 
 
 def decode(data: bytes, *, from_message: Callable[[bytes], AllocationInfo] | None = None) -> Allocations:
-    """What `encode` or either upstream wrote. `from_message` reads a protobuf message; without it the patched
-    kubelet's form is refused.
+    """Decode a checkpoint of `encode`, of Katalyst's resource manager or of the patched kubelet. `from_message` parses
+    a protobuf message; without it the kubelet's format is rejected.
 
     Raises BadCheckpoint.
     """
     try:
         file = msgspec.json.decode(data, type=_File)
     except msgspec.MsgspecError as error:
-        raise BadCheckpoint(f"it is no checkpoint of pod resources: {error}") from None
+        raise BadCheckpoint(f"not a checkpoint of pod resources: {error}") from None
     entries = file.data.pod_resource_entries
     expected = checksum(entries)
     if file.checksum != expected:
-        raise BadCheckpoint(f"its checksum is {file.checksum}, and its content's {expected}: it was damaged or edited")
+        raise BadCheckpoint(f"the checksum is {file.checksum}, expected {expected}: the file was damaged or edited")
     allocations = Allocations()
     for entry in entries or ():
         try:
@@ -76,14 +76,14 @@ def _info(text: str, from_message: Callable[[bytes], AllocationInfo] | None) -> 
     if text.startswith("{"):  # the first byte of such a message is 0x0a, 0x10, 0x18, …
         return from_json(text)
     if "\ufffd" in text:
-        raise ValueError("a protobuf message that was damaged when the kubelet wrote it as text")
+        raise ValueError("a protobuf message that the kubelet damaged when it wrote it as text")
     if from_message is None:
-        raise ValueError("a protobuf message, which needs the extra: pip install 'load-watcher[qrm]'")
+        raise ValueError("a protobuf message, which needs the optional dependencies: pip install 'load-watcher[qrm]'")
     return from_message(text.encode())
 
 
 def checksum(entries: Sequence[Entry] | None) -> int:
-    """FNV-1a of what Go's spew prints of the data: entries in the order of the file."""
+    """FNV-1a hash of the text that Go's spew package prints for the data, with the entries in the order of the file."""
     printed = "<nil>"
     if entries is not None:
         printed = "[" + " ".join(map(_printed, entries)) + "]"
@@ -99,7 +99,7 @@ def _printed(entry: Entry) -> str:
 
 
 def fnv1a(data: bytes) -> int:
-    """The 32-bit hash of Fowler, Noll and Vo, variant 1a."""
+    """The 32-bit Fowler–Noll–Vo hash, variant 1a."""
     value = 0x811C9DC5
     for byte in data:
         value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF

@@ -1,7 +1,7 @@
-"""Files that are whole or not there: the checkpoint of the manager, the state of each plug-in.
+"""Atomic files: the checkpoint of the manager and the state files of the plug-ins.
 
-A write goes to a new file beside the old one, is forced to disk, and takes its place; then the directory is forced to
-disk too. What cannot be read is set aside under a name of its own, never overwritten.
+A write creates a new file, syncs it to disk, renames it to the final name, and syncs the directory. Files that cannot
+be read are renamed, never overwritten.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ CHECKSUM = "checksum"
 
 
 class BadState(ValueError):
-    """A file is not as it was written. The message names it."""
+    """The content of a state file is invalid or was changed. The message contains the file name."""
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """All of it, on disk, or nothing. Raises OSError, and then what was there before is there still."""
+    """Write a file completely, synced to disk. Raises OSError; the previous content then remains."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -56,31 +56,31 @@ def _sync_directory(directory: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that has no such thing
+        if error.errno != errno.EINVAL:  # not supported by the file system
             raise
     finally:
         os.close(descriptor)
 
 
 def set_aside(path: Path, why: str) -> Path:
-    """Move a file that cannot be used out of the way, and say so. Returns where it is now."""
+    """Rename an unusable file, and log it. Returns the new path."""
     stem, number = f"{path.name}.corrupt-{int(time.time())}", 0
     while (kept := path.with_name(stem if not number else f"{stem}-{number}")).exists():
         number += 1
     os.replace(path, kept)
-    log.error("%s cannot be used: %s. It is kept as %s, and we begin without it", path, why, kept)
+    log.error("%s is unusable: %s; renamed it to %s and starting without it", path, why, kept)
     return kept
 
 
 class StateFile:
-    """One plug-in's document with a checksum: canonical JSON, written where it differs from what is there."""
+    """The state of one plug-in as canonical JSON with a checksum. The file is written only if the state has changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._written = b""
 
     def read(self) -> dict[str, Any] | None:
-        """None where there is none yet. Raises BadState, and OSError."""
+        """The stored state; None if the file does not exist. Raises BadState and OSError."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -88,16 +88,16 @@ class StateFile:
         try:
             document = msgspec.json.decode(data, type=dict[str, Any])
         except msgspec.MsgspecError as error:
-            raise BadState(f"{self.path} is no JSON object: {error}") from None
+            raise BadState(f"{self.path} is not a JSON object: {error}") from None
         written = document.pop(CHECKSUM, None)
         expected = fnv1a(_canonical(document))
         if written != expected:
-            raise BadState(f"{self.path}: its checksum is {written}, and its content's {expected}")
+            raise BadState(f"{self.path}: the checksum is {written}, but {expected} was expected")
         self._written = data
         return document
 
     def write(self, document: dict[str, Any]) -> None:
-        """Raises OSError, and then the file is as before."""
+        """Raises OSError; the file then remains unchanged."""
         canonical = _canonical(document)
         data = _canonical({**document, CHECKSUM: fnv1a(canonical)})
         if data != self._written:

@@ -1,6 +1,7 @@
-"""Koordinator's load-aware scheduling (seed 001; reference/koordinator.md): rules of its own for classes of pods, for
-what a pod will use, and for what a node was measured to use.
+"""Koordinator's load-aware scheduling: its rules for pod classes, for the estimated usage of a pod, and for the
+measured usage of a node.
 
-`classes`, `estimator` and `owners` look at pods, `metrics` at NodeMetrics and how they stand in columns, `assigned`
-adds up what measurements do not contain yet, `arguments` are the plug-in's, and `load_aware_scheduling` is the plug-in.
+`classes`, `estimator` and `owners` evaluate pods, `metrics` reads NodeMetrics into columns, `assigned` adds up usage
+that measurements do not contain yet, `arguments` has the plug-in's arguments, and `load_aware_scheduling` is the
+plug-in.
 """

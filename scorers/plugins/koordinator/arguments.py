@@ -1,5 +1,4 @@
-"""The arguments of LoadAwareScheduling: upstream's names, defaults and rules (reference/koordinator.md, 1), and some of
-ours.
+"""The arguments of LoadAwareScheduling: Koordinator's names, defaults and rules, and load-watcher's additions.
 
 Pure: no I/O, no clock.
 """
@@ -23,7 +22,7 @@ from watcher.model import Window
 
 Source = Literal["windows", "windowsAndPods", "cluster"]
 MEASURED = (CPU, MEMORY)
-"""What our windows measure in a unit that nodes have."""
+"""Resources that the watcher's windows measure in a unit in which nodes report them."""
 
 DEFAULT_THRESHOLDS = {CPU: 65, MEMORY: 95}
 DEFAULT_FACTORS = {CPU: 85, MEMORY: 70}
@@ -34,8 +33,8 @@ NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class AggregatedArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Percentiles in the place of means. Filtering takes them where there are thresholds and a type, scoring where
-    there is a type; durations are Go's ("5m"), left out for the longest window."""
+    """Percentiles to use instead of means. Filtering uses them if thresholds and a type are given, scoring if a type is
+    given. Durations are Go durations ("5m"); an empty one means the longest window."""
 
     usage_thresholds: dict[str, int] = {}
     usage_aggregation_type: Aggregation | Literal[""] = ""
@@ -47,12 +46,17 @@ class AggregatedArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 class LoadAwareSchedulingArgs(
     Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, dict=True
 ):
-    """Thresholds and factors in percent. Ours are: `nodeMetricSource`, the windows of this watcher, these and what it
-    knows of pods, or the cluster's NodeMetric objects; `reportIntervalSeconds`, how long it takes until windows contain
-    a pod, which the collect policy says where it is left out; `comparison`, whether a node at the threshold passes
-    ("gt", as upstream since 1.6) or not ("ge", as its document says); the `estimator` "ownerHistoryEstimator" with
-    `ownerHistory`, by what pods of the same workload use. Percentiles are koordlet's, and any window of the watcher is
-    a duration for them."""
+    """Thresholds and factors are in percent. load-watcher's additions:
+
+    * `nodeMetricSource`: the watcher's windows ("windows"), these and the watcher's pod usage ("windowsAndPods"), or
+      the cluster's NodeMetric objects ("cluster");
+    * `reportIntervalSeconds`: time until windows contain a new pod; default: the collect policy's;
+    * `comparison`: whether a node at the threshold passes ("gt", as Koordinator since 1.6) or not ("ge", as in its
+      documentation);
+    * the `estimator` "ownerHistoryEstimator" with `ownerHistory`: estimates by the usage of pods of the same workload.
+
+    Percentiles are computed like koordlet's, and every window of the watcher is a valid duration for them.
+    """
 
     filter_expired_node_metrics: bool = True
     node_metric_expiration_seconds: Positive = 180
@@ -77,22 +81,23 @@ class LoadAwareSchedulingArgs(
 
     @cached_property
     def thresholds(self) -> Mapping[str, int]:
-        """Percent by resource; upstream's where none are given."""
+        """Percent by resource; Koordinator's defaults if none are given."""
         return self.usage_thresholds or DEFAULT_THRESHOLDS
 
     @cached_property
     def factors(self) -> Mapping[str, int]:
-        """Percent by resource; cpu and memory always have one."""
+        """Percent by resource; cpu and memory always have a factor."""
         return {**DEFAULT_FACTORS, **self.estimated_scaling_factors}
 
     @cached_property
     def weights(self) -> Mapping[str, int]:
-        """Weights of the score; upstream's where neither they nor one of the dominant resource are given."""
+        """Weights of the score; Koordinator's defaults if neither weights nor a weight of the dominant resource are
+        given."""
         return self.resource_weights or ({} if self.dominant_resource_weight else DEFAULT_WEIGHTS)
 
     @cached_property
     def resources(self) -> tuple[str, ...]:
-        """All that is looked at, sorted."""
+        """All resources used in thresholds, weights or factors, sorted."""
         named = (self.thresholds, self.prod_usage_thresholds, self.aggregation.usage_thresholds, self.weights)
         return tuple(
             sorted({*MEASURED, *(each for part in named for each in part), *self.factors, *self.supported_resources})
@@ -100,16 +105,17 @@ class LoadAwareSchedulingArgs(
 
     @cached_property
     def aggregation(self) -> AggregatedArgs:
-        """What is aggregated; empty where nothing is."""
+        """The aggregation arguments; empty if not given."""
         return self.aggregated or AggregatedArgs()
 
     @cached_property
     def history(self) -> OwnerHistoryArgs:
-        """How the estimator by owners goes about it; our defaults where nothing is given."""
+        """Arguments of the ownerHistoryEstimator; defaults if not given."""
         return self.owner_history or OwnerHistoryArgs()
 
     def problems(self) -> list[str]:
-        """What upstream refuses, thresholds of prod pods beyond 0 to 100, and what the source cannot tell."""
+        """Arguments that Koordinator rejects, thresholds of prod pods outside 0 to 100, and arguments that the source
+        cannot serve."""
         found = [
             *_within("usageThresholds", self.usage_thresholds, 0),
             *_within("prodUsageThresholds", self.prod_usage_thresholds, 0),
@@ -119,7 +125,7 @@ class LoadAwareSchedulingArgs(
             *_within("dominantResourceWeight", {"": self.dominant_resource_weight}, 0),
         ]
         found += [
-            f"estimatedScalingFactors.{name}: is missing, and resourceWeights has {name}"
+            f"estimatedScalingFactors.{name}: is missing, but resourceWeights has {name}"
             for name in self.resource_weights
             if name not in self.factors
         ]
@@ -129,15 +135,15 @@ class LoadAwareSchedulingArgs(
                 found.append(f'aggregated.{_camel(name)}: must be a duration like "5m", not negative (given: {text!r})')
         if self.estimator and self.estimator not in ESTIMATORS:
             near = difflib.get_close_matches(self.estimator, ESTIMATORS, n=1)
-            told = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(ESTIMATORS))}"
-            found.append(f"estimator: there is no {self.estimator!r}; {told}")
+            told = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(ESTIMATORS))}"
+            found.append(f"estimator: unknown estimator {self.estimator!r}; {told}")
         if self.owner_history is not None and self.estimator != OWNER_HISTORY:
             named = self.estimator or DEFAULT
-            found.append(f'ownerHistory: {named} does not look at it; set estimator to "{OWNER_HISTORY}"')
+            found.append(f'ownerHistory: {named} does not use it; set estimator to "{OWNER_HISTORY}"')
         return [*found, *self._not_measured()]
 
     def unserved(self, windows: Sequence[Window]) -> list[str]:
-        """Durations that are no window of the watcher, where these are the source."""
+        """Durations that are not a window of the watcher, if its windows are the source."""
         if self.node_metric_source == "cluster":
             return []
         return [
@@ -147,36 +153,36 @@ class LoadAwareSchedulingArgs(
         ]
 
     def _not_measured(self) -> Iterable[str]:
-        """Arguments that the source of metrics has no numbers for."""
+        """Problems of arguments for which the source of metrics has no values."""
         if self.node_metric_source == "cluster":
             return
         if self.node_metric_source == "windows":
             for name in ("prod_usage_thresholds", "score_according_prod_usage", "prod_usage_include_sys"):
                 if getattr(self, name):
                     yield (
-                        f"{_camel(name)}: needs what each pod uses, which windows of nodes do not have; "
+                        f"{_camel(name)}: needs the usage of each pod, which windows of nodes do not have; "
                         'set nodeMetricSource to "windowsAndPods" or "cluster"'
                     )
             if self.estimator == OWNER_HISTORY:
                 yield (
-                    f"estimator: {OWNER_HISTORY} needs what each pod uses, which windows of nodes do not have; "
+                    f"estimator: {OWNER_HISTORY} needs the usage of each pod, which windows of nodes do not have; "
                     'set nodeMetricSource to "windowsAndPods" or "cluster"'
                 )
         beyond = [each for each in self.resources if each not in MEASURED]
         if beyond:
             names = ", ".join(beyond)
-            yield f'{names}: our windows measure cpu and memory alone; set nodeMetricSource to "cluster"'
+            yield f'{names}: the watcher\'s windows contain only cpu and memory; set nodeMetricSource to "cluster"'
 
 
 def is_served(duration: str, windows: Sequence[Window]) -> bool:
-    """Whether a Go duration is one of the windows; 0 stands for the longest of them."""
+    """Whether a Go duration is one of the windows; 0 means the longest of them."""
     return read_duration(duration) in {0.0, *(float(window.seconds) for window in windows)}
 
 
 def unserved(duration: str, windows: Sequence[Window]) -> str:
-    """What to say of one that is not."""
+    """The problem text for a duration that is not served."""
     there = ", ".join(window.label for window in windows)
-    return f"{duration[:40]!r} is not served; there are {there}, and refresh.windows can have more"
+    return f"{duration[:40]!r} is not served; served windows: {there} (add more in refresh.windows)"
 
 
 def _within(path: str, values: Mapping[str, int], lowest: int) -> Iterable[str]:

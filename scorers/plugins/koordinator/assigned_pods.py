@@ -1,16 +1,16 @@
-"""What measurements of nodes do not contain yet: pods on them that count as their estimate (reference/koordinator.md,
-3.3 and 3.4).
+"""Estimated usage of assigned pods that the measurements of their nodes do not contain yet.
 
-With the estimate e of a pod, its measured usage u, the time s at which it was assigned, the measurement's time U and
-report interval I, and a time D until which it is to count as its estimate, a pod is estimated where
+Let e be the estimate of a pod, u its measured usage, s the time at which it was assigned, U the time and I the report
+interval of the measurement, and D the time until which the pod must count as its estimate. The pod counts as its
+estimate if
 
-    u is not known, or U - I < s, or D > U
+    u is unknown, or U - I < s, or D > U
 
-and then adds max(0, e - u) to its node. Where nobody measures pods, the first of these says nothing: what has run for
-an interval is in the usage of its node. Pods of the class koord-prod are added up once more by themselves; those that
-are not reported as such count as their estimate there.
+and then adds max(0, e - u) to its node. If the source does not measure pods, the first condition is ignored: a pod that
+has run for an interval is included in the usage of its node. Pods of the class koord-prod are additionally summed
+separately; prod pods that are not reported as such count as their estimate there.
 
-Each pod's part is computed when it, or the measurement, changed, and taken away again by the same numbers.
+Each pod's contribution is computed when the pod or the measurement changes, and later subtracted with the same values.
 
 Pure: no I/O, no clock.
 """
@@ -33,12 +33,12 @@ Bool = npt.NDArray[np.bool_]
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 DELTA, PROD_USAGE, PROD_DELTA, ESTIMATED = range(4)
-"""What is added up: beyond the node's usage; the usage of prod pods; beyond that; all estimates in full."""
+"""The sums: estimates beyond the node's usage; usage of prod pods; estimates beyond that; all estimates in full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod on a node. `at` is s, `until` D (None: there is none)."""
+    """A pod on a node (`row`). `at` is s and `until` is D (None: no such time), both in unix seconds."""
 
     pod: PodKey
     row: int
@@ -49,7 +49,7 @@ class Candidate:
 
 
 class AssignedPods:
-    """The sums of all rows, [4, resources, rows], kept up pod by pod."""
+    """The sums of all rows, [4, resources, rows], updated with each pod."""
 
     def __init__(self, resources: Sequence[str], metrics: MetricColumns) -> None:
         self._resources = tuple(resources)
@@ -69,11 +69,11 @@ class AssignedPods:
         self._until: F64 = np.zeros(0)
 
     def reserve(self, rows: int) -> None:
-        """There are so many rows now."""
+        """Make space for this number of rows."""
         self._sums = _widened(self._sums, rows)
 
     def add(self, key: str, each: Candidate) -> None:
-        """A pod came to a node."""
+        """Add a pod to its node; the sums are updated by `settle`."""
         slot = self._free.pop() if self._free else self._new_slot()
         self._slot[key], self._pods[slot] = slot, each.pod
         self._estimate[:, slot] = [each.estimate.get(name, 0) for name in self._resources]
@@ -83,7 +83,7 @@ class AssignedPods:
         self._changed.add(slot)
 
     def remove(self, key: str) -> None:
-        """A pod went, if it was here."""
+        """Remove a pod if it was added."""
         slot = self._slot.pop(key, None)
         if slot is None:
             return
@@ -95,36 +95,36 @@ class AssignedPods:
         self._free.append(slot)
 
     def measured(self, row: int) -> None:
-        """The measurement of a node changed."""
+        """Schedule the pods of a node for recomputation, after its measurement changed."""
         slots = self._on_row.get(row, set())
         self._sums[:, :, row] = 0
         self._parts[:, :, list(slots)] = 0
         self._changed |= slots
 
     def all_measured(self) -> None:
-        """All measurements changed."""
+        """Recompute all pods, after all measurements changed."""
         self._sums[:] = 0
         self._parts[:] = 0
         self._changed = set(self._slot.values())
         self.settle()
 
     def sums(self, which: int, rows: I64) -> I64:
-        """One of the four, [resources, n]."""
+        """One of the four sums, [resources, n]."""
         self.settle()
         return np.take(self._sums[which], rows, axis=1)
 
     def count(self, row: int) -> int:
-        """How many pods are on a node."""
+        """The number of pods on a node."""
         return len(self._on_row.get(row, ()))
 
     def adding(self, which: int, row: int) -> list[str]:
-        """The pods that add something to one of the four, sorted."""
+        """The names of the pods that contribute to one of the four sums of a node, sorted."""
         self.settle()
         slots = [slot for slot in self._on_row.get(row, ()) if self._parts[which, :, slot].any()]
         return sorted("/".join(self._pods[slot]) for slot in slots)
 
     def settle(self) -> None:
-        """Add the parts of the pods that changed."""
+        """Add the contributions of all changed pods to the sums."""
         if not self._changed:
             return
         slots = np.fromiter(self._changed, dtype=np.int64, count=len(self._changed))
@@ -165,7 +165,7 @@ class AssignedPods:
 
 
 def _widened(array: npt.NDArray[ScalarT], size: int) -> npt.NDArray[ScalarT]:
-    """With room for so many in the last dimension, and some more."""
+    """The array with at least `size` elements in the last dimension; 25% more than needed when it grows."""
     more = size + size // 4 - array.shape[-1]
     if size <= array.shape[-1]:
         return array

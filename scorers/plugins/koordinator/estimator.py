@@ -1,12 +1,12 @@
-"""What a pod will use, before it was measured, and what a node has (reference/koordinator.md, 3.1 to 3.3).
+"""Estimated usage of a pod before it is measured, and the allocatable resources of a node.
 
-The default estimator: of each resource with a factor (percent), under the name that the pod's class has for it,
+The default estimator computes, for each resource with a factor (percent), under the resource name of the pod's class:
 
-    estimate = factor * limit or request, whichever is more / 100      rounded half away from zero, the limit at most
+    estimate = factor * max(limit, request) / 100      rounded half away from zero, at most the limit
 
-A pod that asks for none of cpu or memory counts 250 millicores and 200 MiB.
+A pod without requests and limits for cpu or memory counts as 250 millicores or 200 MiB.
 
-The other one goes by what pods of the same workload were measured to use (`owners`), where enough is known of them.
+The other estimator uses the measured usage of pods of the same workload (`owners`) if enough readings exist.
 
 Pure: no I/O, no clock.
 """
@@ -32,11 +32,11 @@ RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"
 
 LARGEST_FACTOR = 1000
 UNASKED: Mapping[str, int] = {CPU: 250, BATCH_CPU: 250, MEMORY: 200 << 20, BATCH_MEMORY: 200 << 20}
-"""What a pod that does not ask for it is taken to use."""
+"""Estimates for a pod without request and limit for the resource: millicores and bytes."""
 
 
 class Rules(Protocol):
-    """What an estimator needs of the plug-in's arguments; `factors` in percent."""
+    """The plug-in's arguments that estimators use; `factors` in percent."""
 
     @property
     def factors(self) -> Mapping[str, int]: ...
@@ -55,22 +55,24 @@ class Rules(Protocol):
 
 
 class Estimator(Protocol):
-    """Says what a pod will use. One that goes by what pods were measured to use is told of these (`history`)."""
+    """Estimates the usage of a pod. An estimator based on measured usage receives it through `history`."""
 
     @property
     def history(self) -> WorkloadUsage | None: ...
 
     def estimate(self, info: PodInfo) -> Amounts:
-        """By resource; asked for each pod, so in a time that does not depend on how many there are."""
+        """Amounts by resource (millicores, bytes). Called for each pod, so its cost must not depend on the number of
+        pods."""
         ...
 
     def told(self, info: PodInfo) -> Mapping[str, str]:
-        """How that came about, by resource, in words; empty for Koordinator's own."""
+        """The basis of the estimate by resource, for reasons shown to users; empty for Koordinator's default
+        estimator."""
         ...
 
 
 class DefaultEstimator:
-    """Koordinator's, see above."""
+    """Koordinator's default estimator (see the module docstring)."""
 
     history = None
 
@@ -78,24 +80,25 @@ class DefaultEstimator:
         self._rules = rules
 
     def estimate(self, info: PodInfo) -> Amounts:
-        """By factors."""
+        """Amounts by resource, from `default_estimator`."""
         return default_estimator(info, self._rules)
 
     def told(self, info: PodInfo) -> Mapping[str, str]:
-        """Its amounts are Koordinator's, and explained by them."""
+        """Empty: Koordinator's own rules need no explanation."""
         return {}
 
 
 class OwnerHistoryEstimator:
-    """A percentile of what the pods of the same workload used lately, the pod's limit at most; the default estimator's
-    where too little is known of them."""
+    """Estimates a percentile of the recent usage of pods of the same workload, at most the pod's limit. Uses the
+    default estimator if there are too few readings."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self.history: WorkloadUsage | None = WorkloadUsage(rules.history.percentile)
 
     def estimate(self, info: PodInfo) -> Amounts:
-        """Each resource by itself: cpu may be known where memory is not."""
+        """Amounts by resource. Each resource is decided separately: there may be enough readings of cpu but not of
+        memory."""
         found = dict(default_estimator(info, self._rules))
         kind = priority_class(info.pod)
         for resource, usage in self._usage(info).items():
@@ -105,18 +108,18 @@ class OwnerHistoryEstimator:
         return found
 
     def told(self, info: PodInfo) -> Mapping[str, str]:
-        """What it goes by, and why not by history."""
+        """The basis of the estimate by resource, and why the history was not used."""
         workload = workload_of(info.pod)
         if workload is None:
-            return dict.fromkeys(MEASURED, "by default: the pod has no controller")
+            return dict.fromkeys(MEASURED, "default estimator: the pod has no controller")
         if self.history is None or not self.history.measured:
-            return dict.fromkeys(MEASURED, "by default: it is not known what pods use")
+            return dict.fromkeys(MEASURED, "default estimator: the usage of pods is unknown")
         wanted = self._rules.history
-        needed = f"needed are {wanted.min_readings} of {wanted.min_pods}"
+        needed = f"required: {wanted.min_readings} of {wanted.min_pods}"
         return {
             resource: f"p{wanted.percentile} of {usage} of {workload}"
             if self._is_enough(usage)
-            else f"by default: of {workload} there are {usage}, {needed}"
+            else f"default estimator: {workload} has {usage}, {needed}"
             for resource, usage in self._usage(info).items()
         }
 
@@ -138,7 +141,7 @@ ESTIMATORS: Mapping[str, Callable[[Rules], Estimator]] = {
 
 
 def default_estimator(info: PodInfo, rules: Rules) -> Amounts:
-    """See above."""
+    """Koordinator's default estimate (see the module docstring)."""
     kind = priority_class(info.pod)
     return {
         resource: _estimated(info, resource_of(kind, resource), factor)
@@ -147,8 +150,8 @@ def default_estimator(info: PodInfo, rules: Rules) -> Amounts:
 
 
 def factors_of(pod: Pod, rules: Rules) -> Mapping[str, int]:
-    """Percent by resource: the pod's annotation where it may have one, and what that leaves out from the arguments. One
-    that is no JSON map of whole numbers 0 to 1000 is passed over."""
+    """Percent by resource: from the pod's annotation if allowed, otherwise from the arguments. An annotation that is
+    not a JSON map of integers from 0 to 1000 is ignored."""
     text = pod.metadata.annotations.get(FACTORS, "") if rules.allow_customize_estimation else ""
     if not text:
         return rules.factors
@@ -173,8 +176,9 @@ def _estimated(info: PodInfo, resource: str | None, factor: int) -> int:
 
 
 def forced_until(pod: Pod, rules: Rules, *, scheduled: float) -> float | None:
-    """Until when (unix seconds, of the measurement, not of the clock) a pod counts as its estimate whatever is
-    measured: so long after it was initialised, else after it was `scheduled`; None: not at all."""
+    """Time (unix seconds, compared with the time of the measurement) until which a pod counts as its estimate
+    regardless of measurements: a configured time after it was initialized, otherwise after it was `scheduled`. None if
+    not configured."""
     after_initialized = _seconds(pod, AFTER_INITIALIZED, rules, rules.estimated_seconds_after_initialized)
     if after_initialized > 0:
         for condition in pod.status.conditions:
@@ -192,8 +196,8 @@ def _seconds(pod: Pod, annotation: str, rules: Rules, otherwise: int | None) -> 
 
 
 def allocatable_of(node: Node) -> Amounts:
-    """What pods may have of a node: its status, overlaid with the annotation node.koordinator.sh/raw-allocatable, which
-    says what there was before it was amplified. Raises ValueError where the annotation cannot be read."""
+    """Allocatable resources of a node: its status, overridden by the annotation node.koordinator.sh/raw-allocatable,
+    which has the values before amplification. Raises ValueError for an invalid annotation."""
     given = amounts(node.status.allocatable)
     text = node.metadata.annotations.get(RAW_ALLOCATABLE, "")
     if not text:

@@ -1,30 +1,30 @@
-"""LoadAwareScheduling: keep pods off nodes that are, or soon will be, loaded, and prefer the others (seed 001;
-reference/koordinator.md, 3).
+"""LoadAwareScheduling: reject nodes that are, or soon will be, loaded, and prefer less loaded nodes.
 
-What a node uses once it has the pod, by resource:
+Usage of a node with the pod, by resource:
 
-    estimated = measured + what pods on it add that were not measured yet + estimate of the pod
+    estimated = measured + usage of its pods that is not measured yet + estimate of the pod
 
-`estimator` has the estimate of a pod, `assigned` says which pods are not measured yet, `metrics` what is measured.
-Filtering rejects a node where
+`estimator` estimates a pod, `assigned` determines the usage that is not measured yet, `metrics` holds the measurements.
+Filtering rejects a node if
 
     100 * estimated / allocatable > threshold        rounded half away from zero; `comparison: ge` rejects equal too
 
-for the first such resource by name. The thresholds are those of prod pods, for these, where there are any; else those
-of a percentile, with that percentile as what is measured; else the plain ones; a node's annotation puts others in
-their place. Pods of DaemonSets pass. A node whose measurement is too old is rejected, or not, as the arguments say.
+for a resource; the reason names the first one in alphabetical order. For prod pods, their own thresholds apply, if
+there are any; otherwise the thresholds of a percentile, with that percentile as the measured usage; otherwise the plain
+thresholds. An annotation of the node replaces them. Pods of DaemonSets always pass. The arguments decide whether a node
+whose measurement is too old is rejected.
 
-    score of a resource = (allocatable - estimated) * 100 / allocatable        0 below 0
-    score = mean by resourceWeights, and of the worst resource by dominantResourceWeight
+    score of a resource = (allocatable - estimated) * 100 / allocatable        0 if negative
+    score = weighted mean by resourceWeights, and of the worst resource by dominantResourceWeight
 
-in whole numbers, rounded down. Nodes that are not measured pass and score 0, nodes measured too long ago score 0, and
-all do where that is so of most of those asked about.
+in integers, rounded down. Nodes without a measurement pass and score 0, nodes with an expired measurement score 0, and
+all nodes score 0 if most of the given nodes are in one of these states.
 
-A percentile over a duration that a NodeMetric does not have leaves the estimates alone to go by, as upstream has it. Of
-our windows one that is less than half full is such a duration; without a duration the longest that a node has is taken,
-and the mean where it has none. A resource that the windows do not have of a node is not looked at in filtering, and
-scores 0. Where it is not known what pods use, all pods of a node count alike,
-and pods that are older than a report interval are taken to be in the usage of their node.
+For a percentile over a duration that a NodeMetric does not have, only the estimates are used, as in Koordinator. A
+window of the watcher that is less than half full counts as such a duration. Without a duration, the longest available
+window of a node is used, or the mean if it has none. A resource that the windows do not have for a node is ignored in
+filtering and scores 0. If the usage of pods is unknown, pods of all classes are treated alike, and pods older than a
+report interval are assumed to be included in the usage of their node.
 """
 
 from __future__ import annotations
@@ -66,13 +66,15 @@ ESTIMATES = {"nodeDelta": DELTA, "prodUsage": PROD_USAGE, "prodDelta": PROD_DELT
 
 
 def resource_scores(used: I64, allocatable: I64) -> I64:
-    """(allocatable - used) * 100 / allocatable, rounded down; 0 where more is used, or nothing is there."""
+    """(allocatable - used) * 100 / allocatable, rounded down; 0 if used exceeds allocatable or nothing is
+    allocatable."""
     fits = (allocatable > 0) & (used <= allocatable)
     return np.where(fits, (allocatable - used) * 100 // np.where(allocatable > 0, allocatable, 1), 0)
 
 
 def combined(scores: I64, weights: I64, dominant_weight: int) -> I64:
-    """The mean [n] of scores [resources, n] by weights, and of the lowest by its own; 0 without any weight."""
+    """The mean [n] of scores [resources, n] by weights, with the lowest score weighted by `dominant_weight`; 0 without
+    weights."""
     whole = int(weights.sum()) + dominant_weight
     if whole <= 0:
         return np.zeros(scores.shape[1], dtype=np.int64)
@@ -84,9 +86,9 @@ def combined(scores: I64, weights: I64, dominant_weight: int) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What n nodes are judged by, [resources, n]. Where `measured` is not `there` [n], only estimates of pods are left
-    to go by. `found` [n] says which nodes have a NodeMetric, `judged` which of these have usage in it, and `adding`
-    which sum of `AssignedPods` the `delta` is."""
+    """Usage of n nodes, [resources, n]. Where `there` [n] is false, `measured` is not available and only the estimates
+    of pods are used. `found` [n] marks nodes with a NodeMetric, `judged` nodes whose NodeMetric has usage, and `adding`
+    is the index of the sum of `AssignedPods` in `delta`. `age` is in seconds."""
 
     measured: I64
     delta: I64
@@ -101,14 +103,14 @@ class _View:
     adding: int
 
     def percent(self) -> F64:
-        """Of allocatable, NaN where it is not known."""
+        """Percent of allocatable [resources, n]; NaN if unknown."""
         whole = np.full(self.used.shape, np.nan)
         np.divide(self.used, self.allocatable, out=whole, where=self.known & (self.allocatable > 0))
         return round_half_away(whole * 100.0)
 
 
 class LoadAwareScheduling:
-    """See above."""
+    """The plug-in LoadAwareScheduling (see the module docstring)."""
 
     name = "LoadAwareScheduling"
     arguments = LoadAwareSchedulingArgs
@@ -130,10 +132,10 @@ class LoadAwareScheduling:
         self._given = thresholds_of_arguments(arguments)
         aggregation = arguments.aggregation
         seconds = read_duration(aggregation.score_aggregated_duration) or 0.0
-        self._scored = (aggregation.score_aggregation_type, seconds)  # what scoring takes; without a type the mean
+        self._scored = (aggregation.score_aggregation_type, seconds)  # used by scoring; without a type the mean
         self._plain, self._prod, self._aggregated = (Matrix(self._names) for _ in range(3))
-        self._aggregates: dict[tuple[str, float], int] = {}  # type and seconds that filtering takes of some node
-        self._aggregate: I64 = np.zeros(0, dtype=np.int64)  # by row, the number of its own of these; -1 is none
+        self._aggregates: dict[tuple[str, float], int] = {}  # type and seconds used in filtering some node
+        self._aggregate: I64 = np.zeros(0, dtype=np.int64)  # by row, the number of its aggregate; -1 is none
         table.listen(self)
         table.follow(self, self._needs())
         self.load_changed()
@@ -144,10 +146,10 @@ class LoadAwareScheduling:
             return Needs(pods=history, node_metrics=True)
         return Needs(usages=True, pods=source == "windowsAndPods")
 
-    # --- kept up by events -------------------------------------------------------------------------------------------
+    # --- updates by events -------------------------------------------------------------------------------------------
 
     def assigned(self, row: int, info: PodInfo, at: float) -> None:
-        """A pod came to a node; placeholders of reservations are none."""
+        """Add a pod assigned to a node; placeholder pods of reservations are ignored."""
         if info.pod.metadata.annotations.get(RESERVATION) == "true":
             return
         self._reserve()
@@ -160,13 +162,13 @@ class LoadAwareScheduling:
             self._estimator.history.add(info.key, info.pod)
 
     def unassigned(self, row: int, info: PodInfo) -> None:
-        """A pod went."""
+        """Remove a pod from its node."""
         self.assigned_pods.remove(info.key)
         if self._estimator.history is not None:
             self._estimator.history.remove(info.key)
 
     def node_changed(self, row: int, node: Node | None) -> None:
-        """What it has, its thresholds, and what is measured of it."""
+        """Update a node's allocatable resources, thresholds and measurement."""
         self._reserve()
         self._allocatable.set(row, {} if node is None else self._allocatable_of(node))
         self._set_thresholds(row, self._given if node is None else self._thresholds_of(node))
@@ -177,7 +179,7 @@ class LoadAwareScheduling:
         self.assigned_pods.measured(row)
 
     def load_changed(self) -> None:
-        """There are new windows, or new numbers of pods."""
+        """Update from new windows or new pod usage."""
         if self._estimator.history is not None:
             self._estimator.history.take(self._table.pod_usage)
         if self._reported is not None:
@@ -189,7 +191,7 @@ class LoadAwareScheduling:
         self.assigned_pods.all_measured()
 
     def node_metric_changed(self, row: int, metric: NodeMetric | None) -> None:
-        """There is a new NodeMetric of a node."""
+        """Update from a new NodeMetric of a node."""
         if self._reported is not None:
             self._reserve()
             self._reported.set(row, metric)
@@ -199,7 +201,7 @@ class LoadAwareScheduling:
         self._windows.take(rows, self._table.load, self._table.capacity, self._table.names)
 
     def _window_of(self, pods: Pods) -> str:
-        """The label of the window of pods that is nearest to what the load of most nodes is the mean over."""
+        """The label of the pod usage window closest in length to the averaging period of most nodes."""
         columns = self._table.load.columns
         if columns is None:
             return ""
@@ -214,7 +216,7 @@ class LoadAwareScheduling:
         try:
             return allocatable_of(node)
         except ValueError as error:
-            log.warning("node %s: its own allocatable is taken: %s", node.metadata.name, error)
+            log.warning("node %s: using status.allocatable, the annotation is invalid: %s", node.metadata.name, error)
             return amounts(node.status.allocatable)
 
     def _thresholds_of(self, node: Node) -> Thresholds:
@@ -222,7 +224,11 @@ class LoadAwareScheduling:
             windows = self._table.windows if self._reported is None else ()
             return thresholds_of_node(node, self._given, windows=windows)
         except ValueError as error:
-            log.warning("node %s: the thresholds of the arguments are taken: %s", node.metadata.name, error)
+            log.warning(
+                "node %s: using the thresholds of the arguments, the annotation is invalid: %s",
+                node.metadata.name,
+                error,
+            )
             return self._given
 
     def _set_thresholds(self, row: int, own: Thresholds) -> None:
@@ -241,7 +247,7 @@ class LoadAwareScheduling:
         return self._aggregates[aggregate]
 
     def _forget_aggregate(self, number: int) -> None:
-        """No node asks for it any more."""
+        """Drop an aggregate that no node uses any more."""
         self._aggregates = {key: each for key, each in self._aggregates.items() if each != number}
         self.metrics.keep({*self._aggregates, self._scored})
 
@@ -253,12 +259,14 @@ class LoadAwareScheduling:
             more = np.full(rows + rows // 4 - len(self._aggregate), -1, dtype=np.int64)
             self._aggregate = np.concatenate([self._aggregate, more])
 
-    # --- asked -------------------------------------------------------------------------------------------------------
+    # --- filter and score --------------------------------------------------------------------------------------------
 
     def filter(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Verdicts:
-        """One pass over the nodes."""
+        """Filter the nodes in `rows`; see the module docstring for the rules."""
         if any(owner.kind == "DaemonSet" for owner in pod.pod.metadata.owner_references):
-            return Verdicts(np.zeros(len(rows), dtype=np.int64), inputs={"passes": "pods of DaemonSets are not judged"})
+            return Verdicts(
+                np.zeros(len(rows), dtype=np.int64), inputs={"passes": "pods of DaemonSets are not filtered"}
+            )
         limits = self._plain.take(rows)[0]
         measured, there = self.metrics.usage.take(rows)
         which_aggregate = self._aggregate[rows]
@@ -277,7 +285,8 @@ class LoadAwareScheduling:
         return self._verdicts(pod, view, limits, aggregated)
 
     def _verdicts(self, pod: PodInfo, view: _View, limits: I64, aggregated: Bool) -> Verdicts:
-        """A limit of 0 is none; a node without any passes, however old its measurement is."""
+        """Verdicts for the nodes. A limit of 0 means none; a node without limits passes, regardless of the age of its
+        measurement."""
         percent = view.percent()
         over = (percent >= limits if self.args.comparison == "ge" else percent > limits) & (limits > 0)
         limited: Bool = np.logical_or.reduce(limits > 0, axis=0)
@@ -302,7 +311,7 @@ class LoadAwareScheduling:
         return Verdicts(codes, reasons, steps, self._inputs(pod) | {"comparison": self.args.comparison})
 
     def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
-        """One pass over the nodes."""
+        """Score the nodes in `rows` from 0 to 100; see the module docstring for the rules."""
         if self.args.score_according_prod_usage and self._counts_as_prod(pod):
             view = self._prod_view(pod, rows, now=now)
         else:
@@ -324,20 +333,20 @@ class LoadAwareScheduling:
 
         def reason(i: int) -> str:
             told = self._told(view, percent[:, i], int(rows[i]), i, float(values[i]))
-            return f"most nodes have no metrics that count, so that all score 0; {told}" if few else told
+            return f"most nodes have no valid metrics, so all score 0; {told}" if few else told
 
         return Scores(values.astype(np.float64), steps, inputs, reason)
 
     def fallback(self, table: Table, *, now: float) -> str:
-        """No order of its own, where what is measured of most nodes is not there, or too old."""
+        """NO_ORDER if the measurements of most nodes are missing or expired, otherwise ""."""
         rows = np.flatnonzero(table.known)
         expired = ~(now - self.metrics.updated[rows] < self.args.node_metric_expiration_seconds)
         scored = self.metrics.there[rows] & self.metrics.usage.there[rows] & ~expired
         return "" if mostly(scored) else NO_ORDER
 
     def estimates(self, row: int) -> Mapping[str, Any]:
-        """Under the names that Koordinator's debug endpoint has (reference/koordinator.md, 3.11): amounts by resource,
-        and which pods are in them."""
+        """The estimates of a node with the names of Koordinator's debug endpoint: amounts by resource, and the pods
+        included."""
         self._reserve()
         told: dict[str, Any] = {}
         for name, which in ESTIMATES.items():
@@ -346,10 +355,10 @@ class LoadAwareScheduling:
             told[f"{name}Pods"] = self.assigned_pods.adding(which, row)
         return told
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- computation -------------------------------------------------------------------------------------------------
 
     def _counts_as_prod(self, pod: PodInfo) -> bool:
-        """Whether the pod is one of koord-prod, and what others of this class use is known."""
+        """Whether the pod has the class koord-prod and the usage of other pods of this class is known."""
         return self.metrics.pods_known and priority_class(pod.pod) == PROD
 
     def _prod_view(self, pod: PodInfo, rows: I64, *, now: float) -> _View:
@@ -381,7 +390,7 @@ class LoadAwareScheduling:
             adding=adding,
         )
 
-    # --- told --------------------------------------------------------------------------------------------------------
+    # --- explanations ------------------------------------------------------------------------------------------------
 
     def _steps(self, view: _View, percent: F64) -> dict[str, npt.NDArray[Any]]:
         steps: dict[str, npt.NDArray[Any]] = {"age s": view.age}
@@ -407,7 +416,7 @@ class LoadAwareScheduling:
         if not self.metrics.pods_known:
             seconds = self.args.report_interval_seconds
             age = "the report interval of their node" if seconds is None else f"{seconds} s"
-            inputs["podUsage"] = f"not known: pods older than {age} are taken to be in the usage of their node"
+            inputs["podUsage"] = f"unknown: pods older than {age} are assumed to be in the usage of their node"
         return inputs
 
     def _told(self, view: _View, percent: F64, row: int, i: int, score: float) -> str:
@@ -416,24 +425,24 @@ class LoadAwareScheduling:
         if view.expired[i]:
             limit = self.args.node_metric_expiration_seconds
             age = "have no time" if np.isnan(view.age[i]) else f"are {view.age[i]:.0f} s old"
-            return f"its metrics {age}, and count for {limit} s: 0"
+            return f"its metrics {age}, and expire after {limit} s: 0"
         shares = [
-            f"{name} is not known" if np.isnan(percent[r]) else f"{name} would be at {percent[r]:.0f} %"
+            f"{name} is unknown" if np.isnan(percent[r]) else f"{name} would be at {percent[r]:.0f} %"
             for r, name in enumerate(self._names)
         ]
         pods = self.assigned_pods.adding(view.adding, row)
-        counting = "1 pod counts as its" if len(pods) == 1 else f"{len(pods)} pods count as their"
+        counting = "1 pod counted by its" if len(pods) == 1 else f"{len(pods)} pods counted by their"
         counted = f"; {counting} estimate: {some_of(pods)}" if pods else ""
         return f"with the pod {', '.join(shares)}{counted}: {score:.0f}"
 
 
 def _shown(values: I64, known: Bool) -> npt.NDArray[Any]:
-    """NaN where they are not known."""
+    """The values as they are, NaN where unknown."""
     return values if known.all() else np.where(known, values, np.nan)
 
 
 def _chosen(which: Bool, one: _View, other: _View) -> _View:
-    """Of each node what one view or the other has."""
+    """For each node, the values of `one` where `which` is true, otherwise of `other`."""
     return replace(
         other,
         measured=np.where(which, one.measured, other.measured),

@@ -1,5 +1,4 @@
-"""Which thresholds hold for a node: those of the arguments, or what its annotation puts in their place
-(reference/koordinator.md, 3.8).
+"""The thresholds that apply to a node: from the arguments, or replacements from its annotation.
 
 Pure: no I/O, no clock.
 """
@@ -22,8 +21,8 @@ ANNOTATION = "scheduling.koordinator.sh/usage-thresholds"
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Percent by resource: of all usage, of that of prod pods, and of usage of the type `aggregation` ("": none) over
-    so many seconds (0: the longest window)."""
+    """Percent by resource: for all usage, for the usage of prod pods, and for usage of the type `aggregation` ("":
+    none) over `seconds` (0: the longest window)."""
 
     usage: Mapping[str, int]
     prod: Mapping[str, int]
@@ -45,7 +44,7 @@ class _Custom(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def thresholds_of_arguments(args: LoadAwareSchedulingArgs) -> Thresholds:
-    """Aggregated ones only with both thresholds and a type."""
+    """The thresholds of the arguments; aggregated ones only if both thresholds and a type are given."""
     aggregation = args.aggregation
     kind = aggregation.usage_aggregation_type if aggregation.usage_thresholds else ""
     seconds = read_duration(aggregation.usage_aggregated_duration) or 0.0
@@ -53,9 +52,9 @@ def thresholds_of_arguments(args: LoadAwareSchedulingArgs) -> Thresholds:
 
 
 def thresholds_of_node(node: Node, given: Thresholds, *, windows: Sequence[Window] = ()) -> Thresholds:
-    """What the annotation of a node makes of those given, each of the three parts as a whole. `windows` are those that
-    can be aggregated over, where that is known. Raises ValueError where it cannot be read, or asks for another: then
-    those given hold."""
+    """The given thresholds with the node's annotation applied; it replaces each of the three parts as a whole.
+    `windows` are the available aggregation windows; empty if any duration is allowed. Raises ValueError for an invalid
+    annotation or an unavailable duration; the given thresholds then apply."""
     text = node.metadata.annotations.get(ANNOTATION, "")
     if not text:
         return given
@@ -72,7 +71,7 @@ def thresholds_of_node(node: Node, given: Thresholds, *, windows: Sequence[Windo
     if own is not None and own.usage_thresholds and own.usage_aggregation_type:
         seconds = read_duration(own.usage_aggregated_duration) if own.usage_aggregated_duration else 0.0
         if seconds is None:
-            raise ValueError(f"{ANNOTATION}: {own.usage_aggregated_duration[:40]!r} is no duration")
+            raise ValueError(f"{ANNOTATION}: {own.usage_aggregated_duration[:40]!r} is not a valid duration")
         if windows and seconds and not is_served(own.usage_aggregated_duration, windows):
             raise ValueError(f"{ANNOTATION}: {unserved(own.usage_aggregated_duration, windows)}")
         thresholds = _checked(own.usage_thresholds)

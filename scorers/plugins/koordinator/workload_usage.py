@@ -1,12 +1,12 @@
-"""What the pods of a workload were measured to use lately, so that its next pod can be estimated by them.
+"""Recent measured usage of the pods of a workload, used to estimate its next pod.
 
-A workload is the controller of a pod: its StatefulSet, DaemonSet, Job, … A Deployment owns its pods through a
-ReplicaSet for each version, DEPLOYMENT-HASH, and pods carry the same hash as the label pod-template-hash; without it,
-the name is that of the Deployment. So a new version of a Deployment begins with what the one before used.
+A workload is the controller of a pod: its StatefulSet, DaemonSet, Job, … A Deployment owns its pods through one
+ReplicaSet per version, DEPLOYMENT-HASH, whose pods have the same hash in the label pod-template-hash; without the hash,
+the name is that of the Deployment. A new version of a Deployment therefore starts with the usage of the previous one.
 
-All readings that are there of a workload's pods, one a minute each, are taken together, and of them a percentile as
-koordlet takes it. That is computed when somebody asks, over the pods of this one workload, and kept until one of its
-pods that was measured comes or goes, or new readings come: an event costs the same in any cluster.
+All available readings of a workload's pods, one per minute each, are combined, and a percentile is computed as koordlet
+does. It is computed on request, over the pods of this workload only, and cached until one of its measured pods is added
+or removed, or new readings arrive. The cost of an event therefore does not depend on the cluster's size.
 
 Pure: no I/O, no clock.
 """
@@ -32,7 +32,7 @@ MILLI = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Who controls pods."""
+    """The controller that owns pods, such as a Deployment."""
 
     namespace: str
     kind: str
@@ -43,7 +43,7 @@ class Workload:
 
 
 def workload_of(pod: Pod) -> Workload | None:
-    """None for a pod that nobody controls."""
+    """The controller of a pod; None if it has none."""
     for owner in pod.metadata.owner_references:
         if owner.controller:
             break
@@ -57,7 +57,7 @@ def workload_of(pod: Pod) -> Workload | None:
 
 
 class OwnerHistoryArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Which percentile is taken, and of how many pods and readings there must be some."""
+    """The percentile to use, and the minimum number of pods and readings."""
 
     percentile: Annotated[int, msgspec.Meta(ge=1, le=100)] = 95
     min_pods: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
@@ -66,7 +66,8 @@ class OwnerHistoryArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of one resource: the percentile, millicores or bytes, of so many readings of so many pods; of none it is 0."""
+    """Usage of one resource: the percentile in millicores or bytes, and the number of readings and pods; 0 without
+    readings."""
 
     amount: int
     readings: int
@@ -81,7 +82,7 @@ NONE = dict.fromkeys(MEASURED, Usage(0, 0, 0))
 
 
 class WorkloadUsage:
-    """The pods of all workloads, kept up pod by pod, and what they used."""
+    """The pods of all workloads, updated with each pod, and their usage."""
 
     def __init__(self, percent: int) -> None:
         self._share = percent / 100.0
@@ -96,7 +97,7 @@ class WorkloadUsage:
         return self._pods is not None
 
     def add(self, key: str, pod: Pod) -> None:
-        """A pod is there; `key` tells it from the one of the same name before."""
+        """Add a pod; `key` distinguishes it from an earlier pod of the same name."""
         workload = workload_of(pod)
         if workload is None:
             return
@@ -106,7 +107,7 @@ class WorkloadUsage:
         self._forget(workload, name)
 
     def remove(self, key: str) -> None:
-        """A pod went, if it was here."""
+        """Remove a pod if it was added."""
         if (found := self._of_key.pop(key, None)) is None:
             return
         workload, name = found
@@ -118,16 +119,16 @@ class WorkloadUsage:
             self._known.pop(workload, None)
 
     def take(self, pods: Pods | None) -> None:
-        """There are new readings, or none any more."""
+        """Replace the readings; None if there are none any more."""
         pods = None if pods is None or pods.recent is None else pods
         if pods is not self._pods:
             self._pods = pods
             self._known.clear()
 
     def of(self, workload: Workload) -> dict[str, Usage]:
-        """By resource."""
+        """Usage of a workload by resource."""
         if workload not in self._members:
-            return NONE  # and anybody may ask for any name: nothing is kept of it
+            return NONE  # not cached: callers can request arbitrary names
         if workload not in self._known:
             self._known[workload] = self._computed(workload)
         return self._known[workload]

@@ -284,14 +284,14 @@ def test_a_disk_without_room_is_told_before_anything_is_done(tmp_path: Path):
     )
     assert 0 == run.returncode, run.stderr
     error, readable = run.stdout.splitlines()
-    assert "Nothing is done to any pod until it can be written again" in error
+    assert "No pod is changed until the file can be written again" in error
     assert "True" == readable
 
 
 def test_two_agents_cannot_have_the_same_file(audit: Audit):
     with pytest.raises(AuditError, match=r"agent\.db: database is locked") as refused:
         opened(audit.path)
-    assert "only one may" in refused.value.hint
+    assert "only one process may" in refused.value.hint
 
 
 def test_a_directory_that_is_none_is_told(tmp_path: Path):
@@ -327,14 +327,14 @@ def test_another_programs_database_is_left_to_it(tmp_path: Path, begin_anew: boo
     path = tmp_path / "recipes.db"
     foreign(path)
     before = path.read_bytes()
-    with pytest.raises(AuditError, match="is another program's database") as raised:
+    with pytest.raises(AuditError, match="is a database of another program") as raised:
         Audit.open(path, now=NOW, begin_anew=begin_anew)
     assert "agent.state_file" in raised.value.hint
     assert path.read_bytes() == before
     assert ["recipes.db"] == [each.name for each in tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(("make", "why"), [(damaged, "damaged"), (text, "no SQLite database")])
+@pytest.mark.parametrize(("make", "why"), [(damaged, "damaged"), (text, "not a SQLite database")])
 def test_a_file_that_is_damaged_is_kept_aside(tmp_path: Path, make, why: str):
     path = tmp_path / "agent.db"
     make(path)

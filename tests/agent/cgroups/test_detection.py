@@ -41,7 +41,7 @@ def test_a_machine_without_a_kubelet_has_groups_and_no_driver(tmp_path: Path, ve
     fake.add("/system.slice", cpu_ns=3000)
     layout = find_layout(str(fake.root))
     assert (version, None) == (layout.version, layout.driver)
-    with pytest.raises(NoCgroups, match="no groups of a kubelet") as raised:
+    with pytest.raises(NoCgroups, match="no kubelet groups found") as raised:
         layout.path_of(pod_segments("Burstable", UID))
     assert "mounted" in raised.value.hint
     with open_tree(layout) as tree, tree.open("/system.slice") as group:
@@ -56,7 +56,7 @@ def test_where_the_groups_begin_can_be_said(tmp_path: Path):
 
 
 def test_a_directory_without_groups_is_told(tmp_path: Path):
-    with pytest.raises(NoCgroups, match="no control groups in") as raised:
+    with pytest.raises(NoCgroups, match="no control groups found in") as raised:
         find_layout(str(tmp_path))
     assert "/sys/fs/cgroup" in raised.value.hint
 

@@ -129,7 +129,7 @@ def test_a_clock_that_is_set_back_holds_nothing_for_ever():
 def test_a_missing_metric_leaves_the_counts_alone(why):
     cycles = Cycles(policies(rule(avoidance_threshold=2)))
     assert [C, M, T] == cycles.verdicts(101, None, 101)
-    assert cycles.see(None).findings[0].text == f"nq.r: m is missing ({why}): nothing is counted and nothing done"
+    assert cycles.see(None).findings[0].text == f"nq.r: m is missing ({why}): counts unchanged, no action taken"
 
 
 def test_missing_counts_as_above_only_where_the_rule_says_so_and_the_metric_was_there_once():
@@ -155,7 +155,7 @@ def test_a_selector_picks_series_and_the_highest_of_them_counts():
     )
     nothing = replace(selector, requirements=(("diskName", "In", ("sdz",)),))
     found = analyze(State(1.0, {"m": series}), policies(rule(selector=nothing)), Memory())
-    assert "none of its series matches the selector" in found.findings[0].text
+    assert "no series matches the selector" in found.findings[0].text
 
 
 def test_any_triggered_rule_keeps_pods_away_until_its_cool_down_is_over():
@@ -163,7 +163,7 @@ def test_any_triggered_rule_keeps_pods_away_until_its_cool_down_is_over():
     assert cycles.see(1).keep_away is False  # an earlier run may have left its taint
     assert [cycles.see(sample).keep_away for sample in (101, 101, 1, 1, 1, 1, 1, 1)] == [True, True] + [None] * 6
     done = cycles.see(1)
-    assert (done.keep_away, done.because) == (False, "nq.r is restored, and its cool-down is over")
+    assert (done.keep_away, done.because) == (False, "nq.r is restored and its cool-down is over")
     assert cycles.see(1).keep_away is None
 
 
@@ -199,7 +199,7 @@ def test_a_policy_that_goes_lets_pods_come_and_gives_quotas_back():
     assert () == cycles.see(101).released
     cycles.policies = policies()
     gone = cycles.see(101)
-    assert (gone.keep_away, gone.because) == (False, "no rule asks for it")
+    assert (gone.keep_away, gone.because) == (False, "no rule requires it")
     assert ("default/p",) == gone.released
     assert {} == gone.memory.rules
     assert cycles.see(101).keep_away is None  # it was said
@@ -217,7 +217,7 @@ def test_a_preview_decides_and_demands_nothing():
     assert found.keep_away is False
     assert ({}, {}) == (found.demand.throttled, found.demand.evicted)
     assert {"default/p"} == set(found.preview.throttled) == set(found.preview.evicted)
-    assert found.findings[0].text.endswith("(preview: nobody acts on it)")
+    assert found.findings[0].text.endswith("(preview: no action is taken)")
     assert 2 == len(found.events)
 
 
@@ -279,7 +279,9 @@ def test_an_action_that_is_not_there_does_nothing_and_is_named():
     cycles = Cycles(policies(rule(action="nowhere")))
     found = cycles.see(101)
     assert not found.keep_away
-    assert ("there is no AvoidanceAction nowhere, which a rule names: nothing is done for it",) == found.warnings[-1:]
+    assert ("AvoidanceAction nowhere, named by a rule, does not exist: no action is taken for it",) == found.warnings[
+        -1:
+    ]
     assert [R, Q] == cycles.verdicts(1, 1)
 
 
@@ -305,8 +307,8 @@ def test_only_pods_of_whose_class_a_pod_qos_speaks_are_candidates():
         ({"phase": "Failed"}, "finished"),
         ({"static": True}, "static"),
         ({"priority": 2_000_000_000}, "critical"),
-        ({"uid": "mine"}, "the agent itself"),
-        ({"name": "me", "namespace": "system"}, "the agent itself"),
+        ({"uid": "mine"}, "the agent's own pod"),
+        ({"name": "me", "namespace": "system"}, "the agent's own pod"),
         ({"priority": 1_999_999_999}, ""),
         ({}, ""),
     ],

@@ -83,8 +83,8 @@ def test_evicts_until_just_under_the_watermark():
     assert why(made) == {
         "b": "releases 1500 millicores",
         "c": "releases 1000 millicores",
-        "a": "the gap is closed without it",
-        "d": "the gap is closed without it",
+        "a": "the gap is already closed",
+        "d": "the gap is already closed",
     }
     assert {"classAndPriority": "BestEffort/0", "cpuUsage": 1.5}.items() <= stage.candidates[0].keys.items()
 
@@ -108,7 +108,7 @@ def test_a_victim_that_others_make_unnecessary_is_spared():
     made = evictions(pods, {CPU: 5000.0, MEMORY: 5000.0}, {CPU: 6000.0, MEMORY: 6000.0})
     assert ["cpu-hog"] == gone(made)
     told = {(stage.metric, each.pod): each.why for stage in made.stages for each in stage.candidates}
-    assert "the others release enough without it" == told[MEMORY, "default/memory-hog"]
+    assert "the other chosen pods release enough" == told[MEMORY, "default/memory-hog"]
 
 
 def test_a_pod_that_matters_more_does_not_spare_one_that_matters_less():
@@ -123,7 +123,7 @@ def test_pods_that_release_nothing_or_nobody_knows_what_are_named_and_spared():
     made = evictions(pods, {CPU: 1000.0}, {CPU: 9000.0})
     assert ["busy"] == gone(made)
     assert "it would release nothing" == why(made)["idle"]
-    assert "not known" in why(made)["unknown"]
+    assert "unknown" in why(made)["unknown"]
     assert made.stages[0].candidates[-1].released is None
 
 
@@ -131,7 +131,7 @@ def test_no_more_than_are_allowed_now():
     pods = [pod(name, 0.1) for name in "abcde"]
     made = evictions(pods, {CPU: 1000.0}, {CPU: 9000.0}, budget=Budget(Limits(node=2, namespace=9)))
     assert ["a", "b"] == gone(made)
-    assert "this node may have 2 evictions in 600 s, and has them" == why(made)["c"]
+    assert "eviction limit of this node reached (2 in 600 s)" == why(made)["c"]
     blind = {"window_cpu_avg_5m": 50.0}
     past = (Eviction(0.0, "shop", ""),)
     assert ["a"] == gone(evictions(pods, blind, {}, budget=Budget(Limits(node=2), past)))
@@ -143,7 +143,7 @@ def test_whom_a_limit_keeps_is_passed_over_for_the_next_one():
     pods = [pod(name, 0.5, owner="ReplicaSet/web") for name in "ab"] + [pod("c", 0.4, owner="Job/batch")]
     made = evictions(pods, {CPU: 8300.0}, {CPU: 9000.0}, budget=Budget(Limits()))
     assert ["a", "c"] == gone(made)
-    assert "ReplicaSet/web in default may have 1 evictions in 600 s, and has them" == why(made)["b"]
+    assert "eviction limit of ReplicaSet/web in namespace default reached (1 in 600 s)" == why(made)["b"]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_victims_that_still_burn_are_not_replaced():
     second = evictions(pods, {CPU: 5500.0}, {CPU: 6000.0}, ledger=ledger)
     assert (["a"], []) == (gone(first), gone(second))
     assert (1000.0, -500.0) == (second.stages[0].in_flight, second.stages[0].gap)
-    assert "asked to go" in second.left_alone["default/a"]
+    assert "its eviction is in progress" in second.left_alone["default/a"]
     late = state(pods, NOW + 61.0, **{CPU: 6000.0})
     demand = Demand(evict={CPU: (5500.0,)}, evicted=wanted(pods, CPU))
     assert ["a"] == gone(plan(analysis(demand), Given(late, Metrics(), EXACT, ledger=ledger)))
@@ -199,7 +199,7 @@ def test_a_pod_is_evicted_only_for_metrics_that_its_rule_names():
 def test_a_percent_without_a_capacity_does_nothing_and_says_so():
     made = evictions([pod("a", 1.0)], {CPU_PERCENT: 50.0}, {CPU_PERCENT: 90.0})
     assert () == made.steps
-    assert "the node's capacity is not known: nothing is done" in made.stages[0].text
+    assert "the node's capacity is unknown: no action is taken" in made.stages[0].text
 
 
 def test_usage_that_is_missing_does_nothing_unless_the_rule_says_otherwise():
@@ -221,7 +221,7 @@ def test_a_metric_that_cannot_be_quantified_acts_on_all_by_the_most_urgent_that_
     assert Mode.NOT_QUANTIFIED is made.stages[0].mode
     nothing = evictions(pods, {"cpu_load_1_min": 1.0}, {"cpu_load_1_min": 9.0})
     assert ((), Mode.NOTHING) == (nothing.steps, nothing.stages[0].mode)
-    assert "none of cpu_load_1_min knows how to evict" in nothing.stages[0].text
+    assert "none of cpu_load_1_min supports evict" in nothing.stages[0].text
 
 
 # --- throttling and restoring ----------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_throttles_until_the_gap_is_closed():
     pods = [running("small", 1.0), running("big", 2.0), running("guaranteed", 9.0, qos=QosClass.GUARANTEED)]
     made = throttles(pods, 4000.0, 4500.0)
     assert {"big": 100_000} == quotas(made)
-    assert {"small": "the gap is closed without it", "guaranteed": "the gap is closed without it"}.items() <= why(
+    assert {"small": "the gap is already closed", "guaranteed": "the gap is already closed"}.items() <= why(
         made
     ).items()
 
@@ -263,7 +263,7 @@ def test_a_second_plan_of_a_cycle_leaves_alone_what_the_first_one_set():
     ledger = booked((), first.steps[:1], NOW, EXACT)
     second = throttles(pods, 1000.0, 9000.0, ledger=ledger)
     assert {"b": 50_000} == quotas(second)
-    assert "it was changed in this very cycle" == why(second)["a"]
+    assert "it was already changed in this cycle" == why(second)["a"]
     back = analysis(released=("default/c",))
     given = Given(state([running("c", 0.5, quota=50_000)]), Metrics(), EXACT, originals={"c-main": Original(None)})
     given_back = plan(back, given)
@@ -296,7 +296,7 @@ def test_a_metric_that_lags_is_waited_for():
 def test_an_action_that_takes_nothing_is_named():
     made = throttles([running("p", 2.0)], 1000.0, 9000.0, step=0)
     assert {} == quotas(made)
-    assert "its action takes nothing: stepCPURatio is 0" == why(made)["p"]
+    assert "its action has stepCPURatio 0, which lowers nothing" == why(made)["p"]
 
 
 def test_who_matters_most_is_restored_first():
@@ -324,7 +324,7 @@ def test_what_no_rule_throttles_any_more_gets_its_quota_back_at_once():
     made = plan(found, Given(state(pods), Metrics(), EXACT, originals=originals))
     (step,) = made.steps
     assert isinstance(step, QuotaStep)
-    assert (50_000, 70_000, "restore", "no rule throttles it any more") == (
+    assert (50_000, 70_000, "restore", "no rule covers it any more") == (
         step.before,
         step.after,
         step.kind,
@@ -352,7 +352,7 @@ def test_evicting_waits_for_what_throttling_does():
     made = plan(analysis(demand), given)
     assert ["throttle"] == [step.kind for step in made.steps]
     waiting = [stage for stage in made.stages if stage.mode is Mode.WAITING]
-    assert ["cpu_total_usage: evicts in 20 s at the soonest, for throttling comes first"] == [
+    assert ["cpu_total_usage: evicts in 20 s at the earliest, because throttling has to take effect first"] == [
         stage.text for stage in waiting
     ]
 
@@ -392,7 +392,7 @@ def test_page_cache_is_reclaimed_before_anybody_is_evicted_and_counts_for_nothin
     ]
     first, second, third = made.steps
     enough = replace(given, state=state(pods, NOW, **{MEMORY: 5000.0}))
-    assert ["memory_total_usage needs it no more"] * 2 == [
+    assert ["the gap of memory_total_usage is closed already"] * 2 == [
         still_needed(second, made, enough, (first,)),
         still_needed(third, made, enough, (first,)),
     ]
@@ -426,8 +426,8 @@ def test_a_step_is_dropped_once_its_gap_is_gone():
 
     assert "" == asked(first, 6000.0)
     assert "" == asked(second, 6000.0, (first,))
-    assert "cpu_total_usage needs it no more" == asked(second, 5400.0, (first,))
-    assert "cpu_total_usage needs it no more" == asked(first, 4500.0)
+    assert "the gap of cpu_total_usage is closed already" == asked(second, 5400.0, (first,))
+    assert "the gap of cpu_total_usage is closed already" == asked(first, 4500.0)
     assert "cpu_total_usage is missing now" == asked(first, None)
     assert "the pod is gone" == asked(first, 6000.0, pods=[pod("b", 1.0)])
     assert "the pod is gone" == asked(first, 6000.0, pods=[pod("a", 1.0, uid="a namesake")])
@@ -439,7 +439,7 @@ def test_a_restore_is_dropped_when_the_node_is_busy_again():
     made = restores([running("p", 0.5, quota=50_000)], 4000.0, 3000.0)
     (step,) = made.steps
     busy = Given(state([running("p", 0.5)], **{CPU: 4100.0}), Metrics(), EXACT)
-    assert "cpu_total_usage needs it no more" == still_needed(step, made, busy)
+    assert "the gap of cpu_total_usage is closed already" == still_needed(step, made, busy)
 
 
 def test_a_step_on_all_pods_is_needed_while_its_pod_is_there():
@@ -479,15 +479,15 @@ def test_a_plan_says_in_words_what_it_saw_and_what_it_does():
         "PodQOS all matches every pod of the node: its scopes are an empty list",
         "nq.cpu: cpu_total_usage is 5000, above 4000: triggered, action throttle",
         "nq.memory: memory_total_usage is 7,516,192,768, above 6,442,450,944: triggered, action evict "
-        "(preview: nobody acts on it)",
-        "nq.load: cpu_load_1_min is missing (nobody collects it): nothing is counted and nothing done",
+        "(preview: no action is taken)",
+        "nq.load: cpu_load_1_min is missing (no source collects it): counts unchanged, no action taken",
         "cpu_total_usage is 5000, watermark 4000: 1100 millicores must be released; "
-        "throttles default/worker, which closes it (1 of 3 pods)",
+        "throttles default/worker, which closes the gap (1 of 3 pods)",
         "in preview: memory_total_usage is 7,516,192,768, watermark 6,442,450,944: 1126.4 MiB must be released; "
-        "evicts default/worker, which closes it (1 of 3 pods)",
+        "evicts default/worker, which closes the gap (1 of 3 pods)",
         "1. keep new pods away (triggered: nq.cpu)",
         "2. throttle default/worker, container main, from no quota to 1.5 cores: releases 1500 millicores",
-        "in preview: would evict default/worker, 30 s of grace: releases 3000 millicores, 3072.0 MiB",
+        "in preview: would evict default/worker, grace period 30 s: releases 3000 millicores, 3072.0 MiB",
     )
 
 
@@ -496,8 +496,7 @@ def test_a_plan_is_plain_data():
     text = msgspec.json.encode(made)
     told = json.loads(text)
     assert (
-        "it is a static pod, or the mirror of one: the kubelet would start it again"
-        == (told["left_alone"]["default/proxy"])
+        "it is a static pod or a mirror pod: the kubelet would start it again" == (told["left_alone"]["default/proxy"])
     )
     assert [step["kind"] for step in told["steps"]] == ["scheduling", "throttle"]
     assert told["rules"][0]["verdict"] == "triggered"

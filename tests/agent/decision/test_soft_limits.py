@@ -103,7 +103,7 @@ def test_while_a_weight_takes_effect_its_pod_is_left_alone_whatever_more_is_need
     after = {**knobs("a", weight=1, original_weight=100), **knobs("b")}
     made = throttles(pods, after, used=9_500.0, ledger=ledger, time=NOW + 10.0)
     assert {"b": (100, 1)} == turned(made)
-    assert "its cpu.weight was lowered a moment ago, and is still taking effect" == why(made)["a"]
+    assert "its cpu.weight was lowered recently and is still taking effect" == why(made)["a"]
 
 
 def test_a_second_plan_of_a_cycle_leaves_alone_what_the_first_one_turned():
@@ -186,7 +186,7 @@ def test_memory_high_is_set_to_just_below_the_usage():
     pods = [pod("a", memory=100 * MIB), pod("b", memory=80 * MIB)]
     made = holds(pods, 3.0 * MIB, knobs("a", "b"))
     assert {"a": (None, 97 * MIB)} == turned(made)
-    assert "the gap is closed without it" == why(made)["b"]
+    assert "the gap is already closed" == why(made)["b"]
 
 
 def test_no_more_than_a_twentieth_is_taken_from_a_pod_and_the_rest_from_the_next():
@@ -199,15 +199,15 @@ def test_a_request_is_left_alone():
     pods = [pod("a", memory=100 * MIB, memory_request=99 * MIB + 1), pod("b", memory=80 * MIB, memory_request=90 * MIB)]
     made = holds(pods, 50.0 * MIB, knobs("a", "b"))
     assert {"a": (None, 99 * MIB + GRAIN)} == turned(made)
-    assert "it uses no more than its request" == why(made)["b"]
+    assert "its memory usage does not exceed its request" == why(made)["b"]
 
 
 @pytest.mark.parametrize(
     ("of_a", "memory", "reason"),
     [
-        (PodKnobs(weight=100), 100 * MIB, "its control group has no memory.high, which is of version 2"),
+        (PodKnobs(weight=100), 100 * MIB, "its control group has no memory.high (cgroup v2 only)"),
         (PodKnobs(memory_high=99.0 * MIB), 100 * MIB, "below its usage already"),
-        (PodKnobs(memory_high=UNLIMITED), None, "its memory usage is not known"),
+        (PodKnobs(memory_high=UNLIMITED), None, "its memory usage is unknown"),
     ],
     ids=["version 1", "in vain", "not known"],
 )
@@ -234,7 +234,7 @@ def test_a_step_whose_gap_has_closed_by_itself_is_dropped():
     pods = [pod("a", memory=100 * MIB)]
     made = holds(pods, 4.0 * MIB, knobs("a"))
     (step,) = made.steps
-    for gap, needed in ((4.0, ""), (0.0, f"{MEMORY} needs it no more")):
+    for gap, needed in ((4.0, ""), (0.0, f"the gap of {MEMORY} is closed already")):
         again = Given(state(pods, NOW, **{MEMORY: (1000.0 + gap) * MIB}), Metrics(), EXACT, knobs=knobs("a"))
         assert needed == still_needed(step, made, again)
 

@@ -80,8 +80,8 @@ def test_preview_is_the_default_and_changes_nothing(node: FakeNode, server: Fake
     assert [Fate.WOULD] * 3 == fates(report)
     assert [each.text for each in report.results] == [
         "would keep new pods away",
-        "would give shop/p0 (main) a CPU quota of 50000 of 100000 µs",
-        "would evict shop/p0 with 7 s of grace",
+        "would set the CPU quota of shop/p0 (main) to 50000 µs per 100000 µs",
+        "would evict shop/p0 with a grace period of 7 s",
     ]
     assert ("max 100000", [], []) == (node.quota(), node.deeds(), changes(server))
     assert Stance.PREVIEW is node.run(throttle(), enforce=False).stance
@@ -115,7 +115,7 @@ def test_of_two_of_ours_one_enforces(node: FakeNode):
     first, second = Claim(lambda: str(top)), Claim(lambda: str(top))
     assert () == first.others() == first.others()
     report = node.run(throttle(), claim=second)
-    assert (Stance.PREVIEW, True) == (report.stance, "by another load-watcher agent" in report.why)
+    assert (Stance.PREVIEW, True) == (report.stance, "by another enforcing load-watcher agent" in report.why)
     assert "max 100000" == node.quota()
     first.release()
     assert [Fate.DONE] == fates(node.run(throttle(), claim=second))
@@ -143,7 +143,7 @@ def test_preview_after_enforcing_says_what_still_stands(node: FakeNode):
     node.add(0)
     node.run(throttle(0))
     report = node.run(enforce=False)
-    assert "1 changes of an earlier run stay, until load-watcher agent restore" in report.why
+    assert "1 changes of an earlier run stay until load-watcher agent restore is run" in report.why
     assert "50000 100000" == node.quota()
 
 
@@ -166,7 +166,7 @@ def test_a_step_that_is_not_needed_any_more_is_dropped(node: FakeNode):
 
     async def needed(step: Step, done: Sequence[Step]) -> str:
         asked.append([each.uid for each in done if not isinstance(each, SchedulingStep)])
-        return "" if len(done) < 1 else "cpu_total_usage needs it no more"
+        return "" if len(done) < 1 else "the gap of cpu_total_usage is closed already"
 
     report = node.run(throttle(0), throttle(1), throttle(2), needed=needed)
     assert [Fate.DONE, Fate.NOT_NEEDED, Fate.NOT_NEEDED] == fates(report)
@@ -337,10 +337,10 @@ def test_that_less_is_done_than_was_asked_for_is_in_the_log_once(
             await executor.run(Plan(NOW, (throttle(0),)), state=node.state(), cycle=number, needed=always)
 
     node.acting(act)
-    told = [each.getMessage() for each in caplog.records if "decided" in each.getMessage()]
+    told = [each.getMessage() for each in caplog.records if "enforcement res" in each.getMessage()]
     assert len(told) == 2, told
-    assert told[0].startswith("not all that is decided is done: throttle only, for there is no ConfigMap ")
-    assert told[1] == "what is decided is done again, evictions too"
+    assert told[0].startswith("enforcement restricted to 'throttle only': the ConfigMap ")
+    assert told[1] == "full enforcement resumed"
 
 
 def test_while_the_api_is_away_nothing_is_asked_of_it_but_once(node: FakeNode, server: FakeKube):
@@ -404,7 +404,7 @@ def test_page_cache_that_is_taken_again_and_again_is_told_now_and_then(node: Fak
     node.acting(act)
     assert [("Pod", "p0", "PageCacheReclaimed")] * 2 == events(server)
     told = server.content(EVENTS, sorted(server.names(EVENTS))[0])
-    assert ("page cache taken, 0 bytes less: memory is short", "Warning") == (told["message"], told["type"])
+    assert ("page cache reclaimed, 0 bytes less: memory is short", "Warning") == (told["message"], told["type"])
 
 
 def test_events_that_cannot_be_written_are_given_up_for_a_while(node: FakeNode, server: FakeKube):

@@ -85,10 +85,10 @@ def test_an_eviction_whose_outcome_cannot_be_written_is_counted_on_all_the_same(
         ({"spec": {"priority": 2_000_000_000}}, Fate.NOT_ALLOWED, "critical"),
         ({"annotations": {"kubernetes.io/config.mirror": "x"}}, Fate.NOT_ALLOWED, "static"),
         ({"ownerReferences": [{"kind": "Node", "name": "node-1"}]}, Fate.NOT_ALLOWED, "static"),
-        ({"deletionTimestamp": "2026-11-21T08:00:00Z"}, Fate.GONE, "ending"),
+        ({"deletionTimestamp": "2026-11-21T08:00:00Z"}, Fate.GONE, "terminating"),
         ({"uid": "another"}, Fate.GONE, "another pod"),
-        ({"phase": "Succeeded"}, Fate.GONE, "has ended"),
-        (None, Fate.GONE, "no such pod"),
+        ({"phase": "Succeeded"}, Fate.GONE, "has finished"),
+        (None, Fate.GONE, "does not exist"),
     ],
     ids=["critical", "mirror", "static", "terminating", "namesake", "finished", "deleted"],
 )
@@ -133,7 +133,7 @@ def test_a_pod_that_its_budget_protects_is_not_counted_on_and_left_alone_for_a_w
     assert [Fate.PROTECTED, Fate.DONE] == fates(first)
     assert (evict(1),) == first.booked
     assert {"shop/p0"} == set(first.unavailable)
-    assert "again in 10 s" in second.results[0].text
+    assert "next attempt in 10 s" in second.results[0].text
     assert [Fate.DONE] == fates(third)
     assert 3 == asked_for(server)
 
@@ -154,7 +154,7 @@ def test_how_long_a_pod_is_left_alone_is_what_the_api_says(node: FakeNode, serve
             report = await executor.run(Plan(NOW, (evict(0),)), state=node.state(), cycle=1, needed=always)
         return report.results[0].text
 
-    assert "again in 90 s" in node.acting(act)
+    assert "next attempt in 90 s" in node.acting(act)
 
 
 @pytest.mark.parametrize(("code", "fate"), [(500, Fate.UNANSWERED), (403, Fate.FAILED)])
@@ -181,8 +181,8 @@ def test_no_more_go_than_the_limits_of_node_namespace_and_owner_allow(node: Fake
     same_owner = [evict(number, owner="ReplicaSet/web") for number in range(2)]
     report = node.run(*same_owner, *(evict(number) for number in range(2, 6)), limits=Limits())
     assert [Fate.DONE, Fate.NOT_ALLOWED, Fate.DONE, Fate.DONE, Fate.NOT_ALLOWED, Fate.NOT_ALLOWED] == fates(report)
-    assert "ReplicaSet/web in shop may have 1 evictions in 600 s, and has them" in report.results[1].text
-    assert "the namespace shop may have 3 evictions in 600 s" in report.results[4].text
+    assert "eviction limit of ReplicaSet/web in namespace shop reached (1 in 600 s)" in report.results[1].text
+    assert "eviction limit of namespace shop reached (3 in 600 s)" in report.results[4].text
     node.audit.close()
     node.audit = node.open_audit()
     assert [Fate.NOT_ALLOWED] == fates(node.run(evict(4), limits=Limits()))  # a restart does not make it forget
@@ -372,7 +372,7 @@ def test_the_map_is_read_as_it_is_documented():
         ({"evictions-per-minute": "-1", "nodes-at-once": "1"}, "evictions-per-minute"),
         ({"evictions-per-minute": "1", "nodes-at-once": "half"}, "nodes-at-once"),
         ({"evictions-per-minute": "1", "nodes-at-once": "5.5%"}, "nodes-at-once"),
-        ({"evictions-per-minute": "1", "nodes-at-once": "1", "enforcement": "maybe"}, "taken for off"),
+        ({"evictions-per-minute": "1", "nodes-at-once": "1", "enforcement": "maybe"}, "treated as off"),
     ],
 )
 def test_a_map_that_cannot_be_read_allows_nothing(data: dict[str, str], words: str):

@@ -38,7 +38,7 @@ def fates(report: Report) -> list[Fate]:
 def test_a_quota_is_set_and_put_back_exactly(node: FakeNode):
     node.add(0, 1, quota=150_000)
     report = node.run(throttle(0, before=150_000, after=40_000), throttle(1, before=150_000, after=30_000))
-    assert (Stance.THROTTLE_ONLY, "there is no Kubernetes API") == (report.stance, report.why)
+    assert (Stance.THROTTLE_ONLY, "no Kubernetes API is configured") == (report.stance, report.why)
     assert [Fate.DONE, Fate.DONE] == fates(report)
     assert ("40000 100000", "30000 100000") == (node.quota(0), node.quota(1))
     assert {"c0", "c1"} == set(node.audit.originals())
@@ -355,7 +355,7 @@ def test_a_tree_without_any_group_of_a_kubelet_does_not_say_that_containers_are_
     for top in tops:
         top.rename(top.with_name("elsewhere"))
     (put_back,) = node.acting(lambda executor: executor.restore_all(reason="the end"))
-    assert (Fate.FAILED, True) == (put_back.fate, "there are no groups of a kubelet" in put_back.text)
+    assert (Fate.FAILED, True) == (put_back.fate, "no kubelet groups found" in put_back.text)
     assert [Fate.FAILED] == fates(node.run(restore(0)))
     node.acting(lambda executor: executor.look_back(State(node.now)))
     assert {"c0"} == set(node.audit.originals())

@@ -70,7 +70,7 @@ def test_both_are_set_and_put_back_exactly(node: FakeNode):
     assert [Fate.DONE] == fates(node.run(again))
     back = turn(CPU_WEIGHT, 1, 100, back=True), turn(MEMORY_HIGH, 63 * MIB, None, back=True)
     report = node.run(*back)
-    assert ["its cpu.weight is 100, as it was at first", "its memory.high is unlimited, as it was at first"] == [
+    assert ["its cpu.weight is 100, the original value", "its memory.high is unlimited, the original value"] == [
         each.text for each in report.results
     ]
     assert ("100", "max") == (has(node, CPU_WEIGHT), has(node, MEMORY_HIGH))
@@ -153,13 +153,13 @@ def test_a_change_that_was_cut_short_is_put_back_by_the_next_start(node: FakeNod
     node.audit.close()
     node.audit = node.open_audit()
     (found,) = node.acting(lambda executor: executor.restore_all(reason="a test"))
-    assert "shop/p0: its cpu.weight is 100, as it was at first" == in_words(found)
+    assert "shop/p0: its cpu.weight is 100, the original value" == in_words(found)
     assert "100" == has(node, CPU_WEIGHT)
 
 
 def test_in_preview_nothing_is_turned_and_it_is_said_what_would_be(node: FakeNode):
     report = node.run(LOWER, HOLD, enforce=False)
-    assert ["would make the cpu.weight of shop/p0 1", f"would make the memory.high of shop/p0 {64 * MIB}"] == [
+    assert ["would set cpu.weight of shop/p0 to 1", f"would set memory.high of shop/p0 to {64 * MIB}"] == [
         each.text for each in report.results
     ]
     assert ("100", "max") == (has(node, CPU_WEIGHT), has(node, MEMORY_HIGH))

@@ -119,7 +119,7 @@ def test_a_pod_whose_usage_nobody_knows_is_named_and_not_touched():
         assert metric.evict is not None
         planned = metric.evict(unknown, None, circumstances())
         assert planned.unknown
-        assert "not known" in planned.problem
+        assert "unknown" in planned.problem
         assert not planned.steps
     throttle = metrics[CPU].throttle
     assert throttle is not None
@@ -202,25 +202,25 @@ def test_a_metric_of_the_users_own():
     assert own is metrics["queue_length"]
     assert chains.cpu is own.sort
     assert (True, False, False) == (own.throttleable, own.throttle_quantified, own.evictable)
-    with pytest.raises(ValueError, match="there is a metric cpu_total_usage already"):
+    with pytest.raises(ValueError, match="the metric name cpu_total_usage is already in use"):
         metrics.register(Metric(name=CPU))
-    with pytest.raises(ValueError, match="window_cpu_avg_5m already"):
+    with pytest.raises(ValueError, match="window_cpu_avg_5m is already in use"):
         metrics.register(Metric(name="window_cpu_avg_5m"))
 
 
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"name": ""}, "it has no name"),
+        ({"name": ""}, "name is empty"),
         ({"action_priority": 11}, "0 to 10"),
-        ({"sortable": True}, "has no sort"),
+        ({"sortable": True}, "sortable requires sort"),
         ({"throttleable": True}, "throttle or restore is missing"),
-        ({"throttle_quantified": True, "resource": "r"}, "not throttleable"),
-        ({"evictable": True}, "has no evict"),
-        ({"evict_quantified": True, "resource": "r"}, "not evictable"),
+        ({"throttle_quantified": True, "resource": "r"}, "throttle_quantified requires throttleable"),
+        ({"evictable": True}, "evictable requires evict"),
+        ({"evict_quantified": True, "resource": "r"}, "evict_quantified requires evictable"),
         (
             {"evictable": True, "evict": lambda *_: Planned(), "evict_quantified": True},
-            "names no resource that is released",
+            "a quantified metric requires resource",
         ),
     ],
 )

@@ -75,25 +75,26 @@ def test_without_its_package_it_is_not_there():
 def test_a_package_that_cannot_be_imported_is_named(reachable: Path):
     (reachable / f"{MODULE}.py").write_text("import no_such_library")
     message, hint = refused()
-    assert f"the metric {NAME} cannot be had from the package load-watcher-running-pods: ModuleNotFoundError" in message
+    assert f"cannot load the metric {NAME} from the package load-watcher-running-pods: ModuleNotFoundError" in message
     assert "no_such_library" in message
-    assert hint.startswith("Is load-watcher-running-pods made for this version")
+    assert hint.startswith("Check that load-watcher-running-pods supports this version")
 
 
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("def metrics(chains):\n    return 7\n", "is no tuple of metrics but int"),
+        ("def metrics(chains):\n    return 7\n", "must return a tuple of metrics, not int"),
         ("def metrics():\n    return ()\n", "TypeError: metrics() takes 0 positional arguments"),
         (
             "from agent.metrics.action_metric import Metric\ndef metrics(chains):\n"
             "    return (Metric(name='own', evictable=True),)\n",
-            "the metric own: it is evictable and has no evict",
+            "metric own: evictable requires evict",
         ),
         (
             "from agent.metrics.action_metric import Metric\ndef metrics(chains):\n"
             "    return (Metric(name='cpu_total_usage'),)\n",
-            "a metric of the package load-watcher-running-pods cannot be taken: there is a metric cpu_total_usage",
+            "cannot register a metric of the package load-watcher-running-pods: the metric name cpu_total_usage is"
+            " already in use",
         ),
     ],
 )
@@ -110,15 +111,15 @@ def test_two_packages_of_one_name_are_named(reachable: Path):
     metadata = (other / "METADATA").read_text().replace("load-watcher-running-pods", "other-pods")
     (other / "METADATA").write_text(metadata)
     assert (
-        f"the metric {NAME} is in several packages: load-watcher-running-pods, other-pods",
-        "Uninstall all but one.",
+        f"several packages provide the metric {NAME}: load-watcher-running-pods, other-pods",
+        "Uninstall all but one of them.",
     ) == refused()
 
 
 def test_metrics_of_the_user_stand_beside_them():
     own = triggering("queue_length", CHAINS[Order.SEED])
     assert own is installed_metrics(extra=[own])["queue_length"]
-    with pytest.raises(Refused, match="a metric of the settings cannot be taken"):
+    with pytest.raises(Refused, match="cannot register a metric of the settings"):
         installed_metrics(extra=[own, own])
 
 

@@ -57,7 +57,7 @@ def test_crane_s_cases_of_probes(case: dict[str, Any]):
 def test_crane_s_cases_of_percentages(case: dict[str, Any]):
     expected = case["expected"]["head"]
     if expected is None:
-        with pytest.raises(ValueError, match="no percentage"):
+        with pytest.raises(ValueError, match="not a percentage"):
             read_percentage(case["input"]["input"])
     else:
         assert expected == pytest.approx(read_percentage(case["input"]["input"]))
@@ -244,10 +244,10 @@ def test_gentler_steps_are_named_and_what_is_none_is_told():
         both.notices,
     )
     (problem,) = of("cpu.wait", throttle=throttle).problems
-    assert "there is no gentler step 'cpu.wait'" in str(problem)
+    assert "unknown soft limit 'cpu.wait'" in str(problem)
     assert "Did you mean cpu.weight?" in str(problem)
     (notice,) = of("cpu.weight", eviction={}).notices
-    assert "there is no cpuThrottle, which it would precede" in str(notice)
+    assert "it precedes cpuThrottle, which is missing" in str(notice)
 
 
 @pytest.mark.parametrize(
@@ -257,14 +257,14 @@ def test_gentler_steps_are_named_and_what_is_none_is_told():
         (
             a_rule(metricRule={"name": "disk_write_utilization", "value": 70}),
             "metricRule.name",
-            "The kernel tells of reading and writing together: disk_total_utilization.",
+            "The kernel reports reads and writes together: use disk_total_utilization.",
         ),
         (a_rule(metricRule={"name": "cpu_total_usage", "value": "0"}), "metricRule.value", "above 0"),
         (a_rule(metricRule={"name": "cpu_total_usage", "value": "-1"}), "metricRule.value", "above 0"),
-        (a_rule(metricRule={"name": "cpu_total_usage", "value": "much"}), "metricRule.value", "no quantity"),
+        (a_rule(metricRule={"name": "cpu_total_usage", "value": "much"}), "metricRule.value", "not a quantity"),
         (a_rule(metricRule={"name": "cpu_total_usage", "value": [1]}), "metricRule.value", "must be a quantity"),
-        (a_rule(metricRule={"name": "cpu_total_usage", "value": float("inf")}), "metricRule.value", "no quantity"),
-        (a_rule(metricRule={"name": "cpu_total_usage"}), "metricRule.value", "must be given"),
+        (a_rule(metricRule={"name": "cpu_total_usage", "value": float("inf")}), "metricRule.value", "not a quantity"),
+        (a_rule(metricRule={"name": "cpu_total_usage"}), "metricRule.value", "the watermark is missing"),
         (a_rule(metricRule="cpu"), "metricRule", "must be a mapping"),
         (a_rule(metricRule=None), "metricRule", "is missing"),
         (a_rule(avoidanceThreshold=0), "avoidanceThreshold", "from 1 to"),
@@ -276,7 +276,7 @@ def test_gentler_steps_are_named_and_what_is_none_is_told():
         (a_rule(actionName="throtle"), "actionName", "Did you mean throttle?"),
         (a_rule(actionName=None), "actionName", "is missing"),
         (a_rule(name=None), "name", "is missing"),
-        (a_rule(name="cpu.high"), "name", "is no name"),
+        (a_rule(name="cpu.high"), "name", "is not a valid name"),
         (a_rule(actionName="a_b"), "actionName", "DNS-1123"),
         (a_rule(name=7), "name", "put it in quotes"),
     ],
@@ -307,7 +307,7 @@ def test_everything_that_is_wrong_is_told_at_once():
     [
         (an_object("NodeQoS", rules=[]), "kind", "Did you mean NodeQOS?"),
         ({**node_qos(), "apiVersion": "ensurance.crane.io/v1"}, "apiVersion", "must be ensurance.crane.io/v1alpha1"),
-        (node_qos(name="1st"), "metadata.name", "no name for a NodeQOS"),
+        (node_qos(name="1st"), "metadata.name", "not a valid name of a NodeQOS"),
         (an_object("NodeQOS"), "spec.rules", "without rules does nothing"),
         (an_object("PodQOS", "", allowedActions=[]), "metadata.name", "is missing"),
         (
@@ -324,7 +324,7 @@ def test_everything_that_is_wrong_is_told_at_once():
         (
             node_qos(selector={"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}),
             "spec.selector.matchExpressions[0].values",
-            "takes none",
+            "takes no values",
         ),
         (an_object("PodQOS", allowedActions=[], scopeSelector={}), "spec.scopeSelector", "every pod"),
         (
@@ -401,10 +401,10 @@ def test_two_rules_that_take_and_give_back_at_once_contradict_each_other():
     annotations = {"load-watcher.io/rules": "{high: {restoreValue: 5000}}"}
     high = node_qos(a_rule(metricRule={"name": "cpu_total_usage", "value": 6000}), name="high", annotations=annotations)
     (found,) = reading(node_qos(), high, throttling()).problems
-    assert "contradicts cpu.high: above 4000 cpu.high lets throttle take what high.high gives back" in found.message
+    assert "contradicts cpu.high: above 4000 cpu.high runs throttle, which high.high undoes" in found.message
     several = reading(node_qos(), node_qos(name="other"), throttling())
     assert not several.problems
-    assert "the lower watermark, 4000, counts" in several.notices[0].message
+    assert "the lower watermark, 4000, applies" in several.notices[0].message
 
 
 def test_a_rule_that_asks_for_what_its_metric_cannot_give_is_told():
@@ -412,16 +412,16 @@ def test_a_rule_that_asks_for_what_its_metric_cannot_give_is_told():
     rule = a_rule(metricRule={"name": "container_sched_run_queue_time", "value": 3})
     (notice,) = reading(node_qos(rule), throttling()).notices
     assert "spec.rules[0]" == notice.place.path
-    assert "nothing can be throttled for container_sched_run_queue_time" in notice.message
+    assert "no pods can be throttled for container_sched_run_queue_time" in notice.message
 
 
 @pytest.mark.parametrize(
     ("annotation", "words"),
     [
         ("{high: &a [1], b: {restoreValue: *a}}", "line 1, column 34: aliases"),  # nine levels of which fill a memory
-        ("{high: {restoreValue: 1, restoreValue: 2}}", "restoreValue is given twice"),
+        ("{high: {restoreValue: 1, restoreValue: 2}}", "duplicate key restoreValue"),
         ("{high: [", "line 1, column"),
-        ("[high]", "must be YAML or JSON"),
+        ("[high]", "in YAML or JSON"),
     ],
 )
 def test_an_annotation_is_read_as_carefully_as_a_file(annotation: str, words: str):
@@ -457,7 +457,7 @@ def _scoped(name: str, operator: str, *values: str) -> dict[str, Any]:
 def test_a_pod_qos_that_names_nobody_in_particular_is_told(selectors: dict[str, Any], told: bool):
     found = reading(an_object("PodQOS", allowedActions=["throttle"], **selectors), throttling())
     assert not found.problems
-    words = ["selects every pod but for those that it leaves out"] if told else []
+    words = ["selects every pod except the excluded ones"] if told else []
     assert words == [each.message for each in found.notices]
 
 
@@ -465,26 +465,26 @@ def test_rules_of_the_older_and_the_newer_kind_that_have_one_name_are_refused():
     """Their samples would be counted together."""
     older = {**node_qos(), "kind": "NodeQOSEnsurancePolicy"}
     (found,) = reading(node_qos(), older, throttling()).problems
-    assert "is cpu.high, and so is the one of NodeQOS/cpu" in found.message
+    assert "has the same key, cpu.high, as the rule in NodeQOS/cpu" in found.message
     assert not reading(node_qos(a_rule("other")), older, throttling()).problems
 
 
 def test_names_that_are_there_twice_are_told():
     (found,) = reading(throttling(), throttling()).problems
-    assert "is there twice, the first time in a.yaml document 1" in found.message
+    assert "is a duplicate of the object in a.yaml document 1" in found.message
     assert "another rule" in problems(node_qos(a_rule(), a_rule()), throttling())["spec.rules[1].name"]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("kind: NodeQOS\nkind: PodQOS\n", "line 2, column 1: kind is given twice"),
+        ("kind: NodeQOS\nkind: PodQOS\n", "line 2, column 1: duplicate key kind"),
         ("a: &a [1]\nb: *a\n", "line 2, column 4: aliases"),
         ("a: [", "is not YAML: line"),
-        ("just text", "is not an object of Kubernetes but 'just text'"),
-        ("[" * 1500, "is not YAML: it is nested too deeply"),
-        ('kind: "\\ud800"\n', "line 1, column 7: half a character"),
-        ("- a\n", "is not an object of Kubernetes"),
+        ("just text", "must be a Kubernetes object, and is 'just text'"),
+        ("[" * 1500, "is not YAML: nested too deeply"),
+        ('kind: "\\ud800"\n', "line 1, column 7: the text contains a lone surrogate"),
+        ("- a\n", "must be a Kubernetes object"),
     ],
 )
 def test_what_is_no_policy_file_at_all_is_told(text: str, words: str):
@@ -497,7 +497,7 @@ def test_other_objects_in_the_same_file_are_passed_over_with_a_notice():
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}, an_object("ServicePolicy", "s")
     )
     assert not found.problems
-    assert ["is passed over: it is no policy", "is passed over: nothing ever read it"] == [
+    assert ["is ignored: it is not a policy", "is ignored: no component ever read it"] == [
         each.message for each in found.notices
     ]
 
@@ -515,10 +515,10 @@ def test_what_has_no_effect_is_said():
         "spec.nodeQualityProbe.nodeLocalGet.localCacheTTLSeconds: has no effect here",
         "spec.nodeQualityProbe.timeoutSeconds: has no effect here",
         "spec.elasticCpuLimit: has no effect here",
-        "spec: selects no pod",
-        "spec.allowedActions: there is no AvoidanceAction gone",
-        "spec.eviction: is null, which is the same as not being there; for one without fields write {}",
-        "spec.throttle: takes nothing off",
+        "spec: selects no pods",
+        "spec.allowedActions: unknown AvoidanceAction gone",
+        "spec.eviction: is null, which is the same as absent; write {} for an empty mapping",
+        "spec.throttle: does not throttle CPU",
     ]
 
 

@@ -69,9 +69,9 @@ def test_a_bad_file_leaves_the_old_set_in_force_and_is_told_once(
     assert not in_force(source).problems
     told = [each.getMessage().partition("\n")[0] for each in caplog.records]
     assert told == [
-        f"policies of {tmp_path} are in force: 2",
-        f"policies of {tmp_path} are refused, the policies before them stay in force; problems: 1",
-        f"policies of {tmp_path} are in force: 2",
+        f"policies of {tmp_path} active: 2",
+        f"policies of {tmp_path} rejected, the previous policies stay active; problems: 1",
+        f"policies of {tmp_path} active: 2",
     ]
 
 
@@ -144,7 +144,7 @@ def test_a_mounted_config_map_is_followed(tmp_path: Path, source: DirectoryPolic
 
 
 def test_checking_a_directory_tells_everything(tmp_path: Path):
-    assert "there is no file *.yaml, *.yml, *.json here" in str(check_policies(tmp_path, metrics=METRICS).notices[0])
+    assert "contains no file *.yaml, *.yml, *.json" in str(check_policies(tmp_path, metrics=METRICS).notices[0])
     write(tmp_path, a=GOOD)
     assert check_policies(tmp_path, metrics=METRICS).usable
     write(tmp_path, b=WRONG, c="[")

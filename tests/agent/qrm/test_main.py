@@ -321,7 +321,7 @@ def test_killed_and_started_again_everything_is_as_it_was(world: World):
         wait_for(lambda: given(qrm) == {"default/stays": before["default/stays"]}, what="the same from the plug-ins")
         assert qrm.metric('qrm_checkpoint_writes_total{result="corrupt"}') == 1
         assert [path.name for path in checkpoint.parent.glob("*.corrupt-*")]
-        assert "cannot be used: its checksum is" in qrm.log()
+        assert "is unusable: the checksum is" in qrm.log()
         assert qrm.stop() == 0
         assert not list((qrm.directory / "load-watcher-qrm" / "plugins").glob("*.sock"))
     finally:
@@ -414,7 +414,7 @@ def test_cpus_by_katalysts_levels(world: World):
         assert len(found["default/own"]) == 4
         assert not found["default/own"] & found["default/shared"]
         assert (qrm.explained()["resize"], qrm.state()["pools"]) == (None, {})
-        assert "qrm.watcher is not asked: only pools by role (qrm.cpu_policy) are resized by load" in qrm.log()
+        assert "ignoring qrm.watcher: load resizes pools only with qrm.cpu_policy roles" in qrm.log()
 
 
 # --- starts that are refused -----------------------------------------------------------------------------------------
@@ -435,7 +435,10 @@ def test_beside_a_kubelet_that_sets_cpusets_itself(world: World):
     put(world.directory / "kubelet", "cpu_manager_state", '{"policyName":"static","defaultCpuSet":"0-79"}')
     log = refused(world.run())
     assert "the kubelet of this node sets cpusets itself" in log
-    assert "give the kubelet cpuManagerPolicy: none, remove that file and restart it; or set qrm.force" in log
+    assert (
+        "configure the kubelet with cpuManagerPolicy: none, remove the file and restart the kubelet; or set qrm.force"
+        in log
+    )
     for lines, mode in ((("force = true",), "server"), ((), "dry-run")):
         with world.run(*lines, mode=mode, at=mode) as qrm:
             assert "sets cpusets itself" in qrm.log()

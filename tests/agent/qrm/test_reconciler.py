@@ -116,9 +116,9 @@ def test_what_may_help_makes_it_tried_again_at_once(what: str):
 def test_without_pods_nothing_happens_and_nothing_is_forgotten():
     async def test() -> None:
         node = Node()
-        node.source.why = "the API does not tell the pods: it has not answered yet"
+        node.source.why = "no pods from the Kubernetes API: no response yet"
         await node.round()
-        assert "it has not answered yet" in node.state()["last_reconcile"]["trouble"]
+        assert "no response yet" in node.state()["last_reconcile"]["trouble"]
         settled = [node.rounds.settled]
         node.source.why = ""
         await node.round("p")
@@ -137,7 +137,7 @@ def test_a_full_disk_is_told_and_the_next_round_goes_on():
         await node.round("p")
         node.world.full = True
         await node.round("p")
-        assert "the checkpoint cannot be written: No space left" in node.state()["last_reconcile"]["trouble"]
+        assert "cannot write the checkpoint: No space left" in node.state()["last_reconcile"]["trouble"]
         node.world.full = False
         await node.round("p")
         assert node.state()["last_reconcile"]["trouble"] == ""

@@ -68,20 +68,20 @@ def test_everything_from_text_as_the_environment_gives_it():
     ("given", "key", "message"),
     [
         ({"mode": "kri"}, "qrm.mode", "dry-run"),
-        ({"mode": "NRI"}, "qrm.mode", "there is no mode nri"),
-        ({"polcy": "none"}, "qrm.polcy", "no such setting"),
+        ({"mode": "NRI"}, "qrm.mode", "mode nri is not supported"),
+        ({"polcy": "none"}, "qrm.polcy", "unknown setting"),
         ({"reserved_cpus": "0-"}, "qrm.reserved_cpus", "neither a number nor a range"),
         ({"names": ["cpu"]}, "qrm.names", "two names"),
-        ({"names": ["a=cpu=b"]}, "qrm.names", "'a=cpu=b' has more than one =, and a name has none"),
+        ({"names": ["a=cpu=b"]}, "qrm.names", "'a=cpu=b' contains more than one ="),
         ({"cgroup_nest": "a/b"}, "qrm.cgroup_nest", "must be the name of one group"),
-        ({"names": ["a=cpu", "a=memory"]}, "qrm.names", "stands for two resources"),
-        ({"nics": ["eth0 speed=10"]}, "qrm.nics", "'speed' is nothing that is known of a card"),
-        ({"nics": ["eth0 ipv6=10.0.0.7"]}, "qrm.nics", "no IPv6 address"),
-        ({"nics": ["eth0 numa=left"]}, "qrm.nics", "no number of a NUMA node"),
+        ({"names": ["a=cpu", "a=memory"]}, "qrm.names", "is mapped to two resources"),
+        ({"nics": ["eth0 speed=10"]}, "qrm.nics", "'speed' is not an attribute of a network card"),
+        ({"nics": ["eth0 ipv6=10.0.0.7"]}, "qrm.nics", "not an IPv6 address"),
+        ({"nics": ["eth0 numa=left"]}, "qrm.nics", "not a NUMA node number"),
         ({"offline_roles": ["reranker"]}, "qrm.exclusive_roles", "is in the classes"),
-        ({"headroom_resource": "best-effort-cpu"}, "qrm.headroom_resource", "needs a domain"),
-        ({"host": "0.0.0.0"}, "qrm.token_file", "others can reach 0.0.0.0"),
-        ({"watcher_token_file": "none"}, "qrm.watcher_token_file", "there is no file /etc/none"),
+        ({"headroom_resource": "best-effort-cpu"}, "qrm.headroom_resource", "must have a domain prefix"),
+        ({"host": "0.0.0.0"}, "qrm.token_file", "0.0.0.0 is reachable from other hosts"),
+        ({"watcher_token_file": "none"}, "qrm.watcher_token_file", "file /etc/none does not exist"),
         ({"usage_factor": float("nan")}, "qrm.usage_factor", "a number from 0 to 1000"),
         ({"reconcile_period": "0s"}, "qrm.reconcile_period", "a duration"),
     ],
@@ -127,7 +127,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path):
         [sys.executable, "-c", without], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert told.returncode == 2
-    assert told.stderr == "load-watcher qrm: its protocol needs the extra qrm\n  pip install 'load-watcher[qrm]'\n"
+    assert told.stderr == "load-watcher qrm: the extra qrm is not installed\n  run pip install 'load-watcher[qrm]'\n"
 
 
 def test_the_documentation_has_every_setting():

@@ -67,15 +67,15 @@ def test_all_is_there(place: Place):
     found = place.told()
     assert found.exit_code == 0, found
     assert {line.name for line in found.lines} == {"settings", "agent"}
-    found.one("agent", "skipped", f"none answers at http://127.0.0.1:{place.port}", "preview")
-    found.one("agent", "ok", "nothing is wrong with the policies", "read: 2")
+    found.one("agent", "skipped", f"no agent responds at http://127.0.0.1:{place.port}", "preview")
+    found.one("agent", "ok", "the policies are valid", "read: 2")
     found.one("agent", "ok", f"control groups of {place.cgroups.version}", "quotas can be set")
-    found.one("agent", "ok", "no koordlet and no crane-agent")
+    found.one("agent", "ok", "no koordlet or crane-agent")
 
 
 def test_policies_that_are_wrong_or_not_there(place: Place):
     write(place.root / "policies", more=text_of(node_qos(name="other", wrong=True)))
-    place.told().one("agent", "fail", "1 problem of policies", "wrong", "load-watcher agent --check")
+    place.told().one("agent", "fail", "1 problem in policies", "wrong", "load-watcher agent --check")
     for file in (place.root / "policies").iterdir():
         file.unlink()
     place.told().one("agent", "warn", "no policies for this node", "docs/agent-policies.md")
@@ -83,7 +83,9 @@ def test_policies_that_are_wrong_or_not_there(place: Place):
 
 
 def test_policies_of_the_cluster(place: Place):
-    place.told(policies=None).one("agent", "fail", "no Kubernetes API to read policies from", "agent.policies")
+    place.told(policies=None).one(
+        "agent", "fail", "policies cannot be read: no Kubernetes API is configured", "agent.policies"
+    )
     with FakeKube() as server:
         kubeconfig = ("--set", f"kubernetes.kubeconfig={server.kubeconfig(place.root / 'kubeconfig')}")
         place.told(*kubeconfig, policies=None).one("agent", "warn", "no policies for this node")
@@ -93,34 +95,36 @@ def test_policies_of_the_cluster(place: Place):
 
 
 def test_control_groups_that_cannot_be_used(place: Place):
-    place.told(cgroup=place.root / "policies").one("agent", "fail", "there are no control groups", "agent.cgroup")
-    place.told(cgroup_driver="cgroupfs").one("agent", "fail", "no groups of a kubelet", "--cgroups-per-qos")
+    place.told(cgroup=place.root / "policies").one("agent", "fail", "no control groups found", "agent.cgroup")
+    place.told(cgroup_driver="cgroupfs").one("agent", "fail", "no kubelet groups found", "--cgroups-per-qos")
     (file,) = (each for top in place.cgroups.root.rglob("kubepods.slice") for each in top.glob("cpu.[cm][fa]*"))
     file.unlink()
-    place.told().one("agent", "fail", "the cpu controller is not there", str(file), "subtree_control")
+    place.told().one("agent", "fail", "the cpu controller is not enabled", str(file), "subtree_control")
 
 
 def test_others_that_manage_the_same_groups(place: Place):
     comm = place.root / "proc" / "77" / "comm"
     comm.parent.mkdir()
     comm.write_text("koordlet\n")
-    place.told().one("agent", "warn", "koordlet (process)", "keep one of the two from this node")
+    place.told().one("agent", "warn", "koordlet (process)", "remove one of the two from this node")
     place.told(mode="enforce").one("agent", "fail", "koordlet (process)", "agent.beside_others")
     place.told(mode="enforce", beside_others="true").one("agent", "warn", "koordlet (process)")
     other = Claim(lambda: top_of(find_layout(str(place.cgroups.root))))
     assert not other.others()
-    place.told().one("agent", "warn", "another load-watcher agent", "does not answer")
+    place.told().one("agent", "warn", "another enforcing load-watcher agent", "does not respond")
     other.release()
     assert not [line for line in place.told().lines if "another load-watcher agent" in line.what]
 
 
 def test_servers_that_it_asks(place: Place):
     away = f"http://127.0.0.1:{place.port}"
-    place.told(watcher=away).one("agent", "fail", f"the watcher at {away} tells no windows of node-1")
+    place.told(watcher=away).one("agent", "fail", f"the watcher at {away} returned no windows for node-1")
     query = ("--set", "agent.queries.p99.expression=up")
     place.told(*query, prometheus=away).one("agent", "fail", "agent.queries.p99", "agent.prometheus_token_file")
     with FakePrometheus(lambda _: result("vector", [])) as server:
-        place.told(*query, prometheus=server.url).one("agent", "warn", "0 series", "its rules see nothing")
+        place.told(*query, prometheus=server.url).one(
+            "agent", "warn", "0 series", "the metric is missing for its rules"
+        )
     with FakePrometheus(lambda _: told("Unauthorized", status=401)) as server:
         place.told(*query, prometheus=server.url).one("agent", "fail", "401", "agent.prometheus_token_file")
 
@@ -128,5 +132,5 @@ def test_servers_that_it_asks(place: Place):
 def test_one_check_alone_and_one_that_is_none(place: Place):
     assert {line.name for line in doctor("--only", "settings").lines} == {"settings"}
     assert {line.name for line in place.told("--only", "port").lines} == {"settings", "port", "agent"}
-    with pytest.raises(AssertionError, match="there is no check agnet"):
+    with pytest.raises(AssertionError, match="unknown check agnet"):
         doctor("--only", "agnet")

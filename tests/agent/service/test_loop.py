@@ -249,7 +249,7 @@ def test_without_policies_that_were_ever_read_nothing_is_done_or_undone(world: W
         explanation = agent.explanation()
         assert explanation["policies"]["known"] is False
         assert explanation["policies"]["problems"]
-        assert explanation["sentences"] == ["no policies were read yet: nothing is done"]
+        assert explanation["sentences"] == ["no policies were read yet: no action taken"]
 
     world.run(after)
     assert [world.node.quota(0), world.node.quota(1)] == throttled
@@ -347,7 +347,7 @@ def test_who_cannot_be_held_back_is_evicted_and_not_spared(refusing: World):
         for _ in range(2):
             await refusing.cycle(agent, 1000.0)
         told = [each["why"] for each in agent.explanation()["plan"]["stages"][0]["candidates"]]
-        assert "the kernel refused to lower its memory.high of late" in told
+        assert "the kernel recently refused to lower its memory.high" in told
 
     refusing.run(test)
     refused = [("hold", "shop/p0", "failed"), ("hold", "shop/p1", "failed")]
@@ -432,7 +432,7 @@ def test_in_preview_the_gentler_steps_are_shown(world: World):
         world.collector.memory = 9e9
         await world.cycle(agent, 1000.0)
         told = [each["text"] for each in agent.explanation()["results"] if each["step"]["kind"] == "hold"]
-        assert [f"would make the memory.high of shop/p{number} 949944320" for number in (0, 1)] == told
+        assert [f"would set memory.high of shop/p{number} to 949944320" for number in (0, 1)] == told
         assert ["max", "max"] == [knob(world, "memory.high", number) for number in (0, 1)]
 
     world.run(test)
@@ -464,7 +464,9 @@ def test_preview_has_no_more_evictions_than_the_limits_of_the_node_allow(world: 
         await world.cycle(agent, 9000.0)
         results = agent.explanation()["results"]
         assert ["shop/p0"] == [each["step"]["pod"] for each in results if each["step"]["kind"] == "evict"]
-        assert "ReplicaSet/web in shop may have 1 evictions" in str(agent.explanation()["plan"]["stages"])
+        assert "eviction limit of ReplicaSet/web in namespace shop reached" in str(
+            agent.explanation()["plan"]["stages"]
+        )
 
     world.run(test)
 

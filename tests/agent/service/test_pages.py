@@ -51,7 +51,7 @@ def test_a_single_look_without_policies_to_go_by_is_no_success(tmp_path: Path, c
     looked = CliRunner().invoke(main, ["agent", "--once", "--policies", str(policies), *flags])
     assert looked.exit_code == 2
     assert str(policies) in looked.stderr
-    assert "there are no good policies to go by" in looked.stderr
+    assert "no valid policies: no decisions made" in looked.stderr
 
 
 HEAVY = ("numpy", "sqlalchemy", "requests", "psutil", "zstandard", "grpc", "google.protobuf", "rich", "scorers")
@@ -77,7 +77,7 @@ def test_what_the_agent_does_not_need_is_not_loaded():
 def test_to_act_and_not_to_act_is_refused(flags: list[str]):
     refused = CliRunner().invoke(main, ["agent", *flags])
     assert refused.exit_code == 2
-    assert "--preview and --enforce exclude each other" in refused.stderr
+    assert "--preview and --enforce are mutually exclusive" in refused.stderr
 
 
 def test_restore_says_that_the_taint_is_left_where_there_is_no_api_to_take_it_off(tmp_path: Path):
@@ -89,13 +89,13 @@ def test_restore_says_that_the_taint_is_left_where_there_is_no_api_to_take_it_of
     restored = CliRunner().invoke(main, ["agent", "restore", "--state-file", str(settings.state_file), *flags])
     assert restored.exit_code == 1
     assert "kubectl taint node node-1 interference.crane.io-" in restored.stderr
-    assert "nothing was remembered" not in restored.stdout
+    assert "no recorded values" not in restored.stdout
 
 
 def test_restore_on_a_node_where_no_agent_ran(tmp_path: Path):
     command = ["agent", "restore", "--state-file", str(tmp_path / "agent.db")]
     refused = CliRunner().invoke(main, command)
-    assert (refused.exit_code, "there is no file" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "does not exist: no values are known to restore" in refused.stderr) == (1, True)
     ended = CliRunner().invoke(main, [*command, "--missing-ok"])
     assert (ended.exit_code, "no agent has run here" in ended.stdout) == (0, True)
     assert not (tmp_path / "agent.db").exists()

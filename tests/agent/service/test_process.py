@@ -191,7 +191,10 @@ def test_preview_is_the_default_and_changes_nothing(machine: Machine, kubelet: F
         def would() -> list[str]:
             return [each["text"] for each in process.get("/explain").json()["results"]]
 
-        wait_for(lambda: any("would give shop/web" in text for text in would()), what="a decision to throttle")
+        wait_for(
+            lambda: any("would set the CPU quota of shop/web" in text for text in would()),
+            what="a decision to throttle",
+        )
         assert not throttled(machine)
         assert process.get("/audit").json() == {"deeds": []}
 
@@ -206,7 +209,7 @@ def test_after_kill_9_what_was_taken_is_known_and_can_be_put_back(machine: Machi
     assert "shop/web, container main" in restored.stdout
     assert not throttled(machine)
     again = run(machine, "restore", *machine.settings())
-    assert again.stdout == "nothing was remembered: nothing to restore\n"
+    assert again.stdout == "no recorded values: nothing to restore\n"
 
 
 def test_restore_touches_no_file_that_it_cannot_use(machine: Machine):
@@ -215,8 +218,8 @@ def test_restore_touches_no_file_that_it_cannot_use(machine: Machine):
     file.write_text("something of somebody's\n")
     result = run(machine, "restore", "--missing-ok", "--state-file", str(file))
     assert result.returncode == 1
-    assert f"the audit file {file} cannot be used: it is no SQLite database" in result.stderr
-    assert "name the agent's by --state-file" in result.stderr
+    assert f"the audit file {file} cannot be used: it is not a SQLite database" in result.stderr
+    assert "name the agent's file with --state-file" in result.stderr
     assert [each.name for each in machine.root.glob("somebody*")] == ["somebody.db"]
     assert file.read_text() == "something of somebody's\n"
 
@@ -262,7 +265,7 @@ def test_once_waits_for_the_pods_and_says_who_would_be_hit(machine: Machine, kub
 def test_policies_are_checked(machine: Machine):
     """A rule on what is only measured is one too: it keeps new pods away."""
     machine.put(a_rule(metricRule={"name": "cpu_load_15_min", "value": "4"}))
-    assert "3 policies, nothing is wrong with them" in run(machine, "--check", str(machine.policies)).stdout
+    assert "3 policies, no problems found" in run(machine, "--check", str(machine.policies)).stdout
     write(machine.policies, all=text_of(node_qos(a_rule(actionName="throtle"))))
     wrong = run(machine, "--check", str(machine.policies))
     assert wrong.returncode == 2
@@ -279,7 +282,7 @@ def test_policies_are_checked(machine: Machine):
         (["--set", "agent.mode=enforc"], 'did you mean "enforce"?'),
         (["--set", "agent.host=0.0.0.0"], "set agent.token_file, or agent.host to 127.0.0.1"),
         (["--set", "agent.control=here"], "must have the form NAMESPACE/NAME"),
-        ([], "name a directory by --policies DIR"),
+        ([], "pass a directory with --policies DIR"),
     ],
 )
 def test_what_cannot_be_run_says_why(machine: Machine, arguments: list[str], words: str):
@@ -294,7 +297,10 @@ def test_a_port_that_somebody_has_is_told_with_the_cure(machine: Machine):
         port = other.getsockname()[1]
         refused = run(machine, *machine.settings(port=port))
     assert refused.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use\n  end who listens there" in refused.stderr
+    assert (
+        f"cannot listen on 127.0.0.1:{port}: Address already in use\n  stop the program that uses the port"
+        in refused.stderr
+    )
 
 
 def test_it_tells_a_watcher_what_pods_use(machine: Machine, kubelet: FakeKubelet):
@@ -366,10 +372,10 @@ def test_filters_that_are_none(machine: Machine, kubelet: FakeKubelet):
     with agent(machine, kubelet) as process:
         wrong = {
             "since=soon": "a date like 2026-01-31T12:00:00Z, or how long ago, like -1h",
-            "limit=many": "limit and before_id are whole numbers",
-            "colour=red": "there are: before_id, kind, ",
-            "kind=throtle": "there are: throttle, reclaim, hold, evict, restore, scheduling",
-            "outcome=well": "there are: begun, done, ",
+            "limit=many": "limit and before_id must be whole numbers",
+            "colour=red": "valid parameters: before_id, kind, ",
+            "kind=throtle": "valid values: throttle, reclaim, hold, evict, restore, scheduling",
+            "outcome=well": "valid values: begun, done, ",
             "pod=web": "?pod=NAMESPACE/NAME",
         }
         for query, hint in wrong.items():
@@ -395,7 +401,7 @@ def test_of_two_agents_with_files_of_their_own_one_acts_and_then_the_other(machi
         elsewhere.mkdir()
         given = machine.settings(kubelet=kubelet.url, state_file=elsewhere / "agent.db")
         with AgentProcess(elsewhere, "--enforce", *given) as second:
-            assert "another load-watcher agent that enforces has the control groups" in second.log()
+            assert "another enforcing load-watcher agent holds the lock on the control groups" in second.log()
             wait_for(lambda: cycle_of(second) > 3, what="cycles of the second")
             assert second.get("/audit").json() == {"deeds": []}
             assert first.stop() == 0
@@ -415,14 +421,16 @@ def test_the_doctor_asks_one_that_runs(machine: Machine, kubelet: FakeKubelet, m
             return doctor("--only", "agent", *machine.settings(**{**port, **more}))
 
         found = told(token_file=token)
-        found.one("agent", "ok", f"an agent answers at http://127.0.0.1:{process.port}: node node-1", "preview")
-        found.one("agent", "ok", "nothing is wrong with the policies", "rules in force: 1")
-        told().one("agent", "fail", "does not let us read without its token", "agent.token_file")
-        told(token_file=token, mode="enforce").one("agent", "warn", "although these settings say enforce")
+        found.one("agent", "ok", f"an agent runs at http://127.0.0.1:{process.port}: node node-1", "preview")
+        found.one("agent", "ok", "the policies are valid", "active rules: 1")
+        told().one("agent", "fail", "requires its token for reading", "agent.token_file")
+        told(token_file=token, mode="enforce").one("agent", "warn", "although these settings enable enforce")
         write(machine.policies, all="kind: NodeQOS\n")
         authorised = {"Authorization": "Bearer secret"}
         wait_for(
             lambda: process.get("/explain", headers=authorised).json()["policies"]["problems"], what="it to be seen"
         )
-        told(token_file=token).one("agent", "fail", "the ones before stay in force", "load-watcher agent --check")
-    told(token_file=token, port=kubelet.url.rpartition(":")[2]).one("agent", "fail", "is no agent of load-watcher")
+        told(token_file=token).one(
+            "agent", "fail", "the previous policies remain in effect", "load-watcher agent --check"
+        )
+    told(token_file=token, port=kubelet.url.rpartition(":")[2]).one("agent", "fail", "is not a load-watcher agent")

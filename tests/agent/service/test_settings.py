@@ -55,10 +55,10 @@ def test_who_this_node_is():
         ({"control": "here"}, "agent.control", "must have the form NAMESPACE/NAME"),
         ({"cgroup_nest": "a/b"}, "agent.cgroup_nest", "must be the name of one group"),
         ({"host": "10.0.0.7"}, "agent.token_file", "set agent.token_file"),
-        ({"token_file": "/no/such"}, "agent.token_file", "there is no file /no/such"),
-        ({"watcher_token_file": "/no/such"}, "agent.watcher_token_file", "there is no file /no/such"),
-        ({"prometheus_token_file": "/no/such"}, "agent.prometheus_token_file", "there is no file /no/such"),
-        ({"queries": 3}, "agent.queries", "must be tables"),
+        ({"token_file": "/no/such"}, "agent.token_file", "file /no/such does not exist"),
+        ({"watcher_token_file": "/no/such"}, "agent.watcher_token_file", "file /no/such does not exist"),
+        ({"prometheus_token_file": "/no/such"}, "agent.prometheus_token_file", "file /no/such does not exist"),
+        ({"queries": 3}, "agent.queries", "must contain one table per metric"),
         ({"queries": {"a": 3}}, "agent.queries.a", "must be a table"),
         ({"queries": {"a": {}}}, "agent.queries.a.expression", "is missing"),
         (
@@ -66,7 +66,7 @@ def test_who_this_node_is():
             "agent.queries.a.expresion",
             "did you mean agent.queries.a.expression?",
         ),
-        ({"queries": {"a": {"expression": "up"}}}, "agent.prometheus", "nobody is named who answers"),
+        ({"queries": {"a": {"expression": "up"}}}, "agent.prometheus", "must be set, because agent.queries need"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_cure(given: dict[str, Any], key: str, words: str):

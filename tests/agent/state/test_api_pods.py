@@ -47,7 +47,7 @@ def test_the_pods_of_this_node_and_no_other():
         put(kube, "other", "3", node="node-2")
 
         async def inside(source: InformedPods) -> None:
-            assert "has not answered yet" in keys(source)
+            assert "has not responded yet" in keys(source)
             await eventually(lambda: keys(source) == ["default/a", "default/b"], what="both pods")
             one, _ = source.listing(monotonic=1000.0, max_age=30.0)
             put(kube, "c", "4")
@@ -69,7 +69,7 @@ def test_a_copy_that_is_not_kept_up_grows_old(caplog):
             kube.forbidden.add(("list", PODS))
             kube.forbidden.add(("watch", PODS))
             kube.drop_connections()
-            await eventually(lambda: "cannot be kept up to date" in caplog.text, what="the watch to fail")
+            await eventually(lambda: "cannot watch pods" in caplog.text, what="the watch to fail")
             assert keys(source, monotonic=1030.0) == ["default/a"]
             assert "31 s old" in keys(source, monotonic=1031.0)
             kube.forbidden.clear()
@@ -88,4 +88,4 @@ def test_a_pod_that_makes_no_sense_is_left_out(caplog):
             assert keys(source) == ["default/a"]
 
         watching(kube, inside)
-    assert len([each for each in caplog.messages if "default/b is left out" in each]) == 1
+    assert len([each for each in caplog.messages if "ignoring the pod default/b" in each]) == 1

@@ -40,7 +40,7 @@ def test_failures_and_faults_are_told_once_and_survived(caplog: pytest.LogCaptur
         asyncio.run(story())
     told = [each.getMessage() for each in caplog.records if each.name == "agent.state.background_value"]
     assert told == [
-        "there is no news of the thing: it is gone. Look for it.",
-        "reading the thing failed",
-        "there is news of the thing again",
+        "updates of the thing stopped: it is gone. Look for it.",
+        "unexpected error while reading the thing",
+        "updates of the thing resumed",
     ]

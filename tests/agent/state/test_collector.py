@@ -97,7 +97,7 @@ def test_the_first_cycle_has_no_rates_and_says_so(node: FakeNode):
     state = node.collect()
     assert RATES_OF_NODE <= state.missing.keys()
     assert {state.missing[name].partition(": ")[0] for name in RATES_OF_NODE - {"exclusive_cpu_idle"}} <= {
-        "there is no reading before this one yet",
+        "no previous reading yet",
         "sda",
         "eth0",
     }
@@ -168,7 +168,7 @@ def test_an_interface_that_is_not_there_is_named(tmp_path: Path):
     node = FakeNode(tmp_path, options={"interfaces": ("bond0",)})
     node.collect()
     missing = node.after(10).missing["network_receive_kibps"]
-    assert missing == "there is no network interface bond0; there are lo, eth0"
+    assert missing == "unknown network interface bond0; existing: lo, eth0"
 
 
 def test_cpus_of_one_container_each_count_as_idle_by_what_they_are(node: FakeNode):
@@ -180,7 +180,7 @@ def test_cpus_of_one_container_each_count_as_idle_by_what_they_are(node: FakeNod
     node.cpu_manager_state.write_text('{"policyName":"none"}')
     assert node.after(10).value("exclusive_cpu_idle") == 0.0
     node.cpu_manager_state.write_text('{"entries":{"u":{"c":"one"}}}')
-    assert "state of CPUs" in node.after(10).missing["exclusive_cpu_idle"]
+    assert "CPU manager state" in node.after(10).missing["exclusive_cpu_idle"]
     node.cpu_manager_state.unlink()
     assert "No such file" in node.after(10).missing["exclusive_cpu_idle"]
 
@@ -227,7 +227,7 @@ def test_counters_of_the_node_that_go_back_are_no_rate(node: FakeNode):
     node.proc.write()
     state = node.after(10)
     for metric in ("cpu_total_usage", "disk_read_iops", "network_drop_in"):
-        assert "went back" in state.missing[metric]
+        assert "was reset" in state.missing[metric]
     assert "cpu_total_usage" in node.after(10).metrics
 
 
@@ -459,8 +459,8 @@ def test_pods_of_which_only_the_groups_are_known_are_no_candidates(node: FakeNod
     assert state.pods == ()
     told = state.missing["pods"]
     assert "the kubelet does not answer. Ask somebody else." in told
-    assert "2 pods have control groups here" in told
-    assert "none is acted upon" in told
+    assert "2 pods have control groups" in told
+    assert "no action is taken on them" in told
     assert OF_PODS <= state.missing.keys()
     assert "memory_total_usage" in state.metrics
 
@@ -475,7 +475,7 @@ def test_a_node_without_control_groups_says_what_may_be_wrong(node: FakeNode):
 
 def test_groups_of_a_kubelet_that_comes_later_are_found(node: FakeNode):
     state = node.collect()
-    assert "no groups of a kubelet" in state.missing["container_mem_total_usage"]
+    assert "no kubelet groups found" in state.missing["container_mem_total_usage"]
     node.run(pod(1, 1), {"memory": MIB}, {})
     assert node.after(10).pods[0].memory == MIB
 

@@ -60,7 +60,7 @@ def test_pods_come_and_go_with_the_answers():
     with FakeKubelet([pod("b", "2"), pod("a", "1")]) as kubelet:
 
         async def inside(source: KubeletPods) -> None:
-            assert "has not answered yet" in why_not(source)
+            assert "has not responded yet" in why_not(source)
             await eventually(lambda: not why_not(source), what="a first answer")
             assert keys(source) == ["default/a", "default/b"]
             kubelet.pods = [pod("b", "2", metadata={"deletionTimestamp": "2026-11-21T09:00:00Z"})]
@@ -143,16 +143,16 @@ def test_an_authority_that_cannot_be_read_is_told(tmp_path: Path):
     [
         ((403, b"Forbidden"), "nodes/proxy"),
         ((404, b"404 page not found"), "debugging handlers"),
-        ((500, b"boom"), "answers 500"),
-        ((302, b""), "answers 302"),
-        ((200, b""), "no list of pods"),
+        ((500, b"boom"), "returned HTTP status 500"),
+        ((302, b""), "returned HTTP status 302"),
+        ((200, b""), "not a list of pods"),
         ((200, b"<html>login</html>"), "<html>login</html>"),
-        ((200, b"[]"), "no list of pods"),
+        ((200, b"[]"), "not a list of pods"),
         ((200, b'{"kind":"NodeList","items":[]}'), "a NodeList, not a PodList"),
-        ((200, b'{"kind":"PodList","items":7}'), "no list of pods"),
-        ((200, b'{"items":[]}'), "no list of pods"),
-        ((200, b"[" * 100_000), "no list of pods"),
-        ((200, b"\xff\xfe"), "no list of pods"),
+        ((200, b'{"kind":"PodList","items":7}'), "not a list of pods"),
+        ((200, b'{"items":[]}'), "not a list of pods"),
+        ((200, b"[" * 100_000), "not a list of pods"),
+        ((200, b"\xff\xfe"), "not a list of pods"),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -181,7 +181,7 @@ def test_the_last_answer_is_good_for_as_long_as_was_asked(caplog):
             kubelet.fault = lambda: None
             with caplog.at_level(logging.INFO):
                 await eventually(
-                    lambda: "there is news of the kubelet's pods again" in caplog.text, what="news of its being back"
+                    lambda: "updates of the kubelet's pods resumed" in caplog.text, what="news of its being back"
                 )
 
         watching(kubelet, inside, clock)
@@ -207,7 +207,7 @@ def test_a_kubelet_that_hangs_is_given_up_on():
             kubelet.fault = slow
             source = KubeletPods(kubelet_access(kubelet.url), interval=INTERVAL, timeout=0.05, monotonic=Clock())
             await source.start()
-            await eventually(lambda: "no answer within" in why_not(source), what="the reason")
+            await eventually(lambda: "no response within" in why_not(source), what="the reason")
             await source.close()
 
         def slow() -> None:
@@ -230,6 +230,6 @@ def test_a_pod_that_makes_no_sense_costs_no_other(caplog):
             assert keys(source) == ["default/a"]
 
         watching(kubelet, inside)
-    told = [each.getMessage() for each in caplog.records if "left out" in each.getMessage()]
+    told = [each.getMessage() for each in caplog.records if "ignoring the pod" in each.getMessage()]
     assert len(told) == 3, "each is told once"
     assert "default/bad" in told[0]

@@ -53,7 +53,7 @@ def test_every_series_of_an_answer_is_one_of_the_metric():
     with FakePrometheus(lambda _: result("vector", rows)) as server:
 
         async def inside(source: QueryMetrics) -> None:
-            assert "none has come yet" in why_not(source)
+            assert "no response yet" in why_not(source)
             await eventually(lambda: not why_not(source), what="an answer")
             found = source.read(now=NOW, monotonic=1000.1).series["mine"]
             assert [(each.value, dict(each.labels)) for each in found] == [
@@ -74,9 +74,9 @@ def test_an_answer_grows_old_and_a_prometheus_that_goes_takes_its_metrics_alone(
             nonlocal down
             await eventually(lambda: not why_not(source), what="an answer")
             down = True
-            await eventually(lambda: "no news of the agent's own queries" in caplog.text, what="a warning")
+            await eventually(lambda: "updates of the agent's own queries stopped" in caplog.text, what="a warning")
             assert not why_not(source, monotonic=1000.25)
-            assert "the last answer to its query is" in why_not(source, monotonic=1000.5)
+            assert "the last result of its query is" in why_not(source, monotonic=1000.5)
             down = False
             await eventually(lambda: not why_not(source), what="another answer")
 
@@ -96,7 +96,7 @@ def test_one_query_that_fails_costs_no_other():
         async def inside(source: QueryMetrics) -> None:
             await eventually(lambda: not why_not(source, "one"), what="an answer")
             assert "parse error" in why_not(source, "two")
-            assert why_not(source, "three") == "its query has no series"
+            assert why_not(source, "three") == "its query returned no series"
 
         watching(server.url, {"one": "good", "two": "bad(", "three": "empty"}, inside)
 
@@ -106,8 +106,8 @@ def test_one_query_that_fails_costs_no_other():
     [
         (told("<html>login</html>"), "web page"),
         (result("matrix", []), "matrix"),
-        (result("vector", [{"metric": {}, "value": [1]}]), "a series of its answer is none"),
-        (result("vector", [{"metric": {}, "value": [1, "much"]}]), "a series of its answer is none"),
+        (result("vector", [{"metric": {}, "value": [1]}]), "the response has an invalid series"),
+        (result("vector", [{"metric": {}, "value": [1, "much"]}]), "the response has an invalid series"),
         (result("vector", [row("1", number=str(each)) for each in range(1001)]), "more than 1000 series"),
         (told("Unauthorized", status=401), "401"),
     ],
@@ -146,7 +146,7 @@ def test_a_real_prometheus_answers(shared_prometheus: Prometheus):
         (found,) = source.read(now=now, monotonic=1000.0).series["mine"]
         assert (found.value, found.labels) == (250.0, {})
         assert "parse error" in why_not(source, "wrong")
-        assert why_not(source, "absent") == "its query has no series"
+        assert why_not(source, "absent") == "its query returned no series"
 
     expressions = {"mine": '1000 * max(latency{node="$node"})', "wrong": "max(", "absent": "nothing"}
     watching(shared_prometheus.url, expressions, inside)

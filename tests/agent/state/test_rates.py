@@ -52,7 +52,7 @@ def test_a_share_is_a_percentage_whatever_the_counters_do(a: int, b: int, c: int
 
 def test_a_counter_that_went_back_has_no_rate():
     assert growth(5, 5) == 0
-    with pytest.raises(NoRate, match="went back"):
+    with pytest.raises(NoRate, match="was reset"):
         growth(5, 4)
 
 

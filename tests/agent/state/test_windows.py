@@ -99,7 +99,7 @@ def test_a_window_that_is_not_full_is_missing_and_the_shorter_one_is_there():
             await eventually(lambda: not why_not(source), what="an answer")
             readings = source.read(now=NOW, monotonic=1000.0)
             assert "window_cpu_avg_5m" in readings.series
-            assert readings.missing["window_cpu_avg_15m"] == "the watcher has samples enough for 10m only"
+            assert readings.missing["window_cpu_avg_15m"] == "the watcher has enough samples only for 10m"
 
         watching(live, inside, node="node-3")
 
@@ -126,8 +126,8 @@ def test_a_node_that_the_watcher_does_not_know_is_told():
     with Live() as live:
 
         async def inside(source: WindowMetrics) -> None:
-            await eventually(lambda: "has not answered" not in why_not(source), what="an answer")
-            assert "the watcher has told no windows" in why_not(source)
+            await eventually(lambda: "no response yet" not in why_not(source), what="an answer")
+            assert "the watcher returned no windows" in why_not(source)
             assert source.read(now=NOW, monotonic=1000.0).missing.keys() == USUAL
 
         watching(live, inside, node="no/such node?")
@@ -153,12 +153,12 @@ def test_a_watcher_that_goes_is_told_once_and_its_last_windows_grow_old(caplog):
         async def inside(source: WindowMetrics) -> None:
             await eventually(lambda: not why_not(source), what="an answer")
             published, service.published = service.published, None
-            await eventually(lambda: "no news of the watcher's windows" in caplog.text, what="a warning")
+            await eventually(lambda: "updates of the watcher's windows stopped" in caplog.text, what="a warning")
             assert not why_not(source, monotonic=1178.0)
             assert "181 s old, more than 180 s" in why_not(source, monotonic=1179.0)
             service.published = published
             with caplog.at_level(logging.INFO):
-                await eventually(lambda: "there is news of the watcher's windows again" in caplog.text, what="its end")
+                await eventually(lambda: "updates of the watcher's windows resumed" in caplog.text, what="its end")
 
         watching(live, inside, clock=clock)
     assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 1
@@ -169,8 +169,8 @@ def test_nobody_there_costs_nothing_but_these_metrics():
         pass
 
     async def inside(source: WindowMetrics) -> None:
-        assert "has not answered yet" in why_not(source)
-        await eventually(lambda: "no answer from" in why_not(source), what="the reason")
+        assert "no response yet" in why_not(source)
+        await eventually(lambda: "no response from" in why_not(source), what="the reason")
         assert source.read(now=NOW, monotonic=1000.0).missing.keys() == USUAL
 
     watching(live, inside)
@@ -193,7 +193,7 @@ def test_what_is_no_document_of_a_node_is_told(body: bytes):
 
         async def inside(source: WindowMetrics) -> None:
             await eventually(
-                lambda: "not a node document" in why_not(source) or "0 nodes" in why_not(source), what="the reason"
+                lambda: "invalid node document" in why_not(source) or "0 nodes" in why_not(source), what="the reason"
             )
 
         watching(At(), inside)  # type: ignore[arg-type]

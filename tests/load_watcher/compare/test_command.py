@@ -30,7 +30,7 @@ def test_two_that_agree_are_exit_code_0() -> None:
     with serving(fleet) as ours, serving({**fleet, "node-1": {**fleet["node-1"], "CPU": steady(29)}}) as theirs:
         result = compare(url(ours), url(theirs))
     assert result.exit_code == 0, result.output
-    assert "the same, as far as 1 comparison can tell" in result.stdout
+    assert "no difference in 1 comparison" in result.stdout
     assert "3.00" in result.stdout
 
 
@@ -43,13 +43,13 @@ def test_two_that_differ_are_exit_code_1_and_say_how() -> None:
         told = json.loads(compare(url(ours), url(theirs), "-o", "json").stdout)
         lenient = compare(url(ours), url(theirs), "--tolerance", "50", "--target", "60")
     assert result.exit_code == 1
-    assert "different: 1 node known only here: node-2" in result.stdout
-    assert "different: CPU AVG of 1 node more than 5 points apart: node-1" in result.stdout
+    assert "different: 1 node known only to this service: node-2" in result.stdout
+    assert "different: CPU AVG of 1 node differs by more than 5 points: node-1" in result.stdout
     assert told["same"] is False
     assert told["only_theirs"] == ["node-3"]
     assert told["winners"] == {"ours": ["node-2"], "theirs": ["node-3"], "in_common": 0}
     assert lenient.exit_code == 1
-    assert "points apart: node-1" not in lenient.stdout
+    assert "points: node-1" not in lenient.stdout
 
 
 def test_comparing_for_a_while_says_each_comparison() -> None:
@@ -69,7 +69,7 @@ def test_a_service_without_an_answer_is_exit_code_2(service: FakeService) -> Non
         result = compare(url(ours), url(theirs))
     assert result.exit_code == 2
     assert "the other" in result.stderr
-    assert "keep the copy" in result.stderr
+    assert "keep their cached copy" in result.stderr
     assert result.stdout == ""
 
 

@@ -67,12 +67,12 @@ def test_every_way_to_differ_is_named() -> None:
     ours = {"a": cpu(40), "b": cpu(10), "only-here": cpu(5), "d": cpu(20)}
     theirs = {"a": cpu(10), "b": cpu(40), "only-there": cpu(5), "d": {("CPU", "AVG"): 24.9}}
     assert compared((ours, theirs)).verdict() == (
-        "1 node known only here: only-here",
-        "1 node known only there: only-there",
-        "CPU AVG of 2 nodes more than 5 points apart: a, b",
-        "CPU STD of 1 node only here: d",
-        "Memory AVG of 1 node only here: d",
-        "Memory STD of 1 node only here: d",
+        "1 node known only to this service: only-here",
+        "1 node known only to the other service: only-there",
+        "CPU AVG of 2 nodes differs by more than 5 points: a, b",
+        "CPU STD of 1 node only from this service: d",
+        "Memory AVG of 1 node only from this service: d",
+        "Memory STD of 1 node only from this service: d",
         "TargetLoadPacking would choose other nodes",
     )
 
@@ -83,7 +83,7 @@ def test_a_difference_is_what_holds_in_more_than_half_of_the_comparisons() -> No
     assert compared((one, one), (one, two)).verdict() == ("TargetLoadPacking would choose other nodes",)
     assert compared((one, one), (one, one), (one, two)).verdict() == ()
     twice = compared((one, one), (one, two), (one, two))
-    assert twice.verdict()[0] == "1 node known only here: b"
+    assert twice.verdict()[0] == "1 node known only to this service: b"
     assert twice.differences["CPU", "AVG"].largest == 30.0
     assert twice.differences["CPU", "AVG"].largest_of == "a"
 
@@ -129,7 +129,7 @@ def test_without_an_average_the_latest_stands_for_it() -> None:
 )
 def test_what_the_plug_ins_throw_away_is_an_error(broken: bytes) -> None:
     """One NaN blinds every scheduler; that must not look like a service that agrees."""
-    with pytest.raises(ValueError, match="throw it away"):
+    with pytest.raises(ValueError, match="would reject it"):
         read_answer(broken)
 
 

@@ -60,7 +60,7 @@ def test_windows_are_whole_at_once_and_nothing_claims_to_be_real(demo: Demo) -> 
     document = demo.get("/watcher").json()
     assert document["source"] == "Demo"
     nodes = document["data"]["NodeMetricsMap"]
-    faulty = {node_with(demo, "goes silent"), node_with(demo, "has an exporter that freezes")}
+    faulty = {node_with(demo, "sends no samples"), node_with(demo, "has an exporter that repeats")}
     whole = {
         name
         for name, node in nodes.items()
@@ -87,9 +87,9 @@ def test_every_answer_says_that_it_is_simulated(demo: Demo, path: str) -> None:
 def test_the_faults_are_found_where_they_are(demo: Demo) -> None:
     """The named nodes, each with its kind of finding."""
     expected = {
-        ("frozen", node_with(demo, "has an exporter that freezes")),
-        ("stale", node_with(demo, "goes silent")),
-        ("out_of_range", node_with(demo, "says at times")),
+        ("frozen", node_with(demo, "has an exporter that repeats")),
+        ("stale", node_with(demo, "sends no samples")),
+        ("out_of_range", node_with(demo, "sometimes reports")),
     }
 
     def found() -> bool:
@@ -128,7 +128,7 @@ def test_why_a_pod_went_where_it_is_can_be_asked(demo: Demo) -> None:
     """Of a pod that the log names."""
 
     def placed() -> re.Match[str] | None:
-        return re.search(r" (\S+/\S+) was placed on (\S+): \d+ of 10 by the extender", demo.log())
+        return re.search(r" pod (\S+/\S+) placed on node (\S+): extender score \d+ of 10", demo.log())
 
     found = wait_for(placed, what="a pod to be placed")
     assert found is not None
@@ -145,7 +145,7 @@ def test_a_pod_is_ranked_over_it(demo: Demo) -> None:
     """One line a node with the reason; the hot node is rejected, once the load has reached the scorers."""
     manifest = REPOSITORY / "docs" / "examples" / "pod.yaml"
     arguments = ["score", str(manifest), "--url", demo.url]
-    hot = node_with(demo, "runs hot")
+    hot = node_with(demo, "is hot: ")
 
     def ranked() -> dict[str, str]:
         result = CliRunner().invoke(main, arguments, prog_name="load-watcher", env={"COLUMNS": "200"})

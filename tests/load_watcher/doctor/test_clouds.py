@@ -39,8 +39,8 @@ def test_datadog():
         well = ask("Datadog", server.url, token=API_KEY, app_key=APP_KEY)
         refused = ask("Datadog", server.url, token="s3cret", app_key=APP_KEY)
     assert 0 == well.exit_code, str(well)
-    well.one("series", "ok", "CPU: 100 - system.cpu.idle", "names of nodes from host")
-    well.one("cadence", "ok", "samples come every 60 s")
+    well.one("series", "ok", "CPU: 100 - system.cpu.idle", "node names from host")
+    well.one("cadence", "ok", "samples every 60 s")
     assert {"source"} == refused.failed()
     assert "an application key" in refused.one("source", "fail", "403").cure
     assert not any(secret in refused.output for secret in ("s3cret", APP_KEY))
@@ -59,11 +59,11 @@ def test_signalfx():
         elsewhere = ask("SignalFx", server.url, "--set", "provider.cluster_name=other", token=TOKEN)
     down = ask("SignalFx", f"http://127.0.0.1:{free_port()}", token=TOKEN)
     assert 0 == well.exit_code, str(well)
-    well.one("series", "ok", "Memory: ", "names of nodes from host")
+    well.one("series", "ok", "Memory: ", "node names from host")
     assert {"series"} == half.failed()
     half.one("series", "fail", 'Memory: there is no sample of host:* AND sf_metric:"memory.utilization"', "signalfx.md")
     assert "cluster_name" not in half.one("series", "fail").cure
-    assert "hosts have provider.cluster_name?" in elsewhere.one("series", "fail", "Memory: ").cure
+    assert "hosts match provider.cluster_name" in elsewhere.one("series", "fail", "Memory: ").cure
     assert "Connection refused" in down.one("source", "fail", "host and port of provider.address").what
     assert "an access token" in refused.one("source", "fail", "401").cure
     assert "s3cret" not in refused.output

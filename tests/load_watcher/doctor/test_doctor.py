@@ -99,8 +99,8 @@ def test_a_check_that_breaks_or_hangs_costs_its_own_line_only():
     ] == [(result.check, result.status) for result in results]
     assert "RuntimeError" in results[0].what
     assert "s3cret" not in str(results)
-    assert "did not end within 0.01 s" in results[1].what
-    assert "needs the check hangs" in results[6].what
+    assert "did not finish within 0.01 s" in results[1].what
+    assert "check 'hangs' failed" in results[6].what
 
 
 def test_what_blocks_is_called_aside():
@@ -145,11 +145,11 @@ def test_text_is_a_line_for_each_result_whatever_its_length(source: list[str]):
     result = CliRunner().invoke(main.main, ["doctor", "--port", "0", *source])
     assert 0 == result.exit_code, result.output
     lines = result.stdout.splitlines()
-    assert "ok      settings     valid; samples come from prometheus: set by flag --provider" == lines[0]
+    assert "ok      settings     valid; provider of samples: prometheus (set by flag --provider)" == lines[0]
     (series,) = (line for line in lines if line.startswith("ok      series       CPU: instance:node_cpu:ratio"))
     assert len(series) > 80
-    assert "skipped scheduler    no scheduler configuration is named" in lines
-    assert "                     cure: give one with --scheduler-config FILE to have it read" in lines
+    assert "skipped scheduler    no scheduler configuration given" in lines
+    assert "                     cure: give one with --scheduler-config FILE to check it" in lines
     assert " 0 warnings, 0 failed, 9 skipped" in lines[-1]
 
 
@@ -217,14 +217,14 @@ def test_all_problems_of_the_settings_come_at_once():
     assert 2 == len(told.of("settings", "fail")), str(told)
     told.one("settings", "fail", "server.prot", "did you mean server.port?")
     told = doctor("--config", "nowhere.toml")
-    told.one("settings", "fail", "nowhere.toml cannot be read")
+    told.one("settings", "fail", "cannot read nowhere.toml")
 
 
 def test_settings_that_nobody_reads_are_a_warning(source: list[str]):
     """They are valid, and do nothing."""
     told = doctor(*source, "--set", "store.watcher_id=a")
     assert 0 == told.exit_code
-    told.one("settings", "warn", "store.watcher_id is set and not used: store.url names a file")
+    told.one("settings", "warn", "store.watcher_id is set but not used: store.url names a file")
 
 
 def test_the_host_in_a_pod_wants_the_name_of_its_node():
@@ -249,7 +249,7 @@ def test_the_certificate_of_the_service_must_fit_its_key(tmp_path: Path):
     told = doctor(*[f"--set=server.{key}={value}" for key, value in good.items()])
     told.one("surroundings", "ok")
     told = doctor(*[f"--set=server.{key}={value}" for key, value in (good | {"tls_key": "other/server.key"}).items()])
-    assert "the key the certificate's" in told.one("surroundings", "fail", "TLS files in [server]").cure
+    assert "tls_key must belong to tls_cert" in told.one("surroundings", "fail", "TLS files of [server]").cure
 
 
 # --- port and service ------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_a_port_that_is_taken_has_a_name():
     """By another program: this one."""
     with FakePrometheus(lambda _: told("not here", status=404)) as other:
         said = doctor("--port", str(other.port))
-    line = said.one("port", "fail", f"127.0.0.1:{other.port} is taken by", f"process {os.getpid()}")
+    line = said.one("port", "fail", f"127.0.0.1:{other.port} is in use by", f"process {os.getpid()}")
     assert "server.port" in line.cure
     said.one("service", "skipped", "--url")
 
@@ -267,9 +267,9 @@ def test_a_port_that_is_taken_has_a_name():
 def test_an_address_of_another_machine_cannot_be_listened_on():
     """TEST-NET-1 is nobody's; what can be no name has no address."""
     told = doctor("--host", "192.0.2.1", "--port", "20")
-    assert "0.0.0.0" in told.one("port", "fail", "192.0.2.1:20 is no address of this machine").cure
+    assert "0.0.0.0" in told.one("port", "fail", "192.0.2.1:20 is not an address of this machine").cure
     told = doctor("--host", "no..name", "--port", "20")
-    told.one("port", "fail", "cannot be resolved", "server.host")
+    told.one("port", "fail", "cannot resolve the host name", "server.host")
 
 
 def test_beside_the_running_service_all_is_well(run_service: RunService):
@@ -280,20 +280,20 @@ def test_beside_the_running_service_all_is_well(run_service: RunService):
     arguments = ["--port", str(service.port), "--store-url", url]
     told = of_this_host(*arguments)
     assert 0 == told.exit_code, str(told)
-    told.one("port", "ok", f"a load-watcher listens on 127.0.0.1:{service.port} already", f"process {service.pid}")
-    told.one("port", "ok", "with settings like these; a second one would not start")
+    told.one("port", "ok", f"a load-watcher already listens on 127.0.0.1:{service.port} ", f"process {service.pid}")
+    told.one("port", "ok", "with equal settings; a second one cannot start")
     other = of_this_host(*arguments, "--set", "refresh.windows=5m", "--interval", "30s")
-    line = other.one("port", "warn", f"listens on 127.0.0.1:{service.port} already", "not with these settings")
-    assert "windows 5m, 10m, 15m there, 5m here; refresh.interval 60 s there, 30 s here" in line.what
-    other.one("service", "ok", "its source answered")
+    line = other.one("port", "warn", f"already listens on 127.0.0.1:{service.port} ", "with other settings")
+    assert "windows is 5m, 10m, 15m there, 5m here; refresh.interval is 60 s there, 30 s here" in line.what
+    other.one("service", "ok", "the last refresh of the service succeeded")
     told.one("service", "warn", "no node has its 5m window yet")
-    told.one("service", "ok", "its source answered")
-    told.one("database", "ok", f"in use by process {service.pid}", "as it should be")
+    told.one("service", "ok", "the last refresh of the service succeeded")
+    told.one("database", "ok", f"in use by process {service.pid}", "as expected")
     elsewhere = doctor("--store-url", url)
-    elsewhere.one("database", "fail", f"is in use by process {service.pid}", "a store.url of its own")
+    elsewhere.one("database", "fail", f"is in use by process {service.pid}", "set a different store.url")
     elsewhere.one("service", "skipped")
     asked = doctor("--url", f"{service.url}/")
-    asked.one("service", "warn", "/readyz answers 503", "passes by itself")
+    asked.one("service", "warn", "/readyz returned 503", "wait for the windows to fill")
 
 
 def test_a_service_whose_source_is_down_says_why(run_service: RunService, tmp_path: Path):
@@ -306,8 +306,8 @@ def test_a_service_whose_source_is_down_says_why(run_service: RunService, tmp_pa
         without = doctor("--url", service.url)
         assert "server.token_file" in without.of("service", "fail")[-1].cure
         said = doctor_until_down(service.url)
-    said.one("service", "fail", "/readyz answers 503", "no metrics yet")
-    said.one("service", "fail", "/watcher/health answers 503", "403")
+    said.one("service", "fail", "/readyz returned 503", "no metrics yet")
+    said.one("service", "fail", "/watcher/health returned 503", "403")
     assert "s3cret" not in said.output
 
 
@@ -327,9 +327,9 @@ def test_what_answers_is_no_load_watcher():
     """Or nothing does."""
     with FakePrometheus(lambda _: told("<html>", status=404)) as server:
         other = doctor("--url", server.url)
-    assert "--url" in other.one("service", "fail", "no load-watcher").cure
+    assert "--url" in other.one("service", "fail", "not a load-watcher").cure
     silent = doctor("--url", server.url)
-    assert "is it running" in silent.one("service", "fail", "Connection refused").cure
+    assert "check that it runs" in silent.one("service", "fail", "Connection refused").cure
     secret = doctor("--url", f"http://me:s3cret@127.0.0.1:{server.port}")
     assert "s3cret" not in secret.output
 
@@ -340,7 +340,7 @@ def test_what_answers_is_no_load_watcher():
 def test_a_database_that_is_there_or_will_be(tmp_path: Path):
     """Nothing is made or changed by looking."""
     told = doctor("--set", "provider.metrics=CPU")
-    told.one("database", "ok", "is not there yet, serve will make it")
+    told.one("database", "ok", "does not exist yet, serve will create it")
     assert [] == os.listdir(tmp_path)
     upgrade(database_at("sqlite:///load-watcher.db"))
     before = {name: Path(name).read_bytes() for name in sorted(os.listdir(tmp_path))}
@@ -360,7 +360,7 @@ def test_a_database_that_cannot_be_used(tmp_path: Path, content: bytes, words: t
     (tmp_path / "a.db").write_bytes(content)
     doctor("--store-url", "sqlite:///a.db").one("database", "fail", *words)
     aside = doctor("--store-url", "sqlite:///a.db", "--set", "store.on_unusable=set-aside")
-    aside.one("database", "warn", "will be set aside")
+    aside.one("database", "warn", "serve will rename it")
     assert content == (tmp_path / "a.db").read_bytes()
 
 
@@ -376,18 +376,18 @@ def test_a_database_of_a_newer_version():
 def test_a_database_on_a_server(server_database: str):
     """Empty, made, in use by a watcher of the same name, and one that cannot be reached; never with its password."""
     mine = ("--store-url", server_database, "--set", "store.watcher_id=a", "--set", "provider.metrics=CPU")
-    doctor(*mine).one("database", "ok", "has no tables yet, serve will make them")
+    doctor(*mine).one("database", "ok", "has no tables yet, serve will create them")
     upgrade(database_at(server_database))
     doctor(*mine).one("database", "ok", "has schema 0004")
     with database_at(server_database, watcher="a") as other:
         other.acquire(owner="")
         said = doctor(*mine)
-        assert "a store.watcher_id of its own" in said.one("database", "fail", "is in use by load-watcher on ").cure
+        assert "set a different store.watcher_id" in said.one("database", "fail", "is in use by load-watcher on ").cure
     elsewhere = re.sub(r"@[^/]*/", f"@127.0.0.1:{free_port()}/", server_database)
     away = doctor("--store-url", elsewhere, "--set", "provider.metrics=CPU")
     assert "the server" in away.one("database", "fail", "Connection refused").cure
     odd = doctor("--store-url", f"{server_database}?sslmod=require", "--set", "provider.metrics=CPU")
-    assert "what store.url may have" in odd.one("database", "fail", "sslmod").cure
+    assert "describes store.url" in odd.one("database", "fail", "sslmod").cure
     password = server_database.partition("://")[2].partition("@")[0].partition(":")[2]
     assert password not in away.output + said.output + odd.output
 
@@ -420,7 +420,7 @@ def test_a_disk_that_is_full_small_or_read_only(small_disk: Path):
     small = doctor(*url)
     assert "store.max_size" in small.one("database", "warn", "2 MB are free").cure
     (small_disk / "filler").write_bytes(bytes(2 << 20))
-    assert "make room" in doctor(*url).one("database", "fail", "No space left on device").cure
+    assert "free space" in doctor(*url).one("database", "fail", "No space left on device").cure
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     assert "store.url" in doctor(*url).one("database", "fail", "is not writable").cure
 
@@ -452,8 +452,8 @@ def test_a_source_that_is_well():
     """The fake is right, so that what follows is wrong for its own reason. It has no pods, which nobody asked for."""
     said = ask(healthy)
     assert 0 == said.exit_code, str(said)
-    said.one("cadence", "ok", "samples come every 15 s")
-    said.one("pods", "skipped", "there is no container_cpu_usage_seconds_total")
+    said.one("cadence", "ok", "samples every 15 s")
+    said.one("pods", "skipped", "no series of container_cpu_usage_seconds_total")
     said = ask(healthy, "--set", "refresh.pods=on")
     assert {"pods"} == said.failed()
     said = ask(healthy, "--set", "refresh.pods=off")
@@ -485,7 +485,7 @@ def test_a_source_that_refuses_is_told_with_its_hint(answer: bytes, words: tuple
 def test_a_source_that_hangs_is_given_up():
     """Within the provider's own timeout."""
     said = ask(lambda _: until_hung_up, "--set", "provider.timeout=0.2s")
-    said.one("source", "fail", "does not answer in time")
+    said.one("source", "fail", "no response in time")
 
 
 def test_half_of_a_source_fails():
@@ -510,13 +510,13 @@ def test_clocks_that_disagree():
             b"Content-Type", f"Date: {formatdate(time.time() - 300, usegmt=True)}\r\nContent-Type".encode(), 1
         )
 
-    assert "NTP" in ask(late).one("clock", "fail", "s behind ours").cure
+    assert "NTP" in ask(late).one("clock", "fail", "s behind the clock of load-watcher").cure
 
 
 def test_the_source_names_nodes_by_address():
     """Found without any cluster at hand."""
     said = ask(lambda asked: healthy(asked, nodes="10.1.2.3 node-b"))
-    line = said.one("addresses", "fail", "10.1.2.3 (1 of 2 nodes)", "naming the cluster")
+    line = said.one("addresses", "fail", "10.1.2.3 (1 of 2 nodes)", "configure the cluster")
     assert "__meta_kubernetes_pod_node_name" in line.cure
 
 
@@ -543,12 +543,12 @@ def test_metrics_server_is_well():
             server.pod_usage(f"shop/web-of-{name}", ("250m", "1Gi"), time=now())
         said = kube(server, "--address", "http://of-no-use:1")
     assert 0 == said.exit_code, str(said)
-    said.one("settings", "warn", "provider.address is set and not used")
+    said.one("settings", "warn", "provider.address is set but not used")
     said.one("pods", "ok", "2 pods on 2 nodes", "metrics.k8s.io/v1beta1 pods containers.usage.cpu", "working_set")
-    said.one("source", "ok", "KubernetesMetricsServer answers")
+    said.one("source", "ok", "KubernetesMetricsServer is accessible")
     said.one("kubernetes", "ok", "2 nodes")
     said.one("permissions", "ok", "list nodes.metrics.k8s.io, list nodes, watch nodes, list pods.metrics.k8s.io")
-    said.one("nodes", "ok", "by their names: node-1, node-2 (2 of 2 nodes)")
+    said.one("nodes", "ok", "matched by name: node-1, node-2 (2 of 2 nodes)")
 
 
 def test_metrics_server_may_not_be_read():
@@ -557,7 +557,7 @@ def test_metrics_server_may_not_be_read():
         server.node("node-1")
         said = kube(server)
         stranger = kube(server, token="s3cret")
-    line = said.one("source", "fail", "it will not list nodes.metrics.k8s.io (403")
+    line = said.one("source", "fail", "cannot list nodes.metrics.k8s.io (403")
     assert 'apiGroups: ["metrics.k8s.io"]' in line.cure
     missing = said.one("permissions", "fail", "may not list nodes.metrics.k8s.io")
     assert 'resources: ["nodes"], verbs: ["list"]' in missing.cure
@@ -570,8 +570,8 @@ def test_rights_that_are_missing_are_named_one_by_one():
     with FakeKube(forbidden={("list", NODES), ("watch", NODES)}) as server:
         server.node("node-1")
         said = kube(server)
-    said.one("kubernetes", "ok", "will not list its nodes")
-    said.one("permissions", "fail", "may not list nodes, which is for the capacity")
+    said.one("kubernetes", "ok", "may not list nodes")
+    said.one("permissions", "fail", "may not list nodes; needed for the capacity")
     said.one("permissions", "warn", "may not watch nodes", "once a minute")
     said.one("source", "fail", "403")
 
@@ -591,9 +591,9 @@ def test_rights_for_pods_are_missed_only_where_pods_are_wanted():
         server.node("node-1")
         server.usage("node-1", time=now())
         perhaps, wanted, off = (kube(server, "--set", f"refresh.pods={mode}") for mode in ("auto", "on", "off"))
-    line = perhaps.one("permissions", "warn", "may not list pods.metrics.k8s.io, list pods, which")
+    line = perhaps.one("permissions", "warn", "may not list pods.metrics.k8s.io, list pods; needed")
     assert 2 == line.cure.count('resources: ["pods"]')
-    perhaps.one("pods", "skipped", "403", "nodes do without")
+    perhaps.one("pods", "skipped", "403", "not needed for nodes")
     assert {"pods", "permissions"} == wanted.failed()
     assert 0 == off.exit_code
     assert not any("pods." in line.what for line in off.of("permissions"))
@@ -608,7 +608,7 @@ def test_rights_of_the_extender_are_those_of_its_profiles(tmp_path: Path):
         server.usage("node-1", time=now())
         said = kube(server, "--config", "s.toml", "--set", "refresh.pods=off")
     assert 'resources: ["pods/binding"]' in said.one("permissions", "fail", "may not create pods/binding").cure
-    said.one("permissions", "warn", "may not watch pods, which is for what the extender")
+    said.one("permissions", "warn", "may not watch pods; needed for the nodes and pods that the extender")
 
 
 def test_rights_for_node_metrics_are_those_of_who_writes_and_who_reads_them(tmp_path: Path):
@@ -631,7 +631,7 @@ def test_rights_for_node_metrics_are_those_of_who_writes_and_who_reads_them(tmp_
     told = "watch nodemetrics.slo.koordinator.sh, patch nodemetrics/status.slo.koordinator.sh, patch leases"
     writing = said.one("permissions", "fail", told, "writing NodeMetrics")
     assert '{apiGroups: ["slo.koordinator.sh"], resources: ["nodemetrics/status"], verbs: ["patch"]}' in writing.cure
-    said.one("permissions", "fail", "may not watch nodemetrics.slo.koordinator.sh, which is for NodeMetrics of the")
+    said.one("permissions", "fail", "may not watch nodemetrics.slo.koordinator.sh; needed for NodeMetrics of the")
     assert [("create", "here", ""), ("get", "here", LEASE), ("patch", "here", LEASE)] == [
         (about["verb"], about["namespace"], about.get("name", "")) for about in asked
     ]
@@ -650,14 +650,14 @@ def test_agents_by_label_are_found_or_it_is_said_why_not(tmp_path: Path):
         server.forbidden = {("list", PODS)}
         refused = kube(server, "--config", "s.toml", *only)
         reviews = [each.body["spec"]["resourceAttributes"] for each in server.asked if each.verb == "create"]
-    said.one("dashboard", "ok", "1 agent can be shown: node-1 (10.0.0.1:2023)")
-    said.one("dashboard", "ok", "1 QoS Resource Manager can be shown: node-1 (10.0.0.1:2024)")
+    said.one("dashboard", "ok", "1 agent found: node-1 (10.0.0.1:2023)")
+    said.one("dashboard", "ok", "1 QoS Resource Manager found: node-1 (10.0.0.1:2024)")
     said.one(
-        "dashboard", "warn", "agent, pods with app=agent in agents: 1 of 2 cannot be asked", "b on node-2 is Pending"
+        "dashboard", "warn", "agent, pods with app=agent in agents: 1 of 2 are unavailable", "b on node-2 is Pending"
     )
-    refused.one("dashboard", "warn", "agent, pods with app=agent in agents: ", "it will not list pods (403")
+    refused.one("dashboard", "warn", "agent, pods with app=agent in agents: ", "cannot list pods (403")
     missing = refused.one("permissions", "warn", "may not list pods, ", "the pages of agents in the dashboard")
-    assert "on pods in the namespace agents: bind it a Role there" in missing.cure
+    assert "on pods in the namespace agents: grant it a Role there" in missing.cure
     assert {"agents"} == {each.get("namespace") for each in reviews if each["resource"] == "pods" and not each["group"]}
 
 
@@ -665,7 +665,7 @@ def test_metrics_server_is_not_installed_or_not_ready():
     """404 and 503."""
     with FakeKube(fault=without_metrics(404)) as server:
         said = kube(server)
-    assert "Is metrics-server installed?" in said.one("source", "fail", "404").cure
+    assert "Check that metrics-server is installed" in said.one("source", "fail", "404").cure
     with FakeKube(fault=without_metrics(503)) as server:
         said = kube(server)
     assert "kubectl -n kube-system get pods" in said.one("source", "fail", "503").cure
@@ -684,7 +684,7 @@ def test_metrics_server_knows_no_node():
         said = kube(server)
     assert "series" in said.failed() or "freshness" in said.failed()
     said.one("freshness", "fail", "no node has a sample")
-    said.one("series", "fail", "CPU: ", "a minute after its start")
+    said.one("series", "fail", "CPU: ", "after its start it needs a minute")
 
 
 def test_there_is_no_access_to_a_cluster():
@@ -721,8 +721,9 @@ def test_names_of_the_source_are_held_against_the_cluster():
         server.node("node-2")
         said = ask_with_cluster(server, "10.0.0.7:9100 nodd-2")
     assert 0 == said.exit_code, str(said)
-    said.one("nodes", "ok", "known by InternalIP: node-1 (1 of 2 nodes)")
-    said.one("nodes", "warn", "nodd-2 is no name, address or label of a node; nearest: node-2", "provider.node_label")
+    said.one("nodes", "ok", "matched by InternalIP: node-1 (1 of 2 nodes)")
+    similar = "nodd-2 is not a name, address or label of a node; most similar: node-2"
+    said.one("nodes", "warn", similar, "provider.node_label")
     said.one("nodes", "warn", "no samples of these nodes: node-2 (1 of 2 nodes)")
     said.one("addresses", "ok", "nodd-2, node-1")
     said.one("permissions", "ok", "list nodes, watch nodes")
@@ -734,11 +735,11 @@ def test_no_name_of_the_source_is_a_node():
         server.put(NODES, "node-1", status={"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}]})
         strangers = ask_with_cluster(server, "apple pear")
         off = ask_with_cluster(server, "10.0.0.7 10.0.0.8", "--set", "kubernetes.node_names=off")
-    line = strangers.one("nodes", "fail", "the source's apple, pear, the cluster's node-1")
+    line = strangers.one("nodes", "fail", "names of the source: apple, pear; nodes of the cluster: node-1")
     assert "provider.node_label" in line.cure
-    assert "same cluster?" in line.cure
-    assert "nothing is wrong" in strangers.one("nodes", "warn", "apple is no name").cure
-    assert "kubernetes.node_names" in off.one("nodes", "fail", "the source's 10.0.0.7, 10.0.0.8").cure
+    assert "same cluster" in line.cure
+    assert "ignore this if" in strangers.one("nodes", "warn", "apple is not a name").cure
+    assert "kubernetes.node_names" in off.one("nodes", "fail", "names of the source: 10.0.0.7, 10.0.0.8").cure
     off.one("nodes", "warn", "10.0.0.7 is node node-1 (by its InternalIP)")
     off.one("permissions", "skipped")
 
@@ -751,7 +752,7 @@ def test_this_host_under_another_name_than_its_node():
         environ = {"KUBE_CONFIG": str(server.kubeconfig(Path("kubeconfig")))}
         wrong = of_this_host(env=environ | {"NODE_NAME": "node-9"})
         right = of_this_host(env=environ | {"NODE_NAME": "node-1"})
-    assert "spec.nodeName" in wrong.one("nodes", "fail", "the source's node-9").cure
+    assert "spec.nodeName" in wrong.one("nodes", "fail", "names of the source: node-9").cure
     assert ("ok",) == tuple(line.status for line in right.of("nodes"))
 
 
@@ -765,4 +766,4 @@ def test_the_web_page_of_a_proxy_is_no_cluster():
     """An address that leads elsewhere."""
     with FakeKube(fault=lambda _: web.Response(text="<html>", content_type="text/html")) as server:
         said = kube(server)
-    said.one("kubernetes", "fail", "a web page", "server's address")
+    said.one("kubernetes", "fail", "a web page", "server address")

@@ -69,44 +69,48 @@ def test_a_good_one_is_left_alone() -> None:
     ("changes", "status", "words"),
     [
         ({"prioritiseVerb": "x"}, "fail", ("unknown field", "did you mean prioritizeVerb?")),
-        ({"urlPrefix": "load-watcher:2020/scheduler/default"}, "fail", ("urlPrefix is no address",)),
-        ({"urlPrefix": "http://[/scheduler/default"}, "fail", ("urlPrefix is no address",)),
+        ({"urlPrefix": "load-watcher:2020/scheduler/default"}, "fail", ("urlPrefix is not an http or https URL",)),
+        ({"urlPrefix": "http://[/scheduler/default"}, "fail", ("urlPrefix is not an http or https URL",)),
         (
             {"urlPrefix": "http://a:2020/scheduler/default/prioritize"},
             "fail",
-            ("nothing of ours at /prioritize", "adds the verb itself"),
+            ("load-watcher serves nothing at /prioritize", "appends the verb"),
         ),
-        ({"urlPrefix": "http://a:2020/lw/scheduler/default"}, "fail", ("nothing of ours at /lw/scheduler/default",)),
-        ({"urlPrefix": "http://a:2020/scheduler/"}, "fail", ("nothing of ours",)),
+        (
+            {"urlPrefix": "http://a:2020/lw/scheduler/default"},
+            "fail",
+            ("load-watcher serves nothing at /lw/scheduler/default",),
+        ),
+        ({"urlPrefix": "http://a:2020/scheduler/"}, "fail", ("load-watcher serves nothing at",)),
         (
             {"urlPrefix": "http://a:2020/scheduler/defalt"},
             "fail",
             ("no profile [scheduler.defalt]", "404", "did you mean default?"),
         ),
-        ({"urlPrefix": "https://a:2020/scheduler/default"}, "fail", ("these settings serve http", "http:// in url")),
-        ({"enableHTTPS": True}, "fail", ("asked by http, whatever enableHTTPS",)),
+        ({"urlPrefix": "https://a:2020/scheduler/default"}, "fail", ("configure http", "http:// in url")),
+        ({"enableHTTPS": True}, "fail", ("plain HTTP is used, since enableHTTPS",)),
         ({**HTTPS, "tlsConfig": GONE}, "warn", ("not verified", "caFile")),
         ({**HTTPS, "tlsConfig": {"insecure": True, "caFile": "/ca"}}, "warn", ("not verified",)),
         ({"prioritizeVerb": "score"}, "fail", ('prioritizeVerb is "score"', "write prioritizeVerb: prioritize")),
-        ({"preemptVerb": "preempt"}, "fail", ("leave preemptVerb out",)),
-        ({"prioritizeVerb": GONE}, "fail", ("no verb", "never asked")),
-        ({"weight": 0}, "fail", ("its weight is 0, and the scheduler will not start",)),
+        ({"preemptVerb": "preempt"}, "fail", ("remove preemptVerb",)),
+        ({"prioritizeVerb": GONE}, "fail", ("no verb", "never called")),
+        ({"weight": 0}, "fail", ("its weight is 0, so the scheduler will not start",)),
         ({"weight": GONE}, "fail", ("its weight is 0",)),
-        ({"managedResources": [{"name": "example.com/x"}]}, "warn", ("leave managedResources out",)),
-        ({"filterVerb": "filter"}, "warn", ("no plug-in of [scheduler.default] filters", "leave filterVerb out")),
+        ({"managedResources": [{"name": "example.com/x"}]}, "warn", ("remove managedResources",)),
+        ({"filterVerb": "filter"}, "warn", ("no plug-in of [scheduler.default] filters", "remove filterVerb")),
         (
             {"filterVerb": "filter", "ignorable": False},
             "warn",
-            ("no pod is scheduled while load-watcher is away", "ignorable: true"),
+            ("no pod is scheduled while load-watcher is unavailable", "ignorable: true"),
         ),
-        ({"nodeCacheCapable": GONE}, "warn", ("the whole of each node", "nodeCacheCapable: true")),
-        ({"httpTimeout": GONE}, "warn", ("waits up to 5 s (there is no httpTimeout)",)),
+        ({"nodeCacheCapable": GONE}, "warn", ("contains whole node objects", "nodeCacheCapable: true")),
+        ({"httpTimeout": GONE}, "warn", ("waits up to 5 s (httpTimeout is not set)",)),
         ({"httpTimeout": "0s"}, "warn", ("waits up to 5 s",)),
-        ({"httpTimeout": "1m0.5s"}, "warn", ("waits up to 60.5 s while",)),
-        ({"httpTimeout": "10ms"}, "warn", ("waited for 10 ms",)),
-        ({"httpTimeout": "200"}, "fail", ('"200" is no duration', "200ms")),
-        ({"httpTimeout": 200}, "fail", ('"200" is no duration',)),
-        ({"bindVerb": "bind"}, "fail", ("bind, which is off in [scheduler.default]", "set bind = true")),
+        ({"httpTimeout": "1m0.5s"}, "warn", ("waits up to 60.5 s if",)),
+        ({"httpTimeout": "10ms"}, "warn", ("the timeout is 10 ms",)),
+        ({"httpTimeout": "200"}, "fail", ('"200" is not a duration', "200ms")),
+        ({"httpTimeout": 200}, "fail", ('"200" is not a duration',)),
+        ({"bindVerb": "bind"}, "fail", ("binding is off in [scheduler.default]", "set bind = true")),
     ],
     ids=str,
 )
@@ -121,13 +125,13 @@ def test_one_thing_wrong_is_named_with_its_cure(
 
 
 def test_what_our_settings_say_is_held_against_it() -> None:
-    """A filter that is never asked, a bind that is refused, and https beside http."""
+    """A filter that is never called, a bind that is refused, and https beside http."""
     (unasked,) = told({}, OwnService({"default": OwnProfile(plugins=FILTERING)}))
-    assert "it has no filterVerb, so that HighLoadFilter of [scheduler.default] rejects no node" in unasked.what
+    assert "it has no filterVerb, so HighLoadFilter of [scheduler.default] cannot reject nodes" in unasked.what
     (refused,) = told({"bindVerb": "bind"}, OwnService({"default": OwnProfile(bind=True, plugins=PACKING)}))
-    assert "from another machine without a certificate" in refused.what
+    assert "from another machine are refused without a client certificate" in refused.what
     (plain,) = told({}, OwnService({"default": OwnProfile(plugins=PACKING)}, tls=True))
-    assert "these settings serve https (server.tls_cert)" in plain.what
+    assert "the settings of load-watcher configure https (server.tls_cert)" in plain.what
 
 
 def test_plug_ins_of_somebody_else_may_filter() -> None:
@@ -154,7 +158,7 @@ def test_plug_ins_that_score_by_requests_have_as_much_to_say() -> None:
     """Unless the extender has a higher weight, which is another way."""
     (found,) = judge(configuration(GOOD, disabled=[{"name": "NodeResourcesFit"}]), SERVICE)
     assert found.status is Status.WARN
-    assert "NodeResourcesBalancedAllocation scores by requests, against our extender" in found.what
+    assert "NodeResourcesBalancedAllocation scores by requests, against the extender's load" in found.what
     assert [] == list(judge(configuration({**GOOD, "weight": 5}, disabled=[]), SERVICE))
 
 
@@ -204,7 +208,7 @@ def test_a_timeout_that_requests_exceed_is_named() -> None:
     """By profile."""
     slow = OwnService({"default": OwnProfile(plugins=PACKING)}, slow={"default": 0.2, "other": 5.0})
     (found,) = told({}, slow)
-    assert "it is waited for 200 ms, and more than one request in a hundred takes longer" in found.what
+    assert "the timeout is 200 ms, but more than 1 % of the requests take longer" in found.what
     assert "more than 200 ms" in found.cure
     assert [] == told({"httpTimeout": "250ms"}, slow)
 
@@ -218,8 +222,8 @@ def test_the_check_asks_the_running_service_for_it(tmp_path: Path) -> None:
     examination = Examination(lambda: settings, environ={}, cwd=tmp_path, scheduler_files=files)
     examination.leave(settings)
     (well,) = asyncio.run(scheduler(examination))
-    assert "k.yaml: its profiles use this service" in well.what
+    assert "k.yaml: its profiles use load-watcher" in well.what
     examination.leave(Exposition(page(*[0.3] * 100)))
     (slow,) = asyncio.run(scheduler(examination))
     assert "k.yaml: extender" in slow.what
-    assert "more than one request in a hundred takes longer" in slow.what
+    assert "more than 1 % of the requests take longer" in slow.what

@@ -35,7 +35,7 @@ POINTS = ("profiles", 0, "plugins")
 SCORE = (*POINTS, "score")
 GONE = object()
 PROVIDER = {"type": "Prometheus", "address": "http://prometheus:9090"}
-INTO_ARGS = "put it into args under pluginConfig"
+INTO_ARGS = "move it to args under pluginConfig"
 
 
 def told(document: Any) -> list[Result]:
@@ -70,18 +70,18 @@ def test_a_good_one_is_left_alone():
     ("path", "to", "status", "words"),
     [
         (("apiVersion",), "kubescheduler.config.k8s.io/v1beta3", "fail", ("1.29", "config.k8s.io/v1 ")),
-        (("apiVersion",), "kubescheduler.config.k8s.io/v1beta2", "fail", ("not read any more since Kubernetes 1.28",)),
+        (("apiVersion",), "kubescheduler.config.k8s.io/v1beta2", "fail", ("not supported since Kubernetes 1.28",)),
         (("apiVersion",), "v1", "fail", ('apiVersion is "v1"', "set apiVersion: kubescheduler.config.k8s.io/v1")),
         (("apiVersion",), GONE, "fail", ("apiVersion is not set",)),
         (("kind",), "KubeSchedulerConfig", "fail", ("set kind: KubeSchedulerConfiguration",)),
         (("profile",), [], "fail", ('unknown field "profile"', "did you mean profiles?")),
         (("profiles",), GONE, "fail", ("no list of profiles",)),
-        (("leaderElection",), GONE, "warn", ("would wait forever", "leaderElect: false")),
+        (("leaderElection",), GONE, "warn", ("wait for it forever", "leaderElect: false")),
         (("profiles", 0, "pluginConfigs"), [], "fail", ("did you mean pluginConfig?",)),
         (("profiles", 0, "plugins", "scores"), {}, "fail", ("did you mean score?",)),
         ((*SCORE, "enable"), [], "fail", ("did you mean enabled?",)),
-        (SCORE, [{"name": "TargetLoadPacking"}], "fail", ("plugins.score is no mapping",)),
-        ((*SCORE, "enabled"), ["TargetLoadPacking"], "fail", ("no list of plug-ins with a name",)),
+        (SCORE, [{"name": "TargetLoadPacking"}], "fail", ("plugins.score is not a mapping",)),
+        ((*SCORE, "enabled"), ["TargetLoadPacking"], "fail", ("not a list of plug-ins with names",)),
         (
             (*SCORE, "enabled"),
             [{"name": "TargetLoadPaking"}],
@@ -108,9 +108,14 @@ def test_a_good_one_is_left_alone():
             ("profiles", 0, "pluginConfig"),
             [{"name": "NodeResourcesFit", "args": {"metricProvider": PROVIDER}}],
             "fail",
-            ("metricProvider is among the arguments of NodeResourcesFit", INTO_ARGS),
+            ("metricProvider is not an argument of NodeResourcesFit", INTO_ARGS),
         ),
-        ((*SCORE, "enabled"), [{"name": "targetLoadPacking"}], "fail", ("names must match", "to the letter")),
+        (
+            (*SCORE, "enabled"),
+            [{"name": "targetLoadPacking"}],
+            "fail",
+            ("did you mean TargetLoadPacking?", "case-sensitive"),
+        ),
         ((*SCORE, "enabled"), [], "fail", ("no profile enables a plug-in", "TargetLoadPacking}")),
         (
             (*SCORE, "disabled"),
@@ -128,33 +133,33 @@ def test_a_good_one_is_left_alone():
             ("profiles", 0, "plugins", "filter"),
             {"disabled": [{"name": "NodeResourcesFit"}]},
             "fail",
-            ("as a filter too",),
+            ("also disabled as a filter",),
         ),
         (
             (*SCORE, "enabled"),
             [{"name": "TargetLoadPacking"}, {"name": "LoadVariationRiskBalancing"}],
             "warn",
-            ("score together",),
+            ("are enabled together",),
         ),
-        ((*ARGS, "watcherAddress"), "load-watcher:2020", "fail", ('"load-watcher:2020" has no http://',)),
+        ((*ARGS, "watcherAddress"), "load-watcher:2020", "fail", ('"load-watcher:2020" is not an http://',)),
         ((*ARGS, "watcherAddress"), "http://load-watcher", "fail", ("no port", ":2020")),
         (
             (*ARGS, "watcherAddress"),
             "http://load-watcher:2020/watcher",
             "fail",
-            ("leave /watcher out",),
+            ("remove /watcher",),
         ),
-        ((*ARGS, "watcherAddress"), GONE, "fail", ("watcherAddress is not set", "never this service")),
+        ((*ARGS, "watcherAddress"), GONE, "fail", ("watcherAddress is not set", "and not load-watcher")),
         ((*ARGS, "watcherAdress"), "http://a:1", "fail", ("unknown field", "did you mean watcherAddress?")),
         ((*ARGS, "targetUtilisation"), 50, "fail", ("did you mean targetUtilization?",)),
         ((*ARGS, "targetUtilization"), 140, "fail", ('targetUtilization is "140"', "from 1 to 100")),
         ((*ARGS, "defaultRequestsMultiplier"), 1.8, "fail", ("defaultRequestsMultiplier", "in quotes")),
         ((*ARGS, "metricProviderType"), "Prometheus", "fail", ("older versions", "metricProvider.type")),
-        ((*ARGS, "metricProvider"), {"type": "Prometheus"}, "warn", ("not used beside watcherAddress",)),
+        ((*ARGS, "metricProvider"), {"type": "Prometheus"}, "warn", ("since watcherAddress is set",)),
         ((*ARGS, "metricProvider"), {"type": "prometheus"}, "fail", ("will not start", "did you mean Prometheus?")),
         ((*ARGS, "metricProvider"), {"type": "Datadog"}, "fail", ("refuse", "set watcherAddress")),
         ((*ARGS, "metricProvider"), {"tpye": "Prometheus"}, "fail", ("unknown field", "did you mean type?")),
-        ((*ARGS, "apiVersion"), "kubescheduler.config.k8s.io/v1beta3", "fail", ("its args have the apiVersion",)),
+        ((*ARGS, "apiVersion"), "kubescheduler.config.k8s.io/v1beta3", "fail", ("the apiVersion of its args is",)),
         (
             ("profiles", 0, "pluginConfig", 0, "name"),
             "TargetLoadPackin",
@@ -162,7 +167,7 @@ def test_a_good_one_is_left_alone():
             ("pluginConfig is for",),
         ),
         (("profiles", 0, "pluginConfig", 0, "arg"), {}, "fail", ("did you mean args?",)),
-        (("profiles", 0, "pluginConfig"), {"name": "x"}, "fail", ("no list of mappings",)),
+        (("profiles", 0, "pluginConfig"), {"name": "x"}, "fail", ("not a list of mappings",)),
     ],
 )
 def test_one_thing_wrong_is_named_with_its_cure(path, to, status, words):
@@ -177,7 +182,7 @@ def test_the_plugins_of_the_kep_do_not_exist_any_more():
     """Disabling what the KEP and the seed name does nothing today, so the two that score by requests still do."""
     found = told(changed(*SCORE, "disabled", to=[{"name": "NodeResourcesLeastAllocated"}]))
     assert ["warn", "fail"] == [each.status for each in found]
-    assert "does nothing" in found[0].what
+    assert "has no effect" in found[0].what
     assert "NodeResourcesFit" in found[0].cure
 
 
@@ -209,7 +214,7 @@ def test_arguments_of_a_plugin_that_is_not_enabled_do_nothing():
     """Why does my configuration do nothing?"""
     found = told(changed(*SCORE, "enabled", to=[{"name": "LoadVariationRiskBalancing"}]))
     texts = " ".join(each.what for each in found)
-    assert "TargetLoadPacking has arguments and is not enabled" in texts
+    assert "the arguments of TargetLoadPacking have no effect: it is not enabled" in texts
     assert "LoadVariationRiskBalancing: watcherAddress is not set" in texts
 
 
@@ -231,18 +236,18 @@ def test_a_plugin_that_has_only_its_metric_provider_passes_the_service_by():
     provider = {"type": "Prometheus", "address": "http://p:9090", "token": "s3cret"}
     (found,) = told(changed(*ARGS, to={"metricProvider": provider}))
     assert found.status is Status.WARN
-    assert "never this service" in found.what
+    assert "and not load-watcher" in found.what
     assert "s3cret" not in str(found)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("profiles: [", "this is no YAML at line 1"),
-        ("\tkind: x", "this is no YAML"),
-        ("", "there is no KubeSchedulerConfiguration in it"),
-        ("- 1", "there is no KubeSchedulerConfiguration in it"),
-        ("kind: Deployment", "it has Deployment"),
+        ("profiles: [", "invalid YAML at line 1"),
+        ("\tkind: x", "invalid YAML"),
+        ("", "it contains no KubeSchedulerConfiguration"),
+        ("- 1", "it contains no KubeSchedulerConfiguration"),
+        ("kind: Deployment", "only Deployment"),
         ("kind: ConfigMap\ndata: {a: 'kind: KubeSchedulerConfiguration'}", "apiVersion is not set"),
         ("kind: KubeSchedulerConfiguration\nprofiles: 7", "no list of profiles"),
     ],
@@ -288,11 +293,11 @@ def test_the_command_reads_files_by_flag_and_from_the_settings(tmp_path: Path, m
     (tmp_path / "s.toml").write_text('[scheduler.default]\nfrom = "bad.yaml"\nprofile = "trimaran"\n')
     good = doctor("--scheduler-config", "good.yaml", "--set", "server.prot=1")
     assert {"settings"} == good.failed()
-    good.one("scheduler", "ok", "good.yaml: its profiles use this service")
+    good.one("scheduler", "ok", "good.yaml: its profiles use load-watcher")
     bad = doctor("--scheduler-config", "bad.yaml")
     bad.one("scheduler", "fail", "bad.yaml: profile trimaran, TargetLoadPacking: watcherAddress")
     taken = doctor("--config", "s.toml")
-    taken.one("scheduler", "ok", "bad.yaml: what [scheduler] takes of it is valid")
+    taken.one("scheduler", "ok", "bad.yaml: the profile imported by [scheduler] is valid")
     (tmp_path / "bad.yaml").write_text(GOOD.replace("{name: NodeResourcesFit}, ", ""))
     rival = doctor("--config", "s.toml")
     rival.one("scheduler", "fail", "bad.yaml: profile trimaran: NodeResourcesFit scores by requests")

@@ -67,7 +67,7 @@ def said(plugins: Mapping[str, Any], **evictor: Mapping[str, float]) -> list[Res
         (
             {"LoadAwareScheduling": {}},
             {"node": {"memory": 80.0}},
-            "LoadAwareScheduling brings pods to nodes up to 95 % of memory, and e evicts above 80 %",
+            "LoadAwareScheduling allows pods on nodes up to 95 % of memory, but e evicts above 80 %",
         ),
         ({"LoadAwareScheduling": {}}, {"node": {"cpu": 65.0}}, "up to 65 % of cpu"),
         ({"LoadAwareScheduling": {}}, {"node": {"cpu": 66.0}}, None),
@@ -91,7 +91,7 @@ def said(plugins: Mapping[str, Any], **evictor: Mapping[str, float]) -> list[Res
         (
             {"HighLoadFilter": {"usageThresholds": {"cpu": 70}}},
             {"node": {"cpu": 70.0, "memory": 50.0}},
-            "HighLoadFilter brings pods to nodes up to 70 % of cpu",
+            "HighLoadFilter allows pods on nodes up to 70 % of cpu",
         ),
         # of two filters the lower one closes the node
         (
@@ -103,7 +103,7 @@ def said(plugins: Mapping[str, Any], **evictor: Mapping[str, float]) -> list[Res
         (
             {"TargetLoadPacking": {"targetUtilization": 70}},
             {"node": {"cpu": 60.0, "memory": 10.0}},
-            "TargetLoadPacking brings pods to nodes up to 70 % of cpu",
+            "TargetLoadPacking allows pods on nodes up to 70 % of cpu",
         ),
         ({"TargetLoadPacking": {}}, {"node": {"cpu": 41.0}}, None),
         (
@@ -128,7 +128,7 @@ def test_an_evictor_has_to_begin_above_where_nodes_are_closed(
     if words is None:
         assert "ok" == found.status
     else:
-        assert ("fail", True, True) == (found.status, words in found.what, "goes back there" in found.what)
+        assert ("fail", True, True) == (found.status, words in found.what, "can return to its node" in found.what)
         assert "well below" in found.cure
 
 
@@ -136,13 +136,13 @@ def test_packing_above_what_a_filter_closes_never_gets_there() -> None:
     """Not a circle, and still not what was meant."""
     (found,) = said({"TargetLoadPacking": {"targetUtilization": 70}, "LoadAwareScheduling": {}})
     assert "warn" == found.status
-    assert "fills nodes up to 70 % of cpu, and LoadAwareScheduling closes them at 65 %" in found.what
+    assert "fills nodes up to 70 % of cpu, but LoadAwareScheduling rejects them above 65 %" in found.what
     assert [] == said({"TargetLoadPacking": {"targetUtilization": 65}, "LoadAwareScheduling": {}})
 
 
 def test_without_a_scheduler_there_is_nothing_to_compare() -> None:
     (found,) = judge([], [Evictor("e", {"cpu": 60.0})])
-    assert ("skipped", "e: there is no scheduler to hold it against") == (found.status, found.what)
+    assert ("skipped", "e: no scheduler profile to compare it with") == (found.status, found.what)
 
 
 def test_low_node_load_is_read_with_its_pools() -> None:
@@ -199,7 +199,7 @@ def test_the_command_holds_the_settings_against_what_evicts(tmp_path: Path, monk
     plugins = '[ { name = "LoadAwareScheduling", args = { usageThresholds = { cpu = 55 } } } ]'
     (tmp_path / "s.toml").write_text(f"[scheduler.default]\nplugins = {plugins}\n")
     (tmp_path / "evict.yaml").write_text(yaml.safe_dump(LOW_NODE_LOAD))
-    doctor("--config", "s.toml").one("scheduler", "ok", "the plug-ins of [scheduler.default] go together")
+    doctor("--config", "s.toml").one("scheduler", "ok", "no conflicts between the plug-ins of [scheduler.default]")
     good = doctor("--config", "s.toml", "--evictor-config", "evict.yaml")
     assert 2 == len(good.of("scheduler", "ok"))
     (tmp_path / "s.toml").write_text(f"[scheduler.default]\nplugins = {plugins.replace('55', '60')}\n")
@@ -214,4 +214,4 @@ def test_the_command_holds_the_settings_against_what_evicts(tmp_path: Path, monk
     asked = doctor("--config", "s.toml", "--scheduler-config", "k.yaml", "--url", "http://127.0.0.1:1")
     asked.one("scheduler", "fail", "k.yaml: extender http://lw:2020/scheduler/defalt", "did you mean default?")
     alone = doctor("--scheduler-config", "k.yaml")
-    alone.one("scheduler", "skipped", "k.yaml: what its extender asks is not in these settings")
+    alone.one("scheduler", "skipped", "k.yaml: its extender cannot be checked")

@@ -333,8 +333,8 @@ def test_a_service_that_is_away_empty_or_stale_leaves_a_gap(recorded: Recorded, 
     assert (5, 3) == (done.looks, done.missed)
     troubles = [each.trouble for each in recorded.progress]
     assert ["", ""] == [troubles[0], troubles[-1]]
-    assert "answered 503" in troubles[1]
-    assert "knows no node" in troubles[2]
+    assert "returned status 503" in troubles[1]
+    assert "has no nodes" in troubles[2]
     assert "no load" in troubles[3]
 
 
@@ -346,12 +346,12 @@ def test_pods_that_nobody_measures_are_named_as_such(recorded: Recorded, tmp_pat
 
 
 def test_a_service_that_cannot_be_recorded_is_refused_at_once(recorded: Recorded, tmp_path: Path) -> None:
-    for number, (seen, says) in enumerate(((404, "knows nothing of pods"), (401, "token"))):
+    for number, (seen, says) in enumerate(((404, "does not provide pods"), (401, "token"))):
         recorded.seen = seen
         with pytest.raises(RecordError, match=says):
             recorded.record(tmp_path / f"{number}.csv")
     recorded.live.port = 1
-    with pytest.raises(RecordError, match="cannot be asked"):
+    with pytest.raises(RecordError, match="is not reachable"):
         recorded.record(tmp_path / "x.csv")
 
 
@@ -374,15 +374,15 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     nobody = ["--url", "http://127.0.0.1:1"]
     told = run.invoke(main, ["record", *nobody, "-o", str(there)])
     assert (2, "mine") == (told.exit_code, there.read_text())
-    assert "is there already" in told.stderr
+    assert "already exists" in told.stderr
     told = run.invoke(main, ["record", *nobody, "-o", str(tmp_path / "new.csv")])
     assert (2, False) == (told.exit_code, (tmp_path / "new.csv").exists())
-    assert "is load-watcher running there? --url URL asks another" in told.stderr
+    assert "check that load-watcher is running there; --url URL selects another service" in told.stderr
     by_its_old_name = run.invoke(main, ["record", "--watcher", "http://127.0.0.1:1", "-o", str(tmp_path / "new.csv")])
     assert (2, told.stderr) == (by_its_old_name.exit_code, by_its_old_name.stderr)
     told = run.invoke(main, ["record", "-o", str(tmp_path / "no" / "a.csv")])
     assert 2 == told.exit_code
-    assert "check the path; nothing was recorded" in told.stderr
+    assert "check the path; nothing recorded" in told.stderr
     assert 2 == run.invoke(main, ["record", "-o", str(tmp_path / "a.csv"), "--every", "0s"]).exit_code
     assert 2 == run.invoke(main, ["record", "-o", str(tmp_path / "a.csv"), "--for", "soon"]).exit_code
 

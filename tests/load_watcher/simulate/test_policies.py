@@ -62,9 +62,9 @@ def test_a_kube_scheduler_configuration(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "what", "hint"),
     [
-        ("TargetLoadPackin", "there is no policy TargetLoadPackin", "did you mean TargetLoadPacking?"),
-        ("leastallocated", "there is no policy leastallocated", "did you mean LeastAllocated?"),
-        ("xyz", "known are LeastAllocated", "FILE.yaml:PROFILE"),
+        ("TargetLoadPackin", "unknown policy TargetLoadPackin", "did you mean TargetLoadPacking?"),
+        ("leastallocated", "unknown policy leastallocated", "did you mean LeastAllocated?"),
+        ("xyz", "known: LeastAllocated", "FILE.yaml:PROFILE"),
     ],
 )
 def test_a_name_that_is_none(name: str, what: str, hint: str):
@@ -76,7 +76,7 @@ def test_a_name_that_is_none(name: str, what: str, hint: str):
 @pytest.mark.parametrize(
     ("name", "table", "what"),
     [
-        ("mine", {"plugins": [{"name": "TargetLoadPackin"}]}, "there is no plug-in TargetLoadPackin"),
+        ("mine", {"plugins": [{"name": "TargetLoadPackin"}]}, "unknown plug-in TargetLoadPackin"),
         ("none.yaml", None, "cannot be read"),
         ("Peaks", None, "NodePowerModel"),
     ],
@@ -95,5 +95,5 @@ def test_what_a_trace_does_not_have_is_refused():
 
 def test_two_of_one_name():
     policy, _ = find("LeastAllocated")
-    with pytest.raises(PolicyError, match="is there twice"):
+    with pytest.raises(PolicyError, match="is given twice"):
         distinct([policy, policy])

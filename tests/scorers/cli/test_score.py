@@ -123,11 +123,11 @@ def test_each_of_several_plug_ins_has_a_line_of_its_own() -> None:
         )
     lines = [" ".join(each.split()) for each in captured.get().splitlines()]
     assert lines == [
-        "web: it requests nothing, and has no limits",
-        "there is no load to go by",
+        "web: no requests or limits",
+        "no load data",
         "node score age why",
         "a-node-with-a-long-name 20.0 - Packs 40: because of Packs",
-        "Spreads not known: because of Spreads",
+        "Spreads unknown: because of Spreads",
     ]
 
 
@@ -137,7 +137,7 @@ def test_bytes_are_told_to_the_last_one() -> None:
         "34359738368",
         "16",
         "0.666667",
-        "not known",
+        "unknown",
     ]
 
 
@@ -159,7 +159,7 @@ def test_a_long_ranking_ends_where_nobody_reads_on() -> None:
 def test_every_number_is_explained(live: Live) -> None:
     """--explain."""
     result = score(live, "--explain", "--node", "a", "--node", "nobody")
-    assert "not known to the scorers: nobody" in result.stdout
+    assert "unknown nodes: nobody" in result.stdout
     assert "TargetLoadPacking: cpu would be at 40.0 %, 0.0 below the target: 100" in result.stdout
     assert "instance:node_cpu:ratio: AVG 15 over 15m; newest sample 7 s old" in result.stdout
     assert "cpu load %: 15" in result.stdout
@@ -177,23 +177,23 @@ def test_programs_get_json(live: Live) -> None:
     ("arguments", "manifest", "said"),
     [
         (("--profile", "other"), POD, "profiles are: default"),
-        (("--plugin", "Peaks"), POD, "it has HighLoadFilter, TargetLoadPacking"),
-        (("--node", "n99", "--node", "n98"), POD, "no such node is known: n98, n99"),
-        (("--url", "http://127.0.0.1:1"), POD, "is load-watcher running there"),
-        ((), "kind: Service", "there is no pod in it: Service"),
-        ((), "kindd: Pod", "there is no pod in it: something without a kind"),
-        ((), "- kind: Pod", "there is no pod in it: a list"),
-        ((), "web", "there is no pod in it: 'web'"),
-        ((), "", "there is nothing in it"),
-        ((), "a: [1", "it is no YAML"),
+        (("--plugin", "Peaks"), POD, "its plug-ins: HighLoadFilter, TargetLoadPacking"),
+        (("--node", "n99", "--node", "n98"), POD, "unknown node: n98, n99"),
+        (("--url", "http://127.0.0.1:1"), POD, "check that load-watcher runs there"),
+        ((), "kind: Service", "no pod found, only: Service"),
+        ((), "kindd: Pod", "no pod found, only: an object without a kind"),
+        ((), "- kind: Pod", "no pod found, only: a list"),
+        ((), "web", "no pod found, only: 'web'"),
+        ((), "", "the document is empty"),
+        ((), "a: [1", "invalid YAML"),
         ((), "kind: Pod", "the Pod has no spec"),
         ((), "kind: Deployment\nspec: {}", "the Deployment has no spec.template.spec"),
-        ((), POD.replace('"1"', "much"), "cpu: 'much' is no Kubernetes quantity"),
-        ((), POD.replace("{name: web}", "web"), "metadata of the Pod is no mapping: 'web'"),
-        ((), POD.replace('{cpu: "1"}', "lots"), "limits of the resources is no mapping: 'lots'"),
-        ((), "kind: [Pod]\nspec: {}", "there is no pod in it: ['Pod']"),
-        ((), "kind: Pod\nspec: {true: 1}", "it is no YAML of Kubernetes"),
-        ((), "a: &a [*a]\nkind: Pod\nspec: {}", "it is no YAML of Kubernetes"),
+        ((), POD.replace('"1"', "much"), "cpu: 'much' is not a Kubernetes quantity"),
+        ((), POD.replace("{name: web}", "web"), "metadata of the Pod is not a mapping: 'web'"),
+        ((), POD.replace('{cpu: "1"}', "lots"), "limits of the resources is not a mapping: 'lots'"),
+        ((), "kind: [Pod]\nspec: {}", "no pod found, only: ['Pod']"),
+        ((), "kind: Pod\nspec: {true: 1}", "invalid YAML for Kubernetes"),
+        ((), "a: &a [*a]\nkind: Pod\nspec: {}", "invalid YAML for Kubernetes"),
     ],
 )
 def test_what_is_wrong_is_said(live: Live, arguments: tuple[str, ...], manifest: str, said: str) -> None:
@@ -210,13 +210,13 @@ def test_a_service_without_plug_ins_says_what_it_lacks() -> None:
             asked = [*command, "--url", f"http://127.0.0.1:{bare.port}"]
             result = CliRunner().invoke(main, asked, input=POD, prog_name="load-watcher")
             assert result.exit_code == 2
-            assert "it takes [scheduler.NAME] in the settings of that service" in result.stderr
+            assert "add [scheduler.NAME] to the settings of that service" in result.stderr
 
 
 def test_a_token_is_sent_where_one_is_needed(tmp_path: Any) -> None:
     (tmp_path / "token").write_text("s3cret\n")
     with running(Protection(token="s3cret")) as served:
-        assert "a bearer token is needed" in score(served).stderr
+        assert "a valid bearer token is required" in score(served).stderr
         assert score(served, "--token-file", str(tmp_path / "token")).exit_code == 0
 
 
@@ -224,9 +224,9 @@ def test_a_token_is_sent_where_one_is_needed(tmp_path: Any) -> None:
     ("content", "said"),
     [
         (None, "is a directory"),
-        (b"\xff\xfe", "cannot be read: it is no text"),
-        (b" \n", "must hold one line, the token"),
-        (b"s3cret\nX-Other: 1", "must hold one line, the token"),
+        (b"\xff\xfe", "it is not UTF-8 text"),
+        (b" \n", "must contain the token on a single line"),
+        (b"s3cret\nX-Other: 1", "must contain the token on a single line"),
     ],
     ids=["a directory", "bytes", "blank", "two lines"],
 )

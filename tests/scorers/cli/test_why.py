@@ -42,11 +42,11 @@ def test_a_decision_is_told_as_people_read_it(served: Served) -> None:
     assert lines[:3] == [
         "default/web, decided 2023-11-14T22:14:20Z, 9 min ago, by the profile p",
         "requests cpu 100m",
-        "load from Test, over 15m, 72 s old then",
+        "load from Test, over 15m, 72 s old at that time",
     ]
     reason = "node(s) cpu load with the pod is above the threshold"
     assert f"  HighLoadFilter rejected 1: {reason} (n00)" in lines
-    assert "ranking of 14 nodes, of which these are told" in lines
+    assert "ranking of 14 nodes; recorded nodes:" in lines
     told = [line.split() for line in lines if line.split()[:1] and line.split()[0].endswith(".")]
     assert [f"{rank}." for rank in (*range(1, 11), 14)] == [row[0] for row in told]
     best, last = told[0], told[-1]
@@ -56,8 +56,8 @@ def test_a_decision_is_told_as_people_read_it(served: Served) -> None:
     assert of_the_other[:2] == ["LoadVariationRiskBalancing", "77:"]
     assert any(line.startswith("by TargetLoadPacking × 3, LoadVariationRiskBalancing") for line in lines)
     assert "n01" == last[1]
-    assert "until it was bound, the pod was counted on n08" in lines
-    assert any(line.startswith("bound to n01 0.5 s later: our 14th of 14 (score") for line in lines)
+    assert "the pod was reserved on n08 until it was bound" in lines
+    assert any(line.startswith("bound to n01 0.5 s later: ranked 14th of 14 nodes (score") for line in lines)
     assert "  2023-11-14T22:13:20Z  asked again" in lines
     assert "podDemand" not in result.stdout
 
@@ -76,7 +76,9 @@ def test_the_decision_of_a_moment_is_told(served: Served, at: str) -> None:
     result = why(served, "web", "--at", at)
     assert result.exit_code == 0, result.output
     assert "decided 2023-11-14T22:13:20Z, 10 min ago" in result.stdout
-    assert "not bound by this: kube-scheduler asked about it again 60.0 s later" in result.stdout
+    assert (
+        "not bound after this decision: kube-scheduler called the extender for it again 60.0 s later" in result.stdout
+    )
     assert "  2023-11-14T22:14:20Z  bound to n01" in result.stdout
 
 
@@ -91,10 +93,10 @@ def test_what_is_odd_is_told(served: Served) -> None:
     served.table.set_load(None, now=NOW)
     served.post("prioritize", {**_asking("n00"), "NodeNames": ["n01", "x", "y"]})
     said = why(served, "odd").stdout
-    assert "filter: 3 of 3 nodes passed, 2 of them not known here" in said
-    assert "ranking of 1 nodes, 2 of them not known here" in said
-    assert "TargetLoadPacking went by allocation, for want of load" in said
-    assert "it requests nothing" not in said
+    assert "filter: 3 of 3 nodes passed, 2 of them unknown" in said
+    assert "ranking of 1 nodes, 2 of them unknown" in said
+    assert "TargetLoadPacking had no load data; fallback: allocation" in said
+    assert "no requests or limits" not in said
 
 
 def _asking(name: str) -> dict[str, object]:
@@ -107,12 +109,12 @@ def _asking(name: str) -> dict[str, object]:
     [
         (
             ("nobody",),
-            "no decision about the pod 'default/nobody' is known\n  2 decisions are, of the last 24 h; another",
+            "no decision about pod 'default/nobody' found\n  the log has 2 decisions of the last 24 h; another",
         ),
-        (("web", "--at", "soon"), "at='soon' is not a time\n  give unix seconds, a date like"),
-        (("web", "--at", "1h ago"), "from then or before\n  the first about it is of 2023-11-14T22:13:20Z"),
-        (("a/b/c",), "'a/b/c' is no pod\n  ?pod=NAMESPACE/NAME"),
-        (("web", "--url", "http://127.0.0.1:1"), "is load-watcher running there"),
+        (("web", "--at", "soon"), "at='soon' is not a time\n  use unix seconds, a date like"),
+        (("web", "--at", "1h ago"), "at or before this time\n  its first decision is from 2023-11-14T22:13:20Z"),
+        (("a/b/c",), "'a/b/c' is not a pod name\n  ?pod=NAMESPACE/NAME"),
+        (("web", "--url", "http://127.0.0.1:1"), "check that load-watcher runs there"),
     ],
 )
 def test_what_cannot_be_told_is_said(served: Served, arguments: tuple[str, ...], said: str) -> None:
@@ -128,7 +130,7 @@ def test_a_token_is_sent_where_one_is_needed(tmp_path: Path) -> None:
     made = Served(protection=Protection(token="s3cret"))
     with made.live:
         made.place(*NAMES)
-        assert "a bearer token is needed" in why(made, "web").stderr
+        assert "a valid bearer token is required" in why(made, "web").stderr
         assert why(made, "web", "--token-file", str(tmp_path / "token")).exit_code == 0
 
 

@@ -292,7 +292,7 @@ def test_a_pod_with_nonsense_in_it_counts_nowhere_and_says_so() -> None:
     """The API server lets none through; an extender may be sent anything."""
     made = table([node("a", {"cpu": "4"})], [pod("p", node="a", containers=[{"requests": {"cpu": "1"}}])])
     bad = pod("p", node="a", containers=[{"requests": {"cpu": "one"}}])
-    with pytest.raises(ValueError, match="cpu: 'one' is no Kubernetes quantity"):
+    with pytest.raises(ValueError, match="cpu: 'one' is not a Kubernetes quantity"):
         made.set_pod(None, bad, now=NOW)
     assert made.requested.of(made.row["a"]) == {}
     with pytest.raises(ValueError, match="memory"):

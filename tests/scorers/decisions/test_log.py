@@ -176,7 +176,7 @@ def test_the_pod_itself_is_not_counted_where_its_node_is_explained() -> None:
     assert (11, far) == (len(nodes), nodes[-1]["name"])
     for each in nodes:
         assert explained[each["name"]]["plugins"][0]["reason"] == each["plugins"][0]["reason"]
-    assert "1 pod counts as its estimate" in again[far]["plugins"][0]["reason"]
+    assert "1 pod counted by its estimate" in again[far]["plugins"][0]["reason"]
 
 
 def test_a_filter_that_rejects_all_is_a_decision_too(served: Served) -> None:
@@ -185,14 +185,14 @@ def test_a_filter_that_rejects_all_is_a_decision_too(served: Served) -> None:
     served.event(node="")
     found = served.why()["decision"]
     assert (None, 0) == (found["ranking"], found["filter"]["passed"])
-    assert "not bound yet: no node passed our filter" == found["outcome"]["sentence"]
+    assert "not bound yet: no node passed the extender's filters" == found["outcome"]["sentence"]
 
 
 def test_one_node_that_is_left_is_not_scored(served: Served) -> None:
     """kube-scheduler takes it as it is."""
     served.post("filter", asking("n00", "n01"))
     served.event(node="n01")
-    told = "bound to n01 0.5 s later: kube-scheduler asked for no scores, as it does where one node is left"
+    told = "bound to n01 0.5 s later: kube-scheduler requested no scores, because only one node passed the filters"
     assert told == served.outcome()["sentence"]
 
 
@@ -230,7 +230,7 @@ def test_explaining_and_nonsense_are_no_decisions(served: Served) -> None:
     nonsense["Pod"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "much"
     assert served.post("filter", nonsense)["Error"]
     assert 404 == served.ask(pod="web").status
-    assert "none is known at all" in served.ask(pod="web").error["hint"]
+    assert "the log is empty" in served.ask(pod="web").error["hint"]
 
 
 # --- what became of it -----------------------------------------------------------------------------------------------
@@ -245,14 +245,14 @@ def test_the_watch_says_where_the_pod_went(served: Served) -> None:
     assert ("bound", best[0]["name"], 1, best[0]["score"]) == tuple(
         outcome[key] for key in ("kind", "node", "rank", "score")
     )
-    assert (served.clock.now, True) == (outcome["time"], "our best of 14" in outcome["sentence"])
+    assert (served.clock.now, True) == (outcome["time"], "ranked 1st of 14 nodes" in outcome["sentence"])
     served.place(*NAMES, pod="db")
     best = served.why("db")["decision"]["ranking"]["nodes"]
     served.event("db", node=best[6]["name"])
     assert 7 == served.outcome("db")["rank"]
     chosen = [each["name"] for each in served.why("db")["decision"]["ranking"]["nodes"] if each["chosen"]]
     assert [best[6]["name"]] == chosen
-    told = f"bound to {best[6]['name']} 0.5 s later: our 7th of 14 (score"
+    told = f"bound to {best[6]['name']} 0.5 s later: ranked 7th of 14 nodes (score"
     assert served.outcome("db")["sentence"].startswith(told)
 
 
@@ -275,10 +275,10 @@ def test_a_node_far_down_is_remembered_when_the_pod_goes_there(served: Served) -
 @pytest.mark.parametrize(
     ("at", "after", "said"),
     [
-        (2, TOGETHER_S, "our 3rd of 14 (score"),
-        (2, 10 * HELD_S, "our 3rd of 14"),
-        (12, HELD_S, "our 13th of 14 (score"),
-        (12, 10 * HELD_S, "where it stood is not known any more"),
+        (2, TOGETHER_S, "ranked 3rd of 14 nodes (score"),
+        (2, 10 * HELD_S, "ranked 3rd of 14 nodes"),
+        (12, HELD_S, "ranked 13th of 14 nodes (score"),
+        (12, 10 * HELD_S, "rank not recorded"),
     ],
 )
 def test_a_pod_that_waits_is_placed_all_the_same(served: Served, at: int, after: float, said: str) -> None:
@@ -304,8 +304,8 @@ def test_arrays_are_held_within_bounds() -> None:
         for number in range(8):
             made.event(f"web-{number}", node="n01")
         sentences = [made.outcome(f"web-{number}")["sentence"] for number in range(8)]
-    assert "where it stood is not known any more" in sentences[0]
-    assert "our 14th of 14" in sentences[-1]
+    assert "rank not recorded" in sentences[0]
+    assert "ranked 14th of 14 nodes" in sentences[-1]
 
 
 def test_arrays_of_a_pod_that_is_asked_about_again_give_way() -> None:
@@ -315,14 +315,16 @@ def test_arrays_of_a_pod_that_is_asked_about_again_give_way() -> None:
         for pod in ("db", *["web"] * 8):
             made.place(*NAMES, pod=pod)
         made.event("db", node="n01")
-        assert "our 14th of 14" in made.outcome("db")["sentence"]
+        assert "ranked 14th of 14 nodes" in made.outcome("db")["sentence"]
 
 
 def test_a_node_that_we_were_not_asked_about(served: Served) -> None:
     """kube-scheduler's own filters may differ from pod to pod, or the extender was passed over."""
     served.place(*NAMES[:3])
     served.event(node="n09")
-    assert served.outcome()["sentence"].endswith("a node that we were not asked about, or do not know")
+    assert served.outcome()["sentence"].endswith(
+        "the extender did not rank this node: it was not in the request, or it is unknown"
+    )
 
 
 def test_binding_through_us_is_known_at_once(served: Served) -> None:
@@ -375,7 +377,7 @@ def test_after_a_restart_the_pod_itself_says_where_it_is() -> None:
         after.pods |= {"default/web": pod("web", node=best, scheduled=NOW + 2), "default/db": pod("db", node="n01")}
         outcome = after.outcome()
         assert ("bound", best, 2, NOW + 2) == tuple(outcome[key] for key in ("kind", "node", "rank", "time"))
-        assert "where it stood is not known any more" in after.outcome("db")["sentence"]
+        assert "rank not recorded" in after.outcome("db")["sentence"]
         assert "unknown" == after.outcome("gone")["kind"]
 
 
@@ -401,14 +403,14 @@ def test_the_decision_before_a_time_is_found_and_the_others_are_listed(served: S
     ("query", "status", "said"),
     [
         ({}, 400, "parameter 'pod' is missing"),
-        ({"pod": "a/b/c"}, 400, "'a/b/c' is no pod"),
-        ({"pod": "default/"}, 400, "'default/' is no pod"),
+        ({"pod": "a/b/c"}, 400, "'a/b/c' is not a pod name"),
+        ({"pod": "default/"}, 400, "'default/' is not a pod name"),
         ({"pod": "web", "at": "yesterday"}, 400, "at='yesterday' is not a time"),
-        ({"pod": "web", "limit": "101"}, 400, "limit='101' is no limit"),
-        ({"pod": "web", "limit": "-1"}, 400, "limit='-1' is no limit"),
+        ({"pod": "web", "limit": "101"}, 400, "limit='101' is not a valid limit"),
+        ({"pod": "web", "limit": "-1"}, 400, "limit='-1' is not a valid limit"),
         ({"pod": "web", "when": "now"}, 400, "unknown parameter 'when'"),
-        ({"pod": "other/web"}, 404, "no decision about the pod 'other/web' is known"),
-        ({"pod": "web", "at": str(int(NOW) - 60)}, 404, "'default/web' is known from then or before"),
+        ({"pod": "other/web"}, 404, "no decision about pod 'other/web' found"),
+        ({"pod": "web", "at": str(int(NOW) - 60)}, 404, "'default/web' found at or before this time"),
     ],
 )
 def test_what_cannot_be_answered_is_said(served: Served, query: Mapping[str, str], status: int, said: str) -> None:
@@ -419,9 +421,9 @@ def test_what_cannot_be_answered_is_said(served: Served, query: Mapping[str, str
     if status == 404:
         assert {"kept_s": 86400.0, "count": 1, "from": NOW, "to": NOW} == answer.json()["log"]
         hint = (
-            "1 decisions are, of the last 24 h; another replica"
+            "the log has 1 decisions of the last 24 h; another replica"
             if "other" in query["pod"]
-            else "is of 2023-11-14T22:13:20Z"
+            else "is from 2023-11-14T22:13:20Z"
         )
         assert hint in answer.json()["error"]["hint"]
 
@@ -442,7 +444,7 @@ def test_where_decisions_are_not_wanted_none_is_kept() -> None:
         made.place(*NAMES)
         made.event(node="n03")
         answer = made.ask(pod="web")
-    assert (404, 'no decisions are kept: store.decisions is "0s"') == (answer.status, answer.error["message"])
+    assert (404, 'the decision log is off: store.decisions is "0s"') == (answer.status, answer.error["message"])
 
 
 def test_a_store_that_cannot_be_read_is_no_trouble_of_the_scheduler(served: Served) -> None:
@@ -457,7 +459,10 @@ def test_a_store_that_cannot_be_read_is_no_trouble_of_the_scheduler(served: Serv
     served.store.away = ""
     (time,) = list(served.store.decisions)[-1:]
     served.store.decisions[time] = replace(served.store.decisions[time], payload=b"damaged")
-    assert (503, True) == (served.ask(pod="web").status, "cannot be read" in served.ask(pod="web").error["message"])
+    assert (503, True) == (
+        served.ask(pod="web").status,
+        "invalid stored decision" in served.ask(pod="web").error["message"],
+    )
 
 
 def test_once_a_token_is_set_only_who_has_it_may_ask() -> None:
@@ -498,7 +503,7 @@ def test_a_plug_in_that_cannot_say_why_loses_its_decisions_and_no_more(caplog: p
 
     asyncio.run(story())
     assert (3, ["web-3"]) == (store.lost, [each.pod for each in store.decisions.values()])
-    told = "a decision about default/web-0 cannot be remembered: it does not know"
+    told = "decision about pod default/web-0 not recorded (further failures are only counted): it does not know"
     assert [told] == [record.message for record in caplog.records if record.levelname == "ERROR"]
 
 

@@ -88,7 +88,7 @@ def test_bytes_that_are_no_decision_are_refused(payload: bytes) -> None:
     whole = records.encode(a_decision())
     for damaged in (payload, whole[:-1], whole[:20] + payload):
         if damaged != whole:
-            with pytest.raises(ValueError, match="a stored decision cannot be read"):
+            with pytest.raises(ValueError, match="invalid stored decision"):
                 records.decode(damaged)
 
 
@@ -133,61 +133,61 @@ TWELVE = ranked(*[90.0] * 12)
 @pytest.mark.parametrize(
     ("what", "became", "expected"),
     [
-        ({"ranking": ranked(90, 80)}, "n0", "bound to n0 2.0 s later: our best of 2 (score 90)"),
-        ({"ranking": ranked(90, 90)}, "n1", "bound to n1 2.0 s later: our best of 2 (score 90, like n0)"),
+        ({"ranking": ranked(90, 80)}, "n0", "bound to n0 2.0 s later: ranked 1st of 2 nodes (score 90)"),
+        ({"ranking": ranked(90, 90)}, "n1", "bound to n1 2.0 s later: ranked 1st of 2 nodes (score 90, equal to n0)"),
         (
             {"ranking": ranked(64, 61)},
             "n1",
-            "bound to n1 2.0 s later: our 2nd of 2 (score 61 against 64 of n0); in whole numbers from 0 to 10 both "
-            "were 6, as 2 nodes were, so chance or another plug-in of kube-scheduler decided",
+            "bound to n1 2.0 s later: ranked 2nd of 2 nodes (score 61; highest 64 on n0); on the scale 0 to 10 both "
+            "scored 6, as did 2 nodes in total, so chance or another plug-in of kube-scheduler decided",
         ),
         (
             {"ranking": ranked(90, 61.25)},
             "n1",
-            "bound to n1 2.0 s later: our 2nd of 2 (score 61.25 against 90 of n0): another plug-in or extender of "
-            "kube-scheduler outweighed it",
+            "bound to n1 2.0 s later: ranked 2nd of 2 nodes (score 61.25; highest 90 on n0): another plug-in or "
+            "extender of kube-scheduler outweighed it",
         ),
         (
             {"ranking": ranked(90, 61, withheld=True)},
             "n1",
-            "bound to n1 2.0 s later: our 2nd of 2 (score 61 against 90 of n0); kube-scheduler was told 0 of all, "
-            "since most nodes that it asked about are not known here",
+            "bound to n1 2.0 s later: ranked 2nd of 2 nodes (score 61; highest 90 on n0); kube-scheduler received 0 "
+            "for all nodes, because most nodes in its request are unknown",
         ),
         (
             {"ranking": TWELVE},
             Outcome(BOUND, NOW, "n99", FAR),
-            "bound to n99: our 3,456th of 12 (score 12.34 against 90 of n0): another plug-in or extender of "
+            "bound to n99: ranked 3,456th of 12 nodes (score 12.34; highest 90 on n0): another plug-in or extender of "
             "kube-scheduler outweighed it",
         ),
         (
             {"ranking": TWELVE},
             Outcome(BOUND, NOW, "n99"),
-            "bound to n99: not among our best 10 of 12; where it stood is not known any more",
+            "bound to n99: not among the extender's best 10 of 12 nodes; rank not recorded",
         ),
         (
             {"ranking": TWELVE},
             Outcome(BOUND, NOW, "n99", asked=False),
-            "bound to n99: a node that we were not asked about, or do not know",
+            "bound to n99: the extender did not rank this node: it was not in the request, or it is unknown",
         ),
         (
             {"filtered": Passed(5, 0, 1)},
             Outcome(BOUND, NOW, "n4"),
-            "bound to n4: kube-scheduler asked for no scores, as it does where one node is left",
+            "bound to n4: kube-scheduler requested no scores, because only one node passed the filters",
         ),
         (
             {"filtered": Passed(5, 0, 3)},
             Outcome(BOUND, NOW, "n4"),
-            "bound to n4: kube-scheduler asked for no scores, so it is not ours to explain",
+            "bound to n4: kube-scheduler requested no scores, so the extender cannot explain the choice",
         ),
         ({}, Outcome(DELETED, NOW + 90), "deleted 90.0 s later, before it was bound to any node"),
         (
             {},
             Became(ASKED_AGAIN, time=NOW + 1.25),
-            "not bound by this: kube-scheduler asked about it again 1.2 s later",
+            "not bound after this decision: kube-scheduler called the extender for it again 1.2 s later",
         ),
         ({}, Became(PENDING), "not bound yet"),
-        ({"filtered": Passed(5, 0, 0)}, Became(PENDING), "not bound yet: no node passed our filter"),
-        ({}, Became(UNKNOWN), "not known: the pod is gone, and load-watcher did not see what became of it"),
+        ({"filtered": Passed(5, 0, 0)}, Became(PENDING), "not bound yet: no node passed the extender's filters"),
+        ({}, Became(UNKNOWN), "unknown: the pod no longer exists, and its outcome was not observed"),
     ],
 )
 def test_what_became_of_it_is_a_sentence(what: Any, became: Any, expected: str) -> None:

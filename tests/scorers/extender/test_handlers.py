@@ -186,7 +186,7 @@ def test_what_are_no_args_is_named(served: Served, verb: str, body: bytes) -> No
     """400, in our shape of error; and the extender goes on."""
     answer = served.post(verb, body)
     assert answer.status == 400
-    assert "these are no ExtenderArgs" in answer.error["message"]
+    assert "invalid ExtenderArgs" in answer.error["message"]
     assert scores(served.post("prioritize", asking("cold")))
 
 
@@ -194,7 +194,7 @@ def test_a_pod_with_nonsense_in_it_is_named(served: Served) -> None:
     """To filter as Error, which the scheduler shows on the pod."""
     body = asking("cold")
     body["Pod"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "much"
-    assert "cpu: 'much' is no Kubernetes quantity" in served.post("filter", body).json()["Error"]
+    assert "cpu: 'much' is not a Kubernetes quantity" in served.post("filter", body).json()["Error"]
     assert served.post("prioritize", body).status == 400
     body["Pod"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "-1"
     assert "cpu: must not be negative (given: '-1')" in served.post("filter", body).json()["Error"]
@@ -278,7 +278,7 @@ def test_explaining_leaves_out_what_the_pod_itself_reserved() -> None:
             assert given == {each["name"]: int(each["score"] + 0.5) for each in told}
         assert {"before": "cold", "web": "cold"} == made.table.reserved
     reasons = {each["name"]: each["plugins"][-1]["reason"] for each in told}
-    assert "1 pod counts as its estimate: default/before: " in reasons["cold"]
+    assert "1 pod counted by its estimate: default/before: " in reasons["cold"]
 
 
 def test_a_reservation_ends_no_later_for_being_explained(served: Served) -> None:
@@ -313,7 +313,7 @@ def test_bind_binds_and_says_why_not() -> None:
         assert made.post("bind", BINDING).json() == {"Error": ""}
         assert asked == [ExtenderBindingArgs("web", "default", "u", "cold")]
         assert made.post("bind", {**BINDING, "Node": "full"}).json() == {"Error": "the pod is bound already"}
-        assert "no ExtenderBindingArgs" in made.post("bind", {}).json()["Error"]
+        assert "invalid ExtenderBindingArgs" in made.post("bind", {}).json()["Error"]
         lower = {key.lower(): value for key, value in {**BINDING, "PodName": "Pod"}.items()}
         assert made.post("bind", lower).json() == {"Error": ""}
         assert asked[-1] == ExtenderBindingArgs("Pod", "default", "u", "cold")
@@ -529,17 +529,17 @@ def test_only_the_best_are_told_of(served: Served) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (b"", "there is nothing in it"),
-        (b"kind: ConfigMap", "there is no pod in it: ConfigMap"),
-        (b"hello", "there is no pod in it: 'hello'; known are Pod"),
+        (b"", "the document is empty"),
+        (b"kind: ConfigMap", "no pod found, only: ConfigMap"),
+        (b"hello", "no pod found, only: 'hello'; supported kinds: Pod"),
         (b"kind: Pod", "the Pod has no spec"),
-        (b"kind: Pod\nspec: [", "it is no YAML"),
-        (b"\xff", "it is no YAML"),
-        (b"[" * 3000, "it is nested more than 100 levels deep"),
-        (b"[" * 30_000 + b"]" * 30_000, "it is nested more than 100 levels deep"),
-        (b"a\n---" + b"[" * 30_000 + b"]" * 30_000, "there is no pod in it: 'a ---[[["),
-        (b"a\n--- " + b"[" * 30_000 + b"]" * 30_000, "it is nested more than 100 levels deep"),
-        (30_000 * b"- ", "it is nested more than 100 levels deep"),
+        (b"kind: Pod\nspec: [", "invalid YAML"),
+        (b"\xff", "invalid YAML"),
+        (b"[" * 3000, "the document is nested more than 100 levels deep"),
+        (b"[" * 30_000 + b"]" * 30_000, "the document is nested more than 100 levels deep"),
+        (b"a\n---" + b"[" * 30_000 + b"]" * 30_000, "no pod found, only: 'a ---[[["),
+        (b"a\n--- " + b"[" * 30_000 + b"]" * 30_000, "the document is nested more than 100 levels deep"),
+        (30_000 * b"- ", "the document is nested more than 100 levels deep"),
         (b"kind: Pod\nspec: {containers: 7}", "containers"),
         (b"kind: Pod\nspec: {containers: [{resources: {requests: {cpu: lots}}}]}", "lots"),
         (b"a: &a [1]\nb: *a\nkind: Pod", "aliases"),

@@ -105,7 +105,7 @@ def test_reservations_stay(scheduling: Scheduling) -> None:
     ("wanted", "said"),
     [
         (profiles(a=[{"name": "TargetLoadPaking"}]), "did you mean TargetLoadPacking?"),
-        (profiles(a=[{"name": "Peaks"}]), "NodePowerModel: is needed"),
+        (profiles(a=[{"name": "Peaks"}]), "NodePowerModel: is required"),
         (profiles(a=[{**AWARE, "args": {"nodeMetricSource": "cluster"}}]), "restart load-watcher with these settings"),
     ],
 )

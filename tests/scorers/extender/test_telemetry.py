@@ -95,9 +95,7 @@ def test_a_fall_back_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.Lo
         for _ in range(3):
             made.look(now=NOW)
         both = ("TargetLoadPacking", "LoadVariationRiskBalancing")
-        begin = (
-            "scheduler profile p: most nodes lack the load that {0} goes by; until they have it, it goes by allocation"
-        )
+        begin = "scheduler profile p: most nodes have no load data for plug-in {0}; fallback until they do: allocation"
         assert [begin.format(name) for name in both] == caplog.messages
         assert [1, 1] == [told(made)["fallback", name, "p"] for name in both]
         caplog.clear()
@@ -105,7 +103,7 @@ def test_a_fall_back_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.Lo
         for _ in range(2):
             made.look(now=NOW)
         # packing is by the CPU, which still nobody measures
-        assert ["scheduler profile p: LoadVariationRiskBalancing goes by load"] == caplog.messages
+        assert ["scheduler profile p: plug-in LoadVariationRiskBalancing uses load data again"] == caplog.messages
         assert [1, 0] == [told(made)["fallback", name, "p"] for name in both]
 
 
@@ -164,4 +162,4 @@ def test_the_service_says_so_without_a_request(tmp_path: Path, caplog: pytest.Lo
     with FakeKube() as server, caplog.at_level(logging.INFO, logger="scorers.extender.telemetry"):
         server.node("a", cpu="10", memory="100Gi")
         asyncio.run(story(server))
-    assert caplog.messages[-1].endswith("until they have it, it goes by allocation")
+    assert caplog.messages[-1].endswith("fallback until they do: allocation")

@@ -68,11 +68,11 @@ def test_what_cannot_be_told_is_no_favourite():
         0.0,
         0.0,
     ]  # this model is concave: the loaded node rises less
-    assert scores.reason(1).startswith("from 60.0 to 85.0 % of cpu takes")
+    assert scores.reason(1).startswith("cpu from 60.0 to 85.0 % adds")
     assert [scores.reason(i).split(":")[0] for i in (2, 3, 4)] == [
         "no metrics of this node",
-        "no power model, or no capacity, of this node",
-        "cpu would be at 115.0 %, more than there is",
+        "this node has no power model or no CPU capacity",
+        "cpu would be at 115.0 %, above capacity",
     ]
     cluster.set_load(None, now=NOW)
     assert plugin.score(info(), cluster, rows(cluster), now=NOW).values.tolist() == [0.0] * 6
@@ -80,7 +80,7 @@ def test_what_cannot_be_told_is_no_favourite():
 
 def test_the_models_may_stand_in_a_file(tmp_path, monkeypatch):
     """Named by the environment, as upstream has it."""
-    with pytest.raises(ValueError, match="NODE_POWER_MODEL names"):
+    with pytest.raises(ValueError, match="file named by NODE_POWER_MODEL"):
         make(Peaks, {}, Table())
     file = tmp_path / "models.json"
     monkeypatch.setenv("NODE_POWER_MODEL", str(file))
@@ -118,7 +118,7 @@ def test_a_load_beyond_all_of_the_cpu_takes_no_power_and_warns_of_nothing():
     plugin, _ = make(Peaks, {"NodePowerModel": {"a": {**MODEL, "k2": 6.9}}}, cluster)
     scores = plugin.score(info(), cluster, rows(cluster), now=NOW)
     assert scores.values.tolist() == [0.0]
-    assert "more than there is" in scores.reason(0)
+    assert "above capacity" in scores.reason(0)
 
 
 # --- HighLoadFilter --------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_the_use_case_of_the_seed():
     scores = plugin.score(wanted, cluster, rows(cluster, "node1", "node2"), now=NOW)
     assert scores.steps["raw"].tolist() == [-75, -12]
     assert scores.values.tolist() == [0, 100]
-    assert scores.reason(0) == "limits of cpu with the pod are 175 % of what there is: 0 among these"
+    assert scores.reason(0) == "cpu limits with the pod: 175 % of capacity; relative to these nodes: 0"
 
 
 def test_a_pod_counts_the_same_before_and_after_it_is_placed():
@@ -308,18 +308,18 @@ def test_a_broken_annotation_is_passed_over(caplog):
     cluster = table([node("a", {"cpu": "10"}, annotations={limits.RATIO_ANNOTATION: '{"cpu": -5}'})])
     plugin, _ = make(NodeResourceLimits, {}, cluster)
     assert plugin.score(info(), cluster, rows(cluster), now=NOW).steps["cpu capacity"].tolist() == [10000]
-    assert "node a: the annotation" in caplog.text
+    assert "node a: invalid annotation" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
         ({"resources": [{"name": "cpu", "weight": 0}]}, "resources: expected"),
-        ({"resources": [{"name": "cpu"}, {"name": "cpu"}]}, "cpu stands there twice"),
+        ({"resources": [{"name": "cpu"}, {"name": "cpu"}]}, "cpu is listed twice"),
         ({"resources": []}, "resources: expected"),
         (
             {"defaultLimits": {"cpu": "all"}},
-            "defaultLimits.cpu: 'all' is no Kubernetes quantity, and not \"allocatable\"",
+            "defaultLimits.cpu: 'all' is not a Kubernetes quantity, and not \"allocatable\"",
         ),
         ({"limitToAllocatableRatio": {"cpu": "x%"}}, "limitToAllocatableRatio.cpu: must be a percentage"),
         ({"limitToAllocatableRatio": {"cpu": 0}}, "limitToAllocatableRatio.cpu: must be a percentage"),

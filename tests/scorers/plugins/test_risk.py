@@ -117,7 +117,7 @@ def test_the_example_of_the_document_through_the_plug_in():
     scores = plugin.score(wanted, cluster, rows(cluster, *points), now=NOW)
     assert scores.values == pytest.approx([0, 7, 43], abs=1)
     assert scores.values.argmax() == 2
-    assert scores.reason(0) == "cpu decides: load with the pod 32.5 %, deviation 80.0 %: 0"
+    assert scores.reason(0) == "cpu scores lowest: load with the pod 32.5 %, deviation 80.0 %: 0"
 
 
 def test_under_kep_pods_that_are_not_measured_count():
@@ -291,7 +291,7 @@ def test_nothing_known_and_nothing_asked():
     wanted = info(containers=[{"requests": {"cpu": "1"}}])
     blind = plugin.score(wanted, cluster, rows(cluster, "a", "b"), now=NOW)
     assert blind.values.tolist() == [100.0, 64.0]
-    assert "limits alone count" in blind.reason(1)
+    assert "only limits count" in blind.reason(1)
     assert plugin.score(info(), cluster, rows(cluster, "a", "b"), now=NOW).values.tolist() == [0.0, 0.0]
     cluster.set_load(load({"a": {("CPU", "AVG"): 10.0}}), now=NOW)
     seeing = plugin.score(wanted, cluster, rows(cluster, "a", "b"), now=NOW)

@@ -156,7 +156,7 @@ def test_memory_may_count_too():
     scores = score(table(nodes, loads=loads), info(), resources=["cpu", "memory"])
     assert scores.values.tolist() == [20.0, 20.0, 20.0]
     assert scores.steps["cpu score"].tolist() == [100.0, 20.0, 100.0]
-    assert "memory is not known" in scores.reason(2)
+    assert "memory load unknown" in scores.reason(2)
 
 
 def test_the_order_of_resources_does_not_matter_and_cpu_has_to_be_known():
@@ -206,7 +206,7 @@ def test_the_demand_may_be_the_effective_requests_or_limits():
         ({"targetUtilisation": 40}, "did you mean targetUtilization?"),
         ({"defaultRequestsMultiplier": "much"}, "defaultRequestsMultiplier: must be a number"),
         ({"defaultRequestsMultiplier": "nan"}, "defaultRequestsMultiplier: must be a number"),
-        ({"defaultRequests": {"cpu": "1x"}}, "defaultRequests.cpu: '1x' is no Kubernetes quantity"),
+        ({"defaultRequests": {"cpu": "1x"}}, "defaultRequests.cpu: '1x' is not a Kubernetes quantity"),
         ({"defaultRequests": {"cpu": "-1"}}, "must not be negative"),
         ({"podDemand": "usage"}, "podDemand: invalid enum value"),
         ({"resources": []}, "resources: expected"),
@@ -227,7 +227,7 @@ def test_every_problem_is_named_at_once_and_what_is_not_ours_is_a_notice():
     _, notices = make(
         TargetLoadPacking, {"watcherAddress": "http://x", "metricProvider": {"type": "Prometheus"}}, Table()
     )
-    assert [notice.split(" is not")[0] for notice in notices] == [
+    assert [notice.split(" is ignored")[0] for notice in notices] == [
         "TargetLoadPacking: watcherAddress",
         "TargetLoadPacking: metricProvider",
     ]

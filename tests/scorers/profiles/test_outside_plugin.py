@@ -58,7 +58,7 @@ def test_its_name_is_known_and_its_arguments_are_read(reachable: Path):
 def test_without_its_package_it_is_unknown():
     key, message, cure = problem()
     assert key == "scheduler.default.plugins[0].name"
-    assert "there is no plug-in FewestPods; known are HighLoadFilter" in message
+    assert "unknown plug-in FewestPods; installed plug-ins: HighLoadFilter" in message
     assert cure == "check the spelling"
 
 
@@ -66,14 +66,14 @@ def test_a_package_that_cannot_be_imported_is_named(reachable: Path):
     """Whatever its import raises; and nobody is asked whether they meant the very same name."""
     (reachable / f"{MODULE}.py").write_text("raise RuntimeError('made for another version')")
     _, message, cure = problem()
-    assert "from the package load-watcher-fewest-pods: RuntimeError: made for another version" in message
-    assert "mend or uninstall load-watcher-fewest-pods" in cure
+    assert "from package load-watcher-fewest-pods: RuntimeError: made for another version" in message
+    assert "fix or uninstall load-watcher-fewest-pods" in cure
 
 
 def test_a_class_that_is_no_plug_in_is_told_what_it_lacks(reachable: Path):
     (reachable / f"{MODULE}.py").write_text("class FewestPods:\n    name = 'FewestPods'\n")
     _, message, cure = problem()
-    assert message == "the plug-in FewestPods lacks arguments, score or filter"
+    assert message == "plug-in FewestPods lacks arguments, score or filter"
     assert "docs/own-plugin.md" in cure
 
 
@@ -85,7 +85,7 @@ def test_two_packages_of_one_name_are_named(reachable: Path):
     metadata = (other / "METADATA").read_text().replace("load-watcher-fewest-pods", "other-pods")
     (other / "METADATA").write_text(metadata)
     _, message, cure = problem()
-    assert message == "the plug-in FewestPods is in several packages, load-watcher-fewest-pods, other-pods"
+    assert message == "plug-in FewestPods is provided by several packages: load-watcher-fewest-pods, other-pods"
     assert cure == "uninstall all but one"
 
 
@@ -141,7 +141,7 @@ def test_a_service_with_a_plug_in_that_does_not_load_says_so_and_ends(
     log = service.log()
     assert "scheduler.default.plugins[0].name" in log
     assert "no_such_library" in log
-    assert "mend or uninstall load-watcher-fewest-pods" in log
+    assert "fix or uninstall load-watcher-fewest-pods" in log
     assert "Traceback" not in log
 
 

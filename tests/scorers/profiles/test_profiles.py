@@ -96,9 +96,9 @@ def test_a_configuration_of_kube_scheduler_works_as_it_is(tmp_path: Path) -> Non
     ]
     assert profile.plugins[1].args["targetUtilization"] == 60
     assert [notice.split(": ", 1)[1][:40] for notice in notices] == [
-        "NodeAffinity stays with kube-scheduler, ",
-        "Peaks has arguments in pluginConfig and ",
-        "watcherAddress is not used here: the ext",
+        "NodeAffinity is not a load-watcher plug-",
+        "Peaks has arguments in pluginConfig but ",
+        "watcherAddress is ignored: the extender ",
     ]
 
 
@@ -106,12 +106,12 @@ def test_a_configuration_of_kube_scheduler_works_as_it_is(tmp_path: Path) -> Non
     ("table", "key", "said"),
     [
         ("on", "scheduler.p", "is not a table"),
-        ({}, "scheduler.p.plugins", "needs plug-ins"),
+        ({}, "scheduler.p.plugins", "requires plug-ins"),
         ({"plugins": [{"name": "TargetLoadPaking"}]}, "scheduler.p.plugins[0].name", "did you mean TargetLoadPacking?"),
         ({"plugins": ["TargetLoadPacking"]}, "scheduler.p.plugins[0]", "is not a plug-in"),
-        ({"plugins": [{"name": "HighLoadFilter", "wait": 1}]}, "scheduler.p.plugins[0].wait", "there is no such key"),
+        ({"plugins": [{"name": "HighLoadFilter", "wait": 1}]}, "scheduler.p.plugins[0].wait", "unknown key"),
         ({"plugins": [{"name": "HighLoadFilter", "args": 1}]}, "scheduler.p.plugins[0].args", "is not a table"),
-        ({"plugins": [{"name": "HighLoadFilter"}] * 2}, "scheduler.p.plugins", "HighLoadFilter stands there twice"),
+        ({"plugins": [{"name": "HighLoadFilter"}] * 2}, "scheduler.p.plugins", "HighLoadFilter is listed twice"),
         (
             {"plugins": [{"name": "TargetLoadPacking", "args": {"targetUtilisation": 5}}]},
             "scheduler.p.plugins[0].args.targetUtilisation",
@@ -123,14 +123,14 @@ def test_a_configuration_of_kube_scheduler_works_as_it_is(tmp_path: Path) -> Non
             "scheduler.p.reserve",
             '"prioritize", "bind", "off"',
         ),
-        ({"plugins": [{"name": "HighLoadFilter"}], "bind": 1}, "scheduler.p.bind", "neither true nor false"),
+        ({"plugins": [{"name": "HighLoadFilter"}], "bind": 1}, "scheduler.p.bind", "is not a boolean"),
         ({"plugins": [{"name": "HighLoadFilter"}], "from": "x"}, "scheduler.p", "both plugins and from"),
         ({"from": "nowhere.yaml"}, "scheduler.p.from", "cannot be read"),
         ({"from": "scheduler.yaml"}, "scheduler.p.profile", "trimaran, other"),
         ({"from": "scheduler.yaml", "profile": "x"}, "scheduler.p.profile", "profiles are: trimaran, other"),
-        ({"from": "scheduler.yaml", "profile": "other"}, "scheduler.p.from", "no plug-in of ours is enabled"),
-        ({"from": "list.yaml"}, "scheduler.p.from", "is no KubeSchedulerConfiguration"),
-        ({"from": "broken.yaml"}, "scheduler.p.from", "is no YAML"),
+        ({"from": "scheduler.yaml", "profile": "other"}, "scheduler.p.from", "no load-watcher plug-in is enabled"),
+        ({"from": "list.yaml"}, "scheduler.p.from", "is not a KubeSchedulerConfiguration"),
+        ({"from": "broken.yaml"}, "scheduler.p.from", "is not valid YAML"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_key_and_its_cure(tmp_path: Path, table: Any, key: str, said: str) -> None:
@@ -152,8 +152,8 @@ def test_what_is_wrong_is_named_with_its_key_and_its_cure(tmp_path: Path, table:
         ("- name: HighLoadFilter", "- name: highloadFilter", "plugins.filter", "did you mean HighLoadFilter?"),
         ("pluginConfig:", "pluginConfigs:", "pluginConfigs", "did you mean pluginConfig?"),
         ("    score:", "    scores:", "plugins.scores", "did you mean score?"),
-        ("- name: Peaks", "- name: TargetLoadPacking", "pluginConfig", "TargetLoadPacking stands there twice"),
-        ("- name: NodeAffinity", "- name: Peaks", "Peaks.args", "is no mapping"),
+        ("- name: Peaks", "- name: TargetLoadPacking", "pluginConfig", "TargetLoadPacking is listed twice"),
+        ("- name: NodeAffinity", "- name: Peaks", "Peaks.args", "is not a mapping"),
     ],
 )
 def test_a_slip_in_a_configuration_of_kube_scheduler_is_no_silent_default(
@@ -212,7 +212,7 @@ def test_a_plug_in_that_would_do_nothing_is_named(tmp_path: Path) -> None:
     plugins = "{filter: {enabled: [{name: TargetLoadPacking}]}, score: {enabled: [{name: Peaks}]}}"
     _, problems = from_configuration(tmp_path, plugins, "[{name: Peaks, args: {NodePowerModel: {}}}]")
     assert list(problems) == ["scheduler.p.from.TargetLoadPacking"]
-    assert "is enabled at filter, where it does nothing. enable it under plugins.score" in problems.popitem()[1]
+    assert "is enabled at filter, which it does not implement. enable it under plugins.score" in problems.popitem()[1]
 
 
 def test_arguments_of_another_plug_in_are_named(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_arguments_of_another_plug_in_are_named(tmp_path: Path) -> None:
     config = "[{name: TargetLoadPacking, args: {kind: PeaksArgs, defaultRequests: null}}]"
     _, problems = from_configuration(tmp_path, "{score: {enabled: [{name: TargetLoadPacking}]}}", config)
     assert list(problems) == ["scheduler.p.from.TargetLoadPacking.args.kind"]
-    assert "'PeaksArgs' are the arguments of another plug-in; here TargetLoadPackingArgs" in problems.popitem()[1]
+    assert "'PeaksArgs' belongs to another plug-in; use TargetLoadPackingArgs" in problems.popitem()[1]
 
 
 def test_all_that_is_wrong_with_arguments_is_told_at_once() -> None:
@@ -234,13 +234,13 @@ def test_all_that_is_wrong_with_arguments_is_told_at_once() -> None:
     with pytest.raises(ArgumentsError) as raised:
         read_arguments("TargetLoadPacking", factory_of("TargetLoadPacking").arguments, args)
     assert raised.value.problems == (
-        "targetUtilisation: there is no such argument; did you mean targetUtilization?",
-        "podDemand: invalid enum value 'most'; known are upstream, requests, limits (given: 'most')",
+        "targetUtilisation: unknown argument; did you mean targetUtilization?",
+        "podDemand: invalid enum value 'most'; valid values: upstream, requests, limits (given: 'most')",
         "defaultRequests.memory: expected `int | float | str`, got `array` (given: [1])",
         "defaultRequestsMultiplier: must be a number like \"1.5\", 0 to 1000 (given: 'much')",
     )
     aggregated = {"aggregated": {"usageAggregationType": "p42"}}
-    with pytest.raises(ArgumentsError, match=r"'p42'.*; known are avg, p50, p90, p95, p99 "):
+    with pytest.raises(ArgumentsError, match=r"'p42'.*; valid values: avg, p50, p90, p95, p99 "):
         read_arguments("LoadAwareScheduling", factory_of("LoadAwareScheduling").arguments, aggregated)
 
 
@@ -250,7 +250,7 @@ class NeedyArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unk
 
 def test_an_argument_that_has_no_default_is_asked_for() -> None:
     """Plug-ins of others may have such."""
-    with pytest.raises(ArgumentsError, match="arguments of Needy: mustHave: is needed"):
+    with pytest.raises(ArgumentsError, match="arguments of Needy: mustHave: is required"):
         read_arguments("Needy", NeedyArgs, {})
     with pytest.raises(ArgumentsError, match="mustHave: expected `int`"):
         read_arguments("Needy", NeedyArgs, {"mustHave": "x"})
@@ -271,5 +271,5 @@ def test_a_weight_and_an_argument_are_told_at_once(tmp_path: Path) -> None:
 
 
 def test_an_unknown_plug_in_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownPlugin, match="known are HighLoadFilter, LoadAwareScheduling"):
+    with pytest.raises(UnknownPlugin, match="installed plug-ins: HighLoadFilter, LoadAwareScheduling"):
         factory_of("x")

@@ -378,7 +378,7 @@ def test_a_plug_in_that_fails_costs_the_binding_and_is_told_once(
     for name in ("a", "b"):
         served.bind(name, to="n0")
     assert {"failed": 2} == served.left_out(seen=2)
-    assert ["shadow mode cannot tell of the pod default/a: no score today"] == [
+    assert ["shadow mode failed for pod default/a (further failures are only counted): no score today"] == [
         record.message for record in caplog.records if record.name == "scorers.shadow.mode"
     ]
 
@@ -450,10 +450,10 @@ def test_it_is_off_where_nothing_is_kept(served: Served) -> None:
 @pytest.mark.parametrize(
     ("shadow", "message"),
     [
-        (["default", "packng"], "there is no profile 'packng'"),
-        (["default", "default"], "default stands there twice"),
-        ("default", "'default' is no list of profiles"),
-        ([1], "[1] is no list of profiles"),
+        (["default", "packng"], "unknown profile 'packng'"),
+        (["default", "default"], "default is listed twice"),
+        ("default", "'default' is not a list of profile names"),
+        ([1], "[1] is not a list of profile names"),
     ],
 )
 def test_settings_that_name_no_profiles_are_refused(shadow: object, message: str, tmp_path: Path) -> None:
@@ -575,7 +575,7 @@ def test_the_command_tells_it_as_tables_and_as_json(served: Served) -> None:
         "spreading",
         "-15.0 (?)",
         "100% (21% to 100%)",
-        "1: the node is not known here",
+        "1: the node is unknown to the extender",
     ):
         assert text in told.output
     as_json = CliRunner().invoke(main, ["shadow", "--url", url, "-o", "json"])

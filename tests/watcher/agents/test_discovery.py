@@ -89,7 +89,7 @@ def found_by(*sources: Source) -> Found:
 
         async def told():
             found = await places.find()
-            return [] if any("not told of them yet" in each.message for each in found.troubles) else [found]
+            return [] if any("has not returned the list" in each.message for each in found.troubles) else [found]
 
         try:
             found: list[Found] = await eventually(told, what="an answer of the API")
@@ -113,16 +113,16 @@ def test_pods_that_come_go_and_change_are_followed() -> None:
         wait_for(lambda: {"10.0.0.7:2023": "n1", "10.0.0.2:2023": "n2"} == listed(live), what="the new address")
         put(kube, "b", "10.0.0.2", node="n2", ready=False)
         wait_for(lambda: {"10.0.0.7:2023": "n1"} == listed(live), what="the one that is ready")
-        assert "1 of 2 cannot be asked: b on n2 is not ready" == the_trouble(live)["message"]
+        assert "1 of 2 are unavailable: b on n2 is not ready" == the_trouble(live)["message"]
         put(kube, "b", "10.0.0.2", node="n2", metadata={"deletionTimestamp": "2026-01-02T03:04:05Z"})
-        the_trouble(live, "b on n2 is ending")
+        the_trouble(live, "b on n2 is terminating")
         put(kube, "b", "", node="", phase="Pending", ready=False)
         the_trouble(live, "b is Pending")
         put(kube, "b", "no address", node="n2")
         the_trouble(live, "b on n2 has no address")
         for odd in ("169.254.169.254", "::ffff:169.254.169.254", "fe80::1%eth0", "0.0.0.0", "ff02::1"):
             put(kube, "b", odd, node="n2")
-            the_trouble(live, f"b on n2 has {odd}, which is no address of a pod")
+            the_trouble(live, f"b on n2 has {odd}, which is not a valid pod address")
         kube.delete(PODS, "agents/b")
         wait_for(lambda: [] == troubles(live), what="no trouble")
         put(kube, "c", "fd00::3", node="n3")
@@ -142,7 +142,7 @@ def test_a_page_is_asked_for_at_the_address_of_the_pod_and_nowhere_else() -> Non
         kube.delete(PODS, "agents/a")
         wait_for(lambda: not listed(live), what="the agent to be gone")
         gone = page(live, agent.port)
-        assert (404, "a pod that is made anew has another address") == (gone.status, gone.error["hint"].split("; ")[1])
+        assert (404, "a recreated pod has a different address") == (gone.status, gone.error["hint"].split("; ")[1])
         wanted = ("v1/pods", "agents", SELECTOR)
         asked = {(each.resource, each.namespace, each.parameters["labelSelector"]) for each in kube.asked}
         assert {wanted} == asked
@@ -160,26 +160,27 @@ def test_nobody_is_listed_before_somebody_looks() -> None:
 def test_no_pod_is_a_trouble_of_its_own() -> None:
     """With the command that shows what there is."""
     with FakeKube() as kube, a_dashboard(kube) as live:
-        trouble = the_trouble(live, "there is none")
+        trouble = the_trouble(live, "no pods found")
         assert ("agent", f"pods with {SELECTOR} in agents") == (trouble["kind"], trouble["of"])
-        assert f"kubectl -n agents get pods -l '{SELECTOR}' is to show them; dashboard.agent_pods" in trouble["hint"]
+        listing = f"kubectl -n agents get pods -l '{SELECTOR}'"
+        assert f"{listing} must list the pods; check dashboard.agent_pods" in trouble["hint"]
 
 
 def test_a_right_that_lacks_is_named_and_looked_for_again() -> None:
     """For a Role of that namespace; one that is withdrawn takes what was known with it."""
     with FakeKube(forbidden={("list", PODS)}) as kube, a_dashboard(kube) as live:
         put(kube, "a", "10.0.0.1")
-        trouble = the_trouble(live, "it will not list pods (403 Forbidden)")
+        trouble = the_trouble(live, "cannot list pods (403 Forbidden)")
         rule = '{apiGroups: [""], resources: ["pods"], verbs: ["list"]}'
         assert (
-            f"lacks the verb list on pods in the namespace agents: bind it a Role there with the rule {rule}"
+            f"lacks the verb list on pods in the namespace agents: grant it a Role there with the rule {rule}"
             in (trouble["hint"])
         )
         kube.forbidden = set()
         wait_for(lambda: {"10.0.0.1:2023": "n1"} == listed(live), what="the right to be noticed")
         kube.forbidden = {("list", PODS), ("watch", PODS)}
         kube.drop_connections()
-        the_trouble(live, "it will not ", " pods (403 Forbidden)")  # watch, and then list
+        the_trouble(live, "cannot ", " pods (403 Forbidden)")  # watch, and then list
         assert {} == listed(live)
 
 
@@ -194,7 +195,7 @@ def test_while_the_api_is_away_those_of_the_last_list_stay() -> None:
 
         kube.fault = away
         kube.drop_connections()
-        trouble = the_trouble(live, "they are those of the last list: ", "503")
+        trouble = the_trouble(live, "the list of pods may be out of date: ", "503")
         assert trouble["hint"]
         assert {"10.0.0.1:2023": "n1"} == listed(live)
         put(kube, "a", "10.0.0.2")
@@ -257,7 +258,7 @@ def test_a_pod_that_cannot_be_read_costs_no_other() -> None:
         put(kube, "odd", "10.0.0.2", status={"phase": 7})
         found = found_by(selected(kube))
     assert ["10.0.0.1:2023"] == [place.name for place in found.places]
-    assert ["agents/odd cannot be read"] == [trouble.message.partition(":")[0] for trouble in found.troubles]
+    assert ["cannot read agents/odd"] == [trouble.message.partition(":")[0] for trouble in found.troubles]
 
 
 def test_of_many_pods_that_cannot_be_asked_some_are_named() -> None:
@@ -267,4 +268,4 @@ def test_of_many_pods_that_cannot_be_asked_some_are_named() -> None:
             put(kube, f"p{number}", "10.0.0.1", ready=False)
         (trouble,) = found_by(selected(kube)).troubles
     some = "; ".join(f"p{number} on n1 is not ready" for number in range(3))
-    assert f"4 of 4 cannot be asked: {some}; …" == trouble.message
+    assert f"4 of 4 are unavailable: {some}; …" == trouble.message

@@ -175,8 +175,8 @@ def test_an_agent_that_is_not_there_is_told() -> None:
     with a_dashboard(1) as live:
         answer = page(live, 1)
         assert (502, "agent_unreachable") == (answer.status, answer.error["code"])
-        assert "no answer from 127.0.0.1:1: " in answer.error["message"]
-        assert "is it running" in answer.error["hint"]
+        assert "no response from 127.0.0.1:1: " in answer.error["message"]
+        assert "check that it runs" in answer.error["hint"]
 
 
 def test_pages_need_our_token_once_one_is_set() -> None:
@@ -195,4 +195,4 @@ def test_a_name_without_an_address_has_no_agents() -> None:
     (trouble,) = document["troubles"]
     assert ([], "agent", "nobody.invalid:2021") == (document["agents"], trouble["kind"], trouble["of"])
     assert "the name has no address" == trouble["message"]
-    assert "dashboard.agents is to name" in trouble["hint"]
+    assert "Set dashboard.agents to the name" in trouble["hint"]

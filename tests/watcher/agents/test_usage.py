@@ -129,9 +129,9 @@ def test_agents_that_do_not_tell_cost_their_own_pods_and_one_finding():
     assert (("shop", "web"),) == got.usage.pods
     (finding,) = got.findings
     assert (FindingKind.QUERY_FAILED, "pods") == (finding.kind, finding.metric)
-    assert "3 of 4 node agents tell nothing of pods" in finding.reason
+    assert "no pod usage from 3 of 4 node agents" in finding.reason
     assert "127.0.0.1:9" in finding.reason
-    assert "no-such-name.invalid:1: the name has no address. agents.urls is to name" in finding.reason
+    assert "no-such-name.invalid:1: the name has no address. Set agents.urls to the name" in finding.reason
 
 
 def test_one_that_hangs_keeps_nobody_waiting_for_longer_than_its_timeout():
@@ -141,7 +141,7 @@ def test_one_that_hangs_keeps_nobody_waiting_for_longer_than_its_timeout():
         ignoring=(ProviderUnreachable,),
     )
     assert (("shop", "web"),) == got.usage.pods
-    assert "it does not answer in time" in got.findings[0].reason
+    assert "no response in time" in got.findings[0].reason
 
 
 def test_all_together_have_a_budget():
@@ -154,12 +154,12 @@ def test_all_together_have_a_budget():
 @pytest.mark.parametrize(
     ("agent", "kind", "said"),
     [
-        (FakeAgent(token="secret"), ProviderRefused, "it answers 401"),
-        (FakeAgent(b'{"node": 1}'), ProviderMalformed, "its answer is not an agent's"),
+        (FakeAgent(token="secret"), ProviderRefused, "status 401"),
+        (FakeAgent(b'{"node": 1}'), ProviderMalformed, "not the response of an agent"),
         (FakeAgent(b"x" * (usage.LARGEST + 1)), ProviderMalformed, "larger than 4 MiB"),
-        (FakeAgent(status=404), ProviderUnreachable, "it answers 404"),
-        (FakeAgent(status=302), ProviderUnreachable, "it answers 302"),
-        (FakeAgent(of("n1")), NoPodUsage, "none of them knows of a pod"),
+        (FakeAgent(status=404), ProviderUnreachable, "status 404"),
+        (FakeAgent(status=302), ProviderUnreachable, "status 302"),
+        (FakeAgent(of("n1")), NoPodUsage, "contain no pods"),
     ],
 )
 def test_where_no_agent_tells_of_a_pod_the_reason_is_one_of_them(agent: FakeAgent, kind: type, said: str):
@@ -273,9 +273,9 @@ def test_agents_that_are_not_even_found_are_told_with_what_the_others_say():
             kube.pod(f"agents/{name}", node=f"n-{name}", status=status, metadata={"labels": {"app": "agent"}})
         got = asyncio.run(told(kube))
         assert (("shop", "web"),) == got.usage.pods
-        assert "1 of 2 cannot be asked: b on n-b is not ready" in got.findings[0].reason
+        assert "1 of 2 are unavailable: b on n-b is not ready" in got.findings[0].reason
         kube.forbidden = {("list", "v1/pods")}
-        with pytest.raises(ProviderRefused, match="no node agent is known; pods with app=agent in agents: ") as caught:
+        with pytest.raises(ProviderRefused, match="no node agents found; pods with app=agent in agents: ") as caught:
             asyncio.run(told(kube))
     assert "in the namespace agents" in caught.value.hint
 

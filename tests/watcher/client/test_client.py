@@ -220,7 +220,7 @@ def test_what_the_service_would_refuse_as_stale_is_refused_in_process_too() -> N
 def test_before_anything_came_there_is_nothing() -> None:
     """Not even with infinite patience."""
     client = InProcessClient(lambda: None, window=LONGEST)
-    with pytest.raises(WatcherError, match="not answered yet") as failure:
+    with pytest.raises(WatcherError, match="no response from the watcher yet") as failure:
         client.latest(max_age=float("inf"))
     assert "no_metrics" == failure.value.code
 

@@ -145,15 +145,15 @@ def test_pods_that_fail_leave_the_nodes_alone_and_the_other_way_round(caplog) ->
                 client.latest()
             service.published, service.pods, service.no_pods = published, None, "the series are gone"
             await eventually(lambda: client.latest().nodes, what="nodes", ignoring=(WatcherError,))
-            await eventually(lambda: "for pods" in caplog.text, what="the line in the log")
+            await eventually(lambda: "cannot get pods" in caplog.text, what="the line in the log")
             assert 3 == len(client.latest_pods().pods)
 
     run(story)
     lines = [record.getMessage().partition(":")[0] for record in caplog.records]
     assert [
-        "the watcher does not answer for nodes",
-        "the watcher answers for nodes again",
-        "the watcher does not answer for pods",
+        "cannot get nodes from the watcher",
+        "getting nodes from the watcher works again",
+        "cannot get pods from the watcher",
     ] == lines
     assert "the series are gone" in caplog.text
 
@@ -187,9 +187,9 @@ def test_a_client_that_was_not_told_to_keep_pods_says_so() -> None:
 
     async def story() -> None:
         client = beside(lambda: FakeService().published)
-        with pytest.raises(WatcherError, match="keeps no copy of pods"):
+        with pytest.raises(WatcherError, match="stores no copy of pods"):
             client.latest_pods()
-        with pytest.raises(WatcherError, match="keeps no copy of pods"):
+        with pytest.raises(WatcherError, match="stores no copy of pods"):
             await client.refresh_pods()
         await client.close()
 

@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
     first, again, other = past(cluster()), past(cluster()), past(cluster(seed=2))
     assert first == again
     assert first != other
-    assert cluster().fleet.faults.told()[0] == "memory-c-01 runs hot: a process has run wild"  # in each process
+    assert cluster().fleet.faults.told()[0] == "memory-c-01 is hot: it has a runaway process"  # in each process
 
 
 def test_asking_again_gives_the_same_samples_whatever_happened_since() -> None:
@@ -247,7 +247,7 @@ def test_what_a_binding_gets_wrong_is_refused_as_by_the_api() -> None:
             simulated.bind(which, node=node, uid=given_uid, now=BEGUN)
     assert simulated.waiting() == (pod,)
     simulated.bind(key, node="general-a-01", uid=uid, now=BEGUN)
-    with pytest.raises(KubeConflict, match="is on general-a-01 already"):
+    with pytest.raises(KubeConflict, match="is already bound to node general-a-01"):
         simulated.bind(key, node="general-a-02", uid=uid, now=BEGUN)
 
 

@@ -259,7 +259,7 @@ def test_what_koordlet_reports_is_left_to_it_until_it_stops(caplog):
     async def story(go: Run) -> None:
         before = go.status("a")
         await go.until(lambda: go.server.names(RESOURCE) == {"a", "b"} and go.status("b"), what="the other node")
-        await eventually(lambda: "are left to who reports them" in caplog.text, what="a line in the log")
+        await eventually(lambda: "not publishing NodeMetrics for" in caplog.text, what="a line in the log")
         assert go.status("a") == before
         assert go.publisher.stats.left == {"a"}
         source.published = publish(snapshot_of({"a": STEADY, "b": STEADY}, end=END + 900.0), tag="later")
@@ -268,7 +268,7 @@ def test_what_koordlet_reports_is_left_to_it_until_it_stops(caplog):
         assert go.publisher.stats.left == set()
 
     run(source, story, prepare=lambda server: koordlet(server, "a", updated=END + 500.0))
-    assert "NodeMetrics of a are left to who reports them already (koordlet)" in caplog.text
+    assert "not publishing NodeMetrics for a: already reported by koordlet" in caplog.text
 
 
 def test_koordlet_may_come_back():
@@ -354,7 +354,7 @@ def test_the_policy_in_an_object_counts_where_others_wrote_it(caplog):
         assert go.server.content(RESOURCE, "a")["spec"] == spec
 
     run(source, story, prepare=lambda server: server.put_by("koord-manager", RESOURCE, "a", spec=spec))
-    assert "wants usage over 30m0s, which is not served; there are 5m, 10m, 15m" in caplog.text
+    assert "requests usage over 30m0s, which is not served; served windows are 5m, 10m, 15m" in caplog.text
 
 
 def test_a_policy_of_ours_follows_the_settings():
@@ -397,7 +397,7 @@ def test_a_right_that_lacks_is_said_once_with_its_rule(verb, caplog):
     run(source, story, prepare=lambda server: setattr(server, "forbidden", {(verb, what)}))
     told = [record.getMessage() for record in caplog.records if "NodeMetrics" in record.getMessage()]
     assert [text.partition(":")[0] for text in told] == [
-        "NodeMetrics cannot be written",
+        "cannot write NodeMetrics",
         "NodeMetrics are written again",
     ]
     part = "nodemetrics" if verb == "create" else "nodemetrics/status"
@@ -456,7 +456,7 @@ def test_one_refused_object_costs_no_other(caplog):
         await go.until(lambda: go.publisher.stats.outcomes["refused"] > 2, what="refusals")
 
     run(source, story, prepare=lambda server: setattr(server, "fault", refuse))
-    assert caplog.text.count("the NodeMetric of a cannot be written") == 1
+    assert caplog.text.count("cannot write the NodeMetric of a") == 1
 
 
 # --- replicas --------------------------------------------------------------------------------------------------------

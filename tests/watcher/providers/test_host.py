@@ -353,7 +353,7 @@ def test_a_metric_that_fails_is_a_failure_until_it_can_be_read_again(caplog: pyt
     with_provider(check, read=lambda _root: reading, metrics=["Memory", "PressureCPU"])
     assert set(seen) == {"/proc/pressure/cpu: OSError: no"}
     assert [record.message for record in caplog.records] == [
-        "PressureCPU of this host cannot be read: OSError: no",
+        "PressureCPU of this host cannot be read, samples are missing: OSError: no",
         "PressureCPU of this host can be read again",
     ]
 

@@ -46,7 +46,7 @@ def test_without_its_package_it_is_unknown(tmp_path: Path):
     with pytest.raises(SettingsError) as refused:
         load(flags={"provider.name": "file"}, environ={}, cwd=tmp_path)
     (problem,) = refused.value.problems
-    assert "is no provider" in problem.message
+    assert "unknown provider" in problem.message
     assert "host, influxdb" in problem.cure
 
 

@@ -129,8 +129,8 @@ def test_at_its_end_it_begins_anew_and_says_so(trace: Path, caplog: pytest.LogCa
     assert 60 == len(series(before, "n1"))
     assert series(before, "n1")[NOW - 900] == pytest.approx(100 * (1.0 + 3.0 * 0.75) / 8)
     assert {NOW + 3600: 12.5, NOW + 3615: pytest.approx(12.65625)} == series(after, "n1")
-    told = [record.message for record in caplog.records if "begins anew" in record.message]
-    assert [f"the recording {trace} begins anew"] == told
+    told = [record.message for record in caplog.records if "restarts" in record.message]
+    assert [f"recording {trace} ended and restarts"] == told
 
 
 def test_or_it_is_over(trace: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -138,7 +138,7 @@ def test_or_it_is_over(trace: Path, caplog: pytest.LogCaptureFixture) -> None:
     _, before, last = asked(trace, (NOW, NOW), (NOW - 900, NOW - 15), (NOW + 3540, NOW + 3700), at_end="stop")
     assert {} == series(before, "n1")
     assert NOW + 3600 == max(series(last, "n1"))
-    assert [f"the recording {trace} is over"] == [r.message for r in caplog.records if "is over" in r.message]
+    assert [f"recording {trace} ended"] == [r.message for r in caplog.records if "ended" in r.message]
     with pytest.raises(TraceEnded, match="ended 120 s ago") as raised:
         asked(trace, (NOW, NOW), (NOW + 3615, NOW + 3720), at_end="stop")
     assert "at_end" in raised.value.hint
@@ -257,7 +257,7 @@ def test_the_history_of_a_store_is_replayed_with_its_gaps(history: Path) -> None
     assert series(fetch, "node-c", "Memory")[NOW] == pytest.approx(0.375)
     plan = fetch.plans[CPU]
     assert (300.0, "percent") == (plan.smoothing_s, plan.unit)
-    assert "the history of a load-watcher: 1.333 h of 3 nodes" in plan.reason
+    assert "the history of a load-watcher database: 1.333 h of 3 nodes" in plan.reason
 
 
 def test_a_faster_history_is_averaged_over_less(history: Path) -> None:
@@ -294,9 +294,9 @@ def cut_off(path: Path) -> None:
         ("none.csv", lambda path: None, ProviderUnreachable, "No such file"),
         ("a.csv", lambda path: path.write_text("time,record\n1,nothing\n"), ProviderMalformed, "line 2, column record"),
         ("a.csv", lambda path: path.write_text("hello"), ProviderMalformed, "column hello"),
-        ("a.csv.gz", lambda path: path.write_text("hello"), ProviderMalformed, "no gzip"),
-        ("a.csv.gz", cut_off, ProviderMalformed, "cut off"),
-        ("a.csv", lambda path: written(path, [node()]), ProviderMalformed, "of one moment"),
+        ("a.csv.gz", lambda path: path.write_text("hello"), ProviderMalformed, "invalid gzip data"),
+        ("a.csv.gz", cut_off, ProviderMalformed, "truncated"),
+        ("a.csv", lambda path: written(path, [node()]), ProviderMalformed, "all records have the same time"),
         ("a.db", an_empty_store, ProviderMalformed, "no history yet"),
         ("a.db", foreign, ProviderMalformed, "a.db"),
         ("a.db", lambda path: path.write_bytes(b"SQLite format 3\0" + b"x" * 4096), ProviderMalformed, "a.db"),
@@ -344,7 +344,7 @@ def test_settings_that_cannot_replay_are_refused(tmp_path: Path, history: Path) 
     (missing,) = problems(tmp_path, provider__trace=str(tmp_path / "none.csv"))
     assert "does not exist" in missing[1]
     (own,) = problems(tmp_path, provider__trace=str(history), store__url=f"sqlite:///{history}")
-    assert "own store" in own[1]
+    assert "own database" in own[1]
     for key, value in (("speed", "0"), ("speed", "fast"), ("speed", "nan"), ("at_end", "explode")):
         (found,) = problems(tmp_path, provider__trace=str(history), **{f"provider__{key}": value})
         assert f"provider.{key}" == found[0]
@@ -375,6 +375,6 @@ def test_a_service_replays_at_once_with_whole_windows_and_the_doctor_says_what_i
     told = CliRunner().invoke(
         main, ["doctor", "--provider", "replay", "--trace", str(trace), "--store-url", "sqlite:///d.db"]
     )
-    assert "it is a recording, not the present" in " ".join(told.output.split()), told.output
+    assert "a recording, not current data" in " ".join(told.output.split()), told.output
     assert 0 == service.stop()
     assert "Traceback" not in service.log()

@@ -92,5 +92,5 @@ def test_a_cluster_among_others_and_a_part_that_goes_away(run_service: RunServic
     events = [json.loads(line) for line in service.log().splitlines() if line.startswith("{")]
     assert events
     assert {"prod-1"} == {event["cluster"] for event in events}
-    assert any("answers in part only: ingester-2 is away" in event["message"] for event in events)
+    assert any("returns partial data: ingester-2 is away" in event["message"] for event in events)
     assert mimir.tenant not in service.log() + metrics + json.dumps(findings)

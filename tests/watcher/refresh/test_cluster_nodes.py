@@ -118,8 +118,8 @@ def test_without_the_permission_there_are_no_names_and_the_verb_is_named():
             async with asyncio.timeout(30):
                 await nodes.settle(600.0)
             assert (None, None) == (await nodes.index(), nodes.node_names())
-            assert "it will not list nodes (403 Forbidden)" in nodes.trouble()
-            assert "names stay as the source gives them" in nodes.trouble()
+            assert "cannot list nodes (403 Forbidden)" in nodes.trouble()
+            assert "the source's names are used unchanged" in nodes.trouble()
             assert 'verbs: ["list"]' in nodes.trouble()
             server.forbidden.clear()
             await means(nodes, "10.0.0.1", is_now="a")
@@ -139,7 +139,7 @@ def test_while_the_api_is_away_the_last_list_stands():
             server.fault = lambda _: web.json_response(status_object(503, "the server is starting"), status=503)
             server.drop_connections()
             await eventually(nodes.trouble, what="the trouble")
-            assert "the nodes are those of the last list" in nodes.trouble()
+            assert "the last list of nodes is used" in nodes.trouble()
             await means(nodes, "10.0.0.1", is_now="a")
             server.delete(NODES, "a")
             put(server, "b", "10.0.0.1")
@@ -223,7 +223,7 @@ def test_who_only_explains_names_asks_once(tmp_path: Path):
             name: index.resolve((name,)).matches[name].node for name in ("10.0.0.1:9100", "host-a")
         }
         server.forbidden.add(("list", NODES))
-        with pytest.raises(KubeForbidden, match="it will not list nodes"):
+        with pytest.raises(KubeForbidden, match="cannot list nodes"):
             asyncio.run(read_index(settings))
 
 

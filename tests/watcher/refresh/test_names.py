@@ -152,7 +152,7 @@ def test_names_of_which_none_is_a_node_are_one_warning(caplog: pytest.LogCapture
 
     play(Tale(Told(NODES)), story)
     told = [line for line in caplog.messages if "of the source" in line]
-    assert ["no name of the source is a node of the cluster", "names of the source are nodes of the cluster now"] == [
+    assert ["no name of the source is a node of the cluster", "names of the source match nodes of the cluster now"] == [
         line.partition(",")[0] for line in told
     ]
     assert "the source has stranger, the cluster a;" in told[0]
@@ -305,9 +305,9 @@ def test_trouble_with_the_cluster_is_a_finding() -> None:
     async def story(tale: Tale) -> None:
         tale.load(A)
         await tale.refresher.tick()
-        assert {"": "it will not list nodes"} == tale.reasons("node_names")
+        assert {"": "cannot list nodes"} == tale.reasons("node_names")
 
-    play(Tale(Told(None, says="it will not list nodes")), story)
+    play(Tale(Told(None, says="cannot list nodes")), story)
 
 
 @pytest.mark.parametrize("back", [120.0, 86400.0])

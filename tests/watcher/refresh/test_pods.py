@@ -168,7 +168,7 @@ def test_what_is_asked_in_another_way_begins_anew():
         await minutes(refresher, source, clock, 1)
         ring = pods_of(refresher).table.recent_cores
         assert 1 == np.count_nonzero(~np.isnan(ring))
-        assert "their minutes start anew" in findings(refresher)["source"]
+        assert "the minutes of pods were emptied" in findings(refresher)["source"]
 
     play(story, pods="on")
 
@@ -313,7 +313,7 @@ def test_a_source_without_pods_says_so():
         await refresher.tick()
         assert refresher.published is not None
         why = refresher.pods.want()
-        assert "Memory tells nothing of pods" in why
+        assert "Memory provides no pod usage" in why
         assert "metrics-server" in why
         assert why == findings(refresher)["no_series"]
         assert 1 == refresher.stats.query_failures["no_pods", "pods"]
@@ -345,7 +345,7 @@ def test_a_source_that_hangs_is_given_up_at_the_deadline():
         refresher.pods.want()
         await refresher.pods.refresh(asyncio.get_running_loop().time() + 0.05)
         assert refresher.provider_health.ok
-        assert "did not answer for pods" in findings(refresher)["query_failed"]
+        assert "no response to the pod queries" in findings(refresher)["query_failed"]
         assert 1 == refresher.stats.query_failures["unreachable", "pods"]
 
     play(story)

@@ -165,7 +165,7 @@ def test_a_source_that_remembers_is_ready_when_its_past_was_fetched() -> None:
         source.fetch = slow_past  # type: ignore[method-assign]
         await refresher.tick()
         assert not refresher.needs_quick_ticks
-        assert "the past is not fetched yet" in refresher.warming_up()
+        assert "backfill is not complete yet" in refresher.warming_up()
         slices = 100
         clock.pass_time(60)
         await refresher.tick()
@@ -369,9 +369,9 @@ def test_who_is_missing_from_a_partial_answer_keeps_the_last_values(caplog: pyte
 
     with caplog.at_level(logging.INFO, logger="watcher"):
         play(story)
-    assert 1 == caplog.text.count("Memory answers in part only: store-2 is away")
-    assert 1 == caplog.text.count("Memory answers whole again after 240 s")
-    assert "could not be fetched" not in caplog.text
+    assert 1 == caplog.text.count("Memory returns partial data: store-2 is away")
+    assert 1 == caplog.text.count("Memory returns complete data again after 240 s")
+    assert "cannot fetch metric" not in caplog.text
 
 
 def test_what_a_partial_answer_lacked_is_fetched_once_it_is_whole() -> None:
@@ -561,9 +561,9 @@ def test_a_source_without_what_plug_ins_score_by_is_one_warning(caplog: pytest.L
 
     play(story)
     assert [record.getMessage() for record in caplog.records] == [
-        "Memory knows nothing of CPU and Memory: no idle; load-watcher doctor says more",
-        "Memory knows nothing of Memory: no free; load-watcher doctor says more",
-        "Memory knows CPU and Memory now",
+        "Memory has no data for CPU and Memory: no idle; run load-watcher doctor for details",
+        "Memory has no data for Memory: no free; run load-watcher doctor for details",
+        "Memory has CPU and Memory now",
     ]
 
 

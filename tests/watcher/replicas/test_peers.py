@@ -360,7 +360,7 @@ def test_a_replica_that_finds_itself_takes_nothing(
 
     with caplog.at_level(logging.INFO, logger="watcher.replicas.peers"):
         asyncio.run(story())
-    assert "they are our own" in caplog.text
+    assert "they are from this process" in caplog.text
 
 
 @pytest.mark.parametrize("trusted", [True, False])

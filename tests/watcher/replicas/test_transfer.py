@@ -71,18 +71,18 @@ def test_a_hole_and_a_carried_value_stay_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("given", "options", "reason"),
     [
-        (SAMPLES, {"origin": Origin("here", THERE.fingerprint)}, "our own"),
+        (SAMPLES, {"origin": Origin("here", THERE.fingerprint)}, "from this process"),
         (SAMPLES, {"origin": Origin.of(instance="there", asked=["metrics-server", "other"])}, "another source"),
-        (SAMPLES, {"bounds": replace(BOUNDS, resolution=30)}, "resolution is 15s, ours 30s"),
+        (SAMPLES, {"bounds": replace(BOUNDS, resolution=30)}, "resolution is 15s, that of this replica 30s"),
         (SAMPLES, {"bounds": replace(BOUNDS, now=NOW + 291.0)}, "301 s old"),
         (SAMPLES, {"bounds": replace(BOUNDS, now=NOW - 41.0)}, "-31 s old"),
         (replace(SAMPLES, timestamp=NOW + 1e6), {}, "s old"),
         (replace(SAMPLES, end=float("nan")), {}, "nan s old"),
-        (replace(SAMPLES, blocks=(block(np.inf, slot=SLOT - 8),)), {}, "no samples"),
-        (replace(SAMPLES, blocks=(block(1.0, slot=SLOT),)), {}, "samples of the future"),
-        (replace(SAMPLES, blocks=(block(np.nan, slot=SLOT + 4),)), {}, "a block is of the future"),
+        (replace(SAMPLES, blocks=(block(np.inf, slot=SLOT - 8),)), {}, "invalid samples"),
+        (replace(SAMPLES, blocks=(block(1.0, slot=SLOT),)), {}, "samples in the future"),
+        (replace(SAMPLES, blocks=(block(np.nan, slot=SLOT + 4),)), {}, "a block is in the future"),
         (SAMPLES, {"bounds": replace(BOUNDS, max_cells=19)}, "more than 19"),
-        (replace(SAMPLES, blocks=(block(1.0, slot=SLOT - 4, metric="a rule of a later version"),)), {}, "there is not"),
+        (replace(SAMPLES, blocks=(block(1.0, slot=SLOT - 4, metric="a rule of a later version"),)), {}, "unknown"),
     ],
 )
 def test_what_is_not_ours_to_take_is_refused(given: Restored, options: dict[str, Any], reason: str) -> None:
@@ -106,7 +106,7 @@ def test_what_is_too_old_to_matter_is_left_out() -> None:
 def test_another_form_is_refused_before_it_is_read() -> None:
     """Versions may differ while a Deployment rolls."""
     body = msgspec.msgpack.encode([transfer.FORMAT + 1, {"whatever": True}])
-    with pytest.raises(NotTaken, match=f"in form {transfer.FORMAT + 1}"):
+    with pytest.raises(NotTaken, match=f"format {transfer.FORMAT + 1}"):
         transfer.decode(body, ours=HERE, bounds=BOUNDS)
 
 

@@ -141,8 +141,8 @@ def test_settings_that_need_a_start_are_said_to(tmp_path: Path, caplog: pytest.L
             await eventually(lambda: watcher.published is not published, what="a tick with them")
 
     asyncio.run(story())
-    assert "changes in [server] take effect at the next start only" in caplog.text
-    told = [text for text in caplog.messages if "the scheduling plug-ins and all else that asks Kubernetes" in text]
+    assert "changes in [server] take effect only after a restart" in caplog.text
+    told = [text for text in caplog.messages if "the scheduling plug-ins and all other Kubernetes clients" in text]
     assert 1 == len(told), "once, and not for what stays as it is"
 
 
@@ -224,7 +224,7 @@ def test_node_metrics_are_written_where_the_settings_say_so(tmp_path: Path, capl
                 assert watcher.publish_stats() is stats
 
     asyncio.run(story())
-    assert "changes of koordinator.publish and lease_namespace take effect at the next start only" in caplog.text
+    assert "changes of koordinator.publish and lease_namespace take effect only after a restart" in caplog.text
 
 
 def _serves(watcher: Watcher, node: str) -> bool:

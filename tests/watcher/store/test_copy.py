@@ -169,7 +169,7 @@ def test_what_does_not_exist_is_not_copied(tmp_path: Path) -> None:
     """And nothing is made on either side."""
     failed = copy("sqlite:///none.db", "sqlite:///b.db")
     assert 1 == failed.exit_code
-    assert "none.db has nothing to copy: it does not exist yet" in failed.stderr
+    assert "none.db has nothing to copy: the database does not exist" in failed.stderr
     assert [] == list(tmp_path.iterdir())
 
 

@@ -352,9 +352,9 @@ def test_a_full_disk_loses_the_oldest_counts_them_and_says_so_once(
 
     asyncio.run(run())
     assert 30 <= count(path, "decision") <= 36
-    told = [record.message for record in caplog.records if "keeping decisions" in record.message]
+    told = [record.message for record in caplog.records if "storing decisions" in record.message]
     assert 2 == len(told), told
-    assert "keeping decisions in the database fails: database or disk is full" == told[0]
+    assert "storing decisions in the database fails: database or disk is full" == told[0]
 
 
 def test_decisions_that_cannot_be_stored_are_given_up_and_the_next_are_kept(
@@ -371,9 +371,7 @@ def test_decisions_that_cannot_be_stored_are_given_up_and_the_next_are_kept(
             assert store.status.ok
 
     asyncio.run(run())
-    assert ["decisions cannot be stored and are given up"] == [
-        r.message for r in caplog.records if r.levelname == "ERROR"
-    ]
+    assert ["cannot store decisions; they are dropped"] == [r.message for r in caplog.records if r.levelname == "ERROR"]
 
 
 def lost(store: Store, number: int) -> bool:

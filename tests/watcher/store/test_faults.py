@@ -228,7 +228,7 @@ def test_a_disk_that_is_full_at_the_start_is_no_reason_to_set_a_database_aside(s
     with pytest.raises(StoreError, match=f"{path} cannot be opened") as refused:
         asyncio.run(store_at(path, on_unusable="set-aside").open())
     assert not isinstance(refused.value, StoreUnusable)
-    assert "room" in refused.value.hint
+    assert "free space" in refused.value.hint
     assert before == path.read_bytes()
     (small_disk / "filler").unlink()
     restored = asyncio.run(restored_at(path))
@@ -309,9 +309,9 @@ UNUSABLE = [
     (truncated, "is damaged"),
     (overwritten, "is damaged"),
     (not_a_database, "is not an SQLite database"),
-    (of_another_program, "is the database of another program .tables dashboard"),
-    (of_another_program_with_alembic, "is the database of another program .tables alembic_version, dashboard"),
-    (newer, "newer version of load-watcher: its schema is 9999, this version knows 0004"),
+    (of_another_program, "is a database of another program .tables dashboard"),
+    (of_another_program_with_alembic, "is a database of another program .tables alembic_version, dashboard"),
+    (newer, "newer version of load-watcher: its schema is 9999, the newest known to this version is 0004"),
     (newer_and_killed, "newer version of load-watcher"),
 ]
 
@@ -464,15 +464,15 @@ def test_a_lost_chunk_does_not_keep_an_hour_open(tmp_path: Path, caplog: pytest.
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("sqlite:///:memory:", "names no file"),
-        ("sqlite://", "names no file"),
-        ("sqlite:///file:a.db?mode=memory&uri=true", "names no file"),
-        ("sqlite://host/a.db", "names no file"),
+        ("sqlite:///:memory:", "does not contain a file name"),
+        ("sqlite://", "does not contain a file name"),
+        ("sqlite:///file:a.db?mode=memory&uri=true", "does not contain a file name"),
+        ("sqlite://host/a.db", "does not contain a file name"),
         ("mysql://watcher:secret@db/watcher", "kind mysql are not supported"),
-        ("postgresql+asyncpg://watcher:secret@db/watcher", "is no way to PostgreSQL"),
-        ("load-watcher.db", "cannot be read"),
+        ("postgresql+asyncpg://watcher:secret@db/watcher", "unsupported PostgreSQL driver postgresql.asyncpg"),
+        ("load-watcher.db", "invalid database URL"),
         ("nonsense://x:secret@y", "kind nonsense are not supported"),
-        ("postgresql://x:secret@y:port/z", "cannot be read"),
+        ("postgresql://x:secret@y:port/z", "invalid database URL"),
     ],
 )
 def test_a_url_without_a_file_is_refused_without_showing_a_password(url: str, message: str) -> None:
@@ -486,7 +486,7 @@ def test_a_url_without_a_file_is_refused_without_showing_a_password(url: str, me
 def test_a_relative_url_is_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three slashes for a relative path, four for an absolute one."""
     monkeypatch.chdir(tmp_path)
-    assert f"{tmp_path}/a.db was made" in upgrade(database_at("sqlite:///a.db"))
+    assert f"{tmp_path}/a.db was created" in upgrade(database_at("sqlite:///a.db"))
     assert f"{tmp_path}/a.db has schema" in current(database_at(f"sqlite:///{tmp_path}/a.db"))
 
 

@@ -87,7 +87,7 @@ def test_a_file_of_the_first_schema_is_upgraded_in_place_without_loss(tmp_path: 
     path = tmp_path / "a.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript((VECTORS / "store_0001.sql").read_text())
-    assert "has schema 0001; load-watcher db upgrade brings it to" in current(database_at(f"sqlite:///{path}"))
+    assert "has schema 0001; load-watcher db upgrade migrates it to" in current(database_at(f"sqlite:///{path}"))
     minutes = (0, 1, 2, 60, 61, 62)
 
     async def run() -> None:
@@ -130,9 +130,9 @@ def test_upgrade_makes_a_database_and_then_changes_nothing(place: str) -> None:
     one = database_at(place)
     assert "does not exist yet" in current(one)
     assert "does not exist yet" in vacuum(one)
-    assert f"{one.name} was made, with schema {REVISIONS[-1]}" == upgrade(one)
+    assert f"{one.name} was created with schema {REVISIONS[-1]}" == upgrade(one)
     assert f"{one.name} is up to date (schema {REVISIONS[-1]})" == upgrade(one)
-    assert f"{one.name} has schema {REVISIONS[-1]}, the newest this version knows" == current(one)
+    assert f"{one.name} has schema {REVISIONS[-1]}, the newest known to this version" == current(one)
 
 
 def test_asking_for_the_version_of_a_file_changes_none(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_asking_for_the_version_of_a_file_changes_none(tmp_path: Path) -> None:
 def test_an_older_schema_is_refused_where_upgrades_are_not_wanted(place: str) -> None:
     """With the command that does it; where they are wanted, and for a new database, it is not."""
     one = database_at(place)
-    with pytest.raises(StoreError, match=f"has schema 0001, and {REVISIONS[-1]} is needed") as refused:
+    with pytest.raises(StoreError, match=f"has schema 0001, but {REVISIONS[-1]} is needed") as refused:
         one.check_age("0001", upgrade=False)
     assert not isinstance(refused.value, StoreUnusable)
     assert "run load-watcher db upgrade" == refused.value.hint

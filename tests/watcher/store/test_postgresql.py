@@ -165,7 +165,7 @@ def test_of_watchers_that_start_at_once_one_makes_the_tables(
         await asyncio.gather(*(store.close() for store in stores))
 
     asyncio.run(run())
-    made = [message for message in caplog.messages if f"has schema {REVISIONS[-1]} now, after none" in message]
+    made = [message for message in caplog.messages if f"to schema {REVISIONS[-1]} (before: none)" in message]
     assert 1 == len(made), made
     assert 6 == count(server_database, "tick")
 
@@ -237,7 +237,7 @@ def test_a_server_that_is_down_at_the_start_is_waited_for(frail: PostgreSQL, cap
         async with opened(url, watcher="a") as store:
             assert not store.status.ok
             assert "Connection refused" in store.status.error
-            assert "look at the server" in store.status.error
+            assert "check the server" in store.status.error
             for k in range(3):
                 store.save(tick(START + 60 * k))
             await eventually(lambda: store.status.queued == 3, what="the ticks to wait")
@@ -384,9 +384,9 @@ def of_another_program_with_alembic(url: str) -> None:
 
 
 UNUSABLE = [
-    (newer, "newer version of load-watcher: its schema is 9999, this version knows"),
-    (of_another_program, "has tables of another program by our names .tick."),
-    (of_another_program_with_alembic, "has tables of another program by our names .alembic_version."),
+    (newer, "newer version of load-watcher: its schema is 9999, the newest known to this version"),
+    (of_another_program, "contains tables of another program with conflicting names .tick."),
+    (of_another_program_with_alembic, "contains tables of another program with conflicting names .alembic_version."),
 ]
 
 
@@ -422,7 +422,7 @@ def test_a_schema_of_its_own_is_enough(server_database: str) -> None:
 
     asyncio.run(run())
     assert [(1,)] == query(server_database, "SELECT count(*) FROM load_watcher.tick")
-    with pytest.raises(StoreError, match="names no schema that exists"):
+    with pytest.raises(StoreError, match="no schema of the search path exists"):
         asyncio.run(restored_at(f"{server_database}?options=-csearch_path%3Dnone", watcher="a"))
 
 
@@ -525,5 +525,5 @@ def test_without_psycopg_the_extra_is_named() -> None:
         "except StoreError as error: print(error, error.hint)"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "PostgreSQL needs the library psycopg" in answer.stdout
+    assert "PostgreSQL requires the package psycopg" in answer.stdout
     assert 'pip install "load-watcher[postgres]"' in answer.stdout

@@ -466,7 +466,7 @@ def test_a_tick_that_cannot_be_stored_is_given_up_and_the_next_is_stored(
             assert store.status.ok
 
     asyncio.run(run())
-    assert ["a tick cannot be stored and is given up"] == [r.message for r in caplog.records if r.levelname == "ERROR"]
+    assert ["cannot store a tick; its data is dropped"] == [r.message for r in caplog.records if r.levelname == "ERROR"]
 
 
 def test_close_stores_what_waits(place: str) -> None:

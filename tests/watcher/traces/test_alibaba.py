@@ -112,12 +112,12 @@ def test_compressed_tables_are_read_too(tables: Path):
 @pytest.mark.parametrize(
     ("name", "text", "what"),
     [
-        ("machine_meta.csv", "m_1,0,1,a,x,100\n", "machine_meta.csv, line 1, column cpu_num: 'x' is no number"),
-        ("machine_meta.csv", "m_1,0,1\n", "line 1, column cpu_num: there are 3 columns"),
+        ("machine_meta.csv", "m_1,0,1,a,x,100\n", "machine_meta.csv, line 1, column cpu_num: 'x' is not a number"),
+        ("machine_meta.csv", "m_1,0,1\n", "line 1, column cpu_num: only 3 columns"),
         ("machine_meta.csv", "m_1,0,1,a,,\n", "machine_meta has no machine with a size"),
-        ("container_usage.csv", "c_1,m_1,0,5,5\nc_1,m_1,nan,5,5\n", "line 2, column time_stamp: 'nan' is no number"),
+        ("container_usage.csv", "c_1,m_1,0,5,5\nc_1,m_1,nan,5,5\n", "line 2, column time_stamp: 'nan' is not a number"),
         ("container_meta.csv", '"c_1\n', "cannot be read"),
-        ("machine_usage.csv", None, "there is no machine_usage.csv nor machine_usage.csv.gz"),
+        ("machine_usage.csv", None, "neither machine_usage.csv nor machine_usage.csv.gz found"),
     ],
 )
 def test_a_bad_table_is_named(tables: Path, name: str, text: str | None, what: str):

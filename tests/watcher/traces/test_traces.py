@@ -142,35 +142,35 @@ POD = "5,pod,,u,1,10,a/b,\n"
 @pytest.mark.parametrize(
     ("text", "where", "what"),
     [
-        ("", "", "the trace is empty: there is not even a header"),
-        (HEADER, "", "the trace is empty: there is no record after the header"),
-        (HEADER + "5,end,,,,,,\n", "", "the trace is empty: there is no node in it"),
+        ("", "", "the trace is empty: no header"),
+        (HEADER, "", "the trace is empty: no record after the header"),
+        (HEADER + "5,end,,,,,,\n", "", "the trace is empty: no node record"),
         ("time;record;node\n", ", line 1", "columns are separated by semicolons"),
-        ("time,record,nodes\n", ", line 1, column nodes", "there is no such column"),
-        ("time,node,time\n", ", line 1, column time", "the column is there twice"),
-        ("time,node\n", ", line 1, column record", "the header lacks it"),
+        ("time,record,nodes\n", ", line 1, column nodes", "unknown column"),
+        ("time,node,time\n", ", line 1, column time", "duplicate column"),
+        ("time,node\n", ", line 1, column record", "missing in the header"),
         (HEADER + NODE + "6,load,n\n", ", line 3", "3 columns, but the header has 8"),
-        (HEADER + NODE + '6,load,"n\n', ", line 3", "this is no CSV: unexpected end of data"),
-        (HEADER + "5,nodes,n,,2,1000,,\n", ", line 2, column record", "there is no record 'nodes'"),
-        (HEADER + NODE + "4,load,n,,,,,\n", ", line 3, column time", "4 is before 5.000 of the record before"),
-        (HEADER + "x,node,n,,2,1000,,\n", ", line 2, column time", "'x' is no number"),
+        (HEADER + NODE + '6,load,"n\n', ", line 3", "invalid CSV: unexpected end of data"),
+        (HEADER + "5,nodes,n,,2,1000,,\n", ", line 2, column record", "unknown record 'nodes'"),
+        (HEADER + NODE + "4,load,n,,,,,\n", ", line 3, column time", "4 is before the previous record (5.000)"),
+        (HEADER + "x,node,n,,2,1000,,\n", ", line 2, column time", "'x' is not a number"),
         (HEADER + "5,node,n,,nan,1000,,\n", ", line 2, column cpu", "'nan' is out of range"),
         (HEADER + "5,node,n,,1_0,1000,,\n", ", line 2, column cpu", "'1_0' is out of range"),
         (HEADER + "5,node,n,,-1,1000,,\n", ", line 2, column cpu", "'-1' is out of range"),
-        (HEADER + "5,node,n,,2,1.5,,\n", ", line 2, column memory", "'1.5' is no whole number"),
-        (HEADER + "5,node,n,,0,1000,,\n", ", line 2, column cpu", "a node cannot have nothing"),
-        (HEADER + "5,node,n,,,1000,,\n", ", line 2, column cpu", "is empty, and a record node needs it"),
-        (HEADER + "5,node,n,u,2,1000,,\n", ", line 2, column uid", "'u' has no meaning in a record node"),
-        (HEADER + NODE + "5,load,m,,1,,,\n", ", line 3, column node", "there is no node 'm' yet"),
-        (HEADER + NODE + "5,usage,,u,1,,,\n", ", line 3, column uid", "there is no pod 'u' yet"),
-        (HEADER + NODE + POD + POD, ", line 4, column uid", "there was a pod 'u' before"),
-        (HEADER + NODE + "5,pod,,u,1,10,b,\n", ", line 3, column pod", "'b' is no name of a pod"),
-        (HEADER + NODE + "5,remove,,,,,,\n", ", line 3, column node", "and neither is given"),
-        (HEADER + NODE + POD + "5,remove,n,u,,,,\n", ", line 4, column uid", "and both are given"),
-        (HEADER + NODE + "6,remove,n,,,,,\n7,load,n,,,,,\n", ", line 4, column node", "there is no node 'n' yet"),
+        (HEADER + "5,node,n,,2,1.5,,\n", ", line 2, column memory", "'1.5' is not a whole number"),
+        (HEADER + "5,node,n,,0,1000,,\n", ", line 2, column cpu", "the size of a node cannot be 0"),
+        (HEADER + "5,node,n,,,1000,,\n", ", line 2, column cpu", "is empty, but required in a record node"),
+        (HEADER + "5,node,n,u,2,1000,,\n", ", line 2, column uid", "'u' is not allowed in a record node"),
+        (HEADER + NODE + "5,load,m,,1,,,\n", ", line 3, column node", "unknown node 'm'"),
+        (HEADER + NODE + "5,usage,,u,1,,,\n", ", line 3, column uid", "unknown pod 'u'"),
+        (HEADER + NODE + POD + POD, ", line 4, column uid", "duplicate pod uid 'u'"),
+        (HEADER + NODE + "5,pod,,u,1,10,b,\n", ", line 3, column pod", "'b' is not a pod name"),
+        (HEADER + NODE + "5,remove,,,,,,\n", ", line 3, column node", "but both are empty"),
+        (HEADER + NODE + POD + "5,remove,n,u,,,,\n", ", line 4, column uid", "but both are set"),
+        (HEADER + NODE + "6,remove,n,,,,,\n7,load,n,,,,,\n", ", line 4, column node", "unknown node 'n'"),
         (HEADER + NODE + "6,trace,,,,,,\n", ", line 3, column record", "trace is not the first record"),
-        (HEADER + NODE + "6,end,,,,,,\n6,load,n,,,,,\n", ", line 4, column record", "a record load after the end"),
-        (HEADER + NODE + '5,pod,,u,1,10,"a/b\n",x\n', ", line 4, column lifetime", "'x' is no number"),
+        (HEADER + NODE + "6,end,,,,,,\n6,load,n,,,,,\n", ", line 4, column record", "record load after end"),
+        (HEADER + NODE + '5,pod,,u,1,10,"a/b\n",x\n', ", line 4, column lifetime", "'x' is not a number"),
     ],
 )  # fmt: skip
 def test_an_error_says_where_it_is_and_what_is_wrong(tmp_path: Path, text: str, where: str, what: str):
@@ -186,10 +186,10 @@ def test_an_error_says_where_it_is_and_what_is_wrong(tmp_path: Path, text: str, 
 @pytest.mark.parametrize(
     ("name", "content", "what"),
     [
-        ("a.csv", b"time,record\n\xff", "this is no UTF-8"),
-        ("a.csv.gz", b"time,record\n", "this is no gzip"),
-        ("a.csv.gz", gzip.compress((HEADER + NODE).encode(), mtime=0)[:-6], "the file is cut off"),
-        ("a.csv.gz", gzip.compress(b"", mtime=0)[:-8] + b"12345678", "this is no gzip: CRC check failed"),
+        ("a.csv", b"time,record\n\xff", "invalid UTF-8"),
+        ("a.csv.gz", b"time,record\n", "invalid gzip data"),
+        ("a.csv.gz", gzip.compress((HEADER + NODE).encode(), mtime=0)[:-6], "the file is truncated"),
+        ("a.csv.gz", gzip.compress(b"", mtime=0)[:-8] + b"12345678", "invalid gzip data: CRC check failed"),
     ],
 )
 def test_a_file_that_is_no_trace(tmp_path: Path, name: str, content: bytes, what: str):
@@ -226,7 +226,7 @@ def test_what_was_flushed_can_be_read_while_the_writer_goes_on(tmp_path: Path, n
 def test_the_writer_refuses_to_go_back_in_time(tmp_path: Path):
     with open_writer(tmp_path / "a.csv") as writer:
         writer.write(EndRecord(6.0))
-        with pytest.raises(ValueError, match="cannot follow"):
+        with pytest.raises(ValueError, match="is before the previous record"):
             writer.write(EndRecord(5.0))
 
 

@@ -1,9 +1,8 @@
-"""How nodes are reported as NodeMetrics: how often, and over how long their usage is taken (seed 001, "Custom
-NodeMetric Update Period"; reference/koordinator.md, 2.1 and 2.2).
+"""Collect policies of NodeMetrics: how often a node is reported, and over which periods its usage is aggregated.
 
-There is one policy for all nodes, and rules that change parts of it for some, by their names or labels; the first rule
-that fits a node counts. Where we write to NodeMetric objects of the cluster, what their `spec.metricCollectPolicy` says
-goes before both, part by part: that is where koord-manager puts its own settings, and koordlet obeys it too.
+There is one default policy, and rules that override parts of it for some nodes, by name or labels; the first matching
+rule applies. For NodeMetric objects in the cluster, `spec.metricCollectPolicy` overrides both, field by field: that is
+where koord-manager writes its settings, and koordlet follows it too.
 
 Pure: no I/O, no clock.
 """
@@ -18,13 +17,13 @@ from watcher.model import Window
 
 SHORTEST_INTERVAL_S = 30
 SHORTEST_PERIOD_S = 60
-"""koordlet reports no more often, and averages over no less, whatever the object says."""
+"""Minimum report interval and aggregation period in seconds; koordlet has the same limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectPolicy:
-    """A report is made every `report_interval_s`, with the mean over the last `aggregate_duration_s`, and with the mean
-    and percentiles over each of `durations_s` (None: over each of the windows)."""
+    """A node is reported every `report_interval_s` seconds, with the mean over the last `aggregate_duration_s` seconds,
+    and with mean and percentiles over each of `durations_s` (seconds; None: over each of the windows)."""
 
     report_interval_s: int = 60
     aggregate_duration_s: int = 300
@@ -33,14 +32,14 @@ class CollectPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PolicyPart:
-    """Parts of a policy; None leaves what is there."""
+    """Overrides for fields of a policy; None leaves the field unchanged."""
 
     report_interval_s: int | None = None
     aggregate_duration_s: int | None = None
     durations_s: tuple[int, ...] | None = None
 
     def over(self, policy: CollectPolicy) -> CollectPolicy:
-        """The policy with these parts in it."""
+        """Return the policy with these overrides applied."""
         return CollectPolicy(
             policy.report_interval_s if self.report_interval_s is None else self.report_interval_s,
             policy.aggregate_duration_s if self.aggregate_duration_s is None else self.aggregate_duration_s,
@@ -50,23 +49,24 @@ class PolicyPart:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """A part for the nodes whose name is like one of the patterns `names` ("gpu-*"; none: any) and which have all of
-    these labels."""
+    """Overrides for nodes whose name matches one of the patterns `names` ("gpu-*"; empty: any name) and which have all
+    of `labels`."""
 
     part: PolicyPart
     names: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
 
     def fits(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Whether it is about this node."""
+        """Return whether the rule applies to this node."""
         named = not self.names or any(fnmatchcase(node, pattern) for pattern in self.names)
         return named and all(labels.get(key) == value for key, value in self.labels)
 
 
 @dataclass(frozen=True, slots=True)
 class CollectPolicies:
-    """Which policy each node has. `shortest_interval_s` is how often there is anything new, `windows` are those that
-    are kept: durations that are none of them cannot be served."""
+    """The policies of all nodes. `shortest_interval_s` is the interval in seconds at which new data arrives; `windows`
+    are the served windows: other durations cannot be served. `specs` are the policies in NodeMetric objects, by node.
+    """
 
     default: CollectPolicy = field(default_factory=CollectPolicy)
     rules: tuple[PolicyRule, ...] = ()
@@ -75,7 +75,7 @@ class CollectPolicies:
     shortest_interval_s: int = SHORTEST_INTERVAL_S
 
     def of(self, node: str, labels: Mapping[str, str]) -> CollectPolicy:
-        """The policy of a node, as far as it can be served."""
+        """Return the policy of a node, limited to values that can be served."""
         policy = self.default
         rule = next((each for each in self.rules if each.fits(node, labels)), None)
         if rule is not None:
@@ -85,18 +85,18 @@ class CollectPolicies:
         return self._served(policy)
 
     def of_all(self, nodes: Sequence[str], labels: Callable[[str], Mapping[str, str]]) -> list[CollectPolicy]:
-        """The policies of n nodes, in their order; `labels` has those of a node by its name."""
+        """Return the policies of `nodes`, in the same order; `labels` returns the labels of a node by its name."""
         if not self.rules and not self.specs:
             return [self.for_others] * len(nodes)
         return [self.of(node, labels(node)) for node in nodes]
 
     @property
     def for_others(self) -> CollectPolicy:
-        """That of a node that no rule and no object is about."""
+        """Policy of a node without a matching rule or object."""
         return self._served(self.default)
 
     def unserved(self, durations: Iterable[int]) -> tuple[int, ...]:
-        """Those that are no window of ours."""
+        """Return the durations (seconds) that are not served windows, in ascending order."""
         return tuple(sorted(set(durations) - {window.seconds for window in self.windows}))
 
     def _served(self, policy: CollectPolicy) -> CollectPolicy:

@@ -1,12 +1,12 @@
-"""The windows as Koordinator's NodeMetric objects (slo.koordinator.sh/v1alpha1), as koordlet would report them.
+"""Node load as Koordinator's NodeMetric objects (slo.koordinator.sh/v1alpha1), as koordlet reports it.
 
-koordlet reports amounts: millicores and bytes, the mean over an aggregation period, and for each of some durations the
-mean and four percentiles (reference/koordinator.md, 2.1 and 2.2). `measure` has these of all nodes at once, in percent
-of a node's capacity: that is what LoadAwareScheduling takes from our windows. `make_report` makes objects of them, so
-only for nodes whose capacity is known; of the others there is a reason. A node needs both CPU and memory, since a
-reader of a NodeMetric takes what is left out for zero.
+koordlet reports amounts in millicores and bytes: the mean over an aggregation period, and the mean and four percentiles
+over each of several durations. `measure` computes these values for all nodes, in percent of a node's capacity;
+LoadAwareScheduling uses them. `make_report` converts them to objects, so only for nodes with a known capacity; for all
+other nodes there is a reason. A node needs both CPU and memory, because readers of a NodeMetric treat a missing value
+as zero.
 
-What the watcher does not know is left out: NUMA, what is reclaimable, and without pods what the system uses.
+Unknown data is left out: NUMA, reclaimable resources, and without pods the system usage.
 
 Pure: no I/O, no clock.
 """
@@ -31,33 +31,33 @@ API_VERSION: Literal["slo.koordinator.sh/v1alpha1"] = "slo.koordinator.sh/v1alph
 PERCENTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 METRIC_KEYS = ("CPU", "Memory")
 WARM = 0.5
-"""Of a duration: an entry whose samples span less has no resources."""
+"""Fraction of a duration: an entry whose samples span less has no resources."""
 
 
 class Capacity(NamedTuple):
-    """What a node has in all: thousandths of a core, and bytes."""
+    """Capacity of a node: CPU in thousandths of a core, memory in bytes."""
 
     milli_cores: int
     memory: int
 
 
-# --- shapes on the wire ----------------------------------------------------------------------------------------------
+# --- JSON types ------------------------------------------------------------------------------------------------------
 
 
 class ResourceMap(msgspec.Struct, omit_defaults=True):
-    """Kubernetes quantities by resource: cpu in millicores ("250m"), memory in bytes. Empty where it is not known."""
+    """Kubernetes quantities by resource: cpu in millicores ("250m"), memory in bytes. Empty if unknown."""
 
     resources: dict[str, str] = {}
 
 
 class NodeAggregatePolicy(msgspec.Struct):
-    """The durations of the aggregated usages, as Go writes them ("5m0s")."""
+    """The durations of the aggregated usages, in Go's format ("5m0s")."""
 
     durations: list[str]
 
 
 class NodeMetricCollectPolicy(msgspec.Struct, rename="camel"):
-    """How the node is measured."""
+    """Collect policy of a node: aggregation and report intervals in seconds, and the durations of aggregated usages."""
 
     aggregate_duration_seconds: int
     report_interval_seconds: int
@@ -65,21 +65,22 @@ class NodeMetricCollectPolicy(msgspec.Struct, rename="camel"):
 
 
 class KoordinatorSpec(msgspec.Struct, rename="camel"):
-    """The policy that the status follows."""
+    """Spec of a NodeMetric: the collect policy that the status follows."""
 
     metric_collect_policy: NodeMetricCollectPolicy
 
 
 class AggregatedUsage(msgspec.Struct):
-    """Usage over one duration by avg, p50, p90, p95 and p99; each is empty while the samples span less than half."""
+    """Usage over one duration by avg, p50, p90, p95 and p99; each is empty while the samples span less than half of the
+    duration."""
 
     duration: str
     usage: dict[str, ResourceMap]
 
 
 class KoordinatorNodeUsage(msgspec.Struct, rename="camel", omit_defaults=True):
-    """Mean over the aggregation period, and the aggregated usages. `systemUsage` is what of the mean is no pod's; it is
-    known where pods are."""
+    """Mean usage over the aggregation period, and the aggregated usages. `systemUsage` is the mean usage minus the
+    usage of all pods; it is present if pod usage is known."""
 
     node_usage: ResourceMap
     aggregated_node_usages: list[AggregatedUsage]
@@ -87,7 +88,7 @@ class KoordinatorNodeUsage(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class PodClass(NamedTuple):
-    """What Koordinator calls a pod's priority ("koord-prod") and its QoS ("LS")."""
+    """Koordinator's priority class ("koord-prod") and QoS class ("LS") of a pod."""
 
     priority: str
     qos: str
@@ -97,8 +98,8 @@ UNTOLD = PodClass("", "")
 
 
 class KoordinatorPodUsage(msgspec.Struct, rename="camel", omit_defaults=True):
-    """Mean of a pod over the aggregation period. `priority` and `qos` are Koordinator's classes, left out where nobody
-    told them."""
+    """Mean usage of a pod over the aggregation period. `priority` and `qos` are Koordinator's classes, left out if
+    unknown."""
 
     namespace: str
     name: str
@@ -108,8 +109,8 @@ class KoordinatorPodUsage(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class KoordinatorStatus(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What was measured; `updateTime` is the time of the node's newest sample. Without `podsMetric` nothing is known of
-    pods."""
+    """Status of a NodeMetric; `updateTime` is the time of the node's newest sample. `podsMetric` is left out if pod
+    usage is unknown."""
 
     update_time: str
     node_metric: KoordinatorNodeUsage
@@ -117,7 +118,7 @@ class KoordinatorStatus(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class KoordinatorMetadata(msgspec.Struct):
-    """The name of the node."""
+    """Metadata of a NodeMetric; its name is that of the node."""
 
     name: str
 
@@ -145,15 +146,15 @@ class KoordinatorNodeMetricList(msgspec.Struct, rename="camel"):
 
 
 def percentile(values: F64, p: float) -> F64:
-    """koordlet's percentile of each column of `values` [rows, n], NaN where empty: of the samples in ascending order
-    that with index int(count * p) - 1, at least 0. Never interpolated. Raises ValueError without rows."""
+    """Return koordlet's percentile of each column of `values` [rows, n], NaN if empty: in ascending order, the sample
+    with index int(count * p) - 1, at least 0, without interpolation. `p` is 0 to 1. Raises ValueError without rows."""
     return percentiles(values, (p,))[0]
 
 
 def percentiles(values: F64, shares: Iterable[float]) -> list[F64]:
-    """Several of them, of values that are sorted once."""
+    """Return several percentiles of each column; sorts the values once. Raises ValueError without rows."""
     if not len(values):
-        raise ValueError("there is no percentile of no samples")
+        raise ValueError("cannot compute a percentile without samples")
     ordered = np.sort(values, axis=0)  # NaN comes last
     count = np.count_nonzero(~np.isnan(ordered), axis=0)
 
@@ -165,7 +166,7 @@ def percentiles(values: F64, shares: Iterable[float]) -> list[F64]:
 
 
 def mean(values: F64) -> F64:
-    """Of what is there in each column of `values` [rows, n]; NaN for an empty one."""
+    """Return the mean of the values that are not NaN in each column of `values` [rows, n]; NaN for an empty column."""
     known = ~np.isnan(values)
     count = known.sum(axis=0)
     total = np.where(known, values, 0.0).sum(axis=0)
@@ -174,26 +175,26 @@ def mean(values: F64) -> F64:
 
 
 def warm(time: F64, seconds: int) -> Bool:
-    """Whether the samples of each column span at least half of so many seconds; `time` [rows, n], NaN for none."""
+    """Return whether the samples of each column span at least half of `seconds`; `time` [rows, n], NaN if none."""
     span = np.fmax.reduce(time, axis=0) - np.fmin.reduce(time, axis=0)
     return np.asarray(span >= WARM * seconds, dtype=np.bool_)
 
 
 def go_duration(seconds: int) -> str:
-    """As Go writes a duration: 300 is "5m0s"."""
+    """Format a duration as Go does: 300 seconds are "5m0s"."""
     minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s" if minutes else f"{rest}s"
 
 
 def whole(amounts: F64) -> I64:
-    """Millicores or bytes cut to whole ones as koordlet does, 0 for NaN. Below a thousandth is noise of the
-    percents."""
+    """Truncate millicores or bytes to integers as koordlet does, 0 for NaN. Values are first rounded to thousandths,
+    because smaller differences are rounding errors of the percentages."""
     return np.trunc(np.round(np.nan_to_num(amounts, nan=0.0), 3)).astype(np.int64)
 
 
 def _resources(cpu: float, memory: float) -> ResourceMap:
-    """Of millicores and bytes, NaN for none."""
+    """Return the quantities of CPU in millicores and memory in bytes; a NaN value is left out."""
     found = {}
     if cpu == cpu:
         found["cpu"] = f"{int(round(cpu, 3))}m"
@@ -205,15 +206,15 @@ def _resources(cpu: float, memory: float) -> ResourceMap:
 # --- all nodes at once -----------------------------------------------------------------------------------------------
 
 TYPES = ("avg", *PERCENTILES)
-"""What an aggregated usage has."""
+"""Statistics of an aggregated usage."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUsages:
-    """What n nodes use by koordlet's rules, in percent of what they have, NaN where it is not known. By key of a metric
-    ("CPU", "Memory"): `usage` [n] is the mean over each node's aggregation period; `aggregated[key, type, seconds]` [n]
-    that type over so many seconds, not known while the samples span less than half of them. `interval` and `period`
-    [n] are each node's report interval and aggregation period in seconds."""
+    """Usage of n nodes by koordlet's rules, in percent of their capacity, NaN if unknown. `usage[key]` [n], with key
+    "CPU" or "Memory", is the mean over each node's aggregation period. `aggregated[key, type, seconds]` [n] is a
+    statistic (see TYPES) over a duration, NaN while the samples span less than half of it. `interval` and `period` [n]
+    are each node's report interval and aggregation period in seconds."""
 
     usage: Mapping[str, F64]
     aggregated: Mapping[tuple[str, str, int], F64]
@@ -222,15 +223,16 @@ class NodeUsages:
 
     @property
     def durations(self) -> tuple[int, ...]:
-        """Those of the aggregated usages, ascending."""
+        """Durations of the aggregated usages in seconds, in ascending order."""
         return tuple(sorted({seconds for _, _, seconds in self.aggregated}))
 
 
 def measure(
     snapshot: Snapshot, *, policies: Sequence[CollectPolicy], durations: Iterable[int] | None = None
 ) -> NodeUsages:
-    """The usages of a snapshot's nodes, `policies` in their order. Of the aggregated ones all windows, or `durations`
-    (seconds, at most the longest window). Takes tens of milliseconds for thousands of nodes: call it in a thread."""
+    """Compute the usages of a snapshot's nodes; `policies` are in the order of the nodes. Aggregated usages cover all
+    windows, or `durations` (seconds, at most the longest window). Takes tens of milliseconds for thousands of nodes:
+    call it in a thread."""
     wanted = sorted({window.seconds for window in snapshot.windows} if durations is None else set(durations))
     periods = np.array([each.aggregate_duration_s for each in policies], dtype=np.int64)
     usage: dict[str, F64] = {}
@@ -252,8 +254,8 @@ def measure(
 
 
 def _samples(snapshot: Snapshot, key: str) -> tuple[F64, F64]:
-    """Percents and times [slots, n] of a metric over the longest window; nothing of a node that does not have it
-    now."""
+    """Return values (percent) and times (unix seconds) of a metric over the longest window, each [slots, n]; all NaN
+    for a node that currently lacks the metric."""
     name = METRIC_BY_KEY[key].name
     served = [windows for windows in snapshot.metrics if windows.metric.name == name]
     if not served or snapshot.samples is None:
@@ -269,9 +271,9 @@ def _samples(snapshot: Snapshot, key: str) -> tuple[F64, F64]:
 
 @dataclass(frozen=True, slots=True)
 class NodeMetricReport:
-    """What is reported of all nodes: the JSON of each NodeMetric by the node's name, in the order of names, and why the
-    others have none. `periods` says in which interval of its policy each was made, `made` when (unix seconds);
-    `policies` are all that were followed."""
+    """Report of all nodes: the JSON of each NodeMetric by node name, in the order of names, and in `missing` the reason
+    for each node without one. `periods` is the policy and the number of the report interval in which each was created,
+    `made` the time (unix seconds); `policies` are all policies in use."""
 
     objects: Mapping[str, bytes]
     missing: Mapping[str, str]
@@ -280,14 +282,14 @@ class NodeMetricReport:
     policies: frozenset[CollectPolicy] = frozenset()
 
     def body(self) -> bytes:
-        """The NodeMetricList."""
+        """Return the JSON of the NodeMetricList with all objects."""
         head = f'{{"apiVersion":"{API_VERSION}","kind":"NodeMetricList","metadata":{{}},"items":['.encode()
         return head + b",".join(self.objects.values()) + b"]}"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatuses:
-    """The statuses of a snapshot's nodes, made one by one; `missing` says why the others have none."""
+    """Computes the statuses of a snapshot's nodes, one per call; `missing` has the reason for nodes without one."""
 
     snapshot: Snapshot
     policies: Sequence[CollectPolicy]
@@ -296,7 +298,7 @@ class NodeStatuses:
     _pods: _PodAmounts | None
 
     def status(self, row: int) -> KoordinatorStatus:
-        """Of the node in this row, which has one."""
+        """Return the status of the node in this row, which must not be in `missing`."""
         pods = None if self._pods is None else self._pods.on(self.snapshot.nodes[row], self.policies[row])
         usage = _usage(self._amounts, row, self.policies[row].durations_s or self._windows)
         if pods is not None:
@@ -308,7 +310,7 @@ class NodeStatuses:
         )
 
     def spec(self, row: int) -> KoordinatorSpec:
-        """The policy that it follows."""
+        """Return the spec of the node in this row: its collect policy."""
         policy = self.policies[row]
         durations = [go_duration(seconds) for seconds in policy.durations_s or self._windows]
         aggregate = NodeAggregatePolicy(durations)
@@ -317,7 +319,7 @@ class NodeStatuses:
         )
 
     def object(self, row: int) -> KoordinatorNodeMetric:
-        """All of it."""
+        """Return the whole NodeMetric of the node in this row."""
         metadata = KoordinatorMetadata(self.snapshot.nodes[row])
         return KoordinatorNodeMetric(API_VERSION, "NodeMetric", metadata, self.spec(row), self.status(row))
 
@@ -337,8 +339,8 @@ def node_statuses(
     policies: Sequence[CollectPolicy],
     classes: Mapping[Pod, PodClass] = {},
 ) -> NodeStatuses:
-    """What can be reported of a snapshot's nodes, `policies` in their order; `pods` None means that nothing is known of
-    them, `classes` are theirs by namespace and name, as far as they were told. Takes tens of milliseconds: call it in a
+    """Prepare the statuses of a snapshot's nodes; `policies` are in the order of the nodes. `pods` is None if pod usage
+    is unknown; `classes` are the known classes of pods by namespace and name. Takes tens of milliseconds: call it in a
     thread."""
     durations = {seconds for policy in set(policies) for seconds in policy.durations_s or ()}
     windows = {window.seconds for window in snapshot.windows}
@@ -352,18 +354,18 @@ def node_statuses(
     for row, node in enumerate(snapshot.nodes):
         without = [key for key in METRIC_KEYS if np.isnan(usages.usage[key][row])]
         if node not in capacities:
-            missing[node] = "its capacity is not known"
+            missing[node] = "its capacity is unknown"
         elif without:
             period = policies[row].aggregate_duration_s
-            missing[node] = f"of {' and '.join(without)} nothing is known in the last {period} s"
+            missing[node] = f"no samples of {' and '.join(without)} in the last {period} s"
     return NodeStatuses(snapshot, policies, missing, amounts, None if pods is None else _PodAmounts(pods, classes))
 
 
 def make_report(
     statuses: NodeStatuses, *, before: NodeMetricReport | None = None, max_age: float = math.inf
 ) -> NodeMetricReport:
-    """All of them as JSON. A node's NodeMetric of `before` stands as long as its report interval does, and no longer
-    than `max_age` seconds."""
+    """Create the report of all nodes as JSON. A node's NodeMetric from `before` is reused until its report interval
+    ends, for at most `max_age` seconds."""
     snapshot = statuses.snapshot
     objects: dict[str, bytes] = {}
     periods: dict[str, tuple[CollectPolicy, int]] = {}
@@ -380,14 +382,14 @@ def make_report(
 
 
 def period_of(policy: CollectPolicy, timestamp: float) -> tuple[CollectPolicy, int]:
-    """In which interval of its policy something is reported at that time (unix seconds)."""
+    """Return the policy and the number of its report interval at `timestamp` (unix seconds)."""
     return policy, int(timestamp // policy.report_interval_s)
 
 
 @dataclass(frozen=True, slots=True)
 class _Amounts:
-    """One resource of n nodes: `usage` [n] over the aggregation period, `aggregated[seconds]` [types, n]; NaN: not
-    known."""
+    """One resource of n nodes in millicores or bytes: `usage` [n] over the aggregation period, `aggregated[seconds]`
+    [types, n]; NaN if unknown."""
 
     usage: F64
     aggregated: Mapping[int, F64]
@@ -405,7 +407,7 @@ def _usage(amounts: Sequence[_Amounts], row: int, durations: Iterable[int]) -> K
     cpu, memory = amounts
     entries = []
     for seconds in durations:
-        # both or none: a reader takes what is left out for zero
+        # both or none: readers treat a missing value as zero
         pairs = np.stack([cpu.aggregated[seconds][:, row], memory.aggregated[seconds][:, row]], axis=1)
         pairs[np.isnan(pairs).any(axis=1)] = np.nan
         usage = {kind: _resources(*pair) for kind, pair in zip(TYPES, pairs.tolist(), strict=True)}
@@ -414,14 +416,14 @@ def _usage(amounts: Sequence[_Amounts], row: int, durations: Iterable[int]) -> K
 
 
 class _PodsOfNode(NamedTuple):
-    """By namespace and name, and what they use together: millicores and bytes."""
+    """Usages of a node's pods, ordered by namespace and name, and their `total`: millicores and bytes."""
 
     usages: list[KoordinatorPodUsage]
     total: F64
 
 
 class _PodAmounts:
-    """What pods use over any period; pods whose cpu or memory is not known in it are left out, as koordlet does."""
+    """Usage of pods over any period; pods with unknown cpu or memory in the period are left out, as in koordlet."""
 
     def __init__(self, pods: PublishedPods, classes: Mapping[Pod, PodClass]) -> None:
         self._table = pods.table
@@ -430,7 +432,7 @@ class _PodAmounts:
         self._means: dict[int, F64] = {}
 
     def on(self, node: str, policy: CollectPolicy) -> _PodsOfNode:
-        """Those of a node, over its aggregation period."""
+        """Return the pods of a node, over its aggregation period."""
         amounts = self._amounts(max(1, policy.aggregate_duration_s // SLOT_S))
         rows = self._rows.get(node, np.empty(0, dtype=np.int64))
         rows = rows[~np.isnan(amounts[:, rows]).any(axis=0)]

@@ -1,8 +1,8 @@
-"""NodeMetric objects of the cluster as who writes them sees them: whose they are, which policy they want, how old.
+"""NodeMetric objects of the cluster as the publisher reads them: their reporter, their policy, and their age.
 
-Who wrote a field of an object last, its managedFields say (metadata.managedFields; a write that gives a field another
-value takes it over). So koordlet, or anything else that reports, is known by owning `status.updateTime`, and
-koord-manager, or a person, by owning the policy.
+metadata.managedFields contains the last writer of each field of an object: a write that changes a field's value takes
+over its ownership. The owner of `status.updateTime` is therefore the reporter, such as koordlet; the owner of the
+policy is koord-manager or a user.
 
 Pure: no I/O, no clock.
 """
@@ -16,13 +16,13 @@ from watcher.core.kubernetes.times import read_duration, read_time
 from watcher.core.kubernetes.wire import Metadata, Resource
 
 MANAGER = "load-watcher"
-"""What we are called in managedFields."""
+"""Name of this program in managedFields."""
 REPORT_INTERVALS = 2
-"""Who has not reported for so many is taken not to report any more."""
+"""Number of report intervals after which a program that has not reported is considered to have stopped."""
 
 
 class _Owned(msgspec.Struct, frozen=True):
-    """That a field is owned; what is in it does not matter here."""
+    """Marks an owned field; its content is not decoded."""
 
 
 class _OwnedUsage(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class _ManagedFields(msgspec.Struct, frozen=True):
 
 
 class WrittenMetadata(Metadata, frozen=True, rename="camel"):
-    """Who an object is, and who wrote what of it."""
+    """Object metadata with the managed fields, that is, the last writer of each field."""
 
     managed_fields: tuple[_ManagedFields, ...] | None = None
 
@@ -74,7 +74,7 @@ class _Status(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WrittenNodeMetric(msgspec.Struct, frozen=True):
-    """The custom resource, cut down to what its writers look at."""
+    """The fields of a NodeMetric that the publisher reads."""
 
     metadata: WrittenMetadata = WrittenMetadata()
     spec: _Spec = _Spec()
@@ -82,24 +82,24 @@ class WrittenNodeMetric(msgspec.Struct, frozen=True):
 
     @property
     def updated(self) -> float | None:
-        """When it was reported (unix seconds), None where it never was, or nobody can read that."""
+        """Time of the last report (unix seconds), None if there is none or if it cannot be parsed."""
         return read_time(self.status.update_time or "")
 
     @property
     def reporter(self) -> str:
-        """Who reported last; "" where that is not known."""
+        """Name of the last reporter, "" if unknown."""
         owners = [each.manager for each in self._fields() if each.fields.status and each.fields.status.update_time]
         return owners[-1] if owners else ""
 
     def told_by_others(self) -> PolicyPart | None:
-        """The policy, where it is not one that we wrote."""
+        """Return the policy unless load-watcher is its only writer; otherwise None."""
         policy = self.spec.metric_collect_policy
         owners = {each.manager for each in self._fields() if each.fields.spec and each.fields.spec.policy}
         return None if policy is None or owners == {MANAGER} else self._policy(policy)
 
     @property
     def policy(self) -> PolicyPart | None:
-        """Whoever wrote it."""
+        """The policy, from any writer; None if there is none."""
         policy = self.spec.metric_collect_policy
         return None if policy is None else self._policy(policy)
 
@@ -107,19 +107,19 @@ class WrittenNodeMetric(msgspec.Struct, frozen=True):
         told = policy.node_aggregate_policy
         durations = None
         if told is not None and told.durations is not None:
-            # what is no duration of whole seconds is none that we have
+            # durations that cannot be parsed cannot be served, so they are skipped
             durations = tuple(int(seconds) for text in told.durations if (seconds := read_duration(text)))
         return PolicyPart(policy.report_interval_seconds, policy.aggregate_duration_seconds, durations)
 
     @property
     def has_pods_of_ours(self) -> bool:
-        """Whether the usage of pods in it is what we wrote."""
+        """Whether load-watcher wrote the pod usage in this object."""
         statuses = (each.fields.status for each in self._fields() if each.manager == MANAGER)
         return any(status is not None and status.pods_metric is not None for status in statuses)
 
     def reported_by_another(self, *, now: float, interval: float) -> bool:
-        """Whether somebody else reports: has so lately, and was the last to do so. Where nobody says who it was, it was
-        somebody else."""
+        """Return whether another program reported last, at most REPORT_INTERVALS intervals ago. An unknown reporter
+        counts as another program. `now` is in unix seconds, `interval` in seconds."""
         updated = self.updated
         return updated is not None and updated > now - REPORT_INTERVALS * interval and self.reporter != MANAGER
 

@@ -1,10 +1,10 @@
-"""What went wrong between us and the Kubernetes API, in words that say what to do about it.
+"""Errors of requests to the Kubernetes API, with hints for the operator.
 
-Three kinds of trouble want three different answers: what passes is tried again, what was refused is for the operator to
-grant, and what is gone (a version that the server no longer has) is listed anew. Kubernetes says which in a Status
-object; a proxy in between says it as a web page. Either becomes one of the errors below, once, here.
+Failures fall into three groups: transient failures are retried, refusals require a change by the operator, and expired
+versions (which the server no longer has) require a new list. Kubernetes reports the failure in a Status object, a proxy
+in between in a web page; both are converted here into one of the errors below.
 
-Pure: answers in, errors out.
+Pure: responses in, errors out.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ SHOWN_CHARACTERS = 300
 
 
 class KubeError(Exception):
-    """The API did not do what was asked. `hint` says what the operator can do, `status` is the HTTP status where there
-    was an answer, `causes` are the reasons that it gave for it ("DisruptionBudget"), `retry_after` the seconds that it
-    wants us to wait. Never carries a secret."""
+    """A request to the API failed. `hint` is advice for the operator, `status` the HTTP status if there was a response,
+    `causes` the reasons that the response gave ("DisruptionBudget"), `retry_after` the seconds that the server asks the
+    client to wait. Never contains a secret."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class KubeError(Exception):
         self.retry_after = retry_after
 
     def told_by(self, server: str, *, private: Iterable[str] = ()) -> Self:
-        """The same, with the server's address before its message, and without what is `private` in it: what stands
-        before an API may answer with what it was asked."""
+        """Return a copy with the server's address before its message and without the secrets in `private`: a proxy in
+        front of the API may repeat the request in its response."""
         message = str(self)
         for secret in private:
             message = message.replace(secret, "***")
@@ -55,43 +55,44 @@ class KubeError(Exception):
 
 
 class KubeUnreachable(KubeError):
-    """No connection, no answer in time, or an answer of the kind that passes: worth another try."""
+    """No connection, no response in time, or a transient failure status; worth a retry."""
 
 
 class KubeMalformed(KubeError):
-    """It answered something that is not the Kubernetes API."""
+    """The response does not come from a Kubernetes API."""
 
 
 class KubeRefused(KubeError):
-    """It answered no, or we have nothing to ask it with; another try will not help."""
+    """The server refused the request, or the configuration does not allow sending it; a retry does not help."""
 
 
 class KubeUnauthorized(KubeRefused):
-    """401: it does not know who we are."""
+    """401: the credentials are unknown to the server."""
 
 
 class KubeForbidden(KubeRefused):
-    """403: it knows, and we may not."""
+    """403: the account lacks the permission."""
 
 
 class KubeNotFound(KubeRefused):
-    """404: no such object."""
+    """404: the object does not exist."""
 
 
 class KubeNoApi(KubeNotFound):
-    """404, and it is not the object that is missing: the cluster does not know that kind of object. Its
-    CustomResourceDefinition, or what serves it, is not installed."""
+    """404 for the resource itself, not for an object: the CustomResourceDefinition, or the API service that serves it,
+    is not installed."""
 
 
 class KubeConflict(KubeRefused):
-    """409: somebody else changed the object meanwhile. Read it again."""
+    """409: another writer changed the object in the meantime. Read it again."""
 
 
 class KubeGone(KubeError):
-    """410: the version or the page asked for is older than what it keeps. List anew."""
+    """410: the server no longer stores the requested version or page. List again."""
 
 
 def shown(text: str) -> str:
-    """A foreign text as it may stand in an error: printable, on one line, cut."""
+    """Make text from another system safe for an error message: printable, on one line, at most SHOWN_CHARACTERS
+    long."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * SHOWN_CHARACTERS]).split())
     return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"

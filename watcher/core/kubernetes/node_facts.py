@@ -1,5 +1,5 @@
-"""Which nodes there are and how large they are, from whoever has it at hand: a copy of the cluster's node list, or the
-one machine that is the source. Needed where amounts are wanted of what the watcher knows in percent.
+"""Interfaces for names, metadata and capacities of nodes, from the cluster's node list or from a provider of a single
+machine. Capacities convert the watcher's percentages to amounts.
 
 Pure: no I/O.
 """
@@ -16,33 +16,33 @@ from watcher.core.kubernetes.quantity import nano
 
 @runtime_checkable
 class KnowsCapacities(Protocol):
-    """A provider or directory that knows how large nodes are."""
+    """A provider or node list that knows the capacities of nodes."""
 
     async def capacities(self) -> Mapping[str, Capacity]:
-        """By the node's name; only those that are known. Answers from memory."""
+        """Return the known capacities by node name, from memory."""
         ...
 
 
 @runtime_checkable
 class KnowsNodes(Protocol):
-    """A provider or directory that knows the nodes of the cluster."""
+    """A provider or node list that knows the metadata of the cluster's nodes."""
 
     def node_metadata(self, node: str) -> ObjectMetadata | None:
-        """Who a node is, with its labels; None where there is no such node. May be called from any thread."""
+        """Return the metadata of a node, None for an unknown node. May be called from any thread."""
         ...
 
 
 @runtime_checkable
 class ListsNodes(Protocol):
-    """A provider or directory that knows which nodes the cluster has."""
+    """A provider or node list that knows the names of the cluster's nodes."""
 
     def node_names(self) -> Collection[str] | None:
-        """The nodes of the cluster, as of the last list of them; None where none has come. Answers from memory."""
+        """Return the node names of the last list, None before the first list. Reads from memory."""
         ...
 
 
 def capacities_of(nodes: Mapping[str, Node]) -> dict[str, Capacity]:
-    """Of `status.capacity`; a node whose cpu or memory is missing, no quantity, or nothing, is left out."""
+    """Read capacities from `status.capacity`; nodes with missing, invalid or zero cpu or memory are left out."""
     found = {}
     for name, node in nodes.items():
         try:

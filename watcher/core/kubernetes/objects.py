@@ -1,11 +1,12 @@
-"""The Kubernetes objects that we read, cut down to what we read of them.
+"""Kubernetes objects, reduced to the fields that load-watcher reads.
 
-A node as the API server sends it is 2 to 20 kB (most of it the list of its container images), a pod 4 to 10 kB (most of
-it its managed fields and what kubectl last applied). What is not declared here is skipped while decoding and never
-becomes a Python object. What many objects have alike (labels of replicas, their requests, the words of conditions) is
-held once. That leaves 1.5 kB of a pod; benchmarks/bench_kube.py measures it.
+A node from the API server is 2 to 20 kB (most of it the list of its container images), a pod 4 to 10 kB (most of it
+managed fields and the last applied configuration). Fields that are not declared here are skipped while decoding and
+never become Python objects. Values that many objects share (labels of replicas, their requests, condition types) are
+stored once. A pod then takes 1.5 kB; benchmarks/bench_kube.py measures it.
 
-Who needs more, or another kind, declares a type with `metadata` and what it needs, and makes a `Resource` of it.
+To read more fields or another kind, declare a type with `metadata` and the fields needed, and create a `Resource` of
+it.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ from msgspec.structs import force_setattr
 from watcher.core.kubernetes.wire import Metadata, Resource
 
 Quantity = str | int | float
-"""As JSON may have it; `quantity.nano` reads it."""
+"""A quantity as in JSON; `quantity.nano` parses it."""
 Quantities = Mapping[str, Quantity]
-"""By resource name: "cpu", "memory", "nvidia.com/gpu"."""
+"""Quantities by resource name: "cpu", "memory", "nvidia.com/gpu"."""
 
 ANNOTATION_DOMAINS = ("koordinator.sh", "crane.io", "gocrane.io", "load-watcher.io")
-"""Whose annotations are kept, sub-domains included."""
+"""Annotations with these domains, including sub-domains, are stored."""
 ANNOTATIONS = frozenset({"kubernetes.io/config.source", "kubernetes.io/config.mirror", "kubernetes.io/config.hash"})
-"""Others that are kept: they mark static pods and their mirrors, and name their control groups."""
+"""Other annotations that are stored: they mark static pods and their mirror pods, and name their control groups."""
 POD_CONDITIONS = frozenset({"PodScheduled", "Initialized", "Ready"})
 
 T = TypeVar("T")
 
-# --- what objects have alike -----------------------------------------------------------------------------------------
+# --- shared values ---------------------------------------------------------------------------------------------------
 
 _LARGEST_POOL = 1 << 16
 _pool: dict[Hashable, Any] = {}
 
 
 def _one(value: T, key: Hashable) -> T:
-    """The first value that had this key. Not sys.intern: what that took in, Python 3.12 keeps for ever."""
+    """The first value stored under this key. Not sys.intern: Python 3.12 never frees interned strings."""
     if len(_pool) >= _LARGEST_POOL:
-        _pool.clear()  # costs memory, for a while, and nothing else
+        _pool.clear()  # affects only memory use, and only for a while
     found: T = _pool.setdefault(key, value)
     return found
 
@@ -58,8 +59,8 @@ def _one_map(values: Mapping[str, T]) -> Mapping[str, T]:
 
 
 class Owner(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Who made an object: kind "DaemonSet", "ReplicaSet", "Node" (of a mirror pod), …; `controller` is true of the one
-    that manages it."""
+    """An owner reference: kind "DaemonSet", "ReplicaSet", "Node" (of a mirror pod), …; `controller` is true for the
+    owner that manages the object."""
 
     kind: str = ""
     name: str = ""
@@ -67,8 +68,7 @@ class Owner(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class ObjectMetadata(Metadata, frozen=True, rename="camel", gc=False):
-    """Who an object is, and what others wrote on it. Of annotations only those of ANNOTATION_DOMAINS and ANNOTATIONS
-    are here."""
+    """Metadata of an object. Annotations other than ANNOTATION_DOMAINS and ANNOTATIONS are not stored."""
 
     uid: str = ""
     labels: Mapping[str, str] = {}
@@ -76,7 +76,7 @@ class ObjectMetadata(Metadata, frozen=True, rename="camel", gc=False):
     owner_references: tuple[Owner, ...] = ()
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
-    """When it is to be gone at the latest, once somebody deleted it."""
+    """Latest time of removal, set when the deletion was requested."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "namespace", _one_text(self.namespace))
@@ -95,7 +95,7 @@ def _is_kept(annotation: str) -> bool:
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Whether something is the case ("True", "False", "Unknown"), and since when."""
+    """A condition: `status` is "True", "False" or "Unknown"."""
 
     type: str = ""
     status: str = ""
@@ -110,7 +110,7 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False):
-    """What keeps pods off a node: `effect` is NoSchedule, PreferNoSchedule or NoExecute."""
+    """A taint of a node: `effect` is NoSchedule, PreferNoSchedule or NoExecute."""
 
     key: str = ""
     effect: str = ""
@@ -118,21 +118,21 @@ class Taint(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeSpec(msgspec.Struct, frozen=True, gc=False):
-    """What is wanted of a node."""
+    """Desired state of a node: cordoned or not, and its taints."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
 class NodeAddress(msgspec.Struct, frozen=True, gc=False):
-    """How a node is reached: `type` is InternalIP, Hostname, InternalDNS, …"""
+    """An address of a node: `type` is InternalIP, Hostname, InternalDNS, …"""
 
     type: str = ""
     address: str = ""
 
 
 class NodeStatus(msgspec.Struct, frozen=True, gc=False):
-    """What a node has in all, and what of it pods may have."""
+    """Total (`capacity`) and allocatable resources, addresses and conditions of a node."""
 
     capacity: Quantities = {}
     allocatable: Quantities = {}
@@ -145,7 +145,7 @@ class NodeStatus(msgspec.Struct, frozen=True, gc=False):
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
-    """A node of the cluster."""
+    """A Node object, reduced to the declared fields."""
 
     metadata: ObjectMetadata = ObjectMetadata()
     spec: NodeSpec = NodeSpec()
@@ -153,8 +153,8 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeMetrics(msgspec.Struct, frozen=True):
-    """What a node used: `usage` by resource name, over the `window` ("10.062s", a Go duration) that ended at
-    `timestamp` (RFC 3339). Both are texts here, so that a bad one costs its node and not the list."""
+    """Usage of a node: `usage` by resource name, over the `window` ("10.062s", a Go duration) that ended at `timestamp`
+    (RFC 3339). Both are strings here, so that an invalid one affects only its node and not the list."""
 
     metadata: Metadata = Metadata()
     timestamp: str = ""
@@ -166,7 +166,7 @@ class NodeMetrics(msgspec.Struct, frozen=True):
 
 
 class Resources(msgspec.Struct, frozen=True, gc=False):
-    """What is asked for, and the most there may be."""
+    """Resource requests and limits of a container or pod."""
 
     requests: Quantities = {}
     limits: Quantities = {}
@@ -177,7 +177,7 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
 
 
 class Container(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A container; an init container with the `restart_policy` Always is a sidecar, which stays."""
+    """A container; an init container with the `restart_policy` Always is a sidecar, which keeps running."""
 
     name: str = ""
     resources: Resources = Resources()
@@ -187,11 +187,12 @@ class Container(msgspec.Struct, frozen=True, rename="camel", gc=False):
         force_setattr(self, "name", _one_text(self.name))
 
 
-_REQUIRED = "requiredDuringScheduling"  # …IgnoredDuringExecution, as yet
+_REQUIRED = "requiredDuringScheduling"  # …IgnoredDuringExecution is the only suffix so far
 
 
 def _forbids(affinity: Any) -> bool:
-    """Whether rules of affinity keep a pod off nodes, rather than prefer some; true of what it was made from."""
+    """Whether affinity rules exclude nodes rather than only prefer some. A value that is already a boolean is returned
+    as is."""
     if not isinstance(affinity, dict):
         return bool(affinity)
     return any(name.startswith(_REQUIRED) for rules in affinity.values() if isinstance(rules, dict) for name in rules)
@@ -204,9 +205,9 @@ def _forbids_spreading(constraints: Any) -> bool:
 
 
 class PodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """What is wanted of a pod. `node_name` is "" until it is bound; `resources` are those of the pod as a whole, which
-    Kubernetes 1.34 has by default, None where it has none. Of `affinity` and `topology_spread_constraints` no more is
-    kept than whether they forbid anything."""
+    """Desired state of a pod. `node_name` is "" until the pod is bound; `resources` are pod-level resources (enabled by
+    default in Kubernetes 1.34), None if it has none. Of `affinity` and `topology_spread_constraints`, only whether they
+    exclude nodes is stored."""
 
     node_name: str = ""
     priority: int | None = None
@@ -231,7 +232,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """What became of a pod. Of its conditions only POD_CONDITIONS are here."""
+    """Status of a pod. Of its conditions, only POD_CONDITIONS are stored."""
 
     phase: str = ""
     qos_class: str = ""
@@ -247,7 +248,7 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
-    """A pod."""
+    """A Pod object, reduced to the declared fields."""
 
     metadata: ObjectMetadata = ObjectMetadata()
     spec: PodSpec = PodSpec()
@@ -255,7 +256,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
 
 class CustomObject(msgspec.Struct, frozen=True):
-    """An object of a CustomResourceDefinition whose type is not declared here, as its JSON has it."""
+    """An object of a CustomResourceDefinition whose type is not declared here, with untyped spec and status."""
 
     metadata: ObjectMetadata = ObjectMetadata()
     spec: dict[str, Any] = {}
@@ -263,26 +264,26 @@ class CustomObject(msgspec.Struct, frozen=True):
 
 
 class ConfigMap(msgspec.Struct, frozen=True):
-    """Texts by name."""
+    """A ConfigMap object: its string values by key."""
 
     metadata: Metadata = Metadata()
     data: Mapping[str, str] = {}
 
 
 class EventObject(msgspec.Struct, frozen=True):
-    """Something that happened to an object, as `kubectl get events` shows it. We write them and read none."""
+    """An Event, as `kubectl get events` shows it. Events are only written, so no other fields are declared."""
 
     metadata: Metadata = Metadata()
 
 
 class AccessReviewStatus(msgspec.Struct, frozen=True):
-    """The answer to a question for a right."""
+    """The result of a permission check."""
 
     allowed: bool = False
 
 
 class AccessReview(msgspec.Struct, frozen=True):
-    """A question for a right of our own, with its answer."""
+    """A permission check for this account (SelfSubjectAccessReview), with its result."""
 
     metadata: Metadata = Metadata()
     status: AccessReviewStatus = AccessReviewStatus()

@@ -1,4 +1,4 @@
-"""Kubernetes' times and durations, as its JSON has them.
+"""Kubernetes times and durations, as in its JSON.
 
 Pure: text in, numbers out.
 """
@@ -16,7 +16,7 @@ _DURATION = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
 
 
 def read_time(text: str) -> float | None:
-    """Unix seconds of an RFC 3339 time, None if it is none."""
+    """Unix seconds of an RFC 3339 time; None if the text is not one."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -25,7 +25,7 @@ def read_time(text: str) -> float | None:
 
 
 def read_duration(text: str) -> float | None:
-    """Seconds of a Go duration ("1m0.5s", "1.5h", "300ms", "0"), None for anything else and for negative ones."""
+    """Seconds of a Go duration ("1m0.5s", "1.5h", "300ms", "0"); None for other text and for negative durations."""
     if text == "0":
         return 0.0
     if not _DURATION.fullmatch(text):

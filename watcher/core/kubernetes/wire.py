@@ -1,4 +1,4 @@
-"""What all Kubernetes objects have in common on the wire: names, versions, lists and watches.
+"""Wire format common to all Kubernetes objects: names, versions, lists and watches.
 
 The objects themselves are in `objects`.
 """
@@ -14,11 +14,11 @@ import msgspec
 from watcher.core.kubernetes.errors import KubeRefused, shown
 
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9._:-]{0,251}[a-zA-Z0-9])?", re.ASCII)
-"""A DNS name as objects have it, and the colon and capitals that RBAC's may have; no slash, no dots alone."""
+"""A DNS name, plus colons and capitals, which names of RBAC objects may have; no slash, and not only dots."""
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Who an object is, and which version of it this is."""
+    """Name, namespace and resource version of an object."""
 
     name: str = ""
     namespace: str = ""
@@ -26,7 +26,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Object(Protocol):
-    """What every object has."""
+    """The attribute that every object has."""
 
     @property
     def metadata(self) -> Metadata: ...
@@ -38,8 +38,8 @@ T_co = TypeVar("T_co", bound=Object, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Resource(Generic[T_co]):
-    """A kind of object, of Kubernetes itself or of a CustomResourceDefinition. `group` is "" for the core API, `item`
-    the type to decode into: one of `objects`, or one that declares what is read of it."""
+    """A kind of object, built into Kubernetes or of a CustomResourceDefinition. `group` is "" for the core API. `item`
+    is the type to decode into: one of `objects`, or a type that declares the fields needed."""
 
     group: str
     version: str
@@ -48,34 +48,34 @@ class Resource(Generic[T_co]):
 
     @property
     def group_version(self) -> str:
-        """As in apiVersion: "v1", "metrics.k8s.io/v1beta1"."""
+        """The apiVersion of the objects: "v1", "metrics.k8s.io/v1beta1"."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def full_name(self) -> str:
-        """As Kubernetes' own messages have it: "nodes", "nodes.metrics.k8s.io"."""
+        """The name used in Kubernetes' messages: "nodes", "nodes.metrics.k8s.io"."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def path(self) -> str:
-        """Where it is listed, in all namespaces if it has any."""
+        """URL path of the list, in all namespaces if the resource is namespaced."""
         return f"{self._root}/{self.plural}"
 
     def path_in(self, namespace: str) -> str:
-        """Where objects of a namespace are made, or, without one, those of the cluster. Raises KubeRefused for what can
-        be no name."""
+        """URL path of the list in a namespace, or of the cluster-wide list if `namespace` is "". Raises KubeRefused for
+        an invalid name."""
         if not namespace:
             return self.path
         if not _NAME.fullmatch(namespace):
-            raise KubeRefused(f"{shown(repr(namespace))} is no name of a namespace")
+            raise KubeRefused(f"{shown(repr(namespace))} is not a valid namespace name")
         return f"{self._root}/namespaces/{namespace}/{self.plural}"
 
     def path_of(self, key: str, subresource: str = "") -> str:
-        """Where one object is, by its name or, if it is in a namespace, by NAMESPACE/NAME (`key_of`). Raises
-        KubeRefused for what can be no name: it would lead elsewhere."""
+        """URL path of one object by its name or, if namespaced, by NAMESPACE/NAME (`key_of`). Raises KubeRefused for an
+        invalid name, which could lead to another path."""
         *namespace, name = key.split("/")
         if len(namespace) > 1 or not all(_NAME.fullmatch(part) for part in (*namespace, name)):
-            raise KubeRefused(f"{shown(repr(key))} is no name of an object of Kubernetes")
+            raise KubeRefused(f"{shown(repr(key))} is not a valid name of a Kubernetes object")
         parent = f"{self._root}/namespaces/{namespace[0]}" if namespace else self._root
         return "/".join(filter(None, (parent, self.plural, name, subresource)))
 
@@ -94,8 +94,8 @@ _LIST_NAMES = {"resource_version": "resourceVersion", "more": "continue", "remai
 
 
 class ListMetadata(msgspec.Struct, frozen=True, rename=_LIST_NAMES):
-    """Of a list: at which version of the cluster it is true, the mark of its next page, and how many objects there are
-    on all pages that follow (not told for a selection)."""
+    """Metadata of a list: its resource version, the continue token of its next page, and the number of objects on all
+    following pages (None for selected lists)."""
 
     resource_version: str = ""
     more: str = ""
@@ -103,8 +103,8 @@ class ListMetadata(msgspec.Struct, frozen=True, rename=_LIST_NAMES):
 
 
 class ObjectList(msgspec.Struct, Generic[T_co], frozen=True):
-    """A page of a list. Go writes an empty one as null at times. The kind is required of it: any other JSON object
-    would else pass for an empty list."""
+    """A page of a list. Go sometimes encodes an empty list as null. `kind` is required: otherwise any JSON object would
+    be accepted as an empty list."""
 
     kind: str
     metadata: ListMetadata = ListMetadata()
@@ -112,18 +112,18 @@ class ObjectList(msgspec.Struct, Generic[T_co], frozen=True):
 
 
 class WatchLine(msgspec.Struct, frozen=True):
-    """A line of a watch."""
+    """One line of a watch: the event type and the encoded object."""
 
     type: str
     object: msgspec.Raw
 
 
 class Versioned(msgspec.Struct, frozen=True):
-    """What a bookmark has: a version and nothing else."""
+    """The metadata of any object; a bookmark contains nothing else."""
 
     metadata: Metadata = Metadata()
 
 
 def list_decoder(item: type[Any]) -> msgspec.json.Decoder[ObjectList[Any]]:
-    """A decoder of lists of this type."""
-    return msgspec.json.Decoder(ObjectList[item])  # type: ignore[valid-type]  # msgspec reads it when it runs
+    """A decoder for lists of this type."""
+    return msgspec.json.Decoder(ObjectList[item])  # type: ignore[valid-type]  # evaluated by msgspec at run time

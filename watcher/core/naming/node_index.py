@@ -1,12 +1,12 @@
-"""Which node of the cluster a source means.
+"""Resolve the names that a source uses to nodes of the cluster.
 
-Schedulers know nodes by the names that `kubectl get nodes` prints; sources know machines. A Prometheus knows them by
-address and port, Telegraf and Datadog by host name, with or without a domain. With the cluster's list of nodes at hand
-the one becomes the other, by the strongest evidence there is, and never by a guess: a load under the wrong name sends
-pods to a node that is full. What fits no node, or more than one, keeps the name that the source gives it, with a
-finding; so do two names of the source that mean the same node.
+Schedulers use the node names that `kubectl get nodes` prints; sources use names of machines. Prometheus uses address
+and port, Telegraf and Datadog use host names, with or without a domain. With the cluster's node list, each source name
+is resolved by the strongest evidence available, never by a guess: load under the wrong name sends pods to a full node.
+A name that matches no node or several nodes is kept as it is, with a finding; the same applies if two source names
+match the same node.
 
-Here is what a list of names means at one moment. How that changes with time is in naming.py.
+This module resolves a list of names at one moment; naming.py follows changes over time.
 
 Pure: no I/O, no clock. docs/node-names.md has the rules for operators.
 """
@@ -35,17 +35,18 @@ from watcher.core.naming.resolution import (
 from watcher.core.review.findings import report
 from watcher.model import Finding, FindingKind, Remedy
 
-KEPT_TUPLES = 64  # lists of names whose resolution is remembered: some per metric
+KEPT_TUPLES = 64  # lists of names whose resolution is cached: a few per metric
 
 
-_NUMBERS = re.compile(r"[\d.]+", re.ASCII)  # an IPv4 address, or nothing that is a host name
+_NUMBERS = re.compile(r"[\d.]+", re.ASCII)  # an IPv4 address; never a host name
 
 
 # --- spelling --------------------------------------------------------------------------------------------------------
 
 
 def without_port(instance: str) -> str:
-    """`10.0.0.1:9100` -> `10.0.0.1`, `[::1]:9100` -> `::1`; what has no port stays, a bare IPv6 address too."""
+    """Remove the port: `10.0.0.1:9100` -> `10.0.0.1`, `[::1]:9100` -> `::1`. Text without a port is unchanged, also a
+    bare IPv6 address."""
     if instance.startswith("["):
         host, bracket, rest = instance[1:].partition("]")
         return host if bracket and (not rest or re.fullmatch(r":\d+", rest)) else instance
@@ -54,11 +55,11 @@ def without_port(instance: str) -> str:
 
 
 def spelling(name: str) -> str:
-    """The one way to write a name: without port, brackets and final dot, in small letters; addresses in their shortest
-    form, an IPv4 address in the guise of IPv6 as what it is."""
+    """Return the canonical form of a name: in lower case, without port, brackets and final dot; IPv6 addresses in their
+    shortest form, IPv4-mapped IPv6 addresses as IPv4."""
     host = without_port(name).removesuffix(".").lower()
     if ":" not in host:
-        return host  # an IPv4 address too has one form only
+        return host  # an IPv4 address also has only one form
     try:
         address = ip_address(host)
     except ValueError:
@@ -69,7 +70,7 @@ def spelling(name: str) -> str:
 
 
 def _without_domain(host: str) -> str:
-    """The part before the first dot, "" where there is no domain, or it is an address."""
+    """Return the part before the first dot, "" for a name without a domain and for an address."""
     first, dot, _ = host.partition(".")
     return first if dot and not _NUMBERS.fullmatch(host) else ""
 
@@ -78,7 +79,7 @@ def _without_domain(host: str) -> str:
 
 
 class NodeIndex:
-    """The nodes of the cluster by all that they are known by. Immutable, so what was resolved once stays true."""
+    """Index of the cluster's nodes by name, addresses and label. Immutable, so resolutions can be cached."""
 
     def __init__(self, nodes: Iterable[KnownNode]) -> None:
         self.nodes: Mapping[str, KnownNode] = {node.name: node for node in sorted(nodes, key=lambda node: node.name)}
@@ -94,7 +95,8 @@ class NodeIndex:
         self._near: dict[str, tuple[str, ...]] = {}
 
     def resolve(self, names: tuple[str, ...]) -> Resolution:
-        """What these names mean together. The order plays no part, and the same list is worked out once."""
+        """Resolve names, taking into account that they occur together. The order does not matter; results are cached
+        per list."""
         known = self._resolved.get(names)
         if known is None:
             if len(self._resolved) >= KEPT_TUPLES:
@@ -103,7 +105,7 @@ class NodeIndex:
         return known
 
     def candidates(self, name: str) -> tuple[str, ...]:
-        """The nodes with the nearest names, host names or addresses, the nearest first, at most three."""
+        """Return the nodes with the most similar names, host names or addresses, most similar first, at most three."""
         if name not in self._near:
             if len(self._near) >= 1000:
                 self._near.clear()
@@ -111,10 +113,10 @@ class NodeIndex:
         return self._near[name]
 
     def without_series(self, named: Iterable[str]) -> tuple[str, ...]:
-        """The nodes of the cluster that are not among these names, in order."""
+        """Return the nodes of the cluster that are not in `named`, sorted."""
         return tuple(sorted(self.nodes.keys() - set(named)))
 
-    # --- inside ---
+    # --- internal ---
 
     def _resolve(self, names: tuple[str, ...]) -> Resolution:
         found = {name: self._look_up(name) for name in names}
@@ -142,8 +144,8 @@ class NodeIndex:
         return _match(name, Evidence.SHORT, self._by_short(text))
 
     def _by_short(self, text: str) -> tuple[str, ...]:
-        """The nodes whose Hostname or label is the first part of a name with a domain. A node whose own name has a
-        domain is left out: it was not this one, or the name would have been its own."""
+        """Return the nodes whose Hostname or label is the first part of a name with a domain. A node whose own name has
+        a domain is left out: if it were this node, the name would have matched before."""
         short = _without_domain(text)
         if not short:
             return ()
@@ -162,7 +164,7 @@ class NodeIndex:
 
     @cached_property
     def _all(self) -> Mapping[str, tuple[str, ...]]:
-        """All nodes by all texts."""
+        """Canonical text (name, address or label) -> the nodes that have it."""
         both: dict[str, tuple[str, ...]] = {}
         for claims in self._claims.values():
             for text, nodes in claims.items():
@@ -206,7 +208,8 @@ def _match(name: str, evidence: Evidence, claimed: tuple[str, ...]) -> Match:
 
 
 def _settled(several: Sequence[Match]) -> Iterator[Match]:
-    """Names that mean one node: the one with the strongest evidence stays, if it is alone with that."""
+    """Resolve several names of one node: the name with the strongest evidence keeps the node if no other name has the
+    same evidence; yield the other names as unresolved."""
     strongest = min(STRENGTH[match.by] for match in several if match.by is not None)
     first = [match for match in several if match.by is not None and STRENGTH[match.by] == strongest]
     for match in several:
@@ -216,39 +219,39 @@ def _settled(several: Sequence[Match]) -> Iterator[Match]:
 
 
 def _around(texts: Sequence[str], text: str, *, turned: bool = False) -> Iterator[str]:
-    """Those that would stand beside it in the order: they begin like it."""
+    """Yield the texts next to `text` in sorted order, which begin like it; `turned` texts are reversed back."""
     place = bisect_left(texts, text)
     for near in texts[max(0, place - NEIGHBOURS) : place + NEIGHBOURS]:
         yield near[::-1] if turned else near
 
 
 def _akin(one: str, other: str) -> bool:
-    """Whether they are the same host with and without domain, or in two domains."""
+    """Return whether both have the same host name, with or without domain, or in two domains."""
     return one.partition(".")[0] == other.partition(".")[0] and not one[:1].isdigit()
 
 
-# --- saying it -------------------------------------------------------------------------------------------------------
+# --- messages and findings -------------------------------------------------------------------------------------------
 
 
 def told(match: Match, index: NodeIndex) -> str:
-    """In words: which node it is and by what, or why that cannot be told, and what would."""
+    """Describe a match as text: the node and the evidence, or why the name is unresolved, and similar names."""
     if match.node:
         return f"is node {match.node} (by its {match.by})"
     if match.rivals:
         node, others = match.claimed[0], ", ".join(match.rivals[:CANDIDATES])
-        return f"means node {node} (by its {match.by}), and so does {others}: the source should name it in one way only"
+        return f"is node {node} (by its {match.by}), and so is {others}: the source should use one name per node"
     if match.claimed:
         nodes = " and ".join(match.claimed[:CANDIDATES])
-        return f"is the {match.by} of several nodes, {nodes}: is one of them gone, and its Node object left behind?"
+        return f"is the {match.by} of several nodes, {nodes}: delete Node objects of nodes that no longer exist"
     near = index.candidates(match.source)
-    return "is no name, address or label of a node" + (f"; nearest: {', '.join(near)}" if near else "")
+    return "is not a name, address or label of a node" + (f"; most similar: {', '.join(near)}" if near else "")
 
 
 def findings(resolution: Resolution, index: NodeIndex, *, now: float) -> tuple[Finding, ...]:
-    """About the names that keep the source's: unknown to the cluster, or of more than one."""
+    """Return findings about unresolved names: unknown to the cluster, or ambiguous."""
     unknown = [match for match in resolution.unmapped if not match.claimed]
     ambiguous = [match for match in resolution.unmapped if match.claimed]
-    kept = "; it keeps the name that the source gives it"
+    kept = "; the source's name is used unchanged"
     return report(
         FindingKind.UNKNOWN_NODE,
         Remedy.REPORTED,
@@ -256,7 +259,7 @@ def findings(resolution: Resolution, index: NodeIndex, *, now: float) -> tuple[F
         nodes=[match.source for match in unknown],
         times=[now] * len(unknown),
         reason=lambda i: told(unknown[i], index) + kept,
-        summary="these are no names, addresses or labels of nodes of the cluster; they keep the names that they have",
+        summary="these are not names, addresses or labels of nodes of the cluster; they are used unchanged",
     ) + report(
         FindingKind.AMBIGUOUS_NODE,
         Remedy.REPORTED,
@@ -264,13 +267,13 @@ def findings(resolution: Resolution, index: NodeIndex, *, now: float) -> tuple[F
         nodes=[match.source for match in ambiguous],
         times=[now] * len(ambiguous),
         reason=lambda i: told(ambiguous[i], index) + kept,
-        summary="they mean more than one node, or one that others mean too; they keep the names that the source gives",
+        summary="they match several nodes, or a node that other names match too; they are used unchanged",
     )
 
 
 def missing(nodes: Sequence[str], *, now: float) -> tuple[Finding, ...]:
-    """About nodes of the cluster of which the source has nothing."""
-    text = "the source has no series of it: is it new, or not scraped, or known there by another name?"
+    """Return findings about nodes of the cluster without a series in the source."""
+    text = "the source has no series of this node: the node is new, is not scraped, or has another name in the source"
     return report(
         FindingKind.MISSING,
         Remedy.LEFT_OUT,
@@ -278,5 +281,5 @@ def missing(nodes: Sequence[str], *, now: float) -> tuple[Finding, ...]:
         nodes=nodes,
         times=[now] * len(nodes),
         reason=lambda _i: text,
-        summary="nodes of the cluster of which the source has no series",
+        summary="nodes of the cluster without a series in the source",
     )

@@ -1,10 +1,11 @@
-"""The names of nodes over time: the history must hold each machine under one name, and no node another's load.
+"""Node names over time: the history has each machine under one name, and no node has another node's load.
 
-Names change under way. The list of nodes comes late, so that what was kept under an address becomes a node's; a node
-joins that was scraped before; a node is replaced, and its address is the next one's. `Naming` gives batches the names
-of nodes and notices such changes; `follow` has the history and the guard go along.
+Resolutions change while the service runs. The node list arrives late, so that samples stored under an address must be
+assigned to a node; a node joins that was scraped before; a node is replaced, and its address is assigned to another
+node. `Naming` resolves the names of batches and detects such changes; `follow` applies them to the history and the
+guard.
 
-Pure: no I/O, no clock. What a name means at one moment is in names.py.
+Pure: no I/O, no clock. names.py resolves names at one moment.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from watcher.model import Finding, FindingKind, Remedy, SeriesBatch
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A batch under the names of nodes (without a `resolution` as it was), and what becomes of what is kept of its
-    metric: `renamed` maps old names to new ones, None where the samples are another machine's and must go."""
+    """A batch with node names (unchanged if `resolution` is None), and the renames to apply to the stored samples of
+    its metric: `renamed` maps old names to new names, None if the samples are another machine's and must be removed."""
 
     batch: SeriesBatch
     resolution: Resolution | None = None
@@ -34,14 +35,14 @@ class Named:
 
     @property
     def translated(self) -> bool:
-        """Whether any name changed."""
+        """Whether any source name differs from its node name."""
         return self.resolution is not None and self.resolution.translated
 
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one metric's names: the resolution of the newest batch; the node that a name had when it last
-    had one; and from when on (unix seconds) the samples under it are those of its present node."""
+    """State of one metric's source names: the resolution of the newest batch; the last resolved node of each
+    name; and the time (unix seconds) from which on its samples belong to its current node."""
 
     resolution: Resolution | None = None
     owners: dict[str, str] = field(default_factory=dict)
@@ -49,19 +50,19 @@ class _Known:
 
 
 class Naming:
-    """Gives batches the names of nodes, and notices when a name of the source comes to mean another one.
+    """Resolves the names of batches, and detects when a source name resolves to another node than before.
 
-    Each metric is followed by itself: its series may be named in another way than those of the others. A name that was
-    unknown and becomes a node's is the same machine, so its samples move along, and back again if the node leaves the
-    cluster and its exporter stays. A name that goes from one node to another (an address given anew) is another
-    machine: what was sampled before stays with the node before, or goes with it.
+    Each metric is tracked separately, because its series may have other names. A name that was unknown and becomes a
+    node's is the same machine, so its samples are renamed, and renamed back if the node leaves the cluster and its
+    exporter stays. A name that changes from one node to another (a reassigned address) is another machine: earlier
+    samples stay with the earlier node, or are removed with it.
     """
 
     def __init__(self) -> None:
         self._metrics: dict[str, _Known] = {}
 
     def name(self, batch: SeriesBatch, index: NodeIndex, *, now: float) -> Named:
-        """The present: a batch as the source answers now (`now` in unix seconds)."""
+        """Resolve a batch of the newest samples; `now` is in unix seconds."""
         known = self._metrics.setdefault(batch.metric.name, _Known())
         resolution = index.resolve(batch.nodes)
         renamed: dict[str, str | None] = {}
@@ -72,8 +73,8 @@ class Naming:
         return Named(_apply(batch, resolution.nodes, resolution, known, now=now), resolution, renamed, found)
 
     def name_past(self, batch: SeriesBatch, index: NodeIndex, *, now: float) -> Named:
-        """A slice of the past. The present has decided what its names mean; one that is no more may mean a node that
-        no name of the present means, and changes nothing of what is kept."""
+        """Resolve a slice of the past. Names of the newest batch keep their resolution. Another name may resolve to a
+        node that no name of the newest batch resolves to. Stored samples are not renamed."""
         known = self._metrics.setdefault(batch.metric.name, _Known())
         resolution = index.resolve(batch.nodes)
         present = known.resolution
@@ -91,9 +92,10 @@ class Naming:
 def _changes(
     known: _Known, resolution: Resolution, index: NodeIndex, *, now: float
 ) -> tuple[dict[str, str | None], tuple[Finding, ...]]:
-    """What becomes of the history of one metric when its names come to mean other nodes; `known` is brought up to date.
+    """Return the renames of one metric's history after its names resolve to other nodes, and the findings; updates
+    `known`.
 
-    A name that is seen for the first time may be in the history as it is: stored before the cluster was known.
+    A name that is seen for the first time may be in the history unresolved: stored before the cluster was known.
     """
     before = known.resolution.matches if known.resolution is not None else {}
     taken = {match.node for match in resolution.matches.values()}
@@ -119,30 +121,30 @@ def _changes(
 
 
 def _moved(match: Match, owner: str, index: NodeIndex, *, now: float) -> Finding:
-    reason = f"{match.source} {told(match, index)} now and was node {owner}; what it told before is not this node's"
+    reason = f"{match.source} {told(match, index)} now and was node {owner}; its earlier samples are not this node's"
     return Finding(FindingKind.NODE_NAMES, match.node, "", now, reason, Remedy.DROPPED)
 
 
 def _apply(
     batch: SeriesBatch, nodes: tuple[str, ...], resolution: Resolution, known: _Known, *, now: float
 ) -> SeriesBatch:
-    """The batch under these names, without samples from before a node was created, or had the name it has now."""
+    """Return the batch with these names, without samples from before a node was created or got its current name."""
     named = replace(batch, nodes=nodes)
     newest = max((resolution.newest, *known.since.values()))
     if not batch.time.size or newest <= batch.time.min():
         return named
-    # one that was created in the future has another clock than ours, and says nothing of the past
+    # a creation time in the future comes from another clock and cannot limit the past
     starts = {name: time for name, time in resolution.created.items() if time <= now} | known.since
     start = np.array([starts.get(name, -np.inf) for name in batch.nodes])
     early = batch.time < start[batch.series]
     return replace(named, series=batch.series[~early], time=batch.time[~early], value=batch.value[~early])
 
 
-# --- what goes along -------------------------------------------------------------------------------------------------
+# --- apply renames ---------------------------------------------------------------------------------------------------
 
 
 def follow(named: Iterable[Named], *, history: History, guard: Guard, now: float) -> tuple[Finding, ...]:
-    """Bring what is kept under old names under the new ones; `now` in unix seconds."""
+    """Apply renames to the history and the guard; return findings. `now` is in unix seconds."""
     done: dict[str, str | None] = {}
     for each in named:
         done.update((name, each.renamed[name]) for name in history.rename(each.batch.metric.name, each.renamed))
@@ -161,6 +163,6 @@ def _renamings(done: Mapping[str, str | None], *, now: float) -> tuple[Finding, 
         metric="",
         nodes=[new for _, new in pairs],
         times=[now] * len(pairs),
-        reason=lambda i: f"it was known as {pairs[i][0]} so far; what was kept under that name is now under this one",
-        summary="they were known by other names so far; what was kept is now under these",
+        reason=lambda i: f"it was known as {pairs[i][0]} before; the samples of that name are now under this name",
+        summary="they were known by other names before; their samples are now under these names",
     )

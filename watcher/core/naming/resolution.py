@@ -9,11 +9,11 @@ from functools import cached_property
 
 
 class Evidence(StrEnum):
-    """By what a name of the source is known to be a node's, the strongest first. Those between INTERNAL_IP and
-    EXTERNAL_DNS are called as Kubernetes calls its types of addresses, but for the label that the settings name."""
+    """Evidence that a source name belongs to a node, strongest first. The members from INTERNAL_IP to EXTERNAL_DNS have
+    the names of Kubernetes' address types, except LABEL, the label that the settings name."""
 
     NAME = "name"
-    SPELLING = "name, but for port or spelling"
+    SPELLING = "name, ignoring port and spelling"
     INTERNAL_IP = "InternalIP"
     HOSTNAME = "Hostname"
     LABEL = "label"
@@ -26,14 +26,14 @@ class Evidence(StrEnum):
 STRENGTH: Mapping[Evidence, int] = {evidence: rank for rank, evidence in enumerate(Evidence)}
 OF_THE_NAME = (Evidence.NAME, Evidence.SPELLING)
 CANDIDATES = 3
-NEAR = 0.6  # SequenceMatcher.ratio from which on two names are worth a word
-NEIGHBOURS = 8  # of the sorted names, to either side, that are compared
+NEAR = 0.6  # minimum SequenceMatcher.ratio of a suggested name
+NEIGHBOURS = 8  # number of sorted names on each side that are compared
 
 
 @dataclass(frozen=True, slots=True)
 class KnownNode:
-    """What the cluster says of a node: its addresses as (type, address), the value of the configured label, and when
-    it was created, unix seconds."""
+    """A node of the cluster: its addresses as (type, address), the value of the configured label, and its creation time
+    in unix seconds."""
 
     name: str
     addresses: tuple[tuple[str, str], ...] = ()
@@ -43,8 +43,8 @@ class KnownNode:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What one name of the source means. `node` is "" where that cannot be told: no node is known by it (`claimed` is
-    empty), several are (`claimed` names them), or other names mean the same node (`rivals` names those)."""
+    """Resolution of one source name. `node` is "" if it is unresolved: no node matches (`claimed` is empty), several
+    nodes match (`claimed` has their names), or other source names match the same node (`rivals` has these)."""
 
     source: str
     node: str = ""
@@ -55,13 +55,14 @@ class Match:
 
 @dataclass(frozen=True)
 class Resolution:
-    """What a list of names means. `nodes[k]` is the name that `names[k]` gets: that of its node, else its own; two
-    different names never get the same one."""
+    """Resolution of a list of names. `nodes[k]` is the name of the node that `names[k]` belongs to, or `names[k]`
+    itself if it is unresolved. Two different names never resolve to the same node."""
 
     names: tuple[str, ...]
     matches: Mapping[str, Match]
     created: Mapping[str, float]
-    """when the node of a name was created, for what a node may take over from another: addresses, labels"""
+    """Source name -> creation time of its node (unix seconds), for evidence that another node may have had before:
+    addresses and labels."""
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
@@ -69,15 +70,15 @@ class Resolution:
 
     @cached_property
     def translated(self) -> bool:
-        """Whether any name changed."""
+        """Whether any source name differs from its node name."""
         return self.nodes != self.names
 
     @cached_property
     def unmapped(self) -> tuple[Match, ...]:
-        """The names that keep what they are, sorted."""
+        """The matches of unresolved names, sorted by name."""
         return tuple(match for _, match in sorted(self.matches.items()) if not match.node)
 
     @cached_property
     def newest(self) -> float:
-        """When the last of them was created."""
+        """Newest creation time in `created` (unix seconds), -inf if it is empty."""
         return max(self.created.values(), default=float("-inf"))

@@ -1,4 +1,4 @@
-"""The nodes and pods of a cluster at one moment, as GET /scheduler/cluster tells them.
+"""Nodes and pods of a cluster at one time, as returned by GET /scheduler/cluster.
 
 Pure: no I/O, no clock.
 """
@@ -9,7 +9,7 @@ import msgspec
 
 
 class SeenNode(msgspec.Struct, frozen=True, gc=False):
-    """A node: what it has, and what of it pods may ask for; `pods` is how many (None: it does not say)."""
+    """Capacity and allocatable resources of a node; `pods` is the maximum number of pods (None: unknown)."""
 
     name: str
     cores: float
@@ -20,8 +20,8 @@ class SeenNode(msgspec.Struct, frozen=True, gc=False):
 
 
 class SeenPod(msgspec.Struct, frozen=True, gc=False):
-    """A pod that is bound: when it was made (unix seconds, None where that is not known) and bound, its effective
-    requests, its limits (None: none), and who controls it, as KIND/NAME ("": nobody)."""
+    """A bound pod. `created` (None: unknown) and `bound` are unix seconds. `cores` and `bytes` are the effective
+    requests; limits are None if unset. `owner` is the controller as KIND/NAME, "" without one."""
 
     uid: str
     namespace: str
@@ -38,7 +38,7 @@ class SeenPod(msgspec.Struct, frozen=True, gc=False):
 
 
 class SeenCluster(msgspec.Struct, frozen=True):
-    """All of them at `time` (unix seconds, by the service's clock), in the order of their names."""
+    """Nodes and pods at `time` (unix seconds, the service's clock), ordered by name."""
 
     time: float
     nodes: list[SeenNode]

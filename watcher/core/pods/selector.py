@@ -1,9 +1,9 @@
-"""Which pods the node agents are: the labels by which they are found, as Kubernetes writes a selector.
+"""Selection of the node agents' pods by a Kubernetes label selector.
 
-The grammar is that of `kubectl get pods -l`: requirements separated by commas, all of which must hold. It is checked
-here so that a slip is told when the settings are read, and not by a server that answers 400 for as long as it is asked.
+The grammar is that of `kubectl get pods -l`: requirements separated by commas, which must all match. It is checked
+here, so that a mistake is reported when the settings are read, not by an API server that responds 400 to every request.
 
-Pure.
+Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SELECTOR_EXAMPLE = "app.kubernetes.io/name=load-watcher-agent"
 
 @dataclass(frozen=True, slots=True)
 class PodSelection:
-    """Pods of `namespace` ("": our own) whose labels are as `selector` wants them, that answer at `port` of their
-    addresses: by https if there is a `tls_server_name`, whom their certificates are then for."""
+    """Pods in `namespace` ("": the namespace of this pod) that match `selector` and serve at `port` of their addresses;
+    by https if `tls_server_name` is set, which is the name in their certificates."""
 
     selector: str
     port: int
@@ -37,18 +37,18 @@ class PodSelection:
 
 
 def check_selector(text: str) -> None:
-    """Raises ValueError, which says where, for what is no selector of labels, or one that selects everything."""
+    """Check a label selector. Raises ValueError with the position of the error, also if it selects everything."""
     at = 0
     while True:
         match = _REQUIREMENT.match(text, at)
         if match is None:
             rest = text[at:].strip()
-            raise ValueError(f"no requirement is {rest[:40]!r}" if rest else "a requirement is missing at its end")
+            raise ValueError(f"invalid requirement {rest[:40]!r}" if rest else "a requirement is missing at the end")
         at = match.end()
         if not match[1]:
             return
 
 
 def is_namespace(text: str) -> bool:
-    """Whether this can be the name of a namespace (RFC 1123)."""
+    """Return whether this is a valid name of a namespace (RFC 1123 label)."""
     return _NAMESPACE.fullmatch(text) is not None

@@ -1,9 +1,9 @@
-"""What each pod uses: its newest reading, and one reading a minute over the longest window.
+"""Pod usage: each pod's newest reading, and one reading per minute over the longest window.
 
-Schedulers that reason about pods need to know how much of a node's load each of them is, whether the node's own number
-already contains it (so every reading has the time that its source gave it), and what a workload used lately. Pods come
-and go by the thousand, so everything stands in columns, and taking in a fetch makes a new table out of the old one in a
-few passes over arrays: what was published before never changes under its readers.
+Schedulers that consider pods need each pod's share of its node's load, whether the node's value already includes the
+pod (so every reading has the time that its source reports), and a workload's recent usage. Thousands of pods come and
+go, so the data is stored in columns. Adding a fetch creates a new table from the old one in a few passes over arrays; a
+published table is immutable.
 
 Pure: no I/O, no clock.
 """
@@ -23,23 +23,23 @@ from watcher.core.review.findings import some_of
 from watcher.model import Finding, FindingKind, Remedy, Window
 
 Pod = tuple[str, str]
-"""Namespace and name: what a pod is called while it lives. The next one may have the same."""
+"""Namespace and name of a pod. A later pod may have the same."""
 
 PODS = "pods"
-"""In the place of a metric's name, in findings and counters."""
+"""Used instead of a metric name in findings and counters about pods."""
 SLOT_S = 60
 LONGEST_CADENCE_S = 120.0
-"""Rarer readings count for no window (contract 5.1, "Coverage")."""
+"""Readings with a longer cadence, in seconds, do not count for any window."""
 SORTED_AT_ONCE = 5_000
 
-# --- what a source gives ---------------------------------------------------------------------------------------------
+# --- readings of a source --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PodUsage:
-    """One reading each of n pods. `time` is the source's own, unix seconds; `cores` are averaged over the source's
-    span, `memory` is in bytes; NaN where the source does not say. A pod may stand here twice, if it moved. `nodes` has
-    "" where the node cannot be told."""
+    """One reading of each of n pods. `time` is the source's time in unix seconds; `cores` are averaged over
+    PodOrigin.span_s, `memory` is in bytes; NaN if the source lacks the value. A pod that moved may occur twice. `nodes`
+    is "" if the node is unknown."""
 
     pods: tuple[Pod, ...]
     nodes: tuple[str, ...]
@@ -48,7 +48,7 @@ class PodUsage:
     memory: F64
 
     def where(self, keep: Bool) -> PodUsage:
-        """The readings where `keep` is true."""
+        """Return the readings that `keep` marks."""
         rows = np.flatnonzero(keep).tolist()
         return PodUsage(
             tuple(self.pods[row] for row in rows),
@@ -64,9 +64,9 @@ NO_USAGE = PodUsage((), (), np.empty(0), np.empty(0), np.empty(0))
 
 @dataclass(frozen=True, slots=True)
 class PodOrigin:
-    """Where the numbers come from. `cores` and `memory` say what was asked; `span_s` over how many seconds the source
-    averages cores; `memory_kind` is "rss" (anonymous memory, nearest to what koordlet reports) or "working_set" (with
-    the page cache in use, so more)."""
+    """Origin of pod readings. `cores` and `memory` are the queries; `span_s` is the number of seconds over which the
+    source averages cores; `memory_kind` is "rss" (anonymous memory, closest to koordlet's value) or "working_set"
+    (includes the active page cache, so it is larger)."""
 
     source: str
     cores: str
@@ -75,13 +75,13 @@ class PodOrigin:
     memory_kind: str
 
     def goes_with(self, other: PodOrigin) -> bool:
-        """Whether readings of both may share a window."""
+        """Return whether readings of both origins may share a window."""
         return (self.source, self.cores, self.memory) == (other.source, other.cores, other.memory)
 
 
 def review(usage: PodUsage, *, now: float, max_ahead_s: float) -> tuple[PodUsage, list[Finding]]:
-    """What of a source's readings can be true, each pod at most once, and what was found. Nothing is lowered: a number
-    is taken as it is or not at all (contract 5.1, "Review never lowers")."""
+    """Return the valid readings, each pod at most once, and the findings. Values are never lowered: a value is used
+    unchanged or dropped. `now` is in unix seconds."""
     findings: list[Finding] = []
 
     def found(kind: FindingKind, which: Bool, what: str) -> None:
@@ -96,15 +96,19 @@ def review(usage: PodUsage, *, now: float, max_ahead_s: float) -> tuple[PodUsage
     timeless = ~(np.isfinite(usage.time) & (usage.time >= 0))
     early = usage.time > now + max_ahead_s
     found(FindingKind.UNKNOWN_NODE, unnamed, "a name or namespace is missing")
-    found(FindingKind.UNKNOWN_NODE, homeless, "their node cannot be told")
-    found(FindingKind.NON_FINITE, timeless, "their time is none")
-    found(FindingKind.FUTURE_SAMPLE, early & ~timeless, f"their time is more than {max_ahead_s:g} s ahead of ours")
+    found(FindingKind.UNKNOWN_NODE, homeless, "their node is unknown")
+    found(FindingKind.NON_FINITE, timeless, "their time is not a unix time")
+    found(
+        FindingKind.FUTURE_SAMPLE,
+        early & ~timeless,
+        f"their time is more than {max_ahead_s:g} s ahead of the clock of load-watcher",
+    )
     values = []
     for what, column in (("cores", usage.cores), ("memory", usage.memory)):
         odd = np.isinf(column)
         beyond = (column < 0) | (column >= LARGEST)
-        found(FindingKind.NON_FINITE, odd, f"their {what} are no number")
-        found(FindingKind.OUT_OF_RANGE, beyond & ~odd, f"their {what} are negative, or more than can be")
+        found(FindingKind.NON_FINITE, odd, f"{what}: the values are not finite numbers")
+        found(FindingKind.OUT_OF_RANGE, beyond & ~odd, f"{what}: the values are negative or too large")
         values.append(np.where(odd | beyond, np.nan, column))
     cores, memory = values
     usable = ~(unnamed | homeless | timeless | early | (np.isnan(cores) & np.isnan(memory)))
@@ -113,8 +117,8 @@ def review(usage: PodUsage, *, now: float, max_ahead_s: float) -> tuple[PodUsage
 
 
 def _newest(usage: PodUsage) -> PodUsage:
-    """Of a pod that stands there twice, the newest reading; at equal times that of the first node by name."""
-    if len({pod: None for pod in usage.pods}) == len(usage.pods):  # noqa: C420  # one call would hold the global lock
+    """Keep the newest reading of a pod that occurs twice; at equal times that of the first node by name."""
+    if len({pod: None for pod in usage.pods}) == len(usage.pods):  # noqa: C420  # a single call would hold the GIL
         return usage
     best: dict[Pod, tuple[float, str, int]] = {}
     for row, (pod, node, time) in enumerate(zip(usage.pods, usage.nodes, usage.time.tolist(), strict=True)):
@@ -126,16 +130,16 @@ def _newest(usage: PodUsage) -> PodUsage:
     return usage.where(keep)
 
 
-# --- what is known ---------------------------------------------------------------------------------------------------
+# --- table of pods ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PodTable:
-    """What is known of n pods, immutable, in the order of namespace and name.
+    """Readings of n pods, immutable, ordered by namespace and name.
 
-    `sampled` (unix seconds), `cores` and `memory` (bytes) [n] are the newest reading of each. `recent_cores` and
-    `recent_memory` [k, n] have one reading a minute, oldest first; the last row is minute `head` (unix time // 60). NaN
-    where there is none.
+    `sampled` (unix seconds), `cores` and `memory` (bytes) [n] are the newest reading of each pod. `recent_cores` and
+    `recent_memory` [k, n] have one reading per minute, oldest first; the last row is minute `head` (unix time // 60).
+    NaN without a reading.
     """
 
     pods: tuple[Pod, ...]
@@ -149,23 +153,23 @@ class PodTable:
 
     @property
     def end(self) -> float:
-        """Unix seconds of the newest reading, -inf without any."""
+        """Unix seconds of the newest reading, -inf without readings."""
         return float(self.sampled.max()) if len(self.sampled) else float("-inf")
 
 
 def empty_table(slots: int) -> PodTable:
-    """A table of no pods that will remember so many minutes."""
+    """Return a table without pods that stores `slots` minutes."""
     none, ring = np.empty(0), np.empty((slots, 0))
     return PodTable((), (), none, none, none, 0, ring, ring)
 
 
 def take_in(table: PodTable, usage: PodUsage, *, now: float, silent_s: float, stale_s: float) -> PodTable:
-    """The table with these readings (reviewed: each pod once), and without the pods that are gone.
+    """Return the table with these readings added (reviewed, each pod once) and with removed pods left out.
 
-    Of the readings of a minute the last counts; one that is not newer than what is known is that one again. A pod that
-    turns up on another node is another one with the same name: what was is forgotten. A pod is gone when it is
-    `silent_s` behind the newest pod of its node, or older than `stale_s`: a node that falls silent as a whole keeps its
-    pods for that long, and their age shows.
+    The last reading of a minute is used; a reading that is not newer than the known reading is ignored. A pod that
+    appears on another node is another pod with the same name: the earlier readings are discarded. A pod is removed when
+    it is `silent_s` seconds behind the newest pod of its node, or older than `stale_s` seconds: a node that falls
+    silent as a whole keeps its pods for that long, and their age is visible.
     """
     merged, row = _widen(table, usage.pods)
     at = np.fromiter((row[pod] for pod in usage.pods), dtype=np.int64, count=len(usage.pods))
@@ -174,7 +178,7 @@ def take_in(table: PodTable, usage: PodUsage, *, now: float, silent_s: float, st
 
 
 def _widen(table: PodTable, pods: Sequence[Pod]) -> tuple[PodTable, Mapping[Pod, int]]:
-    """The table with room for these pods too, still in order, and the row of each pod."""
+    """Return the table extended by rows for new pods, in order, and the row of each pod."""
     row = {pod: number for number, pod in enumerate(table.pods)}
     new = sorted_in_pieces([pod for pod in pods if pod not in row])
     if not new:
@@ -197,8 +201,8 @@ def _widen(table: PodTable, pods: Sequence[Pod]) -> tuple[PodTable, Mapping[Pod,
 
 
 def sorted_in_pieces(pods: Collection[Pod]) -> list[Pod]:
-    """Sorted. Comparing 50,000 pairs of texts in one call would keep every other thread waiting for 60 ms; pieces that
-    are in order themselves are merged in a few."""
+    """Sort pods in several calls. Sorting 50,000 pairs of texts in one call would block all other threads for 60 ms;
+    merging sorted pieces takes a few milliseconds."""
     given = list(pods)
     pieces = [sorted(given[start : start + SORTED_AT_ONCE]) for start in range(0, len(given), SORTED_AT_ONCE)]
     while len(pieces) > 1:
@@ -208,12 +212,12 @@ def sorted_in_pieces(pods: Collection[Pod]) -> list[Pod]:
 
 
 def _padded(values: F64, more: int) -> F64:
-    """An array with so many NaN columns behind it."""
+    """Return the array with `more` NaN columns appended."""
     return np.concatenate([values, np.full((*values.shape[:-1], more), np.nan)], axis=-1)
 
 
 def _rows(table: PodTable, rows: I64) -> PodTable:
-    """These rows of the table, in this order."""
+    """Return a table with only these rows, in this order."""
     chosen = rows.tolist()
     return PodTable(
         tuple(table.pods[row] for row in chosen),
@@ -228,7 +232,7 @@ def _rows(table: PodTable, rows: I64) -> PodTable:
 
 
 def _write(table: PodTable, usage: PodUsage, at: I64) -> PodTable:
-    """The table with newer readings in the rows `at`."""
+    """Return the table with newer readings written to the rows `at`."""
     if not len(at):
         return table
     nodes = list(table.nodes)
@@ -266,7 +270,7 @@ def _write(table: PodTable, usage: PodUsage, at: I64) -> PodTable:
 
 
 def _advanced(ring: F64, minutes: int) -> F64:
-    """A copy of the ring that ends so many minutes later."""
+    """Return a copy of the ring that ends `minutes` later."""
     moved = np.full_like(ring, np.nan)
     kept = len(ring) - minutes
     if kept > 0:
@@ -284,8 +288,8 @@ def _without_gone(table: PodTable, *, oldest: float, silent_s: float) -> PodTabl
 
 
 def averages(table: PodTable, window: Window, *, cadence_s: float) -> tuple[F64, F64]:
-    """Mean cores and bytes [n] over the minutes of a window that ends with the newest; NaN where fewer than half of the
-    readings that one every `cadence_s` gives are there, or fewer than two (contract 5.1, "Coverage")."""
+    """Return mean cores and bytes, each [n], over the minutes of a window that ends with the newest minute; NaN for
+    pods with fewer than two readings, or fewer than half of the readings expected at `cadence_s` (seconds)."""
     expected = window.seconds / max(cadence_s, SLOT_S) if cadence_s <= LONGEST_CADENCE_S else np.inf
     means = []
     for ring in (table.recent_cores, table.recent_memory):
@@ -298,12 +302,13 @@ def averages(table: PodTable, window: Window, *, cadence_s: float) -> tuple[F64,
     return means[0], means[1]
 
 
-# --- what is published -----------------------------------------------------------------------------------------------
+# --- published pods --------------------------------------------------------------------------------------------------
 
 
 class PublishedPods:
-    """A table as it is served, replaced whole by the next. `tag` makes its ETags unlike those of any other; `age_s` is
-    the age of the newest reading when it was published at `monotonic` seconds. `cadence_s` is how often it is renewed.
+    """A table as it is served, replaced as a whole by the next table. `tag` makes its ETags unique; `age_s` is the age
+    of the newest reading in seconds when it was published at `monotonic` seconds. `cadence_s` is the refresh interval
+    in seconds.
     """
 
     def __init__(
@@ -330,11 +335,11 @@ class PublishedPods:
         self.namespaces = frozenset(namespace for namespace, _ in table.pods)
 
     def age(self, monotonic: float) -> float:
-        """Seconds since the newest reading, at that moment of the monotonic clock."""
+        """Return the age of the newest reading in seconds at `monotonic` (seconds of the monotonic clock)."""
         return max(0.0, self.age_s + monotonic - self.monotonic)
 
     def rows(self, nodes: Collection[str] | None = None, namespaces: Collection[str] | None = None) -> I64:
-        """The rows of the pods on these nodes and in these namespaces; None means all of them."""
+        """Return the rows of the pods on these nodes and in these namespaces; None means all."""
         table = self.table
         wanted = (
             (nodes is None or node in nodes) and (namespaces is None or namespace in namespaces)
@@ -343,7 +348,7 @@ class PublishedPods:
         return np.flatnonzero(np.fromiter(wanted, dtype=bool, count=len(table.pods)))
 
     def document(self, rows: I64 | None = None) -> PodsDocument:
-        """The document with all pods, or with those of `rows`."""
+        """Return the document with all pods, or only with the pods in `rows`."""
         table = self.table if rows is None else _rows(self.table, rows)
         return PodsDocument(
             timestamp=int(self.timestamp),
@@ -367,7 +372,8 @@ class PublishedPods:
         return PodAverages(window=window.label, cores=_cores(cores), bytes=_bytes(memory))
 
     def body(self, rows: I64 | None = None) -> bytes:
-        """The same as JSON, encoded a column at a time: an encoder does not let others run until it is done."""
+        """Return `document` as JSON, encoded one column at a time, because a single call of the encoder would hold the
+        GIL until it is done."""
         document = self.document(rows)
         for part in (*document.averages, document):
             for name in part.__struct_fields__:
@@ -378,7 +384,7 @@ class PublishedPods:
 
 
 def _cores(values: F64) -> list[float | None]:
-    """Cores as the wire has them, to the billionth, which is as fine as Kubernetes counts."""
+    """Round cores to nanocores, the resolution of Kubernetes quantities, and for the wire; None for NaN."""
     return [None if value != value else value for value in to_wire(np.round(values, 9)).tolist()]
 
 
@@ -387,7 +393,7 @@ def _bytes(values: F64) -> list[int | None]:
 
 
 def by_node(nodes: Sequence[str]) -> Mapping[str, I64]:
-    """The rows of each node, ascending, by its name."""
+    """Return the rows of each node by its name, in ascending order."""
     rows: dict[str, list[int]] = {}
     for row, node in enumerate(nodes):
         rows.setdefault(node, []).append(row)

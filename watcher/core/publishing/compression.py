@@ -15,12 +15,12 @@ from watcher.core.publishing.selection import Shape
 from watcher.model import Snapshot, Window
 
 CHUNK_NODES = 1000
-PLAIN_BYTES = 32 << 20  # a window that is not the default one is kept plain up to this size
+PLAIN_BYTES = 32 << 20  # largest size in bytes at which a window other than the longest is kept uncompressed
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
 
 class Encoding(StrEnum):
-    """Content codings that bodies are kept in."""
+    """Content codings in which bodies are stored."""
 
     IDENTITY = "identity"
     GZIP = "gzip"
@@ -29,7 +29,7 @@ class Encoding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Deflated:
-    """A text as a run of deflate blocks that ends on a byte and needs nothing before it, so that runs can be joined."""
+    """A text as deflate blocks that end on a byte boundary and refer to no earlier data, so that they can be joined."""
 
     blocks: bytes
     crc: int
@@ -37,14 +37,14 @@ class Deflated:
 
 
 def deflate(text: bytes | memoryview) -> Deflated:
-    """Compress a piece of a gzip body on its own."""
+    """Compress a part of a gzip body independently of the other parts."""
     compressor = isal_zlib.compressobj(1, isal_zlib.DEFLATED, -15)
     blocks = compressor.compress(text) + compressor.flush(isal_zlib.Z_FULL_FLUSH)
     return Deflated(blocks, isal_zlib.crc32(text), len(text))
 
 
 def gzip_of(head: bytes, middle: Deflated, tail: bytes) -> bytes:
-    """One gzip member of `head` + the compressed `middle` + `tail`, without compressing the middle again."""
+    """Return one gzip member of `head`, the compressed `middle` and `tail`, without compressing the middle again."""
     first = deflate(head)
     last = isal_zlib.compressobj(1, isal_zlib.DEFLATED, -15)
     closing = last.compress(tail) + last.flush(isal_zlib.Z_FINISH)
@@ -56,7 +56,7 @@ def gzip_of(head: bytes, middle: Deflated, tail: bytes) -> bytes:
 
 
 def compressed(text: bytes, encoding: Encoding) -> bytes:
-    """`text` in a content coding."""
+    """Return `text` encoded with a content coding."""
     if encoding is Encoding.GZIP:
         return gzip_of(b"", deflate(text), b"")
     if encoding is Encoding.ZSTD:
@@ -66,14 +66,14 @@ def compressed(text: bytes, encoding: Encoding) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What stands before and behind the metrics of each node, [n] each: the same in every document of a snapshot."""
+    """Text before and after the metrics of each node, each [n]: identical in all documents of a snapshot."""
 
     openings: list[bytes]
     closings: list[bytes]
 
 
 def ends_of(snapshot: Snapshot, start: int = 0, stop: int | None = None) -> Ends:
-    """`"name":{"metrics":[` and, from the brace that closes the last metric, all that follows; of nodes start..stop."""
+    """Return, for nodes start..stop, `"name":{"metrics":[` and the text from the closing brace of the last metric."""
     close = b'}],"tags":{},"metadata":{"dataCenter":""},"sampled":%d}'
     aged = b'}],"tags":{},"metadata":{"dataCenter":""},"sampled":%d,"age_s":%.3f}'
     sampled = np.nan_to_num(snapshot.sampled[start:stop]).astype(np.int64).tolist()

@@ -1,12 +1,12 @@
-"""From a snapshot to the bytes that are served.
+"""Encoding of a snapshot to the response bodies that are served.
 
-Thousands of schedulers and dashboards may ask for the same document between two ticks, and the original encodes it anew
-for each. Here it is written once per tick: one fragment per node, joined into one text per window, compressed once per
-encoding. A request for one node is a slice of that text.
+Thousands of schedulers and dashboards may request the same document between two ticks; upstream encodes it for every
+request. Here it is encoded once per tick: one fragment per node, joined to one text per window, compressed once per
+content coding. The response for one node is a slice of that text.
 
-The text is written with templates, a column of numbers at a time, which is several times quicker than an encoder that
-walks objects; `model.WatcherDocument` says what the shape is, and tests hold that both agree. All long work is done in
-pieces of a thousand nodes, because it runs in a thread beside the event loop and a C call does not share the GIL.
+The text is written with templates, one column of numbers at a time, which is several times faster than an encoder that
+walks objects; `model.WatcherDocument` defines the format, and tests check that both agree. Long operations run in
+chunks of a thousand nodes, because they run in a thread next to the event loop and a C call does not release the GIL.
 
 Pure: no I/O, no clock.
 """
@@ -43,8 +43,8 @@ from watcher.core.windows.silent_nodes import SilentDocument
 from watcher.model import DEFAULT_OPERATORS, Metric, MetricType, MetricWindows, Operator, Snapshot, Window
 
 LATEST_ROLLUP = ""
-REMEMBERED_BYTES = 64 << 20  # of documents other than the default ones, per snapshot
-SIGNIFICANT_DIGITS = 15  # the Go client reads at most 18 digits right (trimaran.md 1.2)
+REMEMBERED_BYTES = 64 << 20  # size in bytes of the cached documents with other selections, per snapshot
+SIGNIFICANT_DIGITS = 15  # the Trimaran Go client parses at most 18 digits correctly
 MAX_DECIMALS = 10
 LARGEST = 1e15
 _ALWAYS_KNOWN_LOAD = (MetricType.CPU, MetricType.MEMORY)
@@ -52,8 +52,8 @@ _ALWAYS_KNOWN_LOAD = (MetricType.CPU, MetricType.MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One metric and operator over the nodes that a window covers: `values` [n], NaN for all others. `rollup` is that
-    window's label, "" for Latest. Among the parts of a selection each (node, metric, operator) is known at most once.
+    """One metric and operator of the nodes that a window covers: `values` [n], NaN for all other nodes. `rollup` is the
+    window's label, "" for Latest. In all columns of a selection, each (node, metric, operator) has at most one value.
     """
 
     metric: Metric
@@ -63,11 +63,11 @@ class Part:
 
 
 def select(snapshot: Snapshot, selection: Selection) -> list[Part]:
-    """The numbers that answer a selection, in the order of the wire (contract 5, GET /watcher).
+    """Return the columns of a selection, in wire order.
 
-    A node that has not enough samples for the asked window stands with the next shorter one. Where AVG is wanted and
-    no window counts, Latest stands in for it. A selection with neither AVG nor Latest gets AVG for CPU and Memory: the
-    Go plug-ins take any other operator alone for a known load of 0 (trimaran.md 2.6).
+    A node with too few samples for the requested window gets the next shorter window. If AVG is requested and no window
+    has enough samples, Latest replaces it. A selection with neither AVG nor Latest also gets AVG for CPU and Memory:
+    without AVG or Latest, the Trimaran Go plug-ins assume a load of 0.
     """
     asked = selection.operators or DEFAULT_OPERATORS
     parts: list[Part] = []
@@ -109,7 +109,7 @@ def _values(snapshot: Snapshot, windows: MetricWindows, operator: Operator) -> F
 
 
 def _fallback(snapshot: Snapshot, window: Window, windows: MetricWindows) -> Iterator[tuple[int, Bool]]:
-    """From the asked window down to the shortest: its index, and the nodes that are served from it."""
+    """Yield, from the requested window down to the shortest, its index and the nodes [n] that are served from it."""
     waiting = np.ones(len(snapshot.nodes), dtype=bool)
     for index in reversed(range(len(snapshot.windows))):
         if snapshot.windows[index].seconds > window.seconds:
@@ -133,7 +133,8 @@ def _latest_where_no_window(snapshot: Snapshot, window: Window, windows: MetricW
 
 
 def to_wire(values: F64) -> F64:
-    """Values as the wire carries them: at most 15 significant digits and 10 decimals, NaN where it cannot."""
+    """Round values for the wire: at most 15 significant digits and 10 decimals; NaN for values that are not finite or
+    too large."""
     with np.errstate(divide="ignore", invalid="ignore"):
         magnitude = np.floor(np.log10(np.abs(values)))
         decimals = np.clip(SIGNIFICANT_DIGITS - 1 - np.nan_to_num(magnitude, neginf=0.0), 0, MAX_DECIMALS)
@@ -144,12 +145,12 @@ def to_wire(values: F64) -> F64:
 
 
 def number_texts(values: F64) -> list[bytes]:
-    """JSON numbers of finite values as `to_wire` gives them, without exponents; same order."""
+    """Return finite values, as returned by `to_wire`, as JSON numbers without exponents, in the same order."""
     if not len(values):
         return []
     texts = msgspec.json.encode(values.tolist())[1:-1].split(b",")
     tiny = np.flatnonzero((values != 0) & (np.abs(values) < 1e-3))
-    for position in tiny.tolist():  # an encoder writes these with an exponent
+    for position in tiny.tolist():  # the encoder writes small numbers with an exponent
         texts[position] = f"{values[position]:.{MAX_DECIMALS}f}".rstrip("0").encode()
     return texts
 
@@ -159,11 +160,11 @@ def number_texts(values: F64) -> list[bytes]:
 
 @dataclass(slots=True)
 class Document:
-    """One selection of one snapshot as text. `text` is the whole body in the watcher shape; node i of `rows` [m] (rows
-    of the snapshot, ascending) stands in it from `offsets[i]` to `offsets[i + 1]`, a comma included.
+    """One selection of one snapshot as JSON text. `text` is the whole body in the watcher shape; node i of `rows` [m]
+    (rows of the snapshot, ascending) is at `offsets[i]` to `offsets[i + 1]` in it, including a comma.
 
-    A packed document has no `text`, only compressed bodies: a tenth of the memory, and some more work for who asks for
-    the plain body, or for single nodes, which are written anew from `parts`.
+    A packed document has no `text`, only compressed bodies: it takes a tenth of the memory, but an uncompressed body
+    must be decompressed, and single nodes are encoded again from `parts`.
     """
 
     snapshot: Snapshot
@@ -176,9 +177,9 @@ class Document:
     _compressed: dict[tuple[Shape, Encoding], bytes] = field(default_factory=dict)
 
     def body(self, shape: Shape, encoding: Encoding = Encoding.IDENTITY) -> bytes:
-        """The whole document. Compressed bodies are made when first asked for and kept."""
+        """Return the whole document. Compressed bodies are created on the first call and cached."""
         if encoding is Encoding.IDENTITY:
-            # the other shape is rarely asked for plain: joining it costs less than keeping it
+            # the KEP shape is rarely requested uncompressed: joining it costs less than caching it
             return self._plain() if shape is Shape.WATCHER else b"".join(self._parts(shape))
         if (shape, encoding) not in self._compressed:
             if encoding is Encoding.GZIP:
@@ -188,36 +189,36 @@ class Document:
         return self._compressed[shape, encoding]
 
     def at_hand(self, shape: Shape, encoding: Encoding) -> bool:
-        """Whether `body` has nothing to do but to hand it over, or little more."""
+        """Return whether `body` can return this body without compressing or decompressing."""
         return bool(self.text) if encoding is Encoding.IDENTITY else (shape, encoding) in self._compressed
 
     def compress(self) -> None:
-        """Make the compressed bodies, but for zstd of the KEP shape: it shares no work with the others, and would be a
-        fifth of it all."""
+        """Create the compressed bodies, except zstd of the KEP shape: it shares no work with the others, and would take
+        a fifth of the total time."""
         self._make_gzip()
         self._make_zstd(Shape.WATCHER)
 
     def pack(self) -> None:
-        """Let go of the text, after `compress`."""
+        """Discard the uncompressed text. Call `compress` first."""
         self.text = b""
 
     def of_nodes(self, rows: Sequence[int], shape: Shape) -> bytes:
-        """The document with these nodes only, in the order of the snapshot; rows not in it are passed over."""
+        """Return the document with only these rows of the snapshot, in its order; rows without values are skipped."""
         texts = [text for row in sorted(set(rows)) if (text := self._node(row))]
         return b"".join((self.heads[shape], b",".join(texts), self.tails[shape]))
 
     def has(self, row: int) -> bool:
-        """Whether that node of the snapshot stands in this document."""
+        """Return whether this row of the snapshot is in this document."""
         return self._position(row) is not None
 
     @property
     def empty(self) -> bool:
-        """Whether no node has any number in it."""
+        """Whether the document contains no node."""
         return not len(self.rows)
 
     @property
     def size(self) -> int:
-        """Bytes held."""
+        """Size of the text and the compressed bodies in bytes."""
         return len(self.text) + sum(len(body) for body in self._compressed.values())
 
     def _node(self, row: int) -> bytes:
@@ -243,7 +244,7 @@ class Document:
 
     def _make_gzip(self) -> None:
         _, nodes, _ = self._parts(Shape.WATCHER)
-        deflated = deflate(nodes)  # once for all shapes
+        deflated = deflate(nodes)  # shared by all shapes
         for shape in Shape:
             self._compressed[shape, Encoding.GZIP] = gzip_of(self.heads[shape], deflated, self.tails[shape])
 
@@ -253,13 +254,13 @@ class Document:
 
 
 def encode(snapshot: Snapshot, selection: Selection, ends: Ends | None = None) -> Document:
-    """Write the document of a selection. Nodes that have nothing in it are left out: to the Go client an empty node
-    and an absent one are the same. `ends` are those of this snapshot, if they are known already."""
+    """Encode the document of a selection. Nodes without a value are left out: the Go client treats an empty node and an
+    absent node alike. `ends` is the result of `ends_of` for this snapshot, if already computed."""
     parts = [
         Part(part.metric, part.operator, part.rollup, to_wire(part.values)) for part in select(snapshot, selection)
     ]
     heads, tails = _frames(snapshot, selection.window)
-    # A buffer that grows: to join all nodes at the end would hold the global lock for long, and every byte twice.
+    # A growing buffer: joining all nodes at the end would hold the GIL for long and need the memory twice.
     text = BytesIO()
     text.write(heads[Shape.WATCHER])
     lengths: list[I64] = []
@@ -285,10 +286,10 @@ def encode(snapshot: Snapshot, selection: Selection, ends: Ends | None = None) -
 
 
 def _node_texts(parts: Sequence[Part], ends: Ends, start: int, stop: int) -> list[bytes]:
-    """`"name":{...}` of the nodes start..stop, whose ends these are; b"" for one without a number in any part."""
+    """Return `"name":{...}` of the nodes start..stop with their `ends`; b"" for a node without a value."""
     join = b"".join
     if parts and not any(np.isnan(part.values[start:stop]).any() for part in parts):
-        # nearly always: every node has every metric, and one join writes a node
+        # the usual case: every node has every metric, and one join writes a node
         columns: list[Iterable[bytes]] = [ends.openings]
         for number, part in enumerate(parts):
             key = _key(part)
@@ -303,7 +304,8 @@ def _node_texts(parts: Sequence[Part], ends: Ends, start: int, stop: int) -> lis
 
 
 def _key(part: Part) -> bytes:
-    """What stands before a number: the end of the metric before, which the first one cuts off, all but the value."""
+    """Return the text before a value: the end of the previous metric, which is cut off for the first metric, and this
+    metric up to its value."""
     return b'},{"name":%s,"type":"%s","operator":"%s","rollup":"%s","value":' % (
         msgspec.json.encode(part.metric.name),
         part.metric.type.encode(),
@@ -313,7 +315,7 @@ def _key(part: Part) -> bytes:
 
 
 def _pieces(part: Part, start: int, stop: int) -> list[bytes]:
-    """`},{"name":...,"value":1.5` for each node, b"" where NaN."""
+    """Return `},{"name":...,"value":1.5` for each node, b"" if the value is NaN."""
     values, key = part.values[start:stop], _key(part)
     known = np.flatnonzero(~np.isnan(values))
     column = [b""] * len(values)
@@ -326,7 +328,7 @@ def _pieces(part: Part, start: int, stop: int) -> list[bytes]:
 
 
 def columns(snapshot: Snapshot, selection: Selection) -> ColumnsDocument:
-    """The same selection as columns (contract 5, /api/v1/columns): what the scorers' client turns into arrays."""
+    """Return a selection as columns (GET /api/v1/columns), which the scorers' client converts to arrays."""
     parts = select(snapshot, selection)
     names = dict.fromkeys(part.metric.name for part in parts)
     return ColumnsDocument(
@@ -355,12 +357,12 @@ def _nullable(values: F64) -> list[float | None]:
     return [None if value != value else value for value in values.tolist()]
 
 
-# --- what is published -----------------------------------------------------------------------------------------------
+# --- published snapshot ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SilentBody:
-    """The nodes that are in no list, in every coding; `tag` is the same as long as nothing of it changes."""
+    """Body of /api/v1/silent in every content coding; `tag` changes only with the content."""
 
     names: frozenset[str]
     tag: str
@@ -368,7 +370,7 @@ class SilentBody:
 
     @classmethod
     def of(cls, document: SilentDocument) -> SilentBody:
-        """The document, written and compressed."""
+        """Encode and compress the document."""
         text = msgspec.json.encode(document)
         tag = hashlib.blake2s(text, digest_size=8).hexdigest()
         names = frozenset(node.name for node in document.nodes)
@@ -376,12 +378,12 @@ class SilentBody:
 
 
 class Published:
-    """A snapshot with its bodies, replaced whole by the next tick. Reading needs no lock; documents other than the
-    default ones are encoded when first asked for and kept while they are few. `silent` alone may be replaced, when
-    something is found out about nodes that are not in the snapshot.
+    """A snapshot with its bodies, replaced as a whole by the next tick. Reading needs no lock. Documents other than the
+    default documents are encoded on the first request and cached up to a size limit. Only `silent` may be replaced,
+    when last-seen times of nodes outside the snapshot are found.
 
-    `tag` makes its ETags unlike those of any other snapshot; `age_s` is the age of its newest sample when it was
-    published at `monotonic` seconds, so that its age later needs no wall clock.
+    `tag` makes its ETags unique among all snapshots. `age_s` is the age of its newest sample in seconds when it was
+    published at `monotonic` seconds, so that computing its age later needs no wall clock.
     """
 
     def __init__(self, snapshot: Snapshot, *, tag: str, monotonic: float, age_s: float) -> None:
@@ -396,8 +398,8 @@ class Published:
         self._lock = Lock()
 
     def encode_default(self, *, plain_bytes: int = PLAIN_BYTES) -> None:
-        """Write and compress every window. Called once, in a worker thread, before publishing. Windows of more than
-        `plain_bytes` are packed, but for the longest, which is what everybody asks for."""
+        """Encode and compress every window. Called once, in a worker thread, before publishing. Windows of more than
+        `plain_bytes` bytes are packed, except the longest window, which most clients request."""
         ends = ends_of(self.snapshot)
         for window in self.snapshot.windows:
             document = encode(self.snapshot, Selection(window), ends)
@@ -407,11 +409,11 @@ class Published:
             self._default[window] = document
 
     def age(self, monotonic: float) -> float:
-        """Seconds since the newest sample, at that moment of the monotonic clock."""
+        """Return the age of the newest sample in seconds at `monotonic` (seconds of the monotonic clock)."""
         return max(0.0, self.age_s + monotonic - self.monotonic)
 
     def ready_document(self, selection: Selection) -> Document | None:
-        """The document if it is written already; cheap."""
+        """Return the document if it is already encoded, otherwise None; fast."""
         if selection.types is None and selection.operators is None:
             return self._default.get(selection.window)
         with self._lock:
@@ -421,7 +423,7 @@ class Published:
             return document
 
     def document(self, selection: Selection) -> Document:
-        """The document, written now if it must be (then up to some tens of milliseconds: call it in a thread)."""
+        """Return the document; encode it if necessary, which takes tens of milliseconds: call it in a thread."""
         document = self.ready_document(selection)
         if document is not None:
             return document

@@ -1,7 +1,7 @@
-"""The windows of all nodes in Prometheus' text format, for people whose dashboards and alerts live there.
+"""The windows of all nodes in Prometheus' text format, for dashboards and alerts in Prometheus.
 
-20,000 lines at 5,000 nodes are too many for a metrics library, which builds an object for each. They change once per
-tick, so they are written once per snapshot, with templates, when the first scrape comes.
+5,000 nodes have 20,000 lines, too many for a metrics library, which builds an object for each line. They change once
+per tick, so they are written once per snapshot, with templates, at the first scrape.
 
 Values are in base units: ratios from 0 to 1, bytes and packets per second, watts. Pure: no I/O, no clock.
 """
@@ -24,7 +24,7 @@ PREFIX = "load_watcher_node_"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What of a snapshot is shown. Each type, operator and window multiplies the series that Prometheus keeps."""
+    """The exported part of a snapshot. Each type, operator and window multiplies the number of series in Prometheus."""
 
     types: tuple[MetricType, ...] = (MetricType.CPU, MetricType.MEMORY)
     operators: tuple[Operator, ...] = (Operator.AVG, Operator.STD)
@@ -33,8 +33,8 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric of ours on /metrics: its samples are those of our metrics `members` (by key), each under its own label
-    `resource`, times `factor`."""
+    """A metric family on /metrics. `members` maps keys of node metrics to values of the label `resource`; the values
+    are multiplied by `factor`."""
 
     name: str
     help: str
@@ -49,21 +49,21 @@ FAMILIES: tuple[Family, ...] = (
         {"CPU": "CPU", "Memory": "Memory", "Storage": "Storage", "GPU": "GPU"},
         0.01,
     ),
-    Family("network_receive_bytes_per_second", "Bytes that a node received.", {"NetworkReceive": "Network"}),
-    Family("network_transmit_bytes_per_second", "Bytes that a node sent.", {"NetworkTransmit": "Network"}),
+    Family("network_receive_bytes_per_second", "Bytes per second that a node receives.", {"NetworkReceive": "Network"}),
+    Family("network_transmit_bytes_per_second", "Bytes per second that a node sends.", {"NetworkTransmit": "Network"}),
     Family(
         "network_receive_drop_packets_per_second",
-        "Received packets that a node dropped.",
+        "Received packets per second that a node drops.",
         {"NetworkReceiveDrop": "Network"},
     ),
     Family(
         "network_transmit_drop_packets_per_second",
-        "Packets to send that a node dropped.",
+        "Outgoing packets per second that a node drops.",
         {"NetworkTransmitDrop": "Network"},
     ),
     Family(
         "power_watts",
-        "Power that a node, or a part of it, draws.",
+        "Power in watts that a node, or a part of it, draws.",
         {
             "EnergyPackage": "Package",
             "EnergyCore": "Core",
@@ -77,17 +77,17 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "pressure_ratio",
-        "Share of time in which some task of a node waited for the resource (PSI some, 10 s), 0 to 1.",
+        "Share of time in which some task of a node waits for the resource (PSI some, avg10), 0 to 1.",
         {"PressureCPU": "CPU", "PressureMemory": "Memory", "PressureIO": "IO"},
         0.01,
     ),
 )
-_FALLBACK = "Label window is the window asked for; a node with too few samples for it stands with its next shorter one."
+_FALLBACK = "Label window is the requested window; a node with too few samples has the value of the next shorter one."
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One series per node: `values` [n] in the family's unit, NaN where there is none."""
+    """One series per node: `values` [n] in the family's unit, NaN without a value."""
 
     resource: str
     operator: str
@@ -96,7 +96,7 @@ class Column:
 
 
 def node_windows(snapshot: Snapshot, view: View) -> bytes:
-    """The exposition of a snapshot's nodes; empty if there is nothing to show."""
+    """Return the exposition text of a snapshot's nodes; b"" without values."""
     parts = [
         (window, select(snapshot, Selection(window, view.types, view.operators))) for window in _windows(snapshot, view)
     ]
@@ -119,8 +119,8 @@ def _windows(snapshot: Snapshot, view: View) -> list[Window]:
 def _columns(
     family: Family, metric: Metric, parts: Sequence[tuple[Window, Sequence[Part]]], view: View
 ) -> Iterator[Column]:
-    """The columns of one metric. A selection has one part per window that nodes fell back to: each node stands in one
-    of them, so they are put together. What a selection adds for the schedulers' sake is passed over."""
+    """Yield the columns of one metric. A selection has one column per window that nodes fell back to; each node is in
+    one of them, so they are merged. Operators that a selection adds for schedulers are skipped."""
     shown: set[tuple[str, str]] = set()
     for window, selected in parts:
         for operator in view.operators:
@@ -135,7 +135,7 @@ def _columns(
 
 
 def _lines(name: str, column: Column, nodes: Sequence[bytes]) -> Iterator[bytes]:
-    """The samples of a column, a thousand nodes at a time."""
+    """Yield the lines of a column, in chunks of a thousand nodes."""
     start_of_line = f'{name}{{node="'.encode()
     rest = f'",resource="{column.resource}",operator="{column.operator}",window="{column.window}"}} '.encode()
     for start in range(0, len(nodes), CHUNK_NODES):
@@ -148,5 +148,5 @@ def _lines(name: str, column: Column, nodes: Sequence[bytes]) -> Iterator[bytes]
 
 
 def escape(value: str) -> bytes:
-    """A label's value, as the text format wants it."""
+    """Escape a label value for the text format."""
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n").encode("utf-8", "replace")

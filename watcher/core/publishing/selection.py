@@ -9,15 +9,15 @@ from watcher.model import MetricType, Operator, Window
 
 
 class Shape(StrEnum):
-    """Where the nodes stand in the document."""
+    """Position of the nodes in the document."""
 
     WATCHER = "watcher"  # under data.NodeMetricsMap, as the Go client reads it
-    KEP = "kep"  # directly under data, as KEP-61 and the seed print it
+    KEP = "kep"  # directly under data, as in KEP-61
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a request wants of a snapshot; None means all types, or AVG and STD."""
+    """The part of a snapshot that a request selects. None means all types; for `operators`, AVG and STD."""
 
     window: Window
     types: tuple[MetricType, ...] | None = None

@@ -11,7 +11,8 @@ UnixSeconds = Annotated[int, msgspec.Meta(description="unix time in seconds")]
 
 
 class MetricValue(msgspec.Struct):
-    """One number of one node. `name` is upstream's rule name; `rollup` the window it really covers, "" for Latest."""
+    """One value of one node. `name` is upstream's recording rule name; `rollup` is the window that the value covers, ""
+    for Latest."""
 
     name: str
     type: str
@@ -21,14 +22,14 @@ class MetricValue(msgspec.Struct):
 
 
 class Metadata(msgspec.Struct):
-    """Kept for the Go client; always empty here."""
+    """Always empty; part of the format that the Go client reads."""
 
     dataCenter: str = ""  # noqa: N815  (wire name)
 
 
 class NodeMetrics(msgspec.Struct, omit_defaults=False):
-    """What is known of one node. `sampled` is the unix second of its newest sample; `age_s` stands only on a node that
-    has gone silent, or whose last values are kept through a partial outage."""
+    """Metrics of one node. `sampled` is the unix time in seconds of its newest sample. `age_s` (seconds) is present
+    only for a node that is silent, or whose last values are held during a partial outage."""
 
     metrics: list[MetricValue] = []
     tags: dict[str, str] = {}
@@ -38,7 +39,7 @@ class NodeMetrics(msgspec.Struct, omit_defaults=False):
 
 
 class WindowInfo(msgspec.Struct):
-    """The window asked for: `end` is the newest accepted sample, `start` = `end` - `duration`."""
+    """The requested window: `end` is the time of the newest accepted sample, `start` = `end` - `duration`."""
 
     duration: str
     start: UnixSeconds
@@ -46,13 +47,13 @@ class WindowInfo(msgspec.Struct):
 
 
 class NodeMetricsData(msgspec.Struct):
-    """The shape that load-watcher's code writes and its Go client reads."""
+    """The format that upstream's load-watcher writes and its Go client reads."""
 
     NodeMetricsMap: dict[str, NodeMetrics] = {}
 
 
 class WatcherDocument(msgspec.Struct):
-    """Body of GET /watcher."""
+    """Body of GET /watcher in the default shape."""
 
     timestamp: UnixSeconds
     window: WindowInfo
@@ -61,7 +62,7 @@ class WatcherDocument(msgspec.Struct):
 
 
 class KepWatcherDocument(msgspec.Struct):
-    """Body of GET /watcher?shape=kep: the nodes directly under `data`, as KEP-61 and the seed print it."""
+    """Body of GET /watcher?shape=kep: the nodes are directly under `data`, as in KEP-61."""
 
     timestamp: UnixSeconds
     window: WindowInfo
@@ -70,9 +71,9 @@ class KepWatcherDocument(msgspec.Struct):
 
 
 class Column(msgspec.Struct):
-    """One metric and operator over all nodes, null where absent. `window` is the window these values cover ("" for
-    Latest): a node that fell back to a shorter window stands in that window's column, so each (node, metric,
-    operator) stands in one column only."""
+    """One metric and operator for all nodes, null if absent. `window` is the window that the values cover ("" for
+    Latest). A node that fell back to a shorter window is in that window's column, so each (node, metric, operator) is
+    in one column only."""
 
     name: str
     type: str
@@ -84,7 +85,7 @@ class Column(msgspec.Struct):
 
 class ColumnsDocument(msgspec.Struct):
     """Body of GET /api/v1/columns. `sampled[name][i]` is the unix time of node i's newest sample of that metric;
-    `age_s[i]` the age of a silent or held node, null for the others."""
+    `age_s[i]` is the age in seconds of a silent or held node, null for all other nodes."""
 
     timestamp: UnixSeconds
     window_end: UnixSeconds
@@ -97,7 +98,7 @@ class ColumnsDocument(msgspec.Struct):
 
 
 class PodAverages(msgspec.Struct):
-    """Mean use of each pod over one window, null where too few minutes of it are known."""
+    """Mean usage of each pod over one window, null if too few minutes are known."""
 
     window: str
     cores: list[float | None]
@@ -105,9 +106,10 @@ class PodAverages(msgspec.Struct):
 
 
 class PodsDocument(msgspec.Struct):
-    """Body of GET /api/v1/pods: one value a pod in each list, in the order of namespace and name. `time` is that of the
-    newest reading, as its source gave it; `cores` and `bytes` are null where that did not say. The source averages
-    cores over `cores_span_s` seconds; `bytes_kind` is rss or working_set. Asked for every `every_s` seconds."""
+    """Body of GET /api/v1/pods: each list has one value per pod, ordered by namespace and name. `time` is the source's
+    time of the newest reading in unix seconds; `cores` and `bytes` are null if the reading lacks them. The source
+    averages cores over `cores_span_s` seconds; `bytes_kind` is rss or working_set. The source is queried every
+    `every_s` seconds."""
 
     timestamp: UnixSeconds
     source: str
@@ -126,7 +128,7 @@ class PodsDocument(msgspec.Struct):
 
 
 class HistorySeries(msgspec.Struct):
-    """One metric and operator of one node over time; `points` are [unix seconds, value], ascending."""
+    """One metric and operator of one node over time; `points` are [unix seconds, value], in ascending order."""
 
     host: str
     name: str
@@ -138,7 +140,7 @@ class HistorySeries(msgspec.Struct):
 
 
 class HistoryRow(msgspec.Struct):
-    """The same, one row a value (`?shape=rows`), as table-minded readers such as Grafana's Infinity like it."""
+    """The same data with one row per value (`?shape=rows`), for table readers such as Grafana's Infinity plug-in."""
 
     time: UnixSeconds
     host: str
@@ -150,7 +152,7 @@ class HistoryRow(msgspec.Struct):
 
 
 class HistoryDocument(msgspec.Struct):
-    """Body of GET /api/v1/history. `step` in seconds: the distance of the points that were asked for."""
+    """Body of GET /api/v1/history. `step` is the requested distance of the points in seconds."""
 
     start: UnixSeconds
     end: UnixSeconds
@@ -160,7 +162,7 @@ class HistoryDocument(msgspec.Struct):
 
 
 class FindingEntry(msgspec.Struct):
-    """A finding with how often and since when. Equal kind, node and metric are one entry."""
+    """A finding with its number of occurrences. Findings with equal kind, node and metric are one entry."""
 
     kind: str
     node: str
@@ -173,7 +175,7 @@ class FindingEntry(msgspec.Struct):
 
 
 class QuerySource(msgspec.Struct):
-    """What the provider uses for a metric, and why."""
+    """The provider's query for a metric, and the reason for its choice."""
 
     metric: str
     type: str
@@ -194,7 +196,7 @@ class FindingsDocument(msgspec.Struct):
 
 
 class ErrorDetail(msgspec.Struct):
-    """What went wrong, and what to do about it."""
+    """An error: its code for programs, its message, and a hint for the user."""
 
     code: str
     message: str
@@ -202,6 +204,6 @@ class ErrorDetail(msgspec.Struct):
 
 
 class ErrorDocument(msgspec.Struct):
-    """Every error of the API has this shape."""
+    """Body of every error response of the API."""
 
     error: ErrorDetail

@@ -9,5 +9,5 @@ SINCE, UNTIL = "<since>", "<until>"
 
 
 def is_template(expression: str) -> bool:
-    """Whether the expression says where the times go."""
+    """Whether the expression contains both time placeholders."""
     return SINCE in expression and UNTIL in expression

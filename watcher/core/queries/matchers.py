@@ -1,7 +1,7 @@
-"""Matchers of labels: which series of a Prometheus are ours, where several clusters share it.
+"""Label matchers that select the series of one cluster in a Prometheus shared by several clusters.
 
-Written as PromQL has them, `cluster="prod-1"`, and put into selectors. A value may hold whatever a label may: quotes,
-backslashes, braces; so nothing is put into a query but by `Matcher.__str__`.
+Matchers are written as in PromQL, `cluster="prod-1"`, and inserted into selectors. Values may contain quotes,
+backslashes and braces, so only `Matcher.__str__` writes them into a query.
 
 Pure: strings in, strings out.
 """
@@ -20,8 +20,8 @@ _MATCHER = re.compile(rf"\s*(?P<label>[^\s=!~,{{}}\"'`]+)\s*(?P<operator>=~|!~|!
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """`label` compared with `value` by one of =, !=, =~ and !~. Raises ValueError for a label that cannot be asked
-    for."""
+    """Compares `label` with `value` by one of the operators =, !=, =~ and !~. Raises ValueError for an invalid label
+    or value."""
 
     label: str
     operator: str
@@ -29,20 +29,21 @@ class Matcher:
 
     def __post_init__(self) -> None:
         if not LABEL.fullmatch(self.label):
-            raise ValueError(f"{json.dumps(self.label)} is no name of a label")
+            raise ValueError(f"{json.dumps(self.label)} is not a label name")
         if self.label == "__name__":
-            raise ValueError("__name__ is what the queries themselves choose by")
+            raise ValueError("__name__ is not allowed: the queries select series by it")
         if any("\ud800" <= letter <= "\udfff" for letter in self.value):
-            raise ValueError(f"the value of {self.label} is no UTF-8")
+            raise ValueError(f"the value of {self.label} is not valid UTF-8")
 
     def __str__(self) -> str:
-        """As it stands in a selector. `<` is escaped because it marks places in the built-in expressions."""
-        # The escapes of JSON are a part of PromQL's.
+        """PromQL text of the matcher. `<` is escaped, because it marks placeholders in the built-in expressions."""
+        # JSON escapes are a subset of PromQL escapes.
         return self.label + self.operator + json.dumps(self.value, ensure_ascii=False).replace("<", r"\u003c")
 
 
 def parse_matchers(text: str) -> tuple[Matcher, ...]:
-    """The matchers of `cluster="a",env=~"b|c"`, with or without braces around them. Raises ValueError in words."""
+    """Parse matchers such as `cluster="a",env=~"b|c"`, with or without enclosing braces. Raises ValueError with the
+    invalid part."""
     inner = text.strip()
     if inner.startswith("{") and inner.endswith("}"):
         inner = inner[1:-1]
@@ -54,20 +55,24 @@ def _parsed(text: str) -> Iterator[Matcher]:
     while place < len(text):
         found = _MATCHER.match(text, place)
         if found is None or text[found.end() :][:1] not in ("", ","):
-            raise ValueError(f'{json.dumps(text[place:].strip(), ensure_ascii=False)} is not of the form label="value"')
+            raise ValueError(
+                f'{json.dumps(text[place:].strip(), ensure_ascii=False)} does not have the form label="value"'
+            )
         yield Matcher(found["label"], found["operator"], _unquoted(found["value"]))
         place = found.end() + 1
 
 
 def _unquoted(text: str) -> str:
-    """What a string of PromQL says; of its escapes, those that JSON has too."""
+    """Value of a PromQL string literal. Supports the escapes that JSON also has."""
     if text.startswith("`"):
         return text[1:-1]
     inner = re.sub(r"""\\.|\"""", _as_json if text.startswith("'") else lambda found: found[0], text[1:-1])
     try:
         value: str = json.loads(f'"{inner}"')
     except ValueError:
-        raise ValueError(f"{text} has an escape that PromQL does not know; a backslash is written twice") from None
+        raise ValueError(
+            f"{text} has an escape that PromQL does not support; write a backslash as two backslashes"
+        ) from None
     return value
 
 
@@ -76,7 +81,7 @@ def _as_json(found: re.Match[str]) -> str:
 
 
 def narrowed(selector: str, *matchers: Matcher) -> str:
-    """A metric name or selector with these further conditions."""
+    """A metric name or selector with additional matchers."""
     if not matchers:
         return selector
     name, brace, rest = selector.partition("{")

@@ -12,5 +12,5 @@ _SELECTOR = re.compile(rf"(?:[a-zA-Z_:][a-zA-Z0-9_:]*\s*(?:{_MATCHERS})?|{_MATCH
 
 
 def is_plain(expression: str) -> bool:
-    """Whether this is a bare metric name or selector, to which a range `[60s]` can be appended."""
+    """Whether the expression is a metric name or selector, to which a range `[60s]` can be appended."""
     return _SELECTOR.fullmatch(expression.strip()) is not None

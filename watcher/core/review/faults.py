@@ -20,19 +20,20 @@ from watcher.core.review.limits import (
 )
 from watcher.model import Cells, Finding, FindingKind, Metric, MetricWindows, Remedy, Unit
 
-MAD_TO_DEVIATION = 1.4826  # of a normal distribution: standard deviation / median absolute deviation
+MAD_TO_DEVIATION = 1.4826  # standard deviation / median absolute deviation of a normal distribution
 
 
 def carried(metric: Metric, filled: Cells) -> tuple[Finding, ...]:
-    """Findings about slots of dropped samples that were filled with the sample before (never counted as coverage)."""
+    """Return findings about slots of dropped samples that were filled with the previous sample (these never count as
+    coverage)."""
     return _of_cells(
         FindingKind.MISSING,
         Remedy.CARRIED,
         filled,
         np.ones(len(filled.slot), dtype=bool),
         metric=metric,
-        text=lambda value, _time: f"the sample was dropped; the one before it, {value:g}, stands in for it",
-        summary="their samples were dropped; the ones before stand in for them",
+        text=lambda value, _time: f"the sample was dropped; the previous value {value:g} replaces it",
+        summary="their samples were dropped; the previous values replace them",
     )
 
 
@@ -44,12 +45,13 @@ def jumps(
     spread: Callable[[Sequence[str]], tuple[F64, F64, I64]],
     limits: Limits,
 ) -> tuple[Finding, ...]:
-    """Samples far from what their node usually does; reported and always kept, for a jump may be true.
+    """Report samples far from their node's usual values. They are always used, because a jump may be true.
 
-    `previous` [len(cells.names)] is each node's latest value before these samples, NaN where there is none.
-    Candidates differ from it by more than a floor (`jump_points` for percentages; for absolute values a floor per unit
-    and a factor of 4). For their nodes only, `spread(names)` gives median, median absolute deviation and number of the
-    samples so far; a jump is |x - median| > max(floor, jump_spreads x 1.4826 x MAD) with at least 8 samples.
+    `previous` [len(cells.names)] is each node's latest value before these samples, NaN if there is none. Candidates
+    differ from it by more than a floor (`jump_points` for percentages; for absolute values a floor per unit and a
+    factor of 4). Only for the candidates' nodes, `spread(names)` returns median, median absolute deviation (MAD) and
+    number of the earlier samples; a jump is |x - median| > max(floor, jump_spreads x 1.4826 x MAD) with at least 8
+    samples.
     """
     before = previous[cells.node]
     floor = limits.jump_points if metric.unit is Unit.PERCENT else JUMP_FLOOR[metric.unit]
@@ -70,29 +72,36 @@ def jumps(
         cells,
         candidate,
         metric=metric,
-        text=lambda value, _time: f"jumped to {value:g}, far from its own usual spread; kept",
-        summary="jumped far from their own usual spread; kept",
+        text=lambda value, _time: f"jumped to {value:g}, far from its usual values; the sample is used",
+        summary="jumped far from their usual values; the samples are used",
     )
 
 
 def skew(clock_offset_s: float | None, *, newest: float, now: float, limits: Limits) -> Finding | None:
-    """Whether the source's clock and ours disagree: by what it says of itself (`clock_offset_s`, source minus ours), or
-    because the newest accepted sample of all (unix seconds) is more than 5 s ahead of `now`."""
+    """Return a finding if the source's clock and the local clock disagree: by the source's own report
+    (`clock_offset_s`, source minus local, in seconds), or because the newest accepted sample (unix seconds) is more
+    than 5 s ahead of `now`."""
     if clock_offset_s is not None and abs(clock_offset_s) > limits.max_skew_s:
         where = "ahead of" if clock_offset_s > 0 else "behind"
-        text = f"the source's clock is {abs(clock_offset_s):.1f} s {where} ours: check time synchronisation on both"
+        text = (
+            f"the source's clock is {abs(clock_offset_s):.1f} s {where} the clock of load-watcher: "
+            "check time synchronization on both"
+        )
     elif newest - now > NEWEST_AHEAD_S:
-        text = f"the newest sample is {newest - now:.1f} s ahead of our clock: check time synchronisation on both"
+        text = (
+            f"the newest sample is {newest - now:.1f} s ahead of the clock of load-watcher: "
+            "check time synchronization on both"
+        )
     else:
         return None
     return Finding(FindingKind.CLOCK_SKEW, "", "", now, text, Remedy.REPORTED)
 
 
 def still(values: F64, *, samples: int = 5) -> Bool:
-    """Which nodes' newest `samples` samples are exactly equal; `values` [slots newest-first, n], NaN where there is no
-    true sample (a carried value is none). A node with fewer samples does not stand still."""
+    """Mark nodes whose newest `samples` samples are exactly equal; [n]. `values` [slots, n], newest slot first, NaN
+    without a true sample (a carried value does not count). A node with fewer samples is not marked."""
     nodes = values.shape[1]
-    undecided = np.arange(nodes)  # almost all nodes differ within two samples and are then left alone
+    undecided = np.arange(nodes)  # almost all nodes differ within two samples and are then decided
     first = np.full(nodes, np.nan)
     count = np.zeros(nodes, dtype=np.int64)
     for row in values:
@@ -110,7 +119,7 @@ def still(values: F64, *, samples: int = 5) -> Bool:
 
 
 class Motion(NamedTuple):
-    """How one metric moved, per node [n]: does it stand still, is it known at all, and its latest value."""
+    """Movement of one metric, per node [n]: whether it is constant, whether it is known, and its latest value."""
 
     metric: Metric
     still: Bool
@@ -119,10 +128,10 @@ class Motion(NamedTuple):
 
 
 def frozen(motions: Sequence[Motion], *, nodes: int) -> Bool:
-    """Nodes whose exporter repeats itself: all their known metrics that ought to move stand still, and there is one.
+    """Mark nodes whose exporter repeats its last values: all known metrics that should change (Metric.moves) are
+    constant, and there is at least one such metric.
 
-    An absolute value that rests at exactly 0 (an idle network card, a power meter that is not there) proves nothing
-    and does not count among those that ought to move.
+    A constant absolute value of exactly 0 (an idle network card, a missing power meter) is not evidence and is ignored.
     """
     moves = np.zeros(nodes, dtype=bool)
     stands = np.zeros(nodes, dtype=bool)
@@ -136,14 +145,15 @@ def frozen(motions: Sequence[Motion], *, nodes: int) -> Bool:
 
 
 def silent(*, now: float, sampled: F64, cadence: F64) -> Bool:
-    """Who gave no sample for more than max(3 cadences, 90 s) (contract 5.1, "Age"). `sampled` [n] is the newest
-    sample's time; a node that never had one (NaN) is absent, not silent. An unknown cadence (NaN) means 90 s."""
+    """Mark nodes without a sample for more than max(3 cadences, 90 s). `sampled` [n] is the time of the newest sample
+    (unix seconds), `cadence` [n] is in seconds; a node without any sample (NaN) is absent, not silent. An unknown
+    cadence (NaN) means 90 s."""
     patience = np.fmax(SILENT_CADENCES * cadence, SILENT_AT_LEAST_S)
     return now - sampled > patience
 
 
 def gone_silent(metric: Metric, *, now: float, nodes: Sequence[str], sampled: F64, which: Bool) -> tuple[Finding, ...]:
-    """Findings about one metric of the nodes that `silent` marked."""
+    """Return findings about one metric of the nodes that `silent` marked."""
     rows = np.flatnonzero(which).tolist()
     return report(
         FindingKind.STALE,
@@ -159,9 +169,9 @@ def gone_silent(metric: Metric, *, now: float, nodes: Sequence[str], sampled: F6
 def short_coverage(
     windows: MetricWindows, *, now: float, nodes: Sequence[str], labels: Sequence[str]
 ) -> tuple[Finding, ...]:
-    """Findings about nodes that have samples of a metric, but not enough for the longest window (contract 5.1,
-    "Coverage"); `labels` name the windows in the order of `windows.average` [W, n], ascending. None while that is true
-    of most nodes: then it is we who have not been running for long enough."""
+    """Return findings about nodes that have samples of a metric, but too few for the longest window (see
+    history.covers); `labels` name the windows in the order of `windows.average` [W, n], ascending. Returns no findings
+    while at least half of the nodes are affected: then load-watcher has not run long enough."""
     known = ~np.isnan(windows.latest)
     short = known & np.isnan(windows.average[-1])
     if 2 * np.count_nonzero(short) >= np.count_nonzero(known):
@@ -179,7 +189,7 @@ def short_coverage(
         nodes=[nodes[row] for row in rows],
         times=[now] * len(rows),
         reason=lambda i: (
-            f"{windows.count[-1, rows[i]]} samples are too few for {labels[-1]}; {served_instead(i)} serves"
+            f"{windows.count[-1, rows[i]]} samples are too few for {labels[-1]}; served instead: {served_instead(i)}"
         ),
-        summary=f"too few samples for {labels[-1]}; shorter windows, or the latest sample, serve instead",
+        summary=f"too few samples for {labels[-1]}; shorter windows or the latest sample are served instead",
     )

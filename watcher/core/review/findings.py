@@ -1,10 +1,10 @@
-"""What was found, how it is said, and what is remembered of it.
+"""Findings: how they are summarized, and the bounded log of findings.
 
-A trouble may concern one node or fifty thousand, and comes again at every tick until somebody mends it. So a finding of
-more than 50 nodes is one that counts them and names the first three, equal findings are one entry with a count, and
-what is kept is bounded. The counters only grow: they are what /metrics shows.
+A problem may affect one node or fifty thousand, and is found again at every tick until it is fixed. A finding about
+more than 50 nodes is therefore one finding with their number and the first three names; equal findings are one entry
+with a count; and the number of entries is bounded. The counters never decrease: /metrics shows them.
 
-Pure: no I/O, no clock. What each kind means for the operator: docs/review.md.
+Pure: no I/O, no clock. docs/review.md explains each kind for operators.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from watcher.arrays import I64, Bool
 from watcher.core.publishing.wire import FindingEntry
 from watcher.model import Cells, Finding, FindingKind, Metric, Remedy
 
-NAMED_AT_MOST = 50  # more nodes than this with the same trouble are one finding
+NAMED_AT_MOST = 50  # more nodes than this with the same problem are one finding
 
 
 @dataclass(frozen=True, slots=True)
 class FleetFinding(Finding):
-    """The same observation about many nodes at once: `node` is "", `nodes` how many they are."""
+    """The same observation about many nodes: `node` is "", `nodes` is their number."""
 
     nodes: int
 
@@ -39,10 +39,10 @@ def report(
     reason: Callable[[int], str],
     summary: str,
 ) -> tuple[Finding, ...]:
-    """One finding per node, or a single one that counts them where they are more than 50.
+    """Return one finding per node, or a single finding with their number if there are more than 50 nodes.
 
-    `reason(i)` says what is wrong with `nodes[i]`; it is asked only for those that are named. `summary` says what is
-    wrong with all of them and continues "312 nodes (a, b, c, …): …". `times[i]` is when it was seen, unix seconds.
+    `reason(i)` describes the problem of `nodes[i]`; it is not called for a single finding. `summary` describes the
+    problem of all nodes and follows "312 nodes (a, b, c, …): ". `times[i]` is the time of observation in unix seconds.
     """
     if len(nodes) > NAMED_AT_MOST:
         text = f"{len(nodes)} nodes ({some_of(nodes)}): {summary}"
@@ -54,12 +54,12 @@ def report(
 
 
 def some_of(nodes: Iterable[str]) -> str:
-    """The first three names in alphabetical order, and a sign that there are more."""
+    """Return the first three names in alphabetical order, followed by ", …" if there are more."""
     first = nsmallest(4, nodes)
     return ", ".join(first[:3]) + (", …" if len(first) > 3 else "")
 
 
-# --- what was found so far -------------------------------------------------------------------------------------------
+# --- log of findings -------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -71,11 +71,11 @@ class _Entry:
 
 
 class FindingLog:
-    """What was found lately, and how often: bounded, equal kind, node and metric are one entry.
+    """Bounded log of recent findings with counts; findings with equal kind, node and metric are one entry.
 
-    `counts` only ever grow (they are counters on /metrics); entries go when newer ones need their place, those last
-    seen longest ago first. A finding whose time lies within what its entry has already seen is the same sample fetched
-    again (fetches overlap) and is not counted again. Add from one thread; read from any.
+    `counts` never decrease (they are counters on /metrics). If there are more than `capacity` entries, the entries with
+    the oldest `last_seen` are removed. A finding whose time is within the range of its entry is the same sample fetched
+    again (fetches overlap) and is not counted again. Call `add` from one thread; read from any thread.
     """
 
     def __init__(self, *, capacity: int = 2000) -> None:
@@ -84,7 +84,7 @@ class FindingLog:
         self._counts: dict[FindingKind, int] = dict.fromkeys(FindingKind, 0)
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Take in the findings of one tick. More than 50 nodes with the same trouble become one entry."""
+        """Add the findings of one tick. More than 50 nodes with the same problem become one entry."""
         for finding in _summed_up(findings):
             if finding.kind is FindingKind.CLOCK_STEP:
                 self._not_after(finding.time)
@@ -94,12 +94,12 @@ class FindingLog:
             self._entries = dict(newest[: self.capacity])
 
     def entries(self) -> list[FindingEntry]:
-        """All entries, newest first."""
+        """Return all entries, ordered by `last_seen`, newest first."""
         newest = sorted(self._entries.values(), key=lambda entry: entry.last_seen, reverse=True)
         return [_wire(entry) for entry in newest]
 
     def counts(self) -> Mapping[str, int]:
-        """How many findings there have been of each kind, nodes counted singly; every kind is there from the start."""
+        """Return the number of findings of each kind, counting every node; all kinds are present from the start."""
         return {kind.value: count for kind, count in self._counts.items()}
 
     def _add(self, finding: Finding) -> None:
@@ -119,14 +119,14 @@ class FindingLog:
             self._counts[finding.kind] += weight
 
     def _not_after(self, time: float) -> None:
-        """The clock went back: what was seen "later" than now was seen by now, and the future is unseen again."""
+        """Limit the times of all entries to `time` (unix seconds), after the wall clock stepped back."""
         for entry in self._entries.values():
             entry.first_seen = min(entry.first_seen, time)
             entry.last_seen = min(entry.last_seen, time)
 
 
 def _summed_up(findings: Iterable[Finding]) -> Iterable[Finding]:
-    """Findings in order of time, those of more than 50 nodes with equal kind, metric and remedy as one."""
+    """Yield findings in order of time; findings about more than 50 nodes with equal kind, metric and remedy as one."""
     groups: dict[tuple[FindingKind, str, Remedy], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.kind, finding.metric, finding.remedy), []).append(finding)
@@ -137,7 +137,7 @@ def _summed_up(findings: Iterable[Finding]) -> Iterable[Finding]:
             continue
         yield from (finding for finding in group if not finding.node)
         example = max((finding for finding in group if finding.node), key=lambda f: (f.time, f.node))
-        text = f"{len(nodes)} nodes ({some_of(nodes)}); of {example.node}: {example.reason}"
+        text = f"{len(nodes)} nodes ({some_of(nodes)}); for example {example.node}: {example.reason}"
         yield FleetFinding(kind, "", metric, example.time, text, remedy, len(nodes))
 
 
@@ -166,10 +166,10 @@ def _of_cells(
     summary: str,
     now: float | None = None,
 ) -> tuple[Finding, ...]:
-    """Findings about samples, one per node: its newest affected sample speaks for the others, which are counted.
+    """Return findings about samples, one per node, with its newest affected sample and the number of the others.
 
-    A finding has its sample's true time, so that a sample fetched twice is not counted twice; `now` stands in for it
-    where that time is the very thing that is wrong.
+    A finding has the time of its sample, so that a sample fetched twice is not counted twice; `now` (unix seconds)
+    replaces it if that time is itself wrong.
     """
     rows = np.flatnonzero(affected)
     if not len(rows):
@@ -181,7 +181,7 @@ def _of_cells(
     times = [now] * len(newest) if now is not None else cells.time[newest].tolist()
 
     def reason(i: int) -> str:
-        others = f" ({counts[i]} samples, this the newest)" if counts[i] > 1 else ""
+        others = f" ({counts[i]} samples, this is the newest)" if counts[i] > 1 else ""
         return text(float(cells.value[newest[i]]), float(cells.time[newest[i]])) + others
 
     names = [cells.names[node] for node in cells.node[newest]]
@@ -189,5 +189,5 @@ def _of_cells(
 
 
 def _starts(key: I64) -> I64:
-    """Where each run of equal keys begins."""
+    """Return the indexes at which a run of equal keys begins."""
     return np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1]))) if len(key) else np.zeros(0, dtype=np.int64)

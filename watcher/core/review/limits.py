@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from watcher.model import Unit
 
 JUMP_MIN_SAMPLES = 8
-JUMP_FACTOR = 4.0  # absolute units: less than this ratio between two values is no candidate
+JUMP_FACTOR = 4.0  # absolute units: a smaller ratio between two values is not a jump
 JUMP_FLOOR: Mapping[Unit, float] = {
     Unit.BYTES_PER_SECOND: 1e6,
     Unit.PACKETS_PER_SECOND: 100.0,
@@ -21,17 +21,18 @@ NEWEST_AHEAD_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the review tolerates. The defaults are the product's; settings may change them.
+    """Thresholds of the review; settings may change them.
 
-    `mode` is "enforce" or "observe": to observe is to report what would be done, and to do only what must be done lest
-    the service breaks (what is not a finite number, does not fit on the wire, or lies in the future is still refused).
-    `max_ahead_s` is how far ahead of our clock a sample may be. `carry_slots` is how many slots a dropped sample may be
-    replaced by the one before it. `max_skew_s` is how far the source's clock may be from ours before we say so.
+    `mode` is "enforce" or "observe". "observe" only reports the remedies, except that samples which the service cannot
+    handle (not finite, too large for the wire format, or in the future) are still dropped. `max_ahead_s`: seconds by
+    which a sample may be ahead of the local clock. `carry_slots`: maximum age, in slots, of the sample that replaces a
+    dropped sample. `max_skew_s`: difference in seconds between the source's clock and the local clock above which it is
+    reported.
 
-    `outage_fraction` of the known nodes (and at least `outage_nodes` of them, or all) leaving at once is an outage of
-    the monitoring and not of the nodes; they are held until `max_staleness_s` and waited for until `forget_after_s`.
-    `interval_s` is the distance of two ticks. A jump is at least `jump_points` (of percent) and `jump_spreads` robust
-    deviations away from the node's own median.
+    If more than `outage_fraction` of the known nodes (and at least `outage_nodes` of them, or all) depart at once, the
+    monitoring has failed, not the nodes: they are held for `max_staleness_s` and waited for until `forget_after_s`.
+    `interval_s` is the time between two ticks. A jump is at least `jump_points` percentage points and `jump_spreads`
+    robust deviations away from the node's own median.
     """
 
     mode: str = "enforce"
@@ -48,7 +49,7 @@ class Limits:
 
     @property
     def enforced(self) -> bool:
-        """Whether remedies are applied, or only named."""
+        """Whether remedies are applied, not only reported."""
         return self.mode == "enforce"
 
 

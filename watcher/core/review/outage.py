@@ -1,10 +1,10 @@
-"""A partial outage of the monitoring must not herd pods.
+"""Protection against partial outages of the monitoring, which would concentrate pods on few nodes.
 
-The Go plug-ins score an absent node 0. When the monitoring of every fifth node dies at once, a list without those nodes
-therefore sends all pods to the rest. So they are held for a while, and then the whole list is refused: an error leaves
-the plug-ins the copy they have.
+The Go plug-ins score an absent node 0. When the monitoring of every fifth node fails at once, a list without these
+nodes therefore sends all pods to the remaining nodes. So their last values are held for a while, and then the whole
+list is refused: on an error the plug-ins continue with their cached copy.
 
-Pure: no I/O, no clock (`now` is an argument). The rule is that of issue 1, "Review of samples".
+Pure: no I/O, no clock (`now` is an argument, in unix seconds).
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from watcher.model import Finding, FindingKind, Remedy
 Value = TypeVar("Value")
 
 LATE_CADENCES = 2.0
-SAME_EVENT_INTERVALS = 1.5  # what happens within two adjacent ticks is one event
+SAME_EVENT_INTERVALS = 1.5  # departures within two adjacent ticks are one event
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the guard decided at one tick, arrays [n] like the nodes that it was asked about.
+    """The guard's decision for one tick; arrays [n] in the order of the nodes passed to `Guard.step`.
 
-    `held` nodes are served though they would be quarantined; `quarantined` are not served; `late` are served and fell
-    behind together with many others. `age_s` is NaN but for held and late nodes. `lost` maps the known nodes that went
-    in a mass to the time of their last sample: not empty means that a list of all nodes would be a remnant (503).
+    `held` nodes are served although they would be quarantined; `quarantined` nodes are not served; `late` nodes are
+    served and fell behind together with many others. `age_s` is the age in seconds of held and late nodes, NaN for all
+    other nodes. `lost` maps known nodes that departed in a mass to the time of their last sample (unix seconds); if it
+    is not empty, a list of all nodes would be incomplete (503).
     """
 
     held: Bool
@@ -45,8 +46,8 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Departure:
-    """A known node that would leave the list: since when, its last sample, whether it is frozen (else it vanished) and
-    whether it left in a mass."""
+    """A known node that would leave the list: time of departure, time of its last sample (both unix seconds), whether
+    it is frozen (otherwise it vanished), and whether it departed in a mass."""
 
     since: float
     newest: float
@@ -56,8 +57,9 @@ class _Departure:
 
 @dataclass(frozen=True, slots=True)
 class _Tick:
-    """What the guard is asked at one tick: `served` (node -> newest sample) stay as they are, `frozen` (node -> row)
-    would be quarantined, `vanishing` rows vanish. `standing` marks the frozen rows, in observe mode too."""
+    """The guard's input at one tick: `served` nodes (node -> time of newest sample) stay as they are, `frozen` nodes
+    (node -> row) would be quarantined, `vanishing` rows vanish. `standing` marks the frozen rows, in observe mode too.
+    """
 
     now: float
     nodes: Sequence[str]
@@ -70,37 +72,37 @@ class _Tick:
 
 
 class Guard:
-    """Keeps a partial outage of the monitoring from herding pods (issue 2, "A partial outage must not herd pods").
+    """Detects partial outages of the monitoring, so that they do not concentrate pods on the remaining nodes.
 
-    If more than a fifth of the known nodes would vanish or be quarantined at once, it is the monitoring that went, not
-    the nodes. Frozen ones are then held for `max_staleness_s` from when they were found frozen; vanished ones are older
-    than that by definition. Both are lost afterwards, and a list without them is refused rather than served. Fewer than
-    that go one by one, each with a finding. "At once" is within two adjacent ticks, since the samples of an outage's
-    nodes grow old over a cadence, not in one moment. The lost are forgotten when so many are back that the rest is no
-    mass, or after `forget_after_s`: then the fleet has really shrunk.
+    If more than a fifth of the known nodes (`outage_fraction`) would vanish or be quarantined at once, the monitoring
+    failed, not the nodes. Frozen nodes are then held for `max_staleness_s` after they were found frozen; vanished nodes
+    are older than that by definition. After that both are lost, and a list without them is refused instead of served.
+    Fewer nodes leave the list one by one, each with a finding. "At once" means within two adjacent ticks, because the
+    samples of an outage's nodes become stale over a cadence, not at the same time. Lost nodes are forgotten when so
+    many are back that the rest is not a mass, or after `forget_after_s`: then the fleet has really shrunk.
 
-    Nodes that have already vanished when the guard first looks are not known to it, but for those that it is told of
-    (`await_back`): a restart must not turn what was refused into a remnant. In observe mode nobody is
-    quarantined; the list is guarded all the same, since that changes no sample.
+    Nodes that have vanished before the first step are unknown to the guard, except the nodes passed to `await_back`:
+    after a restart, an incomplete list that was refused must still be refused. In observe mode no node is quarantined;
+    the list is guarded all the same, because that changes no sample.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._known: Mapping[str, float] = {}  # node that was served at the last step -> its newest sample
+        self._known: Mapping[str, float] = {}  # node served at the last step -> time of its newest sample
         self._departures: dict[str, _Departure] = {}
         self._last_step: float | None = None
 
     def forget(self) -> None:
-        """Start anew, for instance when another source names the nodes differently."""
+        """Reset the state, for example when another source names the nodes differently."""
         self._known, self._departures, self._last_step = {}, {}, None
 
     def rename(self, names: Mapping[str, str | None]) -> None:
-        """Nodes go by other names now; None is one that is gone and must not be waited for."""
+        """Apply renames (old name -> new name). None: the node has left and is not waited for."""
         self._known = _under(self._known, names)
         self._departures = _under(self._departures, names)
 
     def await_back(self, lost: Mapping[str, float], *, now: float) -> None:
-        """Go on waiting for nodes that were lost before a restart: node -> time of its last sample, unix seconds."""
+        """Continue to wait for nodes that were lost before a restart: node -> time of its last sample, unix seconds."""
         for name, newest in lost.items():
             since = min(now, newest + self.limits.max_staleness_s)
             self._departures[name] = _Departure(since, newest, frozen=False, mass=True)
@@ -115,9 +117,10 @@ class Guard:
         would_vanish: Bool,
         would_quarantine: Bool,
     ) -> Verdict:
-        """Decide for one tick. `nodes` are all that the history knows, without repetition; `newest` and `cadence` [n]
-        each node's newest sample and cadence in seconds; `would_vanish` [n] those without a sample young enough to
-        serve (known nodes that are not in `nodes` vanished too); `would_quarantine` [n] those that are frozen.
+        """Decide for one tick. `nodes` are all nodes of the history, each once; `newest` [n] is the time of each node's
+        newest sample (unix seconds), `cadence` [n] its cadence in seconds; `would_vanish` [n] marks nodes whose newest
+        sample is too old to serve (known nodes that are not in `nodes` vanished too); `would_quarantine` [n] marks
+        frozen nodes.
         """
         standing = would_quarantine & ~would_vanish
         frozen_rows = {nodes[row]: row for row in np.flatnonzero(standing).tolist()} if self.limits.enforced else {}
@@ -130,13 +133,13 @@ class Guard:
         self._follow_clock(now)
         returned = [self._departures.pop(name) for name in self._departures.keys() & served.keys()]
         vanished = self._note_departures(tick)
-        # one that came back from a departure of its own was not in the list: it must not make an outage look smaller
+        # a node that returns from a single departure was not in the list: it must not make an outage look smaller
         fleet = self._find_mass(tick, sum(departure.mass for departure in returned))
         findings = self._gone_singly(tick, vanished) + self._settle(now, fleet, returned)
         self._known = served
         return self._verdict(tick, fleet, findings)
 
-    # --- who left ---
+    # --- departures ---
 
     def _is_mass(self, count: int, fleet: int) -> bool:
         enough = count >= self.limits.outage_nodes or count == fleet
@@ -149,14 +152,14 @@ class Guard:
         return departure.since + (self.limits.max_staleness_s if departure.frozen else 0.0)
 
     def _follow_clock(self, now: float) -> None:
-        """A clock that steps back must not make a hold last longer."""
+        """Shift departures if the wall clock stepped back, so that a hold does not last longer."""
         if self._last_step is not None and now < self._last_step:
             for departure in self._departures.values():
                 departure.since -= self._last_step - now
         self._last_step = now
 
     def _note_departures(self, tick: _Tick) -> list[str]:
-        """Note who left since the last step, and how; returns those that vanished just now."""
+        """Record the nodes that departed since the last step; return the nodes that vanished at this step."""
         vanished = []
         for name, departure in self._departures.items():
             if departure.frozen and name not in tick.frozen:
@@ -169,13 +172,13 @@ class Guard:
         for name, row in tick.frozen.items():
             before = self._departures.get(name)
             if before is None or not before.frozen:
-                # one that was never served takes nothing from the list, so its departure is no event
+                # a node that was never served is not missing from the list, so its departure is not an event
                 since = tick.now if before or name in self._known else float("-inf")
                 self._departures[name] = _Departure(since, float(tick.newest[row]), frozen=True)
         return vanished
 
     def _find_mass(self, tick: _Tick, returned: int) -> int:
-        """Mark those that left together, if they are a mass; returns how many nodes were known before they left."""
+        """Mark the recent departures as a mass if there are enough; return the number of nodes before they departed."""
         recent = [d for d in self._departures.values() if self._is_recent(d, tick.now)]
         earlier = sum(d.mass and not self._is_recent(d, tick.now) for d in self._departures.values())
         fleet = len(tick.served.keys() & self._known.keys()) + returned + len(recent) + earlier
@@ -185,21 +188,21 @@ class Guard:
         return fleet
 
     def _settle(self, now: float, fleet: int, returned: Sequence[_Departure]) -> tuple[Finding, ...]:
-        """End a mass that is none any more, or that has been waited for long enough; let go of what is over."""
+        """End a mass that has become too small or has lasted longer than `forget_after_s`; remove old departures."""
         mass = {name: d for name, d in self._departures.items() if d.mass}
         back = sum(departure.mass for departure in returned)
         patience = self.limits.forget_after_s
         findings: tuple[Finding, ...] = ()
         leaving = sum(not d.mass and self._is_recent(d, now) for d in self._departures.values())
-        # it ends by nodes that come back, not by a fleet that grows around those that are away
+        # only returning nodes end it: growth of the fleet does not
         if back and not self._is_mass(len(mass) + leaving, fleet):
             over = list(mass)
-            text = f"the outage is over; came back just now: {back}; still away, and left out: {len(over)}"
+            text = f"the outage is over; nodes that returned now: {back}; nodes still missing, left out: {len(over)}"
             findings = (_outage(now, text, Remedy.REPORTED),)
         else:
             over = [name for name, d in mass.items() if now - self._lost_at(d) > patience]
         if over and not findings:
-            text = f"{len(over)} nodes ({some_of(over)}) stayed away for {patience:g} s: the fleet is smaller now"
+            text = f"{len(over)} nodes ({some_of(over)}) did not return within {patience:g} s: removed from the fleet"
             findings = (_outage(now, text, Remedy.LEFT_OUT),)
         for name in over:
             mass[name].mass = False
@@ -210,7 +213,7 @@ class Guard:
         }
         return findings
 
-    # --- what becomes of them ---
+    # --- decision ---
 
     def _verdict(self, tick: _Tick, fleet: int, findings: tuple[Finding, ...]) -> Verdict:
         n, now, patience = len(tick.nodes), tick.now, self.limits.max_staleness_s
@@ -233,15 +236,17 @@ class Guard:
         return Verdict(held, quarantined, late, age_s, lost, findings)
 
     def _late(self, tick: _Tick, fleet: int) -> Bool:
-        """Who fell behind by more than max(2 cadences, an interval), if that is a mass; else nobody."""
+        """Return the nodes that fell behind by more than max(2 cadences, an interval) if they are a mass; otherwise
+        none."""
         patience = np.fmax(LATE_CADENCES * tick.cadence, self.limits.interval_s)
         late = ~tick.vanishing & ~tick.standing & (tick.now - tick.newest > patience)
         return late if self._is_mass(int(np.count_nonzero(late)), fleet) else np.zeros(len(late), dtype=bool)
 
-    # --- what it says ---
+    # --- findings ---
 
     def _gone_singly(self, tick: _Tick, vanished: Sequence[str]) -> tuple[Finding, ...]:
-        """Nodes that left just now and not in a mass: the history still lists them (stale) or not (missing)."""
+        """Report nodes that vanished at this step, not in a mass: stale if the history still has them, otherwise
+        missing."""
         alone = [name for name in vanished if not self._departures[name].mass]
         listed = set(tick.nodes) if alone else set()
         stale, missing = [name for name in alone if name in listed], [name for name in alone if name not in listed]
@@ -257,12 +262,12 @@ class Guard:
             metric="",
             nodes=names,
             times=[now] * len(names),
-            reason=lambda i: f"its last sample is {ages[i]:.0f} s old; it is left out of the list",
-            summary="their last samples are too old; they are left out of the list",
+            reason=lambda i: f"its last sample is {ages[i]:.0f} s old; the node is left out of the list",
+            summary="their last samples are too old; the nodes are left out of the list",
         )
 
     def _standing_still(self, tick: _Tick, held: Bool, quarantined: Bool) -> tuple[Finding, ...]:
-        text = "all metrics that ought to move stand still over five samples: the exporter repeats itself"
+        text = "all metrics that should change are constant over five samples: the exporter repeats its last values"
         only_seen = tick.standing & ~held & ~quarantined
         findings: tuple[Finding, ...] = ()
         for which, remedy in (
@@ -284,7 +289,7 @@ class Guard:
 
 
 def _under(of: Mapping[str, Value], names: Mapping[str, str | None]) -> dict[str, Value]:
-    """The same under the new names; what was known under one of them before counts more."""
+    """Return the mapping with renamed keys; an entry that already has a new name takes precedence."""
     moved = {new: value for name, value in of.items() if (new := names.get(name)) is not None}
     return moved | {name: value for name, value in of.items() if name not in names}
 
@@ -294,7 +299,7 @@ def _outage(now: float, text: str, remedy: Remedy) -> Finding:
 
 
 def _outages(tick: _Tick, held: Bool, late: Bool, lost: Mapping[str, float], fleet: int) -> tuple[Finding, ...]:
-    """What lasts of an outage at this tick, in one finding."""
+    """Return one finding about an outage that is in progress at this tick."""
 
     def named(what: Bool) -> str:
         rows = np.flatnonzero(what).tolist()
@@ -304,10 +309,10 @@ def _outages(tick: _Tick, held: Bool, late: Bool, lost: Mapping[str, float], fle
     if lost:
         parts.append(
             f"{len(lost)} of {fleet} known nodes ({some_of(lost)}) went silent together; the list of all nodes is"
-            " refused, since schedulers would take it for the whole fleet: check the monitoring of these nodes"
+            " refused, because schedulers would treat it as complete: check the monitoring of these nodes"
         )
     if held.any():
-        parts.append(f"{named(held)} froze together; their last values are kept for now: check their exporters")
+        parts.append(f"{named(held)} froze together; their last values are held for now: check their exporters")
     if late.any():
-        parts.append(f"{named(late)} fell behind together; their last values are kept for now")
+        parts.append(f"{named(late)} fell behind together; their last values are held for now")
     return (_outage(tick.now, "; ".join(parts), Remedy.LEFT_OUT if lost else Remedy.HELD),) if parts else ()

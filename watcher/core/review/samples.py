@@ -1,17 +1,14 @@
-"""Samples lie, and what schedulers do with a lie is worse than what they do without the sample.
+"""Review of samples: detect wrong samples before schedulers use them, and apply a remedy.
 
-An exporter that hangs repeats its last value for hours; a restarted one makes a rate negative; a clock that is ahead
-puts samples where the window has not come yet; two scrapers give one node twice; and when the monitoring of every fifth
-node dies at once, a list without those nodes sends all pods to them, for the Go plug-ins score an absent node 0.
+A hanging exporter repeats its last value for hours; a restarted exporter makes a rate negative; a clock that is ahead
+produces samples in the future; two scrapers return one node twice. Each of these is distinguished from a true extreme
+value and gets a remedy: drop, clamp, combine, quarantine. outage.py handles many nodes that disappear at once.
 
-Here each such lie is told apart from an honest extreme and gets its remedy: drop, clamp, combine, quarantine. (What is
-held, when many nodes go at once, is in outage.py.) Two
-rules stand above all others. Nothing changes silently: every value that is dropped or altered has a finding. And the
-review never lowers the load that schedulers see: an upward jump is reported and kept, for it may well be true.
+Two rules come first. No change is silent: every value that is dropped or altered has a finding. The review never lowers
+the load that schedulers see: an upward jump is reported and the sample is used, because it may be true.
 
-Pure: no I/O, no clock (`now` is an argument). All over arrays, so that 50,000 nodes cost milliseconds; what is wrong
-with more than 50 nodes at once is one finding that counts them. What each kind means for the operator: docs/review.md.
-The rules are those of contract section 5.1.
+Pure: no I/O, no clock (`now` is an argument, in unix seconds). Works on arrays, so that 50,000 nodes take milliseconds;
+a problem of more than 50 nodes is one finding with their number. docs/review.md explains each kind for operators.
 """
 
 from __future__ import annotations
@@ -27,52 +24,53 @@ from watcher.core.review.limits import Limits, _is
 from watcher.model import Cells, Combine, Finding, FindingKind, Metric, Remedy, SeriesBatch, Unit
 
 MAX_NAME = 253  # a Kubernetes node name is a DNS subdomain, at most this long (RFC 1123)
-TOO_LARGE = 1e15  # from here on 15 significant digits without an exponent cannot carry a value (contract section 5)
-END_OF_TIME = 1e11  # seconds; a "time" beyond the year 5138 is another unit (milliseconds), not a time
-SLACK_POINTS = 5.0  # a percentage may be this far beyond 0..100 before it is impossible (contract section 5.1)
+TOO_LARGE = 1e15  # from this value on, 15 significant digits without an exponent cannot represent a value
+END_OF_TIME = 1e11  # unix seconds; a larger time (after the year 5138) is in another unit, such as milliseconds
+SLACK_POINTS = 5.0  # a percentage up to this many points beyond 0..100 is clamped, a larger one is dropped
 
 
 # --- one sample at a time --------------------------------------------------------------------------------------------
 
 
 def _unusable(value: F64) -> Bool:
-    """What no window can hold and no wire can carry: dropped in either mode."""
-    return ~(np.abs(value) < TOO_LARGE)  # NaN compares false, so it is caught too
+    """Mark values that neither a window nor the wire format can represent; they are dropped in both modes."""
+    return ~(np.abs(value) < TOO_LARGE)  # NaN compares false, so it is marked too
 
 
 def _impossible(metric: Metric, value: F64) -> Bool:
-    """What the quantity cannot be: a percentage far beyond 0..100, or a rate below zero."""
+    """Mark values that the quantity cannot have: a percentage far beyond 0..100, or a rate below zero."""
     if metric.unit is Unit.PERCENT:
         return (value < -SLACK_POINTS) | (value > 100.0 + SLACK_POINTS)
     return value < 0.0
 
 
 def _impossible_kind(metric: Metric) -> FindingKind:
-    """A rate below zero is what a counter leaves behind that began again at zero."""
+    """Return COUNTER_RESET for rates: a counter that restarts at zero produces a rate below zero."""
     return FindingKind.OUT_OF_RANGE if metric.unit is Unit.PERCENT else FindingKind.COUNTER_RESET
 
 
 def _impossible_text(metric: Metric) -> str:
     if metric.unit is Unit.PERCENT:
-        return "outside of 0 to 100 percent by more than 5 points"
-    return "negative: a counter was reset, a rate cannot be below zero"
+        return "outside 0 to 100 percent by more than 5 points"
+    return "negative: a rate cannot be below zero, a counter was reset"
 
 
 # --- several series of one node --------------------------------------------------------------------------------------
 
 
 def combine(batch: SeriesBatch, *, resolution: int, limits: Limits) -> tuple[Cells, tuple[Finding, ...]]:
-    """One sample per node and slot, by the metric's rule (contract 5.1, "Types"), whatever the order of the samples.
+    """Combine a batch to one sample per node and slot, by the metric's rule (Metric.combine), in any sample order.
 
-    Slot = floor(time / resolution), `resolution` in seconds; the last sample of a series in a slot wins. Over the
-    series of a node: NEWEST_MAX takes the newest time and among equal times the largest value; SUM, MAX and MEAN run
-    over the series' samples of that slot. The time is the newest of those that entered.
+    Slot = floor(time / resolution), `resolution` in seconds; the last sample of a series in a slot wins. NEWEST_MAX
+    takes the sample with the newest time, and among equal times the largest value; SUM, MAX and MEAN use the samples of
+    all series in that slot. The result has the newest time of the combined samples.
 
-    A bad sample (not finite, too large, impossible) beside good ones of the same node and slot is left out of the sum,
-    maximum or mean, with a finding: one dead device of three must not take the other two along, and a negative one must
-    not hide in a sum. A sum is then too small by that device. Where a node and slot has only bad samples, one of them
-    stands for all, unchanged, and `clean` judges it. Names that cannot be a node's (empty, longer than 253 characters,
-    not printable) lose their series; times that are none (not finite, negative, milliseconds) their sample.
+    A bad sample (not finite, too large, impossible) next to good samples of the same node and slot is left out of the
+    sum, maximum or mean, with a finding: one failed device of three must not hide the other two, and a negative value
+    must not disappear in a sum. A sum is then too small by that device. If a node and slot has only bad samples, one of
+    them is used unchanged, and `clean` reviews it. Series are dropped if their name cannot be a node name (empty,
+    longer than 253 characters, not printable); samples are dropped if their time is out of range (not finite, negative,
+    or in milliseconds).
     """
     names, row_of_series, findings = _named(batch)
     node = row_of_series[batch.series]
@@ -98,7 +96,8 @@ def combine(batch: SeriesBatch, *, resolution: int, limits: Limits) -> tuple[Cel
 
 
 def _named(batch: SeriesBatch) -> tuple[tuple[str, ...], I64, tuple[Finding, ...]]:
-    """Distinct usable node names as they appear, each series' row in them (-1: unusable), and what was wrong."""
+    """Return the distinct usable node names in order of appearance, each series' index in them (-1: unusable), and the
+    findings."""
     names = batch.nodes
     if _all_usable(names) and len(set(names)) == len(names):
         return names, np.arange(len(names), dtype=np.int64), ()
@@ -112,7 +111,7 @@ def _named(batch: SeriesBatch) -> tuple[tuple[str, ...], I64, tuple[Finding, ...
         shown = ", ".join(sorted({ascii(name[:60]) for name in unusable})[:3])
         text = (
             f"{len(unusable)} series have a node name that is empty, longer than {MAX_NAME} characters or not printable"
-            f" ({shown}): is the right label configured?"
+            f" ({shown}): check which label is configured as the node label"
         )
         time = _latest_time(batch.time)
         findings = (Finding(FindingKind.UNKNOWN_NODE, "", batch.metric.name, time, text, Remedy.DROPPED),)
@@ -120,7 +119,7 @@ def _named(batch: SeriesBatch) -> tuple[tuple[str, ...], I64, tuple[Finding, ...
 
 
 def _all_usable(names: Sequence[str]) -> bool:
-    """Whether each of these can be a node's name; `isprintable` refuses control characters and lone surrogates."""
+    """Return whether all names can be node names; `isprintable` rejects control characters and lone surrogates."""
     if not names:
         return True
     lengths = [len(name) for name in names]
@@ -141,15 +140,15 @@ def _untimely(batch: SeriesBatch, names: tuple[str, ...], node: I64, affected: B
         Cells(names, node, node, batch.time, batch.value),
         affected,
         metric=batch.metric,
-        text=lambda _value, time: f"its time is {time:g}, which is no unix time in seconds",
-        summary="their times are no unix times in seconds",
+        text=lambda _value, time: f"its time {time:g} is not a unix time in seconds",
+        summary="their times are not unix times in seconds",
         now=_latest_time(batch.time),
     )
 
 
 def _in_order(cells: Cells, series: I64) -> tuple[I64, I64 | None]:
-    """A key per (node, slot), and the order that sorts samples by it, then by series, time and value; None if they
-    stand so already, as with one series per node they usually do."""
+    """Return a key per (node, slot), and the order that sorts samples by key, series, time and value; None if they are
+    sorted already, as they usually are with one series per node."""
     if not len(cells.slot):
         return np.zeros(0, dtype=np.int64), None
     first = int(cells.slot.min())
@@ -159,7 +158,7 @@ def _in_order(cells: Cells, series: I64) -> tuple[I64, I64 | None]:
     ascending = bool(((further > 0) | ((further == 0) & (np.diff(cells.time) > 0.0))).all())
     if not ascending:
         return key, np.lexsort((cells.value, cells.time, series, key))
-    # Series by series in ascending time, as sources answer: only the series of one node have to find together.
+    # Sources return series after series in ascending time; then only the series of one node must be grouped.
     return key, None if bool((np.diff(key) >= 0).all()) else np.argsort(key, kind="stable")
 
 
@@ -170,7 +169,7 @@ def _take(cells: Cells, order: I64) -> Cells:
 def _leave_out(
     metric: Metric, cells: Cells, key: I64, series: I64, *, limits: Limits
 ) -> tuple[Cells, I64, I64, tuple[Finding, ...]]:
-    """Without the bad samples that stand beside good ones of the same key; `key` is sorted."""
+    """Remove the bad samples that have good samples with the same key; `key` is sorted."""
     unusable = _unusable(cells.value)
     impossible = _impossible(metric, cells.value) & ~unusable
     bad = unusable | impossible if limits.enforced else unusable
@@ -186,35 +185,35 @@ def _leave_out(
         cells,
         unusable & beside_good,
         metric=metric,
-        text=lambda value, _time: f"one of its series gave {value:g}, which is no usable number; the others count",
-        summary="one of the series of each gave no usable number; the others count",
+        text=lambda value, _time: f"one of its series has the unusable value {value:g}; the other series are used",
+        summary="one series of each node has an unusable value; the other series are used",
     ) + _of_cells(
         _impossible_kind(metric),
         remedy,
         cells,
         impossible & beside_good,
         metric=metric,
-        text=lambda value, _time: f"one of its series gave {value:g}, {_impossible_text(metric)}",
-        summary=f"one of the series of each gave a value {_impossible_text(metric)}",
+        text=lambda value, _time: f"one of its series has the value {value:g}, {_impossible_text(metric)}",
+        summary=f"one series of each node has a value {_impossible_text(metric)}",
     )
     keep = ~(bad & beside_good)
     return cells.where(keep), key[keep], series[keep], findings
 
 
 def _merged(metric: Metric, cells: Cells, key: I64) -> tuple[Cells, tuple[Finding, ...]]:
-    """One sample per key out of one per key and series; sorted by both, so that a sum rounds the same way whatever the
-    order in which the source answered."""
+    """Combine one sample per key and series to one sample per key. The input is sorted by both, so that a sum is
+    rounded the same way in any order of the source's response."""
     starts = _starts(key)
     counts = np.diff(np.append(starts, len(key)))
     time = np.maximum.reduceat(cells.time, starts)
-    with np.errstate(over="ignore", invalid="ignore"):  # a sum beyond every bound is inf, and `clean` finds it
+    with np.errstate(over="ignore", invalid="ignore"):  # an overflowing sum is inf, and `clean` finds it
         if metric.combine is Combine.NEWEST_MAX:
             value = np.maximum.reduceat(np.where(cells.time == np.repeat(time, counts), cells.value, -np.inf), starts)
         elif metric.combine is Combine.MAX:
             value = np.maximum.reduceat(cells.value, starts)
         else:
             value = np.add.reduceat(cells.value, starts) / (counts if metric.combine is Combine.MEAN else 1)
-    # Bad samples left here have no good one beside them. No sum of theirs may come out as if it were a good one.
+    # Keys with bad samples have only bad samples here. Their sum must not look like a good sample.
     bad = _unusable(cells.value) | _impossible(metric, cells.value)
     value = np.where(np.logical_and.reduceat(bad, starts), cells.value[starts], value)
     merged = Cells(cells.names, cells.node[starts], cells.slot[starts], time, value)
@@ -226,18 +225,18 @@ def _merged(metric: Metric, cells: Cells, key: I64) -> tuple[Cells, tuple[Findin
         merged,
         counts > 1,
         metric=metric,
-        text=lambda _value, _time: "has several series of a metric that it should have once; the newest counts",
-        summary="have several series of a metric that each should have once; the newest counts",
+        text=lambda _value, _time: "has several series of a metric that should have one; the newest is used",
+        summary="have several series of a metric that should have one per node; the newest is used",
     )
 
 
-# --- what is dropped and clamped -------------------------------------------------------------------------------------
+# --- drop and clamp --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """`cells` enter the history (clamped where a finding says so); `bad` were dropped, and their slots may be carried;
-    samples from the future are in neither."""
+    """Reviewed samples: `cells` enter the history, some of them clamped; `bad` were dropped, and their slots may be
+    filled with carried values. Samples from the future are in neither."""
 
     cells: Cells
     bad: Cells
@@ -245,12 +244,12 @@ class Reviewed:
 
 
 def clean(metric: Metric, cells: Cells, *, now: float, limits: Limits) -> Reviewed:
-    """Drop what cannot be, clamp what is nearly right, report both (contract 5.1, "Review never lowers").
+    """Drop impossible samples, clamp slightly wrong samples, and report both.
 
     Dropped: not finite or >= 1e15 (NON_FINITE, OUT_OF_RANGE); more than `max_ahead_s` ahead of `now` (FUTURE_SAMPLE);
     percentages more than 5 points beyond 0..100 (OUT_OF_RANGE); absolute values below zero (COUNTER_RESET). Clamped:
-    percentages beyond 0..100 by less. To clean twice is to clean once. In observe mode the first and the second are
-    still dropped (one sample from the year 2100 would empty every window), the others only reported.
+    percentages up to 5 points beyond 0..100. Idempotent. In observe mode the first two kinds are still dropped (one
+    sample from the year 2100 would empty every window), and the others are only reported.
     """
     value = cells.value
     ahead = ~(cells.time <= now + limits.max_ahead_s)
@@ -285,9 +284,9 @@ def _clean_findings(
     clamped = Remedy.CLAMPED if limits.enforced else Remedy.REPORTED
     table: tuple[tuple[FindingKind, Remedy, Bool, str], ...] = (
         (FindingKind.NON_FINITE, Remedy.DROPPED, unusable & ~finite, "not a finite number"),
-        (FindingKind.OUT_OF_RANGE, Remedy.DROPPED, unusable & finite, "too large to be true (1e15 or more)"),
+        (FindingKind.OUT_OF_RANGE, Remedy.DROPPED, unusable & finite, "too large (1e15 or more)"),
         (_impossible_kind(metric), dropped, impossible, _impossible_text(metric)),
-        (FindingKind.OUT_OF_RANGE, clamped, beyond, "a little outside of 0 to 100 percent"),
+        (FindingKind.OUT_OF_RANGE, clamped, beyond, "slightly outside 0 to 100 percent"),
     )
     findings = _of_cells(
         FindingKind.FUTURE_SAMPLE,
@@ -295,8 +294,13 @@ def _clean_findings(
         cells,
         ahead,
         metric=metric,
-        text=lambda _value, time: f"its sample is {time - now:.0f} s ahead of our clock: is a clock wrong?",
-        summary=f"their samples are more than {limits.max_ahead_s:g} s ahead of our clock: is a clock wrong?",
+        text=lambda _value, time: (
+            f"its sample is {time - now:.0f} s ahead of the clock of load-watcher: check time synchronization"
+        ),
+        summary=(
+            f"their samples are more than {limits.max_ahead_s:g} s ahead of the clock of load-watcher: "
+            "check time synchronization"
+        ),
         now=now,
     )
     for kind, remedy, affected, words in table:
@@ -312,7 +316,7 @@ def _clean_findings(
     return findings
 
 
-# --- what is only said -----------------------------------------------------------------------------------------------
+# --- findings without a remedy ---------------------------------------------------------------------------------------
 
 
 # --- frozen and silent -----------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Which spans of time are still to be asked for.
+"""Backfill planning: the time ranges that must still be fetched.
 
-A tick asks for the present, and reaches back a little so that late samples are not lost. What lies further back and was
-never had (before a start, over a gap, of a metric that failed for a while) is fetched afterwards in slices of two
-minutes, newest first: the first answer must not wait for the past, and no query may grow with the length of an outage.
+A tick fetches the newest samples, with an overlap so that late samples are not lost. Older samples that are missing
+(before a start, during a gap, of a metric that failed for a while) are fetched afterwards in slices of two minutes,
+newest first: the first response does not wait for the backfill, and no query grows with the length of an outage.
 
 Pure: no I/O, no clock. All times are unix seconds.
 """
@@ -17,15 +17,15 @@ import numpy as np
 from watcher.core.windows.statistics import MAX_CADENCE_S
 from watcher.model import CARRIED, SampleBlock
 
-SLICE_S = 120.0  # longest span that one query of a backfill covers
-OVERLAP_S = 120.0  # a fetch looks back at least this far, so that late nodes are not lost
+SLICE_S = 120.0  # longest time range of one backfill query, in seconds
+OVERLAP_S = 120.0  # a fetch begins at least this many seconds before the previous end, so that late nodes are not lost
 LATE_INTERVALS = 2.0  # a gap longer than this many intervals is fetched in slices
-HOLE_CADENCES = 3.0  # stored samples that lie further apart than this many cadences have a hole between them
+HOLE_CADENCES = 3.0  # stored samples that are further apart than this many cadences have a gap between them
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A span of the past that is still to be fetched; `only` names the metrics, None means all."""
+    """A time range of the past that must still be fetched; `only` names the metrics, None means all."""
 
     since: float
     until: float
@@ -33,7 +33,7 @@ class Slice:
 
 
 def slices(since: float, until: float, *, only: frozenset[str] | None = None) -> list[Slice]:
-    """`since`..`until` in pieces of at most two minutes, newest first."""
+    """Split `since`..`until` into slices of at most two minutes, newest first."""
     pieces: list[Slice] = []
     while until > since:
         start = max(since, until - SLICE_S)
@@ -43,12 +43,12 @@ def slices(since: float, until: float, *, only: frozenset[str] | None = None) ->
 
 
 def holes(blocks: Iterable[SampleBlock], *, resolution: int, since: float, until: float) -> list[Slice]:
-    """What of `since`..`until` the stored samples do not cover, newest first.
+    """Return slices for the gaps of the stored samples within `since`..`until`, newest first.
 
-    A crash before the end of a backfill leaves such holes: the newest two minutes are stored before the past is
-    fetched. A metric's hole is a span longer than three cadences in which no node has a sample; its cadence is the
-    median distance of the slots in which some node has one, bounded as for coverage (contract 5.1). Metrics with the
-    same hole share its slices; a metric that is not stored at all has no hole here.
+    A crash before the end of a backfill leaves gaps, because the newest two minutes are stored before the past is
+    fetched. A gap of a metric is a range longer than three cadences in which no node has a sample; the cadence is the
+    median distance of the slots in which some node has a sample, at least `resolution` and at most 120 s. Metrics with
+    the same gap share its slices. A metric without stored samples has no gap here.
     """
     covered: dict[str, set[int]] = {}
     for block in blocks:
@@ -67,36 +67,37 @@ def holes(blocks: Iterable[SampleBlock], *, resolution: int, since: float, until
 
 
 class Spans:
-    """What was asked for, and what is missing. `reach` is how far back samples are of use, `interval` the distance of
-    two ticks, both in seconds; a source that does not `remember` is never asked for the past."""
+    """Tracks the fetched time range and the missing slices. `reach`: samples older than this many seconds are not
+    needed; `interval`: seconds between two ticks; `remembers`: the source has history. Without it, the past is never
+    fetched."""
 
     def __init__(self, *, reach: float, interval: float, remembers: bool) -> None:
         self._reach = reach
         self._interval = interval
         self._remembers = remembers
-        self._until: float | None = None  # everything up to here was asked for
-        self._behind: dict[str, float] = {}  # metric that failed -> up to where it was had
+        self._until: float | None = None  # end of the fetched range
+        self._behind: dict[str, float] = {}  # metric that failed -> time since which its samples are missing
         self._slices: list[Slice] = []
 
     @property
     def begun(self) -> bool:
-        """Whether something was asked for, or was there already."""
+        """Whether samples were fetched or restored."""
         return self._until is not None
 
     def go_on_from(self, until: float, *, missing: Iterable[Slice] = ()) -> None:
-        """Everything up to here is there already, but for what is `missing`."""
+        """Continue after restored samples: the range up to `until` is present, except for the slices in `missing`."""
         self._until = until
         if self._remembers:
             self._slices.extend(missing)
 
     def forget(self) -> None:
-        """Begin anew: nothing was ever asked for."""
+        """Reset: the next fetch begins without any fetched range."""
         self._until = None
         self._behind.clear()
         self._slices.clear()
 
     def begin(self, now: float, *, overlap: float) -> float:
-        """Where a fetch of the present begins; what lies before it and is missing becomes slices."""
+        """Return the begin of the fetch of the newest samples; an earlier missing range becomes slices."""
         oldest = now - self._reach
         asked = oldest if self._until is None else max(oldest, self._until - overlap)
         if not self._remembers:
@@ -108,30 +109,31 @@ class Spans:
         return newest
 
     def fetched(self, now: float) -> None:
-        """The present was fetched."""
+        """Record that the newest samples up to `now` were fetched."""
         self._until = now
 
     @property
     def complete(self) -> bool:
-        """Whether no metric is behind the others."""
+        """Whether no failed metric still waits for its recovery."""
         return not self._behind
 
     def falls_behind(self, metric: str, *, since: float) -> bool:
-        """A metric was not had, or not all of it, from `since` on. True if that is new."""
+        """Record that samples of a metric are missing from `since` on. Return True if it was complete before."""
         known = metric in self._behind
         self._behind[metric] = min(since, self._behind.get(metric, since))
         return not known
 
     def still_lacks(self, metrics: Iterable[str], *, since: float) -> None:
-        """The past of these metrics was asked for and not had: those that are behind are so from `since` on. The others
-        are had again, and what they lack of the past is given up, lest it be asked for at each tick."""
+        """Record that a backfill of these metrics failed: for metrics that are still behind, the gap begins at `since`
+        at the latest. For metrics that recovered, the missing past is given up, so that it is not queried every tick.
+        """
         for metric in metrics:
             if metric in self._behind:
                 self.falls_behind(metric, since=since)
 
     def catch_up(self, metrics: Iterable[str], *, now: float, since: float, overlap: float) -> list[str]:
-        """These metrics were had from `since` to `now`: the past of those that were behind becomes slices. Returns
-        their names, sorted."""
+        """Record that these metrics were fetched from `since` to `now`: gaps of metrics that were behind become
+        slices. Return the names of these metrics, sorted."""
         missed: dict[float, set[str]] = {}
         for metric in metrics:
             if metric in self._behind:
@@ -143,10 +145,10 @@ class Spans:
         return sorted(name for names in missed.values() for name in names)
 
     def next_slice(self, now: float) -> Slice | None:
-        """The next span of the past to fetch, None if nothing of use is missing."""
+        """Return the next slice to fetch, None if no needed samples are missing."""
         self._slices = [piece for piece in self._slices if piece.until > now - self._reach]
         return self._slices[0] if self._slices else None
 
     def slice_fetched(self) -> None:
-        """The slice that `next_slice` gave was fetched."""
+        """Record that the slice returned by `next_slice` was fetched."""
         self._slices.pop(0)

@@ -1,15 +1,15 @@
-"""The last minutes of samples, and the windows over them.
+"""The samples of the last minutes, and the windows computed from them.
 
-Schedulers want the mean and the deviation of the last 5, 10 and 15 minutes, and sources give anything from "now" to raw
-series. So the samples themselves are kept, one ring per metric, and every window is computed from them at every tick.
-That makes all sources alike, lets one tick ask a source for the last minute only, and gives percentiles and coverage
-for nothing.
+Schedulers use the mean and the deviation of the last 5, 10 and 15 minutes; sources return anything from the current
+value to raw series. The history therefore stores the samples, in one ring per metric, and every tick computes every
+window from them. All sources are handled alike, a tick fetches only the last minute, and percentiles and coverage need
+no further data.
 
-A ring holds one value a slot and node, slot-major: row (slot mod rows), so that sums over time run along contiguous
-memory and a new slot is one row. Beside the value stands the true time, as milliseconds after the slot's start.
+A ring has one value per slot and node, slot-major: row (slot mod rows), so that sums over time read contiguous memory
+and a new slot is one row. Each value has its sample time, in milliseconds after the slot's start.
 
-Pure: no I/O and no clock. Not thread-safe but for `statistic` and `samples`, which may be called from another
-thread while the owner appends: all of them hold the lock.
+Pure: no I/O and no clock. Not thread-safe, except for `statistic` and `samples`: other threads may call them while the
+owner appends, because all of these hold the lock.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from watcher.model import (
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """One metric's ring, unrolled: `values` and `time` [rows, n], row 0 the slot of `end`, older rows after it; NaN
-    where there is no sample. `sampled` marks true samples (a carried value is no sample)."""
+    """One metric's ring, unrolled: `values` and `time` (unix seconds) [rows, n]; row 0 is the slot of `end`, followed
+    by older slots; NaN without a sample. `sampled` [rows, n] marks true samples, not carried values."""
 
     values: F64
     time: F64
@@ -50,10 +50,10 @@ class Recent:
 
 
 class History:
-    """Samples of all nodes and metrics over the longest window, plus some slack for late ones.
+    """Samples of all nodes and metrics over the longest window, plus slack for late samples.
 
-    `resolution` in whole seconds; `windows` ascending; `slack_s` is how much older than the longest window a sample
-    may be and still find its slot (what happens between two ticks must not push out what the last snapshot covers).
+    `resolution` is in whole seconds, `windows` in ascending order. A sample may be `slack_s` older than the longest
+    window and is still stored, so that samples between two ticks do not evict samples that the last snapshot covers.
     """
 
     def __init__(self, *, resolution: int, windows: Sequence[Window], slack_s: float = 180.0) -> None:
@@ -81,16 +81,16 @@ class History:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics that have a ring, in the order they stand on the wire."""
+        """The metrics that have a ring, in wire order."""
         return tuple(METRIC_BY_NAME[name] for name in sorted(self._rings, key=METRIC_ORDER.__getitem__))
 
     @property
     def end(self) -> float:
-        """Unix seconds of the newest sample, -inf before the first."""
+        """Unix seconds of the newest sample, -inf before the first sample."""
         return self._end
 
     def clear(self) -> None:
-        """Forget everything: samples, nodes, extent."""
+        """Remove all samples and nodes, and reset the extent."""
         with self._lock:
             self._rings.clear()
             self._names.clear()
@@ -101,13 +101,13 @@ class History:
             self._end = -np.inf
 
     def drop(self, metric: str) -> None:
-        """Forget one metric (its source changed, old and new samples must not share a window)."""
+        """Remove one metric: its source changed, and old and new samples must not share a window."""
         with self._lock:
             self._rings.pop(metric, None)
             self._dirty.pop(metric, None)
 
     def forget_silent(self) -> tuple[str, ...]:
-        """Let go of the nodes that have no cell left in any ring; returns their names, sorted."""
+        """Remove the nodes that have no value left in any ring; return their names, sorted."""
         if not self._names:
             return ()
         alive = np.zeros(len(self._names), dtype=bool)
@@ -125,10 +125,10 @@ class History:
         return gone
 
     def rename(self, metric: str, names: Mapping[str, str | None]) -> tuple[str, ...]:
-        """Put one metric's cells of nodes under other names, all at once (two may change places); None forgets them.
-        Returns which of the names had any, sorted.
+        """Move one metric's cells to other node names, all at once (two nodes may swap names); None removes the cells.
+        Return the old names that had cells, sorted.
 
-        Where the new name has cells already, the newer of two samples counts, and any sample more than a carried value.
+        If the new name already has a cell in a slot, the newer sample wins, and a sample wins over a carried value.
         """
         ring = self._rings.get(metric)
         if ring is None or self._head is None:
@@ -156,10 +156,10 @@ class History:
     # --- samples in --------------------------------------------------------------------------------------------------
 
     def append(self, metric: Metric, cells: Cells) -> int:
-        """Write reviewed samples into their slots; returns how many came too late to find one.
+        """Write reviewed samples into their slots; return the number of samples that are too old to have a slot.
 
-        Idempotent: the same samples again change nothing. In a slot that already has a sample the newer true time
-        wins, so a repeated answer cannot undo a later one.
+        Idempotent: appending the same samples again changes nothing. In a slot that already has a sample, the sample
+        with the newer time wins, so a repeated response cannot overwrite a later one.
         """
         if not len(cells.slot):
             return 0
@@ -174,15 +174,16 @@ class History:
             changed = self._ring(metric.name).write(slot % self._rows, column, value, offset_ms)
             self._touch(metric.name, slot[changed])
             if len(slot):
-                # the time as kept, so that a restart continues with exactly the same end
+                # the time as stored, so that a restart continues with exactly the same end
                 kept = slot * self.resolution + offset_ms / 1000.0
                 self._end = max(self._end, float(kept.max()))
             return int(np.count_nonzero(cells.slot <= self._head - self._rows))
 
     def carry(self, metric: Metric, bad: Cells, *, slots: int) -> Cells:
-        """Fill the slots of dropped samples with the sample before, at most `slots` slots old; returns what was filled.
+        """Fill the slots of dropped samples with the previous sample, if it is at most `slots` slots older; return the
+        filled cells.
 
-        A carried value is marked: it enters averages but never counts as coverage, and a true sample replaces it.
+        A carried value is marked: averages include it, it never counts as coverage, and a true sample replaces it.
         """
         ring = self._rings.get(metric.name)
         known = np.array([name in self._index for name in bad.names], dtype=bool)
@@ -210,14 +211,15 @@ class History:
         return Cells(kept.names, kept.node, kept.slot, kept.time, value[filled])
 
     def newest(self, metric: Metric, names: Sequence[str]) -> tuple[F64, F64]:
-        """Time (unix seconds) and value of each named node's newest sample, NaN where there is none; [len(names)]."""
+        """Return time (unix seconds) and value of each node's newest sample, each [len(names)]; NaN if there is
+        none."""
         time, value = np.full(len(names), np.nan), np.full(len(names), np.nan)
         ring = self._rings.get(metric.name)
         if ring is None or self._head is None:
             return time, value
         column = np.fromiter(map(self._index.get, names, repeat(-1)), dtype=np.int64, count=len(names))
         waiting = np.flatnonzero(column >= 0)
-        for slot in range(self._head, self._head - self._rows, -1):  # most are found in the first few rows
+        for slot in range(self._head, self._head - self._rows, -1):  # most nodes are found in the first few rows
             found = ring.sampled(slot % self._rows, column[waiting])
             here = waiting[found]
             value[here] = ring.values[slot % self._rows, column[here]]
@@ -228,7 +230,7 @@ class History:
         return time, value
 
     def spread(self, metric: Metric, names: Sequence[str]) -> tuple[F64, F64, I64]:
-        """Median, median absolute deviation and number of the samples of each named node; arrays [len(names)]."""
+        """Return median, median absolute deviation and number of each node's samples; arrays [len(names)]."""
         count = np.zeros(len(names), dtype=np.int64)
         median, mad = np.full(len(names), np.nan), np.full(len(names), np.nan)
         ring = self._rings.get(metric.name)
@@ -247,11 +249,11 @@ class History:
     # --- windows out -------------------------------------------------------------------------------------------------
 
     def recent(self, metric: Metric) -> Recent:
-        """The ring of a metric over the longest window, newest slot first; copies, safe to change."""
+        """Return a copy of a metric's ring over the longest window, newest slot first."""
         return self._unroll(metric.name, end_slot=self._end_slot(), rows=self._lengths[-1], columns=len(self._names))
 
     def windows_of(self, metric: Metric, *, recent: Recent, provenance: Provenance, order: I64) -> MetricWindows:
-        """All windows of a metric, nodes taken in `order` (columns of this history)."""
+        """Compute all windows of a metric, with the nodes in `order` (column indexes of this history)."""
         statistics = window_statistics(recent.values, recent.sampled, lengths=self._lengths)
         cadence = cadences(recent.time, resolution=self.resolution)
         seconds = np.array([window.seconds for window in self.windows], dtype=np.float64)[:, None]
@@ -270,15 +272,15 @@ class History:
         )
 
     def statistic(self, name: str, operator: Operator, *, end: float, nodes: Sequence[str]) -> F64:
-        """Maximum or percentile (linear interpolation, as NumPy and PromQL do) of each window that ends at `end`, for
-        `nodes`; [W, len(nodes)], NaN where there is no sample. May be called from any thread."""
+        """Return the maximum or percentile (linear interpolation, as in NumPy and PromQL) of each window that ends at
+        `end` (unix seconds), for `nodes`; [W, len(nodes)], NaN without a sample. May be called from any thread."""
         values, _ = self.samples(name, end=end, nodes=nodes)
         return np.array([quantile(values[:length], QUANTILE[operator]) for length in self._lengths])
 
     def samples(self, name: str, *, end: float, nodes: Sequence[str]) -> tuple[F64, F64]:
-        """Values and times of a metric over the longest window that ends at `end`, for `nodes`; each [slots,
-        len(nodes)], newest slot first, NaN where there is none. A carried value has no time. May be called from any
-        thread."""
+        """Return values and times of a metric over the longest window that ends at `end` (unix seconds), for `nodes`;
+        each [slots, len(nodes)], newest slot first, NaN without a sample. A carried value has no time. May be
+        called from any thread."""
         values = np.full((self._lengths[-1], len(nodes)), np.nan)
         time = values.copy()
         with self._lock:
@@ -291,15 +293,15 @@ class History:
         values[:, known], time[:, known] = recent.values[:, columns[known]], recent.time[:, columns[known]]
         return values, time
 
-    # --- what the store keeps ----------------------------------------------------------------------------------------
+    # --- blocks for the store ----------------------------------------------------------------------------------------
 
     @property
     def block_slots(self) -> int:
-        """How many slots one stored block holds: about a minute."""
+        """Number of slots in one stored block: about a minute."""
         return max(1, 60 // self.resolution)
 
     def take_changed(self) -> tuple[SampleBlock, ...]:
-        """The blocks that changed since this was last asked, whole, copies."""
+        """Return copies of the whole blocks that changed since the last call."""
         with self._lock:
             blocks = [
                 self._block(metric, block)
@@ -311,7 +313,7 @@ class History:
         return tuple(blocks)
 
     def blocks(self) -> tuple[SampleBlock, ...]:
-        """All blocks, copies."""
+        """Return copies of all blocks."""
         with self._lock:
             if self._head is None:
                 return ()
@@ -320,8 +322,8 @@ class History:
             return tuple(self._block(metric, first) for metric in sorted(self._rings) for first in firsts)
 
     def load(self, blocks: Sequence[SampleBlock]) -> None:
-        """Take stored blocks back in; what does not fit any more is left out. Loaded cells do not count as changed."""
-        columns: dict[tuple[str, ...], I64] = {}  # blocks of one fleet share their names, and looking them up is slow
+        """Load stored blocks. Slots that are too old are skipped, and loaded cells do not count as changed."""
+        columns: dict[tuple[str, ...], I64] = {}  # blocks of one fleet share their names, and the lookup is slow
         with self._lock:
             for block in sorted(blocks, key=lambda block: block.first_slot):
                 if block.metric not in METRIC_BY_NAME or not block.values.size:
@@ -333,10 +335,10 @@ class History:
                     self._load_row(block.metric, slot, columns[block.nodes], values, block.offset_ms[row])
             self._dirty.clear()
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- internal ----------------------------------------------------------------------------------------------------
 
     def _load_row(self, metric: str, slot: int, columns: I64, values: F64, offset_ms: U16) -> None:
-        """The cells of one slot, true samples and carried values, as they were stored."""
+        """Write the stored cells of one slot: true samples and carried values."""
         there = ~np.isnan(values)
         if not there.any():
             return
@@ -372,7 +374,7 @@ class History:
         return self._rings[name]
 
     def _advance(self, slot: int) -> None:
-        """Make `slot` have a row; the rows it and those between take over are emptied."""
+        """Advance the ring to `slot`; empty the rows that `slot` and the slots before it reuse."""
         if self._head is None:
             self._head = slot
             return
@@ -393,7 +395,7 @@ class History:
         return int(self._end // self.resolution) if np.isfinite(self._end) else 0
 
     def _order(self, first: int, rows: int) -> I64:
-        """Row numbers of `rows` slots, newest (`first`) first."""
+        """Return the row numbers of `rows` slots, beginning with the newest slot `first`."""
         return (first - np.arange(rows, dtype=np.int64)) % self._rows
 
     def _unroll(self, name: str, *, end_slot: int, rows: int, columns: int) -> Recent:
@@ -407,7 +409,7 @@ class History:
         present = ~np.isnan(values)
         sampled = present & (offset != CARRIED) if ring.carries else present
         time = offset / 1000.0
-        time += (slots * self.resolution)[:, None]  # in place: at thousands of nodes new memory costs more than the sum
+        time += (slots * self.resolution)[:, None]  # in place: with thousands of nodes, allocation outweighs the sum
         time[~sampled] = np.nan
         return Recent(values, time, sampled)
 
@@ -439,7 +441,7 @@ class _Ring:
         self.offset_ms = np.concatenate([self.offset_ms, np.zeros((rows, more), dtype=np.uint16)], axis=1)
 
     def sampled(self, row: int, columns: I64) -> Bool:
-        """Which of these nodes have a true sample in a row."""
+        """Return which of these columns have a true sample in a row."""
         carried = np.equal(self.offset_ms[row, columns], CARRIED)
         return np.asarray(~np.isnan(self.values[row, columns]) & ~carried, dtype=np.bool_)
 
@@ -458,7 +460,7 @@ class _Ring:
         self.offset_ms = np.concatenate([offset, np.zeros((rows, spare), dtype=np.uint16)], axis=1)
 
     def write(self, row: I64 | np.int64, column: I64, value: F64, offset_ms: U16) -> Bool:
-        """Put values into cells unless a newer sample is there; returns which cells changed."""
+        """Write values into cells that have no newer sample; return which cells changed."""
         row = np.broadcast_to(row, column.shape)
         old, old_offset = self.values[row, column], self.offset_ms[row, column]
         free: Bool = np.isnan(old) | np.equal(old_offset, CARRIED)
@@ -471,12 +473,12 @@ class _Ring:
 
 
 def _capacity(nodes: int) -> int:
-    """Room for some more nodes, so that a growing fleet does not copy the ring at every new node."""
+    """Return a capacity with a reserve for new nodes, so that a growing fleet rarely copies the ring."""
     return max(16, nodes + nodes // 8)
 
 
 def _first_row(values: F64, present: Bool) -> F64:
-    """For each column the value of the first row where `present`; NaN where there is none."""
+    """Return each column's value in its first row where `present` is true; NaN without such a row."""
     if not values.shape[1]:
         return np.empty(0)
     first = present.argmax(axis=0)
@@ -485,6 +487,6 @@ def _first_row(values: F64, present: Bool) -> F64:
 
 
 def by_name(names: Sequence[str], keep: NDArray[np.bool_] | None = None) -> I64:
-    """Columns in the order of their names, only those that `keep` marks."""
+    """Return the column indexes in the order of their names; if `keep` is given, only the columns that it marks."""
     columns = range(len(names)) if keep is None else np.flatnonzero(keep).tolist()
     return np.array(sorted(columns, key=names.__getitem__), dtype=np.int64)

@@ -1,8 +1,8 @@
-"""The nodes that are in no list because nothing is heard of them: since when, and what they showed last.
+"""Silent nodes: nodes that are not served because they have no recent samples, with their last-seen times and values.
 
-What is published has no node without a sample young enough to serve, so that nobody schedules by it. Who looks for that
-very node in an incident must find it all the same: here it stays until it is heard of again, or has really gone. Where
-the nodes of the cluster are known, that is when it is none of them any more; elsewhere, after a day without a sample.
+A snapshot contains no node without a sample that is young enough to serve, so schedulers do not use it. An operator who
+investigates an incident must still find such a node: it is listed here until it has samples again or has left. If the
+nodes of the cluster are known, a node that is not among them has left; otherwise, a node without a sample for a day.
 
 Pure: no I/O, no clock.
 """
@@ -17,13 +17,13 @@ import numpy as np
 from watcher.arrays import F64
 from watcher.model import LastSample, MetricWindows, Snapshot
 
-FORGET_S = 24 * 3600.0  # without a list of nodes: the history of what was stored goes as far back by default
-MOST_KEPT = 20_000  # names; a source that has new ones for ever must not fill the memory
+FORGET_S = 24 * 3600.0  # seconds, if the cluster's nodes are unknown; equals the default retention of the store
+MOST_KEPT = 20_000  # names; limits the memory if a source produces new names all the time
 
 
 class SilentNode(msgspec.Struct, frozen=True):
-    """A node that is in no list: the time of its last sample in unix seconds, and its last CPU and Memory in percent.
-    `sampled` is null where the cluster has that node and nothing was ever heard of it."""
+    """A silent node: the time of its last sample in unix seconds, and its last CPU and Memory in percent. `sampled` is
+    null for a node of the cluster that never had a sample."""
 
     name: str
     sampled: float | None = None
@@ -32,8 +32,8 @@ class SilentNode(msgspec.Struct, frozen=True):
 
 
 class SilentDocument(msgspec.Struct, frozen=True):
-    """Body of /api/v1/silent, by name. `listed` says whether the nodes of the cluster are known: then those that are
-    none of them are left out, and those that nothing was ever heard of are among these."""
+    """Body of /api/v1/silent, ordered by name. `listed`: the nodes of the cluster are known. In that case other nodes
+    are left out, and nodes that never had a sample are included."""
 
     listed: bool
     nodes: list[SilentNode]
@@ -42,7 +42,7 @@ class SilentDocument(msgspec.Struct, frozen=True):
 def last_samples(
     nodes: Sequence[str], rows: Sequence[int], sampled: F64, metrics: Sequence[MetricWindows]
 ) -> dict[str, LastSample]:
-    """What the nodes of these rows showed last, by name; `sampled` [n] and the arrays of `metrics` as in a Snapshot."""
+    """Return the last known values of the nodes in `rows`, by name; `sampled` [n] and `metrics` as in a Snapshot."""
     latest = {windows.metric.key: windows.latest for windows in metrics}
 
     def last(key: str, row: int) -> float | None:
@@ -53,25 +53,25 @@ def last_samples(
 
 
 class SilentNodes:
-    """Remembers what was last heard of nodes that are not served. For one thread at a time."""
+    """Stores the last known values of nodes that are not served. Not thread-safe."""
 
     def __init__(self) -> None:
         self._last: dict[str, LastSample] = {}
         self._renamed = False
         self.document = SilentDocument(listed=False, nodes=[])
-        """As of the last step."""
+        """The silent nodes as of the last step."""
 
     def forget(self) -> None:
-        """Start anew, when a source comes to name the nodes differently."""
+        """Reset, when a source names the nodes differently."""
         self._last, self._renamed = {}, True
 
     @property
     def unheard(self) -> tuple[str, ...]:
-        """The nodes of the cluster that nothing was heard of, by name."""
+        """Nodes of the cluster without any sample, sorted by name."""
         return tuple(node.name for node in self.document.nodes if node.sampled is None)
 
     def recall(self, found: Mapping[str, LastSample]) -> None:
-        """What somebody else knows of nodes that nothing was heard of here."""
+        """Add last-seen values from the store for nodes without any sample."""
         known = {name: found[name] for name in self.unheard if name in found}
         self._last |= known
         nodes = [_told(node.name, known[node.name]) if node.name in known else node for node in self.document.nodes]
@@ -80,9 +80,9 @@ class SilentNodes:
     def step(
         self, snapshot: Snapshot, *, before: Snapshot | None, now: float, listed: Collection[str] | None
     ) -> SilentDocument:
-        """The nodes that are silent at `now` (unix seconds), of what this tick knows and what was published `before`
-        it, also before a restart: a node may go while nobody looks. `listed` are the nodes of the cluster, None where
-        they are not known. Nodes that are in quarantine or lost have another reason and are not among them."""
+        """Return the silent nodes at `now` (unix seconds), from this tick's snapshot and the snapshot published
+        `before`, which may be from before a restart, because a node may vanish in the meantime. `listed` are the nodes
+        of the cluster, None if unknown. Quarantined and lost nodes are not included."""
         served = set(snapshot.nodes)
         if before is not None and before.source == snapshot.source and not self._renamed:
             gone = [row for row, name in enumerate(before.nodes) if name not in served]

@@ -1,7 +1,7 @@
-"""From the history to a snapshot: which nodes are served, with which of their metrics, and how old they are.
+"""Builds a snapshot from the history: the served nodes, their metrics, and their age.
 
-A node may have samples and still not be served: they are too old, its exporter repeats itself, or so many others went
-with it that serving the rest would be a lie (outage.Guard). Here that verdict meets the windows.
+A node with samples may not be served: the samples are too old, its exporter repeats its last values, or so many nodes
+departed at once that a list of the rest would be misleading (outage.Guard).
 
 Pure: no I/O, no clock.
 """
@@ -31,8 +31,9 @@ def take_snapshot(
     guard: Guard,
     max_staleness: float,
 ) -> tuple[Snapshot, list[Finding]]:
-    """All windows of all nodes at `now` (unix seconds), without what is stale, frozen or gone, and what there is to say
-    about those. `provenance` is by metric name. The guard's state moves on: one call per tick."""
+    """Compute all windows of all nodes at `now` (unix seconds) without stale, frozen or vanished nodes, and the
+    findings about these. `provenance` is by metric name, `max_staleness` in seconds. Changes the guard's state: call it
+    once per tick."""
     order = by_name(history.names)
     nodes = tuple(history.names[column] for column in order.tolist())
     metrics: list[MetricWindows] = []
@@ -88,7 +89,7 @@ def _assemble(history: History, fleet: _Fleet, verdict: Verdict, *, source: str,
 
 
 class _Fleet:
-    """What the windows of all metrics say of each node: its newest sample, its cadence, how long it has been silent."""
+    """Per node over all metrics: time of the newest sample (unix seconds), cadence and age if silent (seconds); [n]."""
 
     def __init__(self, nodes: tuple[str, ...], metrics: Sequence[MetricWindows], *, now: float) -> None:
         self.nodes = nodes
@@ -106,7 +107,7 @@ class _Fleet:
             self.silent_age = np.fmax(self.silent_age, np.where(silent, now - windows.sampled, np.nan))
 
     def silent_findings(self) -> Iterator[Finding]:
-        """A metric without a sample for more than max(3 cadences, 90 s) is a finding (contract 5.1, "Age")."""
+        """Yield a finding for each metric without a sample for more than max(3 cadences, 90 s)."""
         for windows, silent in zip(self.metrics, self._silent, strict=True):
             yield from faults.gone_silent(
                 windows.metric, now=self.now, nodes=self.nodes, sampled=windows.sampled, which=silent
@@ -114,7 +115,7 @@ class _Fleet:
 
 
 class OnDemand:
-    """MAX and percentiles of one snapshot, computed when first asked for, from the samples known by then."""
+    """MAX and percentiles of one snapshot, computed on the first call from the samples known at that time."""
 
     def __init__(
         self, history: History, *, end: float, nodes: tuple[str, ...], metrics: Sequence[MetricWindows]
@@ -133,8 +134,8 @@ class OnDemand:
 
 
 def served(windows: MetricWindows, *, rows: I64, oldest: float) -> MetricWindows:
-    """The rows of a metric's windows that are served; a metric older than `oldest` (unix seconds) is left out of its
-    node (contract 5.1, "Age")."""
+    """Return the served rows of a metric's windows; a metric whose newest sample is older than `oldest` (unix seconds)
+    becomes NaN for its node."""
     sampled = windows.sampled[rows]
     stale = ~(sampled >= oldest)
     return replace(
@@ -150,7 +151,7 @@ def served(windows: MetricWindows, *, rows: I64, oldest: float) -> MetricWindows
 
 
 def window_records(snapshot: Snapshot, *, minute: int, types: Collection[str]) -> tuple[WindowRecord, ...]:
-    """AVG and STD of the kept metric types for the record of that minute (unix seconds), one record a window."""
+    """Return AVG and STD of the recorded metric types for a minute (unix seconds), one record per window."""
     kept = [windows for windows in snapshot.metrics if windows.metric.type in types]
     columns = tuple((windows.metric.name, operator) for windows in kept for operator in DEFAULT_OPERATORS)
     if not columns:

@@ -10,15 +10,15 @@ import numpy as np
 from watcher.arrays import F64, I64, Bool
 
 MAX_CADENCE_S = 120.0
-SAME_DISTANCE_S = 0.005  # scrape times are aligned to within 2 ms by Prometheus; below this two distances are equal
+SAME_DISTANCE_S = 0.005  # Prometheus aligns scrape times to within 2 ms; smaller differences count as equal
 MIN_SAMPLES = 2
 COVERAGE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of the first L rows for each window length L: sample `count` (carried ones left out), mean and population
-    deviation, each [W, n]; NaN where a window is empty."""
+    """Statistics of the first L rows for each window length L: sample `count` (without carried values), mean and
+    population deviation, each [W, n]; NaN if a window is empty."""
 
     count: I64
     mean: F64
@@ -26,16 +26,16 @@ class Statistics:
 
 
 def window_statistics(values: F64, sampled: Bool, *, lengths: Sequence[int]) -> Statistics:
-    """Mean and population deviation over the first L rows, for each L of `lengths` (ascending).
+    """Compute mean and population deviation over the first L rows, for each L of `lengths` (in ascending order).
 
         mean = sum(x) / n        deviation = sqrt(sum((x - mean)^2) / n)
 
-    unweighted over samples, like `avg_over_time` and `stddev_over_time` (contract 5.1 "Coverage"). The rows between two
-    window ends are summed once, in two passes, and merged by Chan's rule, which loses no digits when the parts differ:
+    unweighted over samples, like `avg_over_time` and `stddev_over_time` of PromQL. The rows between two window ends are
+    summed once, in two passes, and merged by Chan's formula, which is numerically stable:
 
         M2 = M2a + M2b + (mean_b - mean_a)^2 * na * nb / (na + nb)
 
-    `values` [rows, n], newest first, NaN where empty; `sampled` [rows, n] is what counts as coverage.
+    `values` [rows, n], newest first, NaN if empty; `sampled` [rows, n] marks the values that count as coverage.
     """
     n = values.shape[1]
     shape = (len(lengths), n)
@@ -61,7 +61,7 @@ def window_statistics(values: F64, sampled: Bool, *, lengths: Sequence[int]) -> 
 
 
 def _moments(values: F64) -> tuple[F64, F64, F64]:
-    """Number, mean and sum of squared distances from the mean of each column; 0 where a column is empty."""
+    """Return number, mean and sum of squared distances from the mean of each column; 0 for an empty column."""
     empty = np.isnan(values)
     number = (values.shape[0] - np.count_nonzero(empty, axis=0)).astype(np.float64)
     filled = np.where(empty, 0.0, values)
@@ -72,18 +72,18 @@ def _moments(values: F64) -> tuple[F64, F64, F64]:
 
 
 def covers(count: I64, *, cadence: F64, seconds: F64) -> Bool:
-    """Whether a window counts: at least half of window / cadence samples, and never fewer than two (contract 5.1).
-    `count` [W, n], `cadence` [n], `seconds` [W, 1]."""
+    """Return whether a window has enough samples: at least half of window / cadence, and at least two; [W, n].
+    `count` [W, n], `cadence` in seconds [n], `seconds` [W, 1]."""
     enough = np.asarray(count >= COVERAGE * seconds / cadence, dtype=np.bool_)
     return enough & np.asarray(count >= MIN_SAMPLES, dtype=np.bool_)
 
 
 def cadences(time: F64, *, resolution: int) -> F64:
-    """The median distance of each column's source times, between `resolution` and 120 s (contract 5.1 "Coverage").
+    """Return the median distance in seconds of each column's sample times, limited to `resolution` to 120 s; [n].
 
-    `time` [rows, n], newest first, NaN where there is no sample. A column with fewer than two samples gets
-    `resolution`. Nearly all columns are regular, so a column whose smallest distance makes up more than half of all
-    its distances is answered at once; only the others are sorted.
+    `time` [rows, n] in unix seconds, newest first, NaN without a sample. A column with fewer than two samples gets
+    `resolution`. Nearly all columns are regular: if the smallest distance makes up more than half of a column's
+    distances, it is the median; only the other columns are sorted.
     """
     distance = _distances(time)
     present = np.isfinite(distance)
@@ -101,7 +101,7 @@ def cadences(time: F64, *, resolution: int) -> F64:
 
 
 def _distances(time: F64) -> F64:
-    """Seconds from each sample to the next newer one of its column; +inf where either is missing."""
+    """Return the seconds from each sample to the next newer sample of its column; +inf if either is missing."""
     distance = np.full_like(time, np.inf)
     newer = time[0].copy() if len(time) else np.empty(time.shape[1])
     for row in range(1, len(time)):
@@ -113,9 +113,10 @@ def _distances(time: F64) -> F64:
 
 
 def quantile(values: F64, q: float) -> F64:
-    """The q-quantile of each column, linear interpolation between the two nearest ranks; NaN where a column is empty.
+    """Return the q-quantile of each column, with linear interpolation between the two nearest ranks; NaN if a column is
+    empty.
 
-    `values` [rows, n] with NaN where empty. Sorting puts NaN last, so the first count entries are the samples.
+    `values` [rows, n], NaN if empty. Sorting puts NaN last, so the samples come first.
     """
     ordered = np.sort(values, axis=0)
     number = np.count_nonzero(~np.isnan(ordered), axis=0)

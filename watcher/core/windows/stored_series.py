@@ -9,7 +9,7 @@ from watcher.model import Operator
 
 
 class HistoryUnavailable(Exception):
-    """The store cannot answer: switched off, damaged, or too busy. `hint` says what the operator can do."""
+    """The store cannot be read: disabled, damaged, or too busy. `hint` describes what the operator can do."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -17,8 +17,8 @@ class HistoryUnavailable(Exception):
 
 
 class StoredSeries(Protocol):
-    """One metric and operator of one node as the store kept it: `time` [k] unix seconds, ascending; `value` [k] in the
-    metric's unit, NaN where the window was not known."""
+    """One stored metric and operator of one node: `time` [k] in unix seconds, ascending; `value` [k] in the metric's
+    unit, NaN if the window has no value."""
 
     @property
     def metric(self) -> str: ...

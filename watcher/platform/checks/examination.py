@@ -1,9 +1,9 @@
-"""The examination: which checks there are to run, in what order, and what becomes of one that hangs or breaks.
+"""Runs the checks: order, dependencies, deadlines and errors.
 
-A check is a coroutine function with a name, and with the names of those that must have gone well before it makes sense:
-nobody wants to read that 300 nodes are missing where the password is wrong. All run at once, each under a deadline of
-its own, and what they say is told in the order of the table. What one finds out for others (the settings, what the
-source answered) it leaves in the examination, by type.
+A check is a coroutine function with a name and the names of the checks that must succeed first: if the password is
+wrong, a report of 300 missing nodes is useless. All checks run concurrently, each with its own deadline; results are
+reported in the order of the table. A check stores facts for other checks (the settings, the source's response) in the
+examination, by type.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ STOPPERS = (Status.FAIL, Status.SKIPPED)
 
 @dataclass
 class Examination:
-    """What is examined. `load` gives the settings, or raises SettingsError; `url` is where a running service was said
-    to be, `scheduler_files` are scheduler configurations that were named, `evictor_files` those of what evicts;
-    `environ` and `cwd` are the process's."""
+    """Inputs and shared facts of the checks. `load` returns the settings or raises SettingsError; `url` is the given
+    address of a running service, or ""; `scheduler_files` and `evictor_files` are the given configuration files of
+    schedulers and evictors; `environ` and `cwd` are the process's environment and working directory.
+    """
 
     load: Callable[[], Settings]
     environ: Mapping[str, str]
@@ -44,16 +45,16 @@ class Examination:
     _facts: dict[type, Any] = field(default_factory=dict)
 
     def leave(self, fact: object) -> None:
-        """Leave something for the checks that need this one."""
+        """Store a fact for dependent checks; it replaces an earlier fact of its type."""
         self._facts[type(fact)] = fact
 
     def the(self, kind: type[T]) -> T:
-        """What a check that this one needs has left."""
+        """Return the fact of this type from a check that the caller needs; KeyError if there is none."""
         fact: T = self._facts[kind]
         return fact
 
     def find(self, kind: type[T]) -> T | None:
-        """What a check that this one comes after has left, if it has."""
+        """Return the fact of this type from an earlier check, or None."""
         fact: T | None = self._facts.get(kind)
         return fact
 
@@ -63,8 +64,9 @@ Run = Callable[[Examination], Awaitable[Sequence[Result]]]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`needs` are names of earlier checks of the table, of which nothing may have failed or been skipped; those of
-    `after` need only be over."""
+    """A check. `needs` names earlier checks of the table without which it is skipped: none of their results may be
+    failed or skipped. It also waits for the checks in `after`, whatever their results. `deadline` is in seconds.
+    """
 
     name: str
     run: Run
@@ -74,7 +76,7 @@ class Check:
 
 
 def chosen(checks: Sequence[Check], names: Collection[str]) -> tuple[Check, ...]:
-    """Those of these names, and what they need."""
+    """Return the checks with these names and the checks that they need, in the order of `checks`."""
     wanted = set(names)
     for check in reversed(checks):
         if check.name in wanted:
@@ -89,8 +91,9 @@ def chosen(checks: Sequence[Check], names: Collection[str]) -> tuple[Check, ...]
 async def examine(
     examination: Examination, checks: Sequence[Check], *, tell: Callable[[Result], None] = lambda result: None
 ) -> list[Result]:
-    """Run the checks; `tell` hears each result as soon as it, and all before it, are known. Never raises for what a
-    check does."""
+    """Run the checks; `tell` is called with each result as soon as it and all results before it are known. Exceptions
+    of checks become failed results.
+    """
     tasks: dict[str, asyncio.Task[list[Result]]] = {}
     for check in checks:
         before = {name: tasks[name] for name in (*check.needs, *check.after)}
@@ -108,8 +111,8 @@ async def _finished(
 ) -> list[Result]:
     for name, task in before.items():
         if any(result.status in STOPPERS for result in await task) and name in check.needs:
-            return [replace(skipped(f"not looked at: it needs the check {name} to go well"), check=check.name)]
-    # What is told may have the names of nodes in it, and what a far side said: no second line by a clever name.
+            return [replace(skipped(f"not checked: check '{name}' failed or was skipped"), check=check.name)]
+    # Results may contain node names and remote messages: they are limited to one line, against injected lines.
     return [
         replace(result, check=check.name, what=one_line(result.what), cure=one_line(result.cure))
         for result in await _bounded(check, examination)
@@ -121,17 +124,18 @@ async def _bounded(check: Check, examination: Examination) -> Sequence[Result]:
         async with asyncio.timeout(check.deadline):
             return await check.run(examination)
     except TimeoutError:
-        cure = "something it asks hangs: look at the network, at the disk and at the load of this machine"
-        return [fail(f"this check did not end within {check.deadline:g} s", cure)]
-    except Exception as error:  # a fault of ours must cost its own line only
-        log.debug("the check %s failed", check.name, exc_info=True)
-        cure = "this is a fault of load-watcher: please report it, with what --verbose shows"
-        return [fail(f"this check itself failed: {type(error).__name__}", cure)]
+        cure = "a remote service or the disk may hang: check the network, the disk and the load of this machine"
+        return [fail(f"the check did not finish within {check.deadline:g} s", cure)]
+    except Exception as error:  # a bug in one check must not affect the others
+        log.debug("check %s raised an exception; reported as failed", check.name, exc_info=True)
+        cure = "this is a bug in load-watcher: please report it, with the output of --verbose"
+        return [fail(f"the check raised an exception: {type(error).__name__}", cure)]
 
 
 async def aside(call: Callable[[], T]) -> T:
-    """Call something that blocks, in a thread that holds up neither the others nor the end of the process, even if it
-    never returns (a disk that hangs)."""
+    """Run a blocking call in a daemon thread. If it never returns (for example because of a hanging disk), it blocks
+    neither the other checks nor the exit of the process.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -146,7 +150,7 @@ async def aside(call: Callable[[], T]) -> T:
             outcome = _later(future.set_exception, error)
         else:
             outcome = _later(future.set_result, value)
-        with suppress(RuntimeError):  # the loop has ended meanwhile: nobody waits for it any more
+        with suppress(RuntimeError):  # the event loop is closed: the result is no longer needed
             loop.call_soon_threadsafe(settle, outcome)
 
     threading.Thread(target=run, name="doctor", daemon=True).start()

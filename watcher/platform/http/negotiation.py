@@ -1,9 +1,9 @@
-"""Which variant of a body a client may have, and whether it has it already (RFC 9110, sections 12.5.3 and 13.1.2).
+"""Content-coding negotiation and If-None-Match (RFC 9110, sections 12.5.3 and 13.1.2).
 
-aiohttp compresses a response when asked to, each time anew. Our bodies are compressed once per refresh, so what is
-left to do per request is to choose among them, and to compare the ETag of the chosen one.
+aiohttp compresses each response separately. The watcher compresses each body once per refresh, so a request only
+selects one of the compressed bodies and compares its ETag.
 
-Pure: strings in, a choice out.
+Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import lru_cache
 
 from watcher.core.publishing.compression import Encoding
 
-LONGEST_REMEMBERED = 256  # characters of a header that may fill the cache; browsers and schedulers send some twenty
-_PREFERENCE = (Encoding.ZSTD, Encoding.GZIP, Encoding.IDENTITY)  # at equal q: the cheapest to decode and smallest first
+LONGEST_REMEMBERED = 256  # longest header (characters) to cache; browsers and schedulers send about 20 characters
+_PREFERENCE = (Encoding.ZSTD, Encoding.GZIP, Encoding.IDENTITY)  # at equal q: smallest and cheapest to decode first
 _PLAIN_FIRST = (Encoding.IDENTITY, Encoding.GZIP, Encoding.ZSTD)
 _ALIASES = {"x-gzip": "gzip"}  # RFC 9110, section 8.4.1.3
 _ENTITY_TAG = re.compile(r'(?:W/)?"([^"]*)"')
@@ -23,10 +23,10 @@ _WEIGHT = re.compile(r"(?:0(?:\.\d{0,3})?|1(?:\.0{0,3})?)\Z")
 
 
 def choose(accept: str | None, available: Collection[Encoding]) -> Encoding | None:
-    """The coding to answer with, of those available; None if the client refuses them all.
+    """The coding for the response, one of `available`; None if the client refuses all of them.
 
-    `accept` is the Accept-Encoding header, None where there is none: then the body goes out as it is. A coding that is
-    not listed is not used, but for identity, which stands at the end of the line unless it is refused.
+    `accept` is the Accept-Encoding header; without one (None) the body is sent uncompressed. A coding that the header
+    does not list is not used, except identity, which ranks last unless the client refuses it.
     """
     if accept is None:
         return Encoding.IDENTITY
@@ -35,7 +35,7 @@ def choose(accept: str | None, available: Collection[Encoding]) -> Encoding | No
 
 
 def choose_plain(accept: str | None) -> Encoding | None:
-    """The same for a body so small that compressing it gains nothing: identity unless the client refuses it."""
+    """Like `choose`, for a body that is too small to compress: identity unless the client refuses it."""
     if accept is None:
         return Encoding.IDENTITY
     acceptable = _ranking(accept) if len(accept) <= LONGEST_REMEMBERED else _rank(accept)
@@ -43,7 +43,7 @@ def choose_plain(accept: str | None) -> Encoding | None:
 
 
 def _rank(accept: str) -> tuple[Encoding, ...]:
-    """The acceptable codings, best first. A weight that is no number counts as 0: the element is not understood."""
+    """The acceptable codings, best first. An invalid weight counts as 0."""
     weights: dict[str, float] = {}
     for element in accept.split(","):
         coding, *parameters = (part.strip().lower() for part in element.split(";"))
@@ -74,8 +74,8 @@ def _weight(parameters: list[str]) -> float:
 
 
 def has_already(if_none_match: str, etag: str) -> bool:
-    """Whether an If-None-Match header names `etag` (with its quotes). The comparison is the weak one, because proxies
-    that recompress weaken our tags; `*` matches whatever there is."""
+    """Whether an If-None-Match header contains `etag` (given with its quotes). Uses the weak comparison, because
+    proxies that recompress a body turn its ETag into a weak one; `*` matches every ETag."""
     header = if_none_match.strip()
     if header == etag or header == "*":
         return True

@@ -1,8 +1,7 @@
-"""The OpenAPI 3.1 document of the service, written from what serves it.
+"""Generates the OpenAPI 3.1 document of the service.
 
-A description that is kept beside the code goes out of date unnoticed. This one has two sources and no third: the table
-of routes that requests are matched against, and the msgspec types that the bodies are made of. A test holds the live
-answers against it.
+The document is generated from two sources, so that it cannot become outdated: the route table that requests are matched
+against, and the msgspec types that bodies are encoded from. A test checks real responses against it.
 
 Pure: no I/O.
 """
@@ -24,8 +23,8 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a path or of a query string. `schema` is JSON schema; `repeatable` parameters may be given several
-    times and combine by OR."""
+    """A path or query parameter. `schema` is a JSON schema; a `repeatable` parameter may be given several times, its
+    values combine by OR."""
 
     name: str
     description: str
@@ -36,8 +35,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a status brings: `body` is a msgspec type, several types (any of them), or None for a body that is no JSON
-    or none at all; then `media_type` says what it is, "" for nothing."""
+    """The response of one HTTP status. `body` is a msgspec type, a tuple of types (any of them), or None for a body
+    that is not JSON; then `media_type` is its media type, or "" without a body."""
 
     description: str
     body: Any = None
@@ -46,7 +45,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a route does, as OpenAPI tells it. `request` is the msgspec type of the body that it takes."""
+    """The OpenAPI description of a route. `request` is the msgspec type of the request body, or None."""
 
     summary: str
     answers: Mapping[int, Answer]
@@ -56,12 +55,12 @@ class Operation:
 
     @property
     def query_names(self) -> tuple[str, ...]:
-        """The names that a query string may have."""
+        """The names of the query parameters."""
         return tuple(parameter.name for parameter in self.parameters if parameter.place == "query")
 
 
 class Described(Protocol):
-    """A route, as far as its description goes."""
+    """The attributes of a route that the OpenAPI document uses."""
 
     @property
     def path(self) -> str: ...
@@ -85,15 +84,15 @@ OPERATOR = Parameter(
 
 
 def failure(description: str) -> Answer:
-    """An answer in the one shape of errors."""
+    """An error response; all errors share one body type."""
     return Answer(description, ErrorDocument)
 
 
-_ANY_OTHER = failure("any other error: no valid token, no content coding that the client takes, a mistake of ours")
+_ANY_OTHER = failure("any other error: invalid token, no acceptable content coding, or an internal error")
 
 
 def document(routes: Iterable[Described], *, version: str, protected: bool) -> dict[str, object]:
-    """The whole OpenAPI document. `protected` says that reads need the token too."""
+    """The complete OpenAPI document. `protected`: reads need the token too."""
     routes = list(routes)
     types = list(dict.fromkeys([ErrorDocument, *(kind for route in routes for kind in _types(route.operation))]))
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
@@ -108,7 +107,7 @@ def document(routes: Iterable[Described], *, version: str, protected: bool) -> d
         "info": {
             "title": "load-watcher",
             "version": version,
-            "summary": "Windows of real node load, for schedulers and the people who watch them",
+            "summary": "Windows of real node load for schedulers and their operators",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

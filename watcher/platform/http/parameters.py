@@ -1,9 +1,9 @@
-"""What a request asks for, read from its query string and path.
+"""Parses query strings and paths of requests.
 
-A misspelt parameter that is passed over gives an answer to another question, and a dashboard shows it for months. So
-every name and every value that is not known is refused, with the nearest one that is, and with those that are.
+Ignoring a misspelt parameter would return unintended data without an error. Therefore every unknown parameter and value
+is rejected, with the nearest known one and the list of all known ones in the hint.
 
-Pure: text in, values or a `BadParameter` out.
+Pure: no I/O. Errors are raised as `BadParameter`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from watcher.model import DEFAULT_OPERATORS, MetricType, Operator, Window, defau
 if TYPE_CHECKING:
     from watcher.core.publishing.selection import Selection, Shape
 
-SHOWN_CHARACTERS = 256  # of a name that is repeated in a message
-COMPARED_CHARACTERS = 64  # longer words are not near anything we know, and comparing them is slow
+SHOWN_CHARACTERS = 256  # maximum length of a name quoted in a message
+COMPARED_CHARACTERS = 64  # longer words do not resemble a known word, and comparing them is slow
 MOST_PARAMETERS = 5_000
-MOST_POINTS = 11_000  # of a series, as in Prometheus
+MOST_POINTS = 11_000  # per series, the same limit as in Prometheus
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)?\Z")
 _UNIT_S = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _LATEST_TIME = 253402300799  # the last second of the year 9999
@@ -33,7 +33,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class BadParameter(ValueError):
-    """A request that cannot be understood. `hint` says what would be."""
+    """An invalid request. `hint` describes valid input."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -41,25 +41,25 @@ class BadParameter(ValueError):
 
 
 def shown(text: str) -> str:
-    """A name from outside, cut to what may stand in a message. Messages quote it with !r, which makes harmless what is
-    not printable."""
+    """A name from a request, truncated for use in a message. Messages quote it with !r, which escapes unprintable
+    characters."""
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
 
 
 def path_segment(raw: str) -> str:
-    """The text of a part of the path, its percent signs undone."""
+    """A percent-decoded path segment. Raises BadParameter if it is not UTF-8."""
     if raw.isascii() and "%" not in raw:
         return raw
     try:
         text = unquote(raw, errors="strict")
-        text.encode()  # a byte that is not UTF-8 comes from the parser as half of a surrogate pair
+        text.encode()  # the parser decodes a byte that is not UTF-8 as half of a surrogate pair
     except UnicodeError:
         raise BadParameter("the path is not UTF-8") from None
     return text
 
 
 def query_values(raw: str, *, known: Sequence[str]) -> dict[str, list[str]]:
-    """The values of each parameter of a query string, in the order given; every name must be known."""
+    """The values of each parameter of a query string, in order. Raises BadParameter for an unknown name."""
     if not raw:
         return {}
     try:
@@ -78,7 +78,7 @@ def query_values(raw: str, *, known: Sequence[str]) -> dict[str, list[str]]:
 
 
 def unknown(what: str, given: str, known: Sequence[str]) -> BadParameter:
-    """The refusal of a word: which one, the nearest known one, and all that are known."""
+    """The error for an unknown word: names the word, the nearest known one, and all known ones."""
     listed = ", ".join(known) if known else "none"
     near = nearest(given, known)
     hint = f"did you mean {near}? " if near else ""
@@ -86,7 +86,8 @@ def unknown(what: str, given: str, known: Sequence[str]) -> BadParameter:
 
 
 def nearest(given: str, known: Sequence[str]) -> str | None:
-    """The known word that was probably meant: first the same in another case, then the one most like it."""
+    """The known word that was probably intended: equal except for case, or otherwise the most similar. None if no word
+    is similar."""
     folded = {word.casefold(): word for word in known}
     word = given[:COMPARED_CHARACTERS].casefold()
     if word in folded:
@@ -96,17 +97,18 @@ def nearest(given: str, known: Sequence[str]) -> str | None:
 
 
 def single(values: Mapping[str, Sequence[str]], name: str) -> str | None:
-    """The value of a parameter that may be given once; None where it is not."""
+    """The value of a parameter that may be given at most once; None if it is missing."""
     given = values.get(name)
     if not given:
         return None
     if len(given) > 1:
-        raise BadParameter(f"parameter {name!r} is given {len(given)} times", "give it once")
+        raise BadParameter(f"parameter {name!r} is given {len(given)} times", "specify it once")
     return given[0]
 
 
 def window_of(values: Mapping[str, Sequence[str]], windows: Sequence[Window]) -> Window:
-    """The window asked for by its label; 15 minutes by default, or what is served next to it."""
+    """The window with the requested label; the default window (15 minutes, or the served window nearest to it) without
+    a label."""
     label = single(values, "window")
     if label is None:
         return default_window(windows)
@@ -117,8 +119,8 @@ def window_of(values: Mapping[str, Sequence[str]], windows: Sequence[Window]) ->
 
 
 def selection_of(values: Mapping[str, Sequence[str]], windows: Sequence[Window]) -> Selection:
-    """What a request selects, in one spelling: the order of parameters and what is the default anyway do not count, so
-    that equal questions share one answer."""
+    """The normalized selection of a request: independent of parameter order and of explicitly given defaults, so that
+    equivalent requests share one cached document."""
     from watcher.core.publishing.selection import Selection
 
     types = _choices(values, "type", MetricType)
@@ -131,12 +133,12 @@ def selection_of(values: Mapping[str, Sequence[str]], windows: Sequence[Window])
 
 
 def types_of(values: Mapping[str, Sequence[str]]) -> tuple[MetricType, ...] | None:
-    """The metric types asked for, None for all."""
+    """The requested metric types, None for all."""
     return _choices(values, "type", MetricType)
 
 
 def operators_of(values: Mapping[str, Sequence[str]]) -> tuple[Operator, ...] | None:
-    """The operators asked for, None for whatever the answer has by default."""
+    """The requested operators, None for the defaults of the document."""
     return _choices(values, "operator", Operator)
 
 
@@ -152,7 +154,7 @@ def _choices(values: Mapping[str, Sequence[str]], name: str, kind: type[Choice])
 
 
 def shape_of(values: Mapping[str, Sequence[str]]) -> Shape:
-    """Where the nodes shall stand in the document."""
+    """The requested document shape; Shape.WATCHER by default."""
     from watcher.core.publishing.selection import Shape
 
     given = single(values, "shape")
@@ -165,7 +167,7 @@ def shape_of(values: Mapping[str, Sequence[str]]) -> Shape:
 
 
 def hosts_of(values: Mapping[str, Sequence[str]]) -> frozenset[str] | None:
-    """The nodes asked for by name; None for all, which an empty name means too, as in the original."""
+    """The requested node names; None for all. An empty name also means all, as in the original load-watcher."""
     given = values.get("host", ())
     return frozenset(given) if given and "" not in given else None
 
@@ -174,14 +176,14 @@ def hosts_of(values: Mapping[str, Sequence[str]]) -> frozenset[str] | None:
 
 
 def time_of(values: Mapping[str, Sequence[str]], name: str, *, now: float, default: float) -> int:
-    """`moment_of` in whole seconds, or the default."""
+    """`moment_of` in whole unix seconds, or the default."""
     moment = moment_of(values, name, now=now)
     return int(default if moment is None else moment)
 
 
 def moment_of(values: Mapping[str, Sequence[str]], name: str, *, now: float) -> float | None:
-    """A moment in unix seconds: a number, a date by RFC 3339, or a duration before now such as -1h; "now" is now. None
-    where none is given. Raises BadParameter."""
+    """A time in unix seconds, given as a number, an RFC 3339 date, a duration before now such as -1h, or "now". None if
+    the parameter is missing. Raises BadParameter."""
     given = single(values, name)
     if given is None:
         return None
@@ -189,7 +191,7 @@ def moment_of(values: Mapping[str, Sequence[str]], name: str, *, now: float) -> 
     if moment is None or not 0 <= moment <= _LATEST_TIME:
         raise BadParameter(
             f"{name}={shown(given)!r} is not a time",
-            "give unix seconds, a date like 2026-01-31T12:00:00Z, or how long ago, like -1h",
+            "use unix seconds, a date like 2026-01-31T12:00:00Z, or a duration before now like -1h",
         )
     return moment
 
@@ -213,13 +215,13 @@ def _moment(text: str, *, now: float) -> float | None:
 
 
 def step_of(values: Mapping[str, Sequence[str]], *, default: int) -> int:
-    """The distance of points in whole seconds: a number of seconds, or a duration such as 5m."""
+    """The interval between points in whole seconds, given as a number of seconds or a duration such as 5m."""
     given = single(values, "step")
     if given is None:
         return default
     seconds = _seconds(given.strip())
     if seconds is None or not 1 <= seconds <= _LATEST_TIME:
-        raise BadParameter(f"step={shown(given)!r} is not a step", "give whole seconds, or a duration like 5m")
+        raise BadParameter(f"step={shown(given)!r} is not a step", "use whole seconds, or a duration like 5m")
     return int(seconds)
 
 
@@ -229,17 +231,18 @@ def _seconds(text: str) -> float | None:
 
 
 def check_range(start: int, end: int, step: int) -> None:
-    """Refuse a range that ends before it begins, or that would give more points than anyone can read."""
+    """Raise BadParameter for an empty range, or if a series would have more than MOST_POINTS points. `start`, `end` are
+    unix seconds, `step` is in seconds."""
     if start >= end:
-        raise BadParameter("the range is empty: from is not before to", "from defaults to one hour ago, to is now")
+        raise BadParameter("the range is empty: from is not before to", "defaults: from = one hour before to, to = now")
     points = (end - start) // step + 1
     if points > MOST_POINTS:
         enough = (end - start) // (MOST_POINTS - 1) + 1
         raise BadParameter(
-            f"{points} points in a series are more than {MOST_POINTS}", f"ask for a shorter range, or step={enough}"
+            f"{points} points in a series are more than {MOST_POINTS}", f"use a shorter range, or step={enough}"
         )
 
 
 def names_of(types: Collection[MetricType]) -> str:
-    """Types as they stand in a sentence."""
+    """Metric types as comma-separated text, for messages."""
     return ", ".join(sorted(types))

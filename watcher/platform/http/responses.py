@@ -1,7 +1,7 @@
-"""From bytes to a response: in which coding, under which ETag, with which headers, and in how many pieces.
+"""Builds responses from encoded bodies: content coding, ETag, headers, and sending in pieces.
 
-aiohttp would compress each response anew, knows no zstd, sets no Vary, and hands a body of megabytes to the socket at
-once. Our bodies are there already, in every coding; what is left is to choose, and to send.
+aiohttp would compress each response separately, does not support zstd, does not set Vary, and writes a body of several
+megabytes to the socket at once. The bodies here are encoded in advance, so a request only selects one and sends it.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from watcher.platform.http.negotiation import choose, choose_plain, has_already
 from watcher.platform.http.parameters import SHOWN_CHARACTERS
 from watcher.platform.http.routing import JSON, ApiError
 
-PIECE_BYTES = 1 << 18  # of a large body, sent at once
+PIECE_BYTES = 1 << 18  # a larger body is written to the socket in pieces of this size
 SMALL_BODY = 1400  # bytes: fits into one packet, so compressing it gains nothing
 _ENCODINGS = tuple(Encoding)
 
 
 def accepted(request: web.Request) -> str | None:
-    """The Accept-Encoding header, all lines of it; None where there is none."""
+    """The Accept-Encoding header, all its lines joined; None if there is none."""
     headers = request.headers.getall(hdrs.ACCEPT_ENCODING, ())
     return headers[0] if len(headers) == 1 else ",".join(headers) if headers else None
 
 
 def encoding_for(request: web.Request) -> Encoding:
-    """The coding of a long body for this client; raises ApiError (406) if there is none."""
+    """The coding of a large body for this client. Raises ApiError (406) if the client accepts none."""
     return choose(accepted(request), _ENCODINGS) or refuse_encodings()
 
 
 def plain_encoding_for(request: web.Request) -> Encoding:
-    """The same for a body that is not worth compressing."""
+    """Like `encoding_for`, for a body that is too small to compress."""
     return choose_plain(accepted(request)) or refuse_encodings()
 
 
 def etag_of(
     published: Published, selection: Selection, shape: str, encoding: Encoding, *, rows: Collection[int] = ()
 ) -> str:
-    """Unlike for whatever differs in a single byte, and the same again while the snapshot stays."""
+    """The ETag of a document. It is unique per body and constant while the snapshot is published."""
     types = "".join(f"{kind}." for kind in selection.types or ())
     operators = "".join(f"{operator}." for operator in selection.operators or ())
     which = ",".join(map(str, sorted(set(rows))))
@@ -59,13 +59,13 @@ def etag_of(
 
 
 def has_it(request: web.Request, etag: str) -> bool:
-    """Whether the client says that it has this document already."""
+    """Whether If-None-Match matches `etag`: the client already has this document."""
     wanted = request.headers.get(hdrs.IF_NONE_MATCH)
     return wanted is not None and has_already(wanted, etag)
 
 
 def not_modified(headers: CIMultiDict[str]) -> web.Response:
-    """304 carries what a 200 would say about the document, but for what describes its bytes."""
+    """A 304 response with the headers of the 200 response, except Content-Type and Content-Encoding."""
     kept = CIMultiDict(headers)
     kept.pop(hdrs.CONTENT_TYPE, None)
     kept.pop(hdrs.CONTENT_ENCODING, None)
@@ -73,9 +73,9 @@ def not_modified(headers: CIMultiDict[str]) -> web.Response:
 
 
 class Pieces(Payload):
-    """A body of megabytes, sent piece by piece as the client takes it. Written at once, asyncio (before Python 3.12)
-    copies all that the socket does not take, and moves the rest to the front of its buffer after each send: 5.4 ms of
-    CPU for 8 MB instead of 1.9, in which nobody else is answered, and a copy in memory for every slow client."""
+    """A large body that is written in pieces as the client reads them. If it is written at once, asyncio before Python
+    3.12 copies the unsent part and moves it to the front of its buffer after each send: 5.4 ms of CPU for 8 MB instead
+    of 1.9 ms, during which the event loop is blocked, and one copy in memory for every slow client."""
 
     def __init__(self, body: bytes) -> None:
         super().__init__(body)
@@ -91,12 +91,12 @@ class Pieces(Payload):
 
 
 def sent(body: bytes, headers: CIMultiDict[str]) -> web.Response:
-    """The response with a body."""
+    """A 200 response with an encoded body; a large body is sent in pieces."""
     return web.Response(body=body if len(body) <= PIECE_BYTES else Pieces(body), headers=headers)
 
 
 def coded(headers: Mapping[istr, str] | CIMultiDict[str], encoding: Encoding) -> CIMultiDict[str]:
-    """The headers with the coding among them."""
+    """The headers, with Content-Encoding added unless the coding is identity."""
     all_headers = CIMultiDict(headers)
     if encoding is not Encoding.IDENTITY:
         all_headers[hdrs.CONTENT_ENCODING] = encoding.value
@@ -104,12 +104,12 @@ def coded(headers: Mapping[istr, str] | CIMultiDict[str], encoding: Encoding) ->
 
 
 def json_response(body: msgspec.Struct) -> web.Response:
-    """A small body that is true at this moment only."""
+    """A response with a small JSON body that must not be cached."""
     headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
     return web.Response(body=msgspec.json.encode(body), headers=headers)
 
 
-# --- bodies that are kept ------------------------------------------------------------------------------------------
+# --- cached bodies ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Constant:
 
 
 def constant(request: web.Request, body: Constant) -> web.Response:
-    """A body that does not change; who has it already is told so."""
+    """A response with a constant body; 304 if the client already has it."""
     headers = CIMultiDict({**body.headers, hdrs.ETAG: body.etag, hdrs.CACHE_CONTROL: "no-cache"})
     if has_it(request, body.etag):
         return not_modified(headers)
@@ -135,7 +135,7 @@ def constant(request: web.Request, body: Constant) -> web.Response:
 
 
 class Kept:
-    """Encoded bodies of one snapshot, up to so many bytes; those that were not asked for longest go first."""
+    """LRU cache of the encoded bodies of one snapshot, limited to `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -156,7 +156,10 @@ class Kept:
 
 
 def refuse_encodings() -> NoReturn:
-    """The client takes none of the codings that we have."""
+    """Raise ApiError (406) because the client accepts none of the available codings."""
     raise ApiError(
-        406, "not_acceptable", "none of the content codings we have is acceptable", "accept identity, gzip or zstd"
+        406,
+        "not_acceptable",
+        "the client accepts no available content coding",
+        "accept identity, gzip or zstd",
     )

@@ -1,12 +1,11 @@
-"""From a request's path to the function that answers it, and from whatever goes wrong to one shape of error.
+"""Maps requests to handlers, and all failures to one JSON error format.
 
-aiohttp's own router answers an unknown path, a wrong method and a bad request in plain text, sends a client that asks
-for `//watcher` away with a redirect that Go's clients follow and others do not, and builds a chain of middlewares
-around every request. Here a table of routes is the one description: requests are matched against it, the OpenAPI
-document is written from it, other packages add lines to it.
+aiohttp's own router answers an unknown path, a wrong method and a bad request in plain text, redirects `//watcher`
+(Go clients follow the redirect, others do not), and builds a chain of middlewares for every request. Here one table of
+routes is used to match requests and to generate the OpenAPI document; other packages add routes to it.
 
-A handler returns a response or raises `ApiError`. Whatever else it raises is logged, and told to the client without
-detail.
+A handler returns a response or raises `ApiError`. Any other exception is logged with its traceback, and the client gets
+an error without details.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ UNMATCHED = "unmatched"  # the route label of requests that match no route
 _CODES = {400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 413: "too_large"}
 
 Handler = Callable[[web.Request, Sequence[str]], Awaitable[web.StreamResponse]]
-"""Called with the request and the texts of the path's `{parameters}`, in their order."""
+"""Called with the request and the values of the path's `{parameters}`, in order."""
 
 
 class Access(Enum):
-    """Who may use a route."""
+    """The credentials that a route requires."""
 
-    OPEN = "open"  # anyone, always: probes cannot hold a token
-    DETAIL = "detail"  # anyone, or only who has the token, or a verified client certificate, once a token is set
-    READ = "read"  # anyone, or under protect_reads only who has the token
-    WRITE = "write"  # only who has the token: it changes state
+    OPEN = "open"  # none: probes cannot send a token
+    DETAIL = "detail"  # once a token is configured: the token or a verified client certificate
+    READ = "read"  # with protect_reads: the token
+    WRITE = "write"  # always the token: the route changes state
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path and what answers it. `path` may have `{parameters}`, each one whole segment; a literal path wins over
-    one with parameters. `name` is the label on /metrics. GET stands for GET and HEAD."""
+    """One path and its handler. `path` may contain `{parameters}`, each a whole segment; a literal path takes
+    precedence over one with parameters. `name` is the label on /metrics. GET also serves HEAD."""
 
     path: str
     name: str
@@ -64,8 +63,8 @@ class Route:
 
 
 class ApiError(Exception):
-    """An answer that is an error: HTTP status, code, what was wrong, and what to do about it. `extra` stands beside
-    "error" in the body, JSON types only."""
+    """An error response: HTTP status, error code, message, and a hint how to fix it. The members of `extra` (JSON types
+    only) are added to the body next to "error"."""
 
     def __init__(
         self,
@@ -87,11 +86,11 @@ class ApiError(Exception):
 
     @property
     def detail(self) -> ErrorDetail:
-        """What its body says."""
+        """The "error" object of the body."""
         return ErrorDetail(self.code, self.message, self.hint)
 
     def response(self) -> web.Response:
-        """As it goes to the client. Errors are not to be cached: the next tick may cure them."""
+        """The HTTP response. Errors must not be cached, because the next tick may resolve them."""
         document: object = ErrorDocument(self.detail)
         if self.extra:
             document = {**msgspec.to_builtins(document), **self.extra}
@@ -100,7 +99,7 @@ class ApiError(Exception):
 
 
 class Protection(Protocol):
-    """The settings that say who may use what. `token` is the bearer token, None where none is set."""
+    """The settings for access control. `token` is the bearer token, None if none is configured."""
 
     @property
     def token(self) -> str | None: ...
@@ -110,17 +109,17 @@ class Protection(Protocol):
 
 
 class Meter(Protocol):
-    """Who counts requests."""
+    """Interface of the request counter; durations are in seconds."""
 
     def count_request(self, *, route: str, status: int, seconds: float) -> None: ...
 
 
 @dataclass(slots=True)
 class _Node:
-    """The routes of one path by method, and what their parameters are called."""
+    """The routes of one path by method, and the segments of the path."""
 
     template: tuple[str, ...]
-    name: str  # what a request with a wrong method is counted as
+    name: str  # route label for requests with an unsupported method
     routes: dict[str, Route] = field(default_factory=dict)
 
     @property
@@ -129,7 +128,7 @@ class _Node:
 
 
 class Router:
-    """The table of routes, and the one aiohttp handler that serves them all."""
+    """The table of routes, and the aiohttp handler that dispatches to them."""
 
     def __init__(self, routes: Iterable[Route], *, protection: Protection, meter: Meter) -> None:
         if protection.protect_reads and not protection.token:
@@ -138,8 +137,8 @@ class Router:
         self._protection = protection
         self._meter = meter
         self._exact: dict[str, _Node] = {}
-        self._by_head: dict[str, _Node] = {}  # those whose one parameter is the last segment, by what precedes it
-        self._patterns: dict[int, list[_Node]] = {}  # the others, by number of segments
+        self._by_head: dict[str, _Node] = {}  # only the last segment is a parameter; key: the path before it
+        self._patterns: dict[int, list[_Node]] = {}  # all other paths with parameters, by number of segments
         for route in self.routes:
             self._add(route)
 
@@ -165,7 +164,7 @@ class Router:
         return same[0] if same else fresh
 
     async def dispatch(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request."""
+        """Check access, call the handler and count the request. Exceptions become error responses."""
         began = perf_counter()
         name = UNMATCHED
         try:
@@ -184,7 +183,7 @@ class Router:
         return response
 
     def _match(self, path: str) -> tuple[_Node, Sequence[str]]:
-        """The node of a path and the texts of its parameters. Duplicate and trailing slashes do not count."""
+        """The node of a path and the values of its parameters. Duplicate and trailing slashes are ignored."""
         node = self._exact.get(path)
         if node is not None:
             return node, ()
@@ -205,7 +204,7 @@ class Router:
         known = sorted({route.path for route in self.routes})
         near = nearest(path, known)
         hint = f"did you mean {near}? /openapi.json lists all paths" if near else "/openapi.json lists all paths"
-        raise ApiError(404, "not_found", f"there is nothing at {shown(path)!r}", hint)
+        raise ApiError(404, "not_found", f"unknown path {shown(path)!r}", hint)
 
     def _check_token(self, request: web.Request, access: Access) -> None:
         token = self._protection.token
@@ -215,29 +214,29 @@ class Router:
             return
         if not token:
             raise ApiError(
-                403, "forbidden", "what changes state needs a token, and none is set", "set server.token_file"
+                403, "forbidden", "requests that change state need a token, but none is set", "set server.token_file"
             )
         scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
         expected = token.encode()
-        # compared also where the scheme is wrong, so that all refusals take the same time
+        # compared even if the scheme is wrong, so that all rejections take the same time
         equal = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), expected)
         if not (equal and scheme.lower() == "bearer"):
             raise ApiError(
                 401,
                 "unauthorized",
-                "a bearer token is needed here, and none that is valid was given",
-                "send Authorization: Bearer TOKEN with the token of server.token_file",
+                "a valid bearer token is required",
+                "send Authorization: Bearer TOKEN with the token from server.token_file",
                 headers={hdrs.WWW_AUTHENTICATE: 'Bearer realm="load-watcher"'},
             )
 
 
 def has_certificate(request: web.Request) -> bool:
-    """Whether the client has one that was verified; any other is refused before it is asked anything."""
+    """Whether the client sent a verified TLS certificate; the handshake fails for an invalid one."""
     return request.transport is not None and bool(request.transport.get_extra_info("peercert"))
 
 
 def _captured(template: Sequence[str], segments: Sequence[str]) -> list[str] | None:
-    """The texts of the template's parameters, None where the segments do not fit it."""
+    """The values of the template's parameters, None if the segments do not match the template."""
     captured: list[str] = []
     for expected, segment in zip(template, segments, strict=True):
         if expected[:1] == "{":
@@ -260,8 +259,8 @@ def _refuse_method(method: str, allow: str) -> NoReturn:
 
 
 def error_response(error: Exception, *, route: str) -> web.Response:
-    """The response that says what went wrong. What we did not foresee is logged with its traceback, and told to the
-    client without detail."""
+    """The error response for an exception. An unexpected exception is logged with its traceback, and the client gets no
+    details."""
     if isinstance(error, ApiError):
         return error.response()
     if isinstance(error, BadParameter):
@@ -269,4 +268,4 @@ def error_response(error: Exception, *, route: str) -> web.Response:
     if isinstance(error, web.HTTPException):
         return ApiError(error.status, _CODES.get(error.status, "http_error"), error.reason or "").response()
     log.error("request failed in %s", route, exc_info=error)
-    return ApiError(500, "internal", "the request failed inside load-watcher", "its log says why").response()
+    return ApiError(500, "internal", "internal error in load-watcher", "see the log of load-watcher").response()

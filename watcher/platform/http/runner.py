@@ -1,8 +1,8 @@
-"""Running the application so that even what is not HTTP gets our shape of error.
+"""Runs the application so that malformed HTTP requests also get a JSON error.
 
-A request that aiohttp's parser refuses never reaches a handler: the protocol answers it itself, in plain text, and logs
-a traceback for each. Both are decided in `RequestHandler.handle_error`, so the runner here makes connections whose
-`handle_error` answers in JSON, closes, and logs a line at debug level: anyone can send garbage, as often as they like.
+A request that aiohttp's parser rejects never reaches a handler: the protocol answers it in plain text and logs a
+traceback. `RequestHandler.handle_error` does both, so this runner creates connections whose `handle_error` answers in
+JSON, closes the connection, and logs one line at debug level, because any client can send garbage at any rate.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from watcher.platform.http.routing import ApiError, Router
 log = logging.getLogger(__name__)
 
 HANDLER_ARGS: Mapping[str, Any] = {"max_line_size": 65536, "max_field_size": 65536, "access_log": None}
-"""Of a connection: room for many ?host= in a line, and no log line per request."""
+"""Arguments of each connection: a long request line for many ?host= parameters, and no access log."""
 
 
 class Runner(web.AppRunner):
-    """An AppRunner with connections of ours. Make it with `make_runner`."""
+    """An AppRunner whose connections answer malformed requests in JSON. Create it with `make_runner`."""
 
     async def _make_server(self) -> web.Server:
         server = await super()._make_server()
@@ -39,7 +39,7 @@ class _Server(web.Server):
 
 
 class _Connection(RequestHandler):
-    """One connection."""
+    """A connection that answers malformed requests in JSON."""
 
     __slots__ = ()
 
@@ -50,17 +50,15 @@ class _Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What went wrong outside of our handlers, in JSON."""
+        """Return a JSON error for a failure outside of the handlers."""
         if status >= 500:
-            log.error("a request from %s failed", request.remote, exc_info=exc)
-            error = ApiError(status, "internal", "the request failed inside load-watcher", "its log says why")
+            log.error("request from %s failed", request.remote, exc_info=exc)
+            error = ApiError(status, "internal", "internal error in load-watcher", "see the log of load-watcher")
         else:
-            log.debug("not HTTP from %s: %s", request.remote, message)
-            error = ApiError(
-                status, "bad_request", "this is not an HTTP request that can be understood", _hint(exc, message)
-            )
+            log.debug("malformed HTTP request from %s: %s", request.remote, message)
+            error = ApiError(status, "bad_request", "malformed HTTP request", _hint(exc, message))
         if request.writer.output_size > 0:
-            raise ConnectionError("an answer has begun already; an error cannot follow it")
+            raise ConnectionError("the response has already begun; cannot send an error")
         response = error.response()
         response.headers[hdrs.CONNECTION] = "close"
         response.force_close()
@@ -69,12 +67,12 @@ class _Connection(RequestHandler):
 
 def _hint(exc: BaseException | None, message: str | None) -> str:
     if isinstance(exc, LineTooLong):
-        return f"a line of it is longer than {HANDLER_ARGS['max_line_size']} bytes"
+        return f"a line of the request is longer than {HANDLER_ARGS['max_line_size']} bytes"
     return shown((message or "").strip().partition("\n")[0].rstrip(":"))
 
 
 class _Everything(web.PlainResource):
-    """Whatever is asked for, the router of ours finds out what it is: also `*`, which no path of aiohttp's matches."""
+    """Passes every request target to `Router`, including `*`, which no aiohttp path matches."""
 
     leads_to: web.AbstractRoute
 
@@ -83,7 +81,7 @@ class _Everything(web.PlainResource):
 
 
 def application(router: Router) -> web.Application:
-    """The application in which a router of ours answers every request."""
+    """The aiohttp application whose requests are all handled by `router`."""
     app = web.Application()
     everything = _Everything("/")
     everything.leads_to = everything.add_route("*", router.dispatch)
@@ -92,5 +90,5 @@ def application(router: Router) -> web.Application:
 
 
 def make_runner(app: web.Application) -> web.AppRunner:
-    """The runner for an application of ours. The caller sets it up, gives it sites, and cleans it up."""
+    """The runner for an application. The caller sets it up, adds sites, and cleans it up."""
     return Runner(app)

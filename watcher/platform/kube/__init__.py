@@ -1,9 +1,11 @@
-"""What we need of the Kubernetes API, and no more: who we are to it, lists, watches, and a copy that keeps itself true.
+"""A small Kubernetes API client: credentials, lists, watches and an informer.
 
-A client library would bring every type of the API and none of what is hard: a watch that ends without a word, a list
-that expires half read, objects that went while nobody looked. So the types here are cut down to what is used
-(`objects`, on the common `shapes`), and the hard part is ours (`informer`, and `sharing` for all who want the same).
-`credentials` finds out who we are, `client` asks, `answers` reads what comes back, `errors` says what a refusal means
-for the operator, `quantity` reads Kubernetes' numbers. What changes anything is in `eviction` and `changes`, what tells
-of it in `events`; `leases` says which of several replicas may.
+It covers only the parts of the API that load-watcher uses. A full client library would bring every type of the API, but
+not the difficult parts: a watch that ends without notice, a list that expires between two pages, and objects deleted
+while no watch was open. `objects` and `shapes` declare reduced object types; `informer` keeps a local copy up to date,
+and `sharing` shares one copy between several users.
+
+`credentials` finds the account, `client` sends requests, `answers` decodes responses, `errors` turns failures into
+exceptions with a hint for the operator, `quantity` parses Kubernetes quantities. `eviction` and `changes` modify
+objects, `events` reports Events, `leases` elects one of several replicas.
 """

@@ -1,11 +1,11 @@
-"""Asking the Kubernetes API, with a bound on everything: on time, on size, and on how long old credentials are kept.
+"""Kubernetes API client with limits on request time, response size and the lifetime of credentials.
 
-A watch is one HTTP answer that never ends, a line for each change. It ends all the same: by the server's own limit, by
-a proxy's, by a cable. So a watch is asked for a limited time and is cut off if it is silent for longer than that, and
-whoever watches must be able to go on (`informer`).
+A watch is one HTTP response without an end, with one line per change. It can end at any time: by the server's own
+limit, by a proxy's limit, or by a lost connection. Each watch is therefore requested for a limited time and is closed
+if it is silent for longer; the caller must be able to continue (see `informer`).
 
-The connection, with its certificates and authority, is made when it is first needed, and again after the API has
-refused it: by then the files may have been renewed.
+The connection, with its certificates and certificate authority, is opened at the first request, and again after the API
+has rejected the credentials, because the files may have been renewed since.
 """
 
 from __future__ import annotations
@@ -44,33 +44,35 @@ from watcher.platform.net.http_body import read_at_most
 log = logging.getLogger(__name__)
 
 PAGE = 500
-"""Objects of a page: 5,000 nodes come in ten, and decoding one holds the event loop for some 4 ms."""
+"""Objects per page: 5,000 nodes take ten pages, and decoding a page blocks the event loop for about 4 ms."""
 LARGE_BODY = 4 << 20
-"""metrics-server knows no pages: it answers for 50,000 pods with 21 MB, which decoded in one call hold the event loop
-for 130 ms. A page of 500 of anything is smaller than this, but for very large objects."""
+"""Bytes above which a response is decoded in a thread. metrics-server does not paginate: its response for 50,000 pods
+is 21 MB, and decoding it in one call would block the event loop for 130 ms. A page of 500 objects is smaller than this
+unless the objects are very large."""
 MAX_BODY = 256 << 20
 CHUNK = 1 << 16
 READ_BUFFER = 2**21
-"""aiohttp's default refuses lines over 512 KiB (testing.md §4.1); with this they may be 4 MiB, and etcd keeps 1.5."""
+"""Bytes. aiohttp's default refuses lines over 512 KiB; with this value lines may be 4 MiB. etcd stores objects of up to
+1.5 MiB."""
 WATCH_S = 240
 SILENCE_S = 15.0
-"""How much longer than WATCH_S a watch may be silent before it counts as cut off."""
+"""Seconds of silence beyond WATCH_S after which a watch counts as lost."""
 
 DONE = (200, 201, 202)
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Which objects of a resource: all, or those that the server's `fields` ("spec.nodeName=node-1") and `labels`
-    ("app=web,tier!=test") select. What the server knows of fields depends on the resource; it refuses others. Those of
-    one `namespace` are asked for there, where a Role is enough."""
+    """Selects objects of a resource on the server by `fields` ("spec.nodeName=node-1") and `labels`
+    ("app=web,tier!=test"); both empty select all. The supported fields depend on the resource; the server rejects
+    others. With `namespace`, the request is limited to that namespace and needs only a Role."""
 
     fields: str = ""
     labels: str = ""
     namespace: str = ""
 
     def parameters(self) -> dict[str, str]:
-        """As the API takes them."""
+        """Query parameters of the API: fieldSelector and labelSelector."""
         given = {"fieldSelector": self.fields, "labelSelector": self.labels}
         return {name: value for name, value in given.items() if value}
 
@@ -79,20 +81,21 @@ EVERYTHING = Selector()
 
 
 class PatchKind(StrEnum):
-    """How a patch is to be understood: by what it is called on the wire."""
+    """Patch formats, by their content type."""
 
     JSON = "application/json-patch+json"
     """A list of operations (RFC 6902)."""
     MERGE = "application/merge-patch+json"
-    """What is to be put in the place of what is there, lists as a whole (RFC 7396)."""
+    """Values that replace existing ones; lists are replaced as a whole (RFC 7396)."""
     STRATEGIC = "application/strategic-merge-patch+json"
-    """The same, but that lists which have a key (conditions: their type) are merged by it. Not for custom resources."""
+    """Like MERGE, except that lists with a merge key (conditions: their type) are merged by it. Not supported for
+    custom resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A request: who may send it is decided by `verb`, the resource, its `subresource`, and the `namespace` if it is
-    about one alone. `silence` is how long its answer may pause, by default as long as it may take."""
+    """A request. Authorization depends on `verb`, the resource, its `subresource`, and the `namespace` if the request
+    is limited to one. `silence` is the longest pause within the response in seconds; default: the client's timeout."""
 
     resource: Resource[Any]
     verb: str
@@ -108,7 +111,7 @@ class _Call:
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """A pool of connections made with one reading of the credentials; `users` counts the requests that are on it."""
+    """A connection pool opened with one reading of the credentials; `users` counts the requests in progress on it."""
 
     access: Access
     session: aiohttp.ClientSession
@@ -116,8 +119,9 @@ class _Connection:
 
 
 class KubeClient:
-    """The Kubernetes API as `access()` reaches it; `access` is called when a connection is made, and may raise
-    KubeError. `timeout` bounds each request, from the connection to the last byte, but for watches."""
+    """Client of the Kubernetes API that `access()` returns. `access` is called when a connection is opened and may
+    raise KubeError. `timeout` (seconds) limits each request from the connection to the last byte, except for
+    watches."""
 
     def __init__(self, access: Callable[[], Access], *, timeout: float = 10.0) -> None:
         self._find_access = access
@@ -129,7 +133,7 @@ class KubeClient:
         self._decoders: dict[type[Any], msgspec.json.Decoder[ObjectList[Any]]] = {}
 
     async def close(self) -> None:
-        """Hang up everything."""
+        """Close all connections; requests in progress fail."""
         self._current = None
         for connection in tuple(self._open):
             await self._end(connection)
@@ -139,8 +143,8 @@ class KubeClient:
     async def list(
         self, resource: Resource[ItemT], *, selector: Selector = EVERYTHING, page: int = PAGE
     ) -> Listing[ItemT]:
-        """All objects of a resource that are selected, in pages. A list that expires between two pages is asked for
-        again, then whole, since that cannot expire. Raises KubeError."""
+        """Return all selected objects of a resource, read in pages. A list that expires between two pages is requested
+        again without paging, which cannot expire. Raises KubeError."""
         try:
             return await self._list(resource, {**selector.parameters(), "limit": str(page)}, selector.namespace)
         except KubeGone:
@@ -172,12 +176,12 @@ class KubeClient:
             return read_page(body, decoder, resource=resource)
 
     async def count(self, resource: Resource[Any]) -> int:
-        """How many objects of a resource there are, which one of them tells. Raises KubeError."""
+        """Return the number of objects of a resource, read from the metadata of a one-object page. Raises KubeError."""
         page, unread = await self._page(resource, {"limit": "1"})
         return len(page.items or ()) + len(unread) + (page.metadata.remaining or 0)
 
     async def get(self, resource: Resource[ItemT], key: str) -> ItemT:
-        """One object, by its `key_of`. Raises KubeNotFound if there is none, and other KubeErrors."""
+        """Return one object by its `key_of`. Raises KubeNotFound if it does not exist, and other KubeErrors."""
         call = _Call(resource, "get", resource.path_of(key))
         async with self._translated(resource):
             return read_item(await self._ask(call), resource=resource)
@@ -185,10 +189,10 @@ class KubeClient:
     async def watch(
         self, resource: Resource[ItemT], *, since: str, selector: Selector = EVERYTHING, seconds: int = WATCH_S
     ) -> AsyncGenerator[Event[ItemT], None]:
-        """Changes after the version `since`, for about `seconds`; ends when the server ends it.
+        """Yield changes after the resource version `since`, for about `seconds`; ends when the server ends the watch.
 
-        An object that is not selected any more is DELETED here. Raises KubeGone when the server no longer knows that
-        version, KubeUnreachable when the connection is lost in between, and other KubeErrors.
+        An object that no longer matches the selector is reported as DELETED. Raises KubeGone if the server no longer
+        has that version, KubeUnreachable if the connection is lost, and other KubeErrors.
         """
         parameters = {
             **selector.parameters(),
@@ -208,15 +212,15 @@ class KubeClient:
             yield Event("OPENED", since)
             while line := await response.content.readline():
                 if not line.endswith(b"\n"):
-                    raise KubeUnreachable(f"the watch of {resource.full_name} broke off within a line")
+                    raise KubeUnreachable(f"the watch of {resource.full_name} ended in the middle of a line")
                 yield read_event(line, decoder, resource=resource)
 
     async def may(
         self, verb: str, resource: Resource[Any], *, subresource: str = "", namespace: str = "", name: str = ""
     ) -> bool:
-        """Whether this account may `verb` all objects of a resource, or those of a namespace, or the one of that name
-        in it. Asking that (a SelfSubjectAccessReview) takes no
-        right of its own. Raises KubeError."""
+        """Return whether this account may `verb` all objects of a resource, the objects of a namespace, or the object
+        of that name in the namespace. The check (a SelfSubjectAccessReview) requires no permission. Raises
+        KubeError."""
         attributes = {
             "verb": verb,
             "group": resource.group,
@@ -247,11 +251,11 @@ class KubeClient:
         subresource: str = "",
         manager: str = "",
     ) -> ItemT:
-        """Change one object, or what belongs to its `subresource` ("status"), and return what it is then. Its managed
-        fields will say that `manager` wrote what is changed.
+        """Change one object, or its `subresource` ("status"), and return the changed object. The managed fields name
+        `manager` as the writer.
 
-        A metadata.resourceVersion in the change makes it conditional: KubeConflict if that is not the object's version
-        any more. Raises KubeNotFound if there is no such object, and other KubeErrors.
+        A metadata.resourceVersion in the change makes it conditional: KubeConflict if the object has another version by
+        then. Raises KubeNotFound if the object does not exist, and other KubeErrors.
         """
         path = resource.path_of(key, subresource)
         written = {"fieldManager": manager} if manager else {}
@@ -260,15 +264,15 @@ class KubeClient:
             return read_item(await self._ask(call), resource=resource)
 
     async def add(self, resource: Resource[Any], content: object, *, namespace: str = "", manager: str = "") -> None:
-        """Make an object, with the name that its metadata has, written by `manager`. Its status, where that is a
-        subresource, stays empty. Raises KubeConflict if there is one of that name, and other KubeErrors."""
+        """Create an object with the name from its metadata, written by `manager`. The server ignores its status if
+        status is a subresource. Raises KubeConflict if an object of that name exists, and other KubeErrors."""
         written = {"fieldManager": manager} if manager else {}
         call = _Call(resource, "create", resource.path_in(namespace), "POST", parameters=written, body=content)
         async with self._translated(resource):
             await self._ask(call)
 
     async def create(self, resource: Resource[Any], key: str, content: object, *, subresource: str) -> None:
-        """Post to a subresource of an object: "binding", "eviction". Raises KubeError."""
+        """Post to a subresource of an object, such as "binding" or "eviction". Raises KubeError."""
         call = _Call(resource, "create", resource.path_of(key, subresource), "POST", subresource, body=content)
         async with self._translated(resource):
             await self._ask(call)
@@ -276,7 +280,7 @@ class KubeClient:
     # --- the connection ----------------------------------------------------------------------------------------------
 
     async def _ask(self, call: _Call) -> bytes:
-        """The whole body of an answer, within `timeout`."""
+        """Send a request and return the whole response body, within `timeout`."""
         async with self._connected() as connection:
             headers = await connection.access.headers()
             async with asyncio.timeout(self._timeout), self._sent(call, connection, headers) as response:
@@ -284,7 +288,7 @@ class KubeClient:
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[_Connection]:
-        """The connection as it is now, which stays at least until the end of this."""
+        """The current connection, kept open at least until the context exits."""
         connection = self._connect()
         connection.users += 1
         try:
@@ -298,7 +302,8 @@ class KubeClient:
     async def _sent(
         self, call: _Call, connection: _Connection, headers: Mapping[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer that is none of failure, its body not yet read. Raises the error that any other one means."""
+        """A successful response whose body is not yet read. Raises the KubeError that corresponds to a failure
+        status."""
         access = connection.access
         self._private = [each.removeprefix("Bearer ") for each in headers.values()]
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=call.silence or self._timeout)
@@ -312,7 +317,7 @@ class KubeClient:
                     data=None if call.body is None else msgspec.json.encode(call.body),
                     headers={**headers, **({} if call.body is None else {"Content-Type": call.content_type})},
                     timeout=timeout,
-                    allow_redirects=False,  # it would carry the token to wherever it leads
+                    allow_redirects=False,  # a redirect would send the token to another server
                     server_hostname=access.tls_server_name if access.tls else None,
                 )
                 if response.status not in DONE:
@@ -338,15 +343,16 @@ class KubeClient:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
             if access.server != self._server:
-                log.info("using the Kubernetes API at %s as %s says", access.server, access.origin)
+                log.info("using the Kubernetes API at %s, configured by %s", access.server, access.origin)
             self._current, self._server = _Connection(access, session), access.server
             self._open.add(self._current)
         return self._current
 
     @contextlib.asynccontextmanager
     async def _translated(self, resource: Resource[Any]) -> AsyncIterator[None]:
-        """Whatever fails inside is a KubeError, with the server's address before its message. After what is wrong with
-        our credentials the next request connects anew, with those there are then; others under way may end."""
+        """Turn every failure inside the context into a KubeError whose message begins with the server's address. After
+        a failure of the credentials, the next request opens a new connection with the credentials then available;
+        requests in progress may finish on the old one."""
         try:
             yield
         except (KubeError, aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
@@ -359,7 +365,8 @@ class KubeClient:
 
 
 def _hang_up(response: aiohttp.ClientResponse) -> None:
-    """Give up what is not read of an answer, without TLS's goodbye: the other side may not be there to answer it."""
+    """Abandon the unread part of a response without TLS's closing handshake, which an unreachable peer would never
+    answer."""
     transport = None if response.connection is None else response.connection.transport
     response.close()
     if transport is not None:
@@ -367,12 +374,12 @@ def _hang_up(response: aiohttp.ClientResponse) -> None:
 
 
 async def _read_failure(response: aiohttp.ClientResponse, call: _Call, *, private: Iterable[str]) -> KubeError:
-    """What an answer of failure means, of which the beginning is enough. Without what is `private` in it, for
-    some pages before an API show the request."""
+    """The error that corresponds to a failure response, from the beginning of its body. Removes the secrets in
+    `private`, because some proxies include the request in their error pages."""
     body = b""
     while len(body) < CHUNK and (chunk := await response.content.read(CHUNK)):
         body += chunk
-    for secret in private:  # before it is cut, for a half of one would not be found
+    for secret in private:  # before the body is truncated: a truncated secret would not match
         body = body.replace(secret.encode(), b"***")
     return error_of(
         response.status,
@@ -388,27 +395,27 @@ async def _read_failure(response: aiohttp.ClientResponse, call: _Call, *, privat
 async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     body = await read_at_most(response.content, MAX_BODY)
     if body is None:
-        raise KubeMalformed(f"its answer is larger than {MAX_BODY >> 20} MiB")
+        raise KubeMalformed(f"the response is larger than {MAX_BODY >> 20} MiB")
     return body
 
 
 def _translate(error: Exception, *, what: str) -> KubeError:
-    """What a failure below HTTP means for the operator."""
+    """The KubeError that corresponds to a failure below HTTP."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return KubeRefused(
-            f"its certificate is not trusted: {shown(str(error.certificate_error))}",
-            hint="The authority in the kubeconfig or the service account is not the one that signed it.",
+            f"the server's certificate is not trusted: {shown(str(error.certificate_error))}",
+            hint="It is not signed by the certificate authority in the kubeconfig or the service account.",
         )
     if isinstance(error, aiohttp.ClientSSLError):
-        return KubeRefused(f"TLS failed: {shown(str(error.os_error))}", hint="Does it speak TLS on this port?")
+        return KubeRefused(f"TLS failed: {shown(str(error.os_error))}", hint="Check that this port serves TLS.")
     if isinstance(error, TimeoutError):
-        return KubeUnreachable(f"it does not answer for {what} in time")
+        return KubeUnreachable(f"the request for {what} timed out")
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return KubeUnreachable("its name cannot be resolved")
+        return KubeUnreachable("the server's host name cannot be resolved")
     said = shown(str(error)) or type(error).__name__
     if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
-        # asyncio has the address in place of the system's words, and aiohttp "ssl:default" even where there is no TLS
+        # asyncio replaces the system's message by the address; aiohttp's has "ssl:default" even without TLS
         said = os.strerror(error.errno)
     if isinstance(error, (aiohttp.ClientResponseError, HttpProcessingError, ValueError)):
-        return KubeMalformed(f"its answer for {what} is no HTTP: {said}")
-    return KubeUnreachable(f"the connection failed while asking for {what}: {said}")
+        return KubeMalformed(f"the response for {what} is not valid HTTP: {said}")
+    return KubeUnreachable(f"the connection failed during the request for {what}: {said}")

@@ -1,7 +1,8 @@
-"""The part of `plugin` that stands on kubernetes-asyncio.
+"""Exec plug-ins and OIDC for `plugin`, based on kubernetes-asyncio.
 
-Of its OIDC only the way there is used: it decodes tokens as if they were in ordinary base 64, sends the client's secret
-without looking at the server's certificate, and expects a new refresh token each time, which providers need not send.
+Of the library's OIDC support only the entry point is used. The library decodes tokens as standard base64 (they are
+base64url), sends the client secret without verifying the server's certificate, and expects a new refresh token each
+time, which providers need not return.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from kubernetes_asyncio.config.kube_config import KubeConfigLoader
 
 REFRESH_WITHIN_S = 20.0
 BEFORE_ITS_END_S = 60.0
-"""How long before its end an OIDC token is renewed; the library takes five minutes for those of plug-ins."""
+"""Seconds before its expiry at which an OIDC token is renewed; for exec plug-ins the library uses five minutes."""
 
 
 @dataclass
 class _Taken:
-    """What the library has found, under its names."""
+    """Credentials that the library found, under the library's attribute names."""
 
     api_key: dict[str, str] = field(default_factory=dict)
     cert_file: str | None = None
@@ -39,11 +40,11 @@ class _Claims(msgspec.Struct):
 
 
 class Loader(KubeConfigLoader):
-    """Loads one user of a kubeconfig, and renews what has expired."""
+    """Loads the credentials of one user of a kubeconfig, and renews them when they expire."""
 
     bearer = ""
     certificate: tuple[str, str] | None = None
-    """Files with the client certificate and its key."""
+    """Paths of the client certificate and its key."""
     _named: Set[str] = frozenset()
     _directory = Path()
     _clock: Callable[[], float] = staticmethod(time.time)
@@ -51,12 +52,13 @@ class Loader(KubeConfigLoader):
 
     @classmethod
     def of_user(cls, user: Mapping[str, Any], *, directory: Path, clock: Callable[[], float] = time.time) -> Self:
-        """For the `exec` or `auth-provider` of a user; its paths begin in `directory`. Raises ConfigException."""
+        """Create a loader for the `exec` or `auth-provider` of a user; its paths are relative to `directory`. Raises
+        ConfigException."""
         named = {"exec", "auth-provider"} & user.keys()
         config = {
             "current-context": "it",
             "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-            "clusters": [{"name": "it", "cluster": {"extensions": []}}],  # the connection is ours
+            "clusters": [{"name": "it", "cluster": {"extensions": []}}],  # KubeClient opens the connection
             "users": [{"name": "it", "user": {key: user[key] for key in named}}],
         }
         loader = cls(config, config_base_path=str(directory))
@@ -64,7 +66,8 @@ class Loader(KubeConfigLoader):
         return loader
 
     async def renew(self) -> None:
-        """Set `bearer` and `certificate`. A plug-in that names no end of them is run once. Raises what it likes."""
+        """Set `bearer` and `certificate`. A plug-in that returns credentials without expiry is run only once. Raises
+        exceptions of any type."""
         if self._lasts:
             return
         taken = _Taken()
@@ -73,7 +76,7 @@ class Loader(KubeConfigLoader):
         if taken.cert_file and taken.key_file:
             self.certificate = (taken.cert_file, taken.key_file)
         if not self.bearer and self.certificate is None:
-            raise ConfigException("it has neither a token nor a client certificate")
+            raise ConfigException("neither a token nor a client certificate was returned")
         self._lasts = "exec" in self._named and not hasattr(self, "exec_plugin_expiry")
 
     # --- OIDC --------------------------------------------------------------------------------------------------------
@@ -86,9 +89,9 @@ class Loader(KubeConfigLoader):
         return self.token
 
     async def _refresh(self, config: dict[str, str]) -> None:
-        """Get another token. What comes is not written into the kubeconfig, which is not ours."""
+        """Request another token. The kubeconfig file is not modified: it does not belong to load-watcher."""
         if not config.get("refresh-token"):
-            raise ConfigException("the token has expired, and there is no refresh-token: log in again with kubectl")
+            raise ConfigException("the token has expired and a refresh-token is missing: log in again with kubectl")
         connector = aiohttp.TCPConnector(ssl=self._trust(config))
         timeout = aiohttp.ClientTimeout(total=REFRESH_WITHIN_S)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, raise_for_status=True) as session:
@@ -114,10 +117,10 @@ class Loader(KubeConfigLoader):
 
 
 def _end_of(token: str) -> float:
-    """When a token of OIDC (a JWT) ends, in unix seconds; infinity where it does not say."""
+    """Expiry of an OIDC token (a JWT) in unix seconds; infinity if it has none."""
     try:
         _, payload, _ = token.split(".")
         claims = msgspec.json.decode(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)), type=_Claims)
     except (ValueError, binascii.Error, msgspec.DecodeError):
-        raise ConfigException("the id-token is no token of OIDC") from None
+        raise ConfigException("the id-token is not an OIDC token") from None
     return float("inf") if claims.exp is None else claims.exp

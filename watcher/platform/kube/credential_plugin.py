@@ -1,8 +1,8 @@
-"""Credentials that another program or another server brings: exec plug-ins (`aws eks get-token`, `kubelogin`, …) and
-OIDC, as kubeconfigs of the cloud providers have them.
+"""Credentials from another program or server: exec plug-ins (`aws eks get-token`, `kubelogin`, …) and OIDC, as used by
+the kubeconfigs of cloud providers.
 
-kubernetes-asyncio reads them (the extra `kube`). It is large, so it is imported when such a kubeconfig is used and not
-before, and in a thread, since that takes half a second.
+kubernetes-asyncio (the extra `kube`) reads them. It is large, so it is imported only when such a kubeconfig is used,
+and in a thread, because the import takes half a second.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from watcher.platform.kube.credential_loader import Loader
 
 ANSWERS_WITHIN_S = 30.0
-MISSING = "Install the extra that reads such credentials: pip install 'load-watcher[kube]'"
+MISSING = "Install the extra for such credentials: pip install 'load-watcher[kube]'"
 
 
 class Plugin:
-    """Brings a token, and if need be a client certificate, which it puts into `tls`. `user` is the kubeconfig's, and
-    `path` the kubeconfig, from whose directory relative paths begin. It is waited for `seconds`."""
+    """Provides a token and, if the program returns one, a client certificate, which is loaded into `tls`. `user` is the
+    user entry of the kubeconfig and `path` its file; relative paths start in its directory. `seconds` is the
+    timeout."""
 
     def __init__(
         self,
@@ -45,14 +46,14 @@ class Plugin:
 
     @property
     def name(self) -> str:
-        """What it is, for people."""
+        """Description of the credentials for messages."""
         command = self._user["exec"].get("command") if "exec" in self._user else None
         return f"the exec plug-in {shown(str(command))}" if command else "the OIDC token"
 
     async def token(self) -> str:
-        """The token as it is valid now, "" where it is a certificate that says who we are. Raises KubeRefused where
-        there is none to be had, and KubeUnreachable while the program does not answer: it is then waited for by the
-        next who asks, and never started twice."""
+        """The currently valid token; "" if a client certificate is used instead. Raises KubeRefused if no credentials
+        can be obtained, and KubeUnreachable if the program does not respond in time: the next call then waits for the
+        same run, and the program is never started twice."""
         if self._running is None:
             self._running = asyncio.create_task(self._bring(), name="kubernetes-credentials")
             self._running.add_done_callback(self._ended)
@@ -60,13 +61,13 @@ class Plugin:
             async with asyncio.timeout(self._seconds):
                 return await asyncio.shield(self._running)
         except TimeoutError:
-            hint = "Does it wait for somebody at a terminal or in a browser? Run it once by hand."
-            raise KubeUnreachable(f"{self.name} has not answered in {self._seconds:g} s", hint=hint) from None
+            hint = "It may be waiting for input in a terminal or browser: run it once manually."
+            raise KubeUnreachable(f"{self.name} did not respond within {self._seconds:g} s", hint=hint) from None
 
     def _ended(self, task: asyncio.Task[str]) -> None:
         self._running = None
         if not task.cancelled():
-            task.exception()  # whoever waited has it, and if nobody did any more the next one will meet it again
+            task.exception()  # mark it as retrieved: waiting callers have it, the next run raises it again
 
     async def _bring(self) -> str:
         try:
@@ -79,7 +80,7 @@ class Plugin:
             return loader.bearer
         except KubeRefused:
             raise
-        except Exception as error:  # of a library that lets through whatever it meets
+        except Exception as error:  # the library passes on exceptions of any type
             raise self._refused(error) from error
 
     async def _library(self) -> type[Loader]:
@@ -94,14 +95,15 @@ class Plugin:
 
     def _refused(self, error: Exception) -> KubeRefused:
         if "exec" in self._user and isinstance(error, FileNotFoundError):
-            hint = str(self._user["exec"].get("installHint") or "Is it installed, and on PATH?")
-            return KubeRefused(f"{self._path}: {self.name} is not there", hint=shown(hint))
+            hint = str(self._user["exec"].get("installHint") or "Check that it is installed and on PATH.")
+            return KubeRefused(f"{self._path}: {self.name} was not found", hint=shown(hint))
         why = shown(str(error)) or type(error).__name__
-        return KubeRefused(f"{self._path}: {self.name} brings no credentials: {why}")
+        return KubeRefused(f"{self._path}: {self.name} returned no credentials: {why}")
 
 
 def _with_whole_command(user: Mapping[str, Any], *, path: Path) -> Mapping[str, Any]:
-    """A command with a slash in it is relative to the kubeconfig, as with kubectl; others are looked for on PATH."""
+    """Resolve a command that contains a slash relative to the kubeconfig, as kubectl does; others are searched on
+    PATH."""
     described = user.get("exec")
     if not isinstance(described, dict) or os.sep not in str(described.get("command", "")):
         return user

@@ -1,11 +1,11 @@
-"""Who we are to the Kubernetes API, and how to know that it is the API.
+"""Credentials for the Kubernetes API, and the certificate authority that identifies its server.
 
-Inside a cluster a mounted token says so; it is replaced about every hour, so it is read for each request. Outside, a
-kubeconfig does, in one of a dozen ways: tokens, files with tokens, client certificates, and with the extra `kube` exec
-plug-ins and OIDC (`plugin`). The rest (passwords, impersonation, proxies) is refused by name, since to ask as somebody
-else, or as nobody, would only look like missing permissions.
+Inside a cluster a mounted service account token is used; it is replaced about every hour, so it is read for each
+request. Outside, a kubeconfig is used: tokens, token files, client certificates and, with the extra `kube`, exec
+plug-ins and OIDC (`plugin`). Other methods (passwords, impersonation, proxies) are rejected by name, because requests
+with another or no identity would fail with misleading permission errors.
 
-Nothing here keeps what it read: who wants it anew, because it stopped working, calls again.
+This module caches nothing: to read renewed credentials, call it again.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from watcher.platform.kube.credential_plugin import Plugin
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 UNSUPPORTED_USER = {
-    "username": ("a password", "Kubernetes knows no passwords since 1.19: use a token or a client certificate."),
-    "as": ("impersonation", "Use a kubeconfig whose user is the account itself."),
+    "username": ("a password", "Kubernetes 1.19 removed basic authentication: use a token or a client certificate."),
+    "as": ("impersonation", "Use a kubeconfig with the credentials of that account."),
 }
 
-KINDS: Mapping[type[Any], str] = {str: "text", bool: "true or false", dict: "table"}
+KINDS: Mapping[type[Any], str] = {str: "a string", bool: "true or false", dict: "a mapping"}
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the API is and as whom we ask. `tls` is None for plain HTTP; `origin` says for people where it is from."""
+    """Address of the API and the credentials for it. `tls` is None for plain HTTP; `origin` describes the source of the
+    credentials for messages."""
 
     server: str
     origin: str
@@ -49,14 +50,17 @@ class Access:
     tls_server_name: str | None = None
 
     async def headers(self) -> dict[str, str]:
-        """What says who we are, with the token as its file or its plug-in has it now. Raises KubeError."""
+        """The Authorization header, with the token currently in its file or returned by its plug-in. Raises
+        KubeError."""
         token = self.token if self.plugin is None else await self.plugin.token()
         if self.token_file is not None:
             token = _read(self.token_file, what="the token").strip()
         if self.token_file is not None and not token:
-            raise KubeRefused(f"the token file {self.token_file} is empty", hint="Is the service account mounted?")
+            raise KubeRefused(
+                f"the token file {self.token_file} is empty", hint="Check that the service account is mounted."
+            )
         if not token.isprintable() or not token.isascii():
-            raise KubeRefused(f"the token of {self.origin} is no token: it has characters that a header cannot have")
+            raise KubeRefused(f"the token of {self.origin} is invalid: it has characters not allowed in a header")
         return {"Authorization": f"Bearer {token}"} if token else {}
 
 
@@ -67,20 +71,20 @@ def find_access(
     context: str | None = None,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> Access:
-    """The kubeconfig if one is named (and of that `context`, or the current one), else the pod's service account.
-    Raises KubeRefused, saying what is missing."""
+    """Return the access of the kubeconfig if one is given (its context `context`, default: the current one), otherwise
+    of the pod's service account. Raises KubeRefused, naming the missing part."""
     if kubeconfig is not None:
         return from_kubeconfig(kubeconfig, context=context)
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return in_cluster(environ=environ, service_account=service_account)
     raise KubeRefused(
-        "there is no access to a Kubernetes API: no kubeconfig is named, and this is no pod of a cluster",
-        hint="Set kubernetes.kubeconfig (or KUBE_CONFIG), or run in a cluster, where KUBERNETES_SERVICE_HOST is set.",
+        "no access to a Kubernetes API: no kubeconfig is configured, and this process does not run in a pod",
+        hint="Set kubernetes.kubeconfig (or KUBE_CONFIG), or run in a cluster, which sets KUBERNETES_SERVICE_HOST.",
     )
 
 
 def own_namespace(service_account: Path = SERVICE_ACCOUNT) -> str:
-    """The namespace of this pod, "" where this is none."""
+    """The namespace of this pod; "" outside a pod."""
     try:
         return (service_account / "namespace").read_text().strip()
     except OSError:
@@ -89,17 +93,19 @@ def own_namespace(service_account: Path = SERVICE_ACCOUNT) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AccessFinder:
-    """Finds the access when it is called, not before: a kubeconfig may yet be mounted. Two are equal if they were made
-    for the same file, not written in between, and the same context: then they lead to the same cluster."""
+    """Finds the access when called, not earlier, because a kubeconfig may be mounted later. Two finders are equal if
+    they were created for the same file, unchanged in between, and the same context: they then lead to the same
+    cluster."""
 
     kubeconfig: Path | None
     context: str | None
     written: tuple[int, ...] | None
-    """Which file it was; None for none. One that was put in its place may be of another cluster."""
+    """Device, inode, size and modification time of the file; None if there is none. A replaced file may belong to
+    another cluster."""
 
     @classmethod
     def of(cls, *, kubeconfig: Path | None, context: str | None) -> Self:
-        """For the kubeconfig as it is now, or, without one, the pod's service account."""
+        """Create a finder for the kubeconfig as it is now, or for the pod's service account if none is given."""
         try:
             found = None if kubeconfig is None else kubeconfig.stat()
         except OSError:
@@ -108,7 +114,7 @@ class AccessFinder:
         return cls(kubeconfig, context, written)
 
     def __call__(self) -> Access:
-        """`find_access`, with this process's environment."""
+        """Call `find_access` with this process's environment."""
         return find_access(kubeconfig=self.kubeconfig, context=self.context, environ=os.environ)
 
 
@@ -116,15 +122,16 @@ class AccessFinder:
 
 
 def in_cluster(*, environ: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT) -> Access:
-    """The pod's service account: its token (read for each request) and the authority of the cluster."""
+    """Access by the pod's service account: its token (read for each request) and the cluster's certificate
+    authority."""
     host = environ["KUBERNETES_SERVICE_HOST"]
     port = environ.get("KUBERNETES_SERVICE_PORT") or "443"
     server = _checked(f"https://{f'[{host}]' if ':' in host else host}:{port}", where="KUBERNETES_SERVICE_HOST, _PORT")
     token, authority = service_account / "token", service_account / "ca.crt"
     if not token.exists():
         raise KubeRefused(
-            f"this pod has no service account: there is no {token}",
-            hint="Is automountServiceAccountToken false on the pod or on its service account?",
+            f"this pod has no service account token: {token} does not exist",
+            hint="Check automountServiceAccountToken of the pod and of its service account.",
         )
     tls = _context(_read(authority, what="the cluster's authority"), where=str(authority))
     return Access(server, "the pod's service account", tls=tls, token_file=token)
@@ -148,15 +155,15 @@ class _Kubeconfig(msgspec.Struct, rename="kebab"):
 
 
 def from_kubeconfig(path: Path, *, context: str | None = None) -> Access:
-    """The context of that name in a kubeconfig, without one its current context. Paths in it are relative to its own
+    """Access by a context of a kubeconfig (default: its current context). Paths in it are relative to its own
     directory. Raises KubeRefused."""
     text = _read(path, what="the kubeconfig")
     try:
         config = msgspec.yaml.decode(text, type=_Kubeconfig)
     except (msgspec.DecodeError, RecursionError) as error:
-        # Not with the parser's words, nor with the cause: both show the line, which may be a token.
-        kind = "no kubeconfig" if isinstance(error, msgspec.ValidationError) else "no YAML"
-        raise KubeRefused(f"{path} is {kind}", hint="Try kubectl --kubeconfig with it.") from None
+        # Without the parser's message and without the cause: both contain the line, which may contain a token.
+        kind = "not a kubeconfig" if isinstance(error, msgspec.ValidationError) else "not valid YAML"
+        raise KubeRefused(f"{path} is {kind}", hint="Test it with kubectl --kubeconfig.") from None
     chosen = context or config.current_context
     names = _entry(config.contexts, chosen, "context", path=path).context or {}
     cluster = _entry(config.clusters, names.get("cluster"), "cluster", path=path).cluster or {}
@@ -170,10 +177,10 @@ def _entry(entries: list[_Named] | None, name: object, kind: str, *, path: Path)
         if entry.name == name:
             return entry
     if not name:
-        raise KubeRefused(f"{path} names no {kind}", hint="Set one with kubectl config use-context.")
+        raise KubeRefused(f"{path} does not name a {kind}", hint="Set one with kubectl config use-context.")
     raise KubeRefused(
-        f"{path} has no {kind} of the name {shown(str(name))}",
-        hint="kubectl config view shows what it has; kubernetes.context says which context is meant.",
+        f"{path} has no {kind} named {shown(str(name))}",
+        hint="kubectl config view shows its content; kubernetes.context selects the context.",
     )
 
 
@@ -183,7 +190,7 @@ def _refuse_unsupported(cluster: Mapping[str, Any], user: Mapping[str, Any], *, 
             raise KubeRefused(f"{where}: {what} is not supported", hint=hint)
     provider = user.get("auth-provider")
     if provider and (not isinstance(provider, dict) or provider.get("name") != "oidc"):
-        hint = "Of auth providers there is OIDC alone since Kubernetes 1.26: use an exec plug-in."
+        hint = "Since Kubernetes 1.26, OIDC is the only auth provider: use an exec plug-in."
         raise KubeRefused(f"{where}: its auth provider is not supported", hint=hint)
     if cluster.get("proxy-url"):
         raise KubeRefused(f"{where}: its cluster has a proxy-url, which is not supported")
@@ -197,37 +204,38 @@ class _Part:
     path: Path
 
     def get(self, key: str, kind: type[T]) -> T | None:
-        """The value of a key. Raises KubeRefused if it is of another type."""
+        """The value of a key; None if missing or empty. Raises KubeRefused if it has another type."""
         value = self.content.get(key)
         if value is None or value == "":
             return None
         if not isinstance(value, kind):
-            raise KubeRefused(f"{self.path}: {key} is no {KINDS[kind]}")
+            raise KubeRefused(f"{self.path}: {key} must be {KINDS[kind]}")
         return value
 
     def table(self, key: str) -> Mapping[str, Any] | None:
-        """The table that a key names."""
+        """The mapping under a key; None if missing."""
         return self.get(key, dict)
 
     def file(self, key: str) -> Path | None:
-        """The file that a key names."""
+        """The file whose path is under a key, relative to the kubeconfig's directory; None if missing."""
         name = self.get(key, str)
         return None if name is None else self.path.parent / name
 
     def pem(self, key: str) -> str | None:
-        """What `key`-data has in base 64, else what is in the file that `key` names."""
+        """PEM text: decoded from `key`-data (base64), otherwise read from the file under `key`; None if neither
+        exists."""
         if data := self.get(f"{key}-data", str):
             try:
                 return b64decode(data, validate=True).decode("ascii")
             except ValueError:
-                raise KubeRefused(f"{self.path}: {key}-data is no PEM file in base 64") from None
+                raise KubeRefused(f"{self.path}: {key}-data is not a PEM file in base64") from None
         file = self.file(key)
         return None if file is None else _read(file, what=key)
 
 
 def _access(cluster: _Part, user: _Part, *, origin: str) -> Access:
     server = _checked(cluster.get("server", str) or "", where=f"server in {cluster.path}")
-    token_file = user.file("tokenFile")  # kubectl too lets it win over a token
+    token_file = user.file("tokenFile")  # takes precedence over a token, as in kubectl
     tls = None
     if server.startswith("https:"):
         authority = cluster.pem("certificate-authority")
@@ -248,18 +256,18 @@ def _access(cluster: _Part, user: _Part, *, origin: str) -> Access:
 
 
 def _show_certificate(tls: ssl.SSLContext, user: _Part) -> None:
-    """Let the context show the user's client certificate, if there is one. OpenSSL reads it from files only."""
+    """Load the user's client certificate, if there is one, into the TLS context. OpenSSL reads it from files only."""
     certificate, key = user.pem("client-certificate"), user.pem("client-key")
     if certificate is None:
         return
-    with tempfile.TemporaryDirectory(prefix="load-watcher-") as directory:  # of mode 0700
+    with tempfile.TemporaryDirectory(prefix="load-watcher-") as directory:  # mode 0700
         both = Path(directory) / "client.pem"
         both.write_text(f"{certificate}\n{key or ''}", encoding="ascii")
         try:
-            tls.load_cert_chain(both, password=lambda: "")  # without it OpenSSL would ask on the terminal
+            tls.load_cert_chain(both, password=lambda: "")  # without it OpenSSL would prompt on the terminal
         except (ssl.SSLError, ValueError, OSError):
             raise KubeRefused(
-                f"{user.path}: client-certificate and client-key are no PEM files, or do not belong together"
+                f"{user.path}: client-certificate and client-key are not PEM files, or do not match"
             ) from None
 
 
@@ -270,7 +278,7 @@ def _read(path: Path, *, what: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else "not a text"
+        reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else "not UTF-8 text"
         raise KubeRefused(f"{what} cannot be read from {path}: {reason}") from error
 
 
@@ -281,18 +289,18 @@ def _checked(server: str, *, where: str) -> str:
     except ValueError:
         usable = None
     if not usable or parts.username or parts.password or parts.query:
-        raise KubeRefused(f"{where} is no address like https://10.0.0.1:6443")
+        raise KubeRefused(f"{where} is not an address like https://10.0.0.1:6443")
     return server.rstrip("/")
 
 
 def _context(authority: str | None, *, where: str, insecure: bool = False) -> ssl.SSLContext:
-    """TLS that trusts this authority alone, or those of the system where there is none."""
-    if authority is not None and not authority.strip():  # which Python would take for "those of the system"
-        raise KubeRefused(f"the certificate authority of {where} is no PEM file: it is empty")
+    """A TLS context that trusts only this certificate authority, or the system's authorities if it is None."""
+    if authority is not None and not authority.strip():  # which Python would treat as the system's authorities
+        raise KubeRefused(f"the certificate authority of {where} is not a PEM file: it is empty")
     try:
         context = ssl.create_default_context(cadata=authority)
     except (ssl.SSLError, ValueError) as error:
-        raise KubeRefused(f"the certificate authority of {where} is no PEM file") from error
+        raise KubeRefused(f"the certificate authority of {where} is not a PEM file") from error
     if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -1,7 +1,7 @@
-"""Telling of something that happened to an object, where `kubectl describe` shows it.
+"""Write Events about objects, which `kubectl describe` shows.
 
-An Event of the core API lives in the namespace of what it is about; for what is in none (a node) that is "default", and
-then its uid is by custom the node's name, which is what `kubectl describe node` looks for.
+An Event of the core API is in the namespace of the object it is about. For a cluster-scoped object (a node) that is
+"default", and the uid is by convention the node's name, because `kubectl describe node` looks for it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from watcher.core.kubernetes.objects import EVENTS
 from watcher.platform.kube.client import KubeClient
 
 MESSAGE_BYTES = 1024
-"""Of a message no more is taken."""
+"""Longer messages are truncated to this number of bytes."""
 DEFAULT_NAMESPACE = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What something happened to: of kind "Pod" or "Node", by NAMESPACE/NAME, or by its name if it is in none."""
+    """The object that an Event is about: a Pod by NAMESPACE/NAME, or a Node by its name."""
 
     kind: Literal["Pod", "Node"]
     key: str
@@ -29,7 +29,7 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reporter:
-    """Who tells: the component's name, and the node on which it runs."""
+    """The source of an Event: the component's name and the node on which it runs."""
 
     component: str
     host: str

@@ -1,12 +1,11 @@
-"""Evicting a pod: asking for its end in the way that budgets can refuse.
+"""Evict pods through the Eviction API, which respects PodDisruptionBudgets.
 
-Deleting would ignore PodDisruptionBudgets; an Eviction is weighed against them. What comes back is no success or
-failure but one of six cases, because whoever wants load off a node does another thing after each: count on the
-release, count it as done, take the next pod, ask the operator, or try in the next cycle.
+Deleting a pod would ignore PodDisruptionBudgets; an Eviction is checked against them. The result is one of six
+outcomes, because the caller that reduces a node's load reacts differently to each: count on the release, count the pod
+as gone, take the next pod, report to the operator, or retry in the next cycle.
 
-Eviction has been in policy/v1 since Kubernetes 1.22, and in policy/v1beta1 until 1.24. Servers say that they lack one
-with 400 or with 404, and the latter is also what they say of a pod that is gone: the two are told apart by whether the
-answer is about a pod.
+Eviction has been in policy/v1 since Kubernetes 1.22, and in policy/v1beta1 until 1.24. Servers reject an unknown
+version with 400 or with 404. They return 404 also for a pod that does not exist: the response then names the pod.
 """
 
 from __future__ import annotations
@@ -36,27 +35,27 @@ log = logging.getLogger(__name__)
 
 VERSIONS = ("policy/v1", "policy/v1beta1")
 FIRST_DELAY_S = 5.0
-"""Before the second try, where the server names no time; doubled before each further one."""
+"""Seconds before the second attempt if the server gives no Retry-After; doubled before each further attempt."""
 
 _OTHER_UID = re.compile(r"UID in (the )?precondition")
 _TWO_BUDGETS = "more than one PodDisruptionBudget"
 
 
 class Outcome(StrEnum):
-    """What became of an eviction."""
+    """The outcome of an eviction request."""
 
     EVICTED = "evicted"
     """Accepted: the pod ends within its grace period."""
     GONE = "gone"
-    """There is no such pod, or it has another uid, or its whole namespace is being deleted: it goes without us."""
+    """The pod does not exist, has another uid, or its namespace is being deleted: the pod goes without an eviction."""
     PROTECTED = "protected"
     """A PodDisruptionBudget allowed no disruption until the deadline."""
     FORBIDDEN = "forbidden"
-    """We may not: the right or the credentials lack."""
+    """The account lacks the permission, or its credentials are invalid."""
     REFUSED = "refused"
-    """The server will not, and another try would not help."""
+    """The server refused the eviction, and a retry would not help."""
     UNANSWERED = "unanswered"
-    """The server was away or busy until the deadline. It may have evicted the pod all the same."""
+    """The server was unreachable or busy until the deadline. It may have evicted the pod nevertheless."""
 
 
 PASSING = (Outcome.PROTECTED, Outcome.UNANSWERED)
@@ -64,8 +63,9 @@ PASSING = (Outcome.PROTECTED, Outcome.UNANSWERED)
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """An outcome after so many `tries`, with the server's words and, for what an operator can mend, a hint.
-    `retry_after` is how many seconds it wants us to wait before another try, where it says so."""
+    """The outcome of an eviction after `tries` attempts, with the server's message and, if the operator can fix the
+    cause, a hint. `retry_after` is the number of seconds that the server asks the client to wait before a retry; None
+    if not given."""
 
     outcome: Outcome
     message: str = ""
@@ -75,7 +75,7 @@ class Eviction:
 
 
 class Evictor:
-    """Evicts pods, and remembers which version of Eviction the server takes."""
+    """Evicts pods, and remembers which version of Eviction the server accepts."""
 
     def __init__(
         self,
@@ -90,11 +90,11 @@ class Evictor:
         self._versions = VERSIONS
 
     async def evict(self, key: str, *, within: float, uid: str = "", grace_seconds: int | None = None) -> Eviction:
-        """Evict the pod NAMESPACE/NAME, if it still has this `uid`, with its own grace period or another one.
+        """Evict the pod NAMESPACE/NAME if it still has this `uid`, with its own grace period or `grace_seconds`.
 
-        What passes (a budget, a busy server, a lost connection) is tried again until `within` seconds are over: after
-        what Retry-After says, else after 5 s, 10 s, 20 s, … No try begins later; one under way is waited for. Raises
-        nothing.
+        Transient failures (a budget, a busy server, a lost connection) are retried until `within` seconds are over:
+        after the server's Retry-After, otherwise after 5 s, 10 s, 20 s, … No attempt begins after that; an attempt in
+        progress is awaited. Raises nothing.
         """
         give_up, delay, tries = self._clock() + within, FIRST_DELAY_S, 0
         while True:
@@ -107,12 +107,12 @@ class Evictor:
                 wait = error.retry_after or delay
                 if outcome not in PASSING or self._clock() + wait > give_up:
                     return Eviction(outcome, str(error), error.hint, tries, error.retry_after)
-                log.debug("evicting %s is tried again in %g s: %s", key, wait, error)
+                log.debug("eviction of %s will be retried in %g s: %s", key, wait, error)
                 delay = delay if error.retry_after else 2 * delay
             await self._sleep(wait)
 
     async def _post(self, key: str, *, uid: str, grace_seconds: int | None) -> None:
-        """Post in the version that worked last, and in the other one if the server does not know it."""
+        """Post in the version that worked last, and in the other version if the server does not know it."""
         first, second = self._versions
         try:
             await self._post_as(first, key, uid=uid, grace_seconds=grace_seconds)
@@ -123,7 +123,7 @@ class Evictor:
                 await self._post_as(second, key, uid=uid, grace_seconds=grace_seconds)
             except KubeError as other:
                 if other.status == 400 or isinstance(other, KubeNoApi):
-                    raise error from other  # it knows neither, or it is the request itself that it does not like
+                    raise error from other  # the server knows neither version, or the request itself is invalid
                 self._versions = (second, first)
                 raise
             self._versions = (second, first)
@@ -140,7 +140,7 @@ class Evictor:
 
 
 def outcome_of(error: KubeError) -> Outcome:
-    """What a failed try is. Pure."""
+    """The outcome that a failed attempt means. Pure."""
     if isinstance(error, KubeNotFound):
         return Outcome.REFUSED if isinstance(error, KubeNoApi) else Outcome.GONE
     if isinstance(error, KubeForbidden):

@@ -1,17 +1,18 @@
-"""A copy of all objects of a resource that keeps itself true, so that looking something up asks nobody.
+"""A local copy of all objects of a resource, kept up to date by a list and a watch, so that lookups need no request.
 
-List, then watch from where the list ended: so far it is easy. Then the watch ends, every few minutes by itself, and
-sometimes because a server dies or has forgotten the version we are at. What went in between must not stay here as a
-ghost, and a server that has trouble must not be asked in a tight loop. The rules:
+Watches end every few minutes, and also when a server fails or no longer has the version that the copy has reached.
+Objects deleted in the meantime must not remain in the copy, and a server in trouble must not receive requests in a
+tight loop. The rules:
 
-* a watch that ended after it brought something goes on from the last version seen;
-* a watch that brought nothing at all, not even a bookmark, may be one that waits for a version which a restored etcd
-  will reach next year: list anew;
-* 410 Gone, and anything else that is not a broken connection: list anew, and what the list lacks is gone;
-* after every failure wait, each time longer, without chance in it, and no less than the server asks for; an event, or
-  a watch that lasted, ends that;
-* a kind of object that the cluster does not know any more (KubeNoApi) has no objects;
-* an object that does not fit its type is as good as gone, and said once: it must cost no other.
+* a watch that ended after at least one event continues from the last version seen;
+* a watch that ended without any event, even a bookmark, may wait for a version that a restored etcd reaches only much
+  later: list again;
+* after 410 Gone, and after any other failure than a broken connection: list again, and delete objects that are not in
+  the list;
+* after every failure wait, longer each time, without random jitter, and at least as long as the server asks; an event
+  or a watch that lasted resets the delay;
+* a kind of object that the cluster no longer has (KubeNoApi) has no objects;
+* an object that does not fit its type is treated as deleted and logged once; it does not affect other objects.
 """
 
 from __future__ import annotations
@@ -31,31 +32,33 @@ from watcher.platform.kube.client import EVERYTHING, WATCH_S, KubeClient, Select
 log = logging.getLogger(__name__)
 
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
-"""Seconds to wait after the first failure in a row, the second, …; the last for all that follow."""
+"""Seconds to wait after the first consecutive failure, the second, and so on; the last value applies to all further
+ones."""
 LONGEST_ASKED_S = 60.0
-"""Of what the server asks for in Retry-After, this much is granted."""
+"""Upper limit in seconds for the wait that a server requests with Retry-After."""
 LASTED_S = 5.0
 CLOSE_WITHIN_S = 0.5
 AT_ONCE = 200
-"""Objects of a list that are told of before others have a turn; some milliseconds."""
+"""Number of objects of a list that are reported to listeners before other tasks run; takes some milliseconds."""
 
 OnChange = Callable[[str, ItemT | None, ItemT | None], None]
-"""Called in the event loop with the name of an object (`key_of`), what was there, and what is; None is nothing."""
+"""Called in the event loop with the name of an object (`key_of`), its old value and its new value; None means
+absent."""
 
 
 def tell(listener: OnChange[ItemT], resource: Resource[ItemT], name: str, old: ItemT | None, new: ItemT | None) -> None:
-    """Tell of a change. What the listener raises is logged and costs nothing else."""
+    """Call a listener with a change. An exception of the listener is logged and has no other effect."""
     try:
         listener(name, old, new)
     except Exception:
-        log.exception("what was to be done about a change of %s %s failed", resource.full_name, name)
+        log.exception("a listener failed on a change of %s %s", resource.full_name, name)
 
 
 class Informer(Generic[ItemT]):
-    """All objects of `resource` that are selected, by name (`shapes.key_of`), as a background task keeps them.
+    """All selected objects of `resource` by name (`shapes.key_of`), kept up to date by a background task.
 
-    `on_change(name, old, new)` is called in the event loop for each change, with None for an object that was not there
-    before or is not any more; what it raises is logged and costs nothing else.
+    `on_change(name, old, new)` is called in the event loop for each change; None means that the object was or is
+    absent. An exception of `on_change` is logged and has no other effect.
     """
 
     def __init__(
@@ -70,11 +73,11 @@ class Informer(Generic[ItemT]):
     ) -> None:
         self.resource = resource
         self.synced = asyncio.Event()
-        """Set once the first list has come."""
+        """Set once the first list is complete."""
         self.error: KubeError | None = None
-        """Why the copy is not being kept up at the moment; None while it is."""
+        """Why the copy is currently not being updated; None while it is."""
         self.unread: dict[str, str] = {}
-        """What is wrong with the objects that do not fit their type, by name; they are not among `objects`."""
+        """Why objects do not fit their type, by name; these objects are not in `objects`."""
         self._client = client
         self._selector = selector
         self._listeners = [] if on_change is None else [on_change]
@@ -89,38 +92,38 @@ class Informer(Generic[ItemT]):
 
     @property
     def objects(self) -> Mapping[str, ItemT]:
-        """What there is, by name; a view that follows."""
+        """The current objects by name; a live view."""
         return MappingProxyType(self._objects)
 
     async def start(self) -> None:
-        """Begin in the background. Does not wait, and does not fail because the API is away."""
+        """Start in the background. Does not wait, and does not fail if the API is unreachable."""
         self._task = asyncio.create_task(self._keep_up(), name=f"informer-{self.resource.full_name}")
 
     async def close(self) -> None:
-        """Stop, within half a second."""
+        """Stop the background task, within CLOSE_WITHIN_S."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=CLOSE_WITHIN_S)
             self._task = None
 
     async def wait(self) -> None:
-        """Wait for the first list. Raises the KubeError that keeps it from coming, as soon as there is one: KubeNoApi
-        where the cluster does not know such objects. It is tried on all the same, and comes once it can."""
+        """Wait for the first list. Raises the KubeError of a failed attempt as soon as there is one: KubeNoApi if the
+        cluster does not have such objects. The informer continues to retry and completes the list once possible."""
         await self._tried.wait()
         if not self.synced.is_set() and self.error is not None:
-            raise self.error.with_traceback(None)  # to each who waits, and must not collect their frames
+            raise self.error.with_traceback(None)  # raised in every waiting task; must not accumulate their frames
 
     def listen(self, on_change: OnChange[ItemT]) -> None:
-        """Tell of each change from now on; not of what is there already."""
+        """Call `on_change` for each change from now on, not for the objects already in the copy."""
         self._listeners.append(on_change)
 
     def forget(self, on_change: OnChange[ItemT]) -> None:
-        """Tell of nothing any more."""
+        """Stop calling `on_change`, which `listen` added."""
         self._listeners.remove(on_change)
 
     def hurry(self) -> None:
-        """Try again now where the last attempt failed, rather than after its delay. As long as no list has come, those
-        who wait are told of that attempt and not of the one before."""
+        """Retry a failed attempt now instead of after its delay. Until the first list is complete, `wait` then reports
+        the result of the new attempt and not of the previous one."""
         if self.error is None:
             return
         if not self.synced.is_set():
@@ -136,7 +139,7 @@ class Informer(Generic[ItemT]):
                     await self._list()
                 await self._watch()
             except KubeGone as error:
-                log.debug("the watch of %s must begin anew: %s", self.resource.full_name, error)
+                log.debug("the watch of %s expired, listing again: %s", self.resource.full_name, error)
                 self._version = ""
                 await self._pause()
             except KubeError as error:
@@ -146,8 +149,8 @@ class Informer(Generic[ItemT]):
                     self._version = ""
                 self._failed(error)
                 await self._pause(error.retry_after or 0.0)
-            except Exception as error:  # a fault of ours must not end the copy for good, nor go unseen
-                log.exception("keeping %s of Kubernetes up to date failed", self.resource.full_name)
+            except Exception as error:  # a bug must neither stop the informer forever nor go unnoticed
+                log.exception("unexpected error while watching %s; listing again", self.resource.full_name)
                 self._version = ""
                 self._failed(KubeMalformed(f"{self.resource.full_name} could not be read: {type(error).__name__}"))
                 await self._pause()
@@ -160,7 +163,8 @@ class Informer(Generic[ItemT]):
         self._tried.set()
 
     async def _replace(self, found: Mapping[str, ItemT], unread: Mapping[str, str]) -> None:
-        """Some at a time: tens of thousands of pods are told of, and what is done about each takes its microseconds."""
+        """Apply a list in portions: it can have tens of thousands of pods, and the listeners take some microseconds for
+        each."""
         gone = (self._objects.keys() | self.unread.keys()) - found.keys() - unread.keys()
         changes = chain(((name, None) for name in gone), found.items())
         for number, (name, item) in enumerate(changes, start=1):
@@ -171,7 +175,7 @@ class Informer(Generic[ItemT]):
             self._leave_out(name, problem)
 
     async def _watch(self) -> None:
-        """Watch until the server ends it."""
+        """Watch until the server ends the watch."""
         loop = asyncio.get_running_loop()
         began, heard = loop.time(), False
         events = self._client.watch(
@@ -201,7 +205,7 @@ class Informer(Generic[ItemT]):
 
     def _leave_out(self, name: str, problem: str) -> None:
         if name not in self.unread:
-            log.warning("%s %s of Kubernetes is left out: %s", self.resource.full_name, name, problem)
+            log.warning("ignoring %s %s, which cannot be decoded: %s", self.resource.full_name, name, problem)
         self._put(name, None)
         self.unread[name] = problem
 
@@ -218,13 +222,13 @@ class Informer(Generic[ItemT]):
 
     def _agreed(self) -> None:
         if self.error is not None:
-            log.info("%s of Kubernetes are kept up to date again", self.resource.full_name)
+            log.info("watching %s again; the local copy is up to date", self.resource.full_name)
         self.error = None
 
     def _failed(self, error: KubeError) -> None:
         if self.error is None:
             told = f"{error}. {error.hint}" if error.hint else str(error)
-            log.warning("%s of Kubernetes cannot be kept up to date: %s", self.resource.full_name, told)
+            log.warning("cannot watch %s; the local copy may be out of date: %s", self.resource.full_name, told)
         self.error = error
         self._tried.set()
 
@@ -232,7 +236,7 @@ class Informer(Generic[ItemT]):
         delay = self._delays[min(self._failures, len(self._delays) - 1)]
         delay = max(delay, min(asked_for, LONGEST_ASKED_S))
         self._failures += 1
-        self._hurried.clear()  # what came during an attempt is answered by its outcome
+        self._hurried.clear()  # a request made during an attempt is covered by that attempt
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._hurried.wait()

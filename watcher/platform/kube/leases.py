@@ -1,9 +1,10 @@
-"""Which of several replicas does what only one of them should: the one that holds a Lease (coordination.k8s.io).
+"""Leader election among replicas by a Lease (coordination.k8s.io).
 
-By the rules of client-go's leader election, so that kubectl shows what people know: the holder renews the Lease, and
-who has seen it unchanged for as long as it lasts may take it. That time is measured on our own monotonic clock from
-when we saw a change, since the times in a Lease are of another machine's clock. Every write is conditional on the
-version that was read, so of two who try at once one fails. A holder that cannot renew stops before others may begin.
+Follows the rules of client-go's leader election, so that kubectl shows the usual fields: the holder renews the Lease,
+and a replica that has seen it unchanged for its duration may take it. That duration is measured on the replica's own
+monotonic clock from the last observed change, because the times in a Lease come from another machine's clock. Every
+write is conditional on the version that was read, so if two replicas write at once, one fails. A holder that cannot
+renew stops before other replicas may take over.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ log = logging.getLogger(__name__)
 LASTS_S = 30
 RENEW_EVERY_S = 10.0
 MARGIN_S = 5.0
-"""The holder counts on its Lease for so much less than the others wait."""
+"""The holder considers the Lease lost this many seconds before other replicas may take it."""
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Who holds it, and for how long after each renewal. A holder of "" gave it back."""
+    """The holder and the duration in seconds after each renewal. An empty holder identity means that the Lease was
+    released."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -37,7 +39,7 @@ class LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The object, cut down to what is used."""
+    """A Lease object, reduced to the fields used here."""
 
     metadata: Metadata = Metadata()
     spec: LeaseSpec = LeaseSpec()
@@ -47,7 +49,8 @@ LEASES: Resource[Lease] = Resource("coordination.k8s.io", "v1", "leases", Lease)
 
 
 class Election:
-    """Our part in the election for the Lease NAMESPACE/NAME. `identity` is to be another for each replica and start."""
+    """This replica's participation in the election for the Lease NAMESPACE/NAME. `identity` must differ for each
+    replica and each start."""
 
     def __init__(
         self,
@@ -75,20 +78,20 @@ class Election:
 
     @property
     def held(self) -> bool:
-        """Whether we hold it at this moment."""
+        """Whether this replica holds the Lease now."""
         return self._monotonic() < self._until
 
     async def stand(self) -> bool:
-        """Take it if it is free, renew it if it is ours; returns whether it is. Raises KubeError; what we hold we then
-        still hold for its time."""
+        """Take the Lease if it is free, renew it if this replica holds it. Returns whether this replica holds it.
+        Raises KubeError; a Lease that is held then remains held until it expires."""
         began, before = self._monotonic(), self.held
         try:
             ours = await self._stand(began)
-        except KubeConflict:  # another one was quicker
+        except KubeConflict:  # another replica was faster
             ours = False
         self._until = began + self._lasts - self._margin if ours else float("-inf")
         if ours != before:
-            log.info("%s the Lease %s", "this replica holds" if ours else "another replica has", self.key)
+            log.info("%s the Lease %s", "this replica holds" if ours else "this replica no longer holds", self.key)
         return ours
 
     async def _stand(self, began: float) -> bool:
@@ -120,7 +123,8 @@ class Election:
         return True
 
     async def give_back(self) -> None:
-        """Let another one have it at once, if it is ours. Raises nothing: it ends by itself else."""
+        """Release the Lease if this replica holds it, so that another replica can take it at once. Raises nothing:
+        without a release the Lease expires."""
         if self._until == float("-inf"):
             return
         self._until = float("-inf")
@@ -129,7 +133,7 @@ class Election:
             if lease.spec.holder_identity == self._identity:
                 await self._write(lease, {"holderIdentity": "", "leaseDurationSeconds": 1})
         except KubeError as error:
-            log.debug("the Lease %s was not given back: %s", self.key, error)
+            log.debug("the Lease %s was not released, it will expire: %s", self.key, error)
 
     async def _write(self, lease: Lease, spec: dict[str, object]) -> None:
         change = {"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec}

@@ -1,8 +1,8 @@
-"""What we change of nodes and pods besides evicting: taints, conditions, and where a pod runs.
+"""Changes to nodes and pods other than eviction: taints, conditions, and binding a pod to a node.
 
-A node's taints are one list to the API, which a patch replaces as a whole: so it is read, changed, and written back on
-the condition that nobody changed the node meanwhile (409 else, and from the beginning). Its conditions are merged by
-their type, and other writers' (the kubelet's) stay as they are.
+The API treats a node's taints as one list, which a patch replaces as a whole. The list is therefore read, changed, and
+written back on the condition that the node did not change in between; on a conflict (409) the change is retried from
+the read. Conditions are merged by their type, so that conditions of other writers (the kubelet) are preserved.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from watcher.core.kubernetes.wire import Metadata, Resource
 from watcher.platform.kube.client import KubeClient, PatchKind
 
 RETRY_AFTER_S = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""Kubelets write their node's status every ten seconds at most, so that a second conflict is rare."""
+"""Delays between attempts, in seconds. Kubelets write their node's status every ten seconds at most, so a second
+conflict is rare."""
 
 T = TypeVar("T")
 
@@ -34,7 +35,8 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class _WholeNode(msgspec.Struct, frozen=True):
-    """A node with its taints and conditions as they are: what we do not know of them must not be lost."""
+    """A node with its taints and conditions as untyped mappings, so that fields not declared in `objects` are
+    preserved."""
 
     metadata: Metadata = Metadata()
     spec: _Spec = _Spec()
@@ -45,8 +47,9 @@ _NODES: Resource[_WholeNode] = Resource("", "v1", "nodes", _WholeNode)
 
 
 async def add_taint(client: KubeClient, node: str, taint: Taint) -> bool:
-    """Put a taint on a node, in the place of one with the same key and effect; returns whether there was anything to
-    do. Raises KubeError: KubeNotFound if there is no such node, KubeConflict if others keep changing it."""
+    """Add a taint to a node, replacing a taint with the same key and effect. Returns whether the node was changed.
+    Raises KubeError: KubeNotFound if the node does not exist, KubeConflict if every attempt conflicted with another
+    writer."""
     wanted = {name: value for name, value in msgspec.to_builtins(taint).items() if value}
 
     def with_it(taints: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -58,7 +61,7 @@ async def add_taint(client: KubeClient, node: str, taint: Taint) -> bool:
 
 
 async def remove_taint(client: KubeClient, node: str, *, key: str, effect: str) -> bool:
-    """Take the taint with this key and effect off a node; returns whether there was one. Raises KubeError."""
+    """Remove the taint with this key and effect from a node. Returns whether the node had it. Raises KubeError."""
     gone = Taint(key, effect)
     return await _change_taints(client, node, lambda taints: [each for each in taints if not _is(each, gone)])
 
@@ -85,8 +88,8 @@ async def _change_taints(
 async def set_condition(
     client: KubeClient, node: str, kind: str, *, status: bool, now: float, reason: str = "", message: str = ""
 ) -> bool:
-    """Say of a node that a condition of this kind is the case or is not, since `now` (unix seconds) if that is new;
-    returns whether it, its reason or its message are. Raises KubeError."""
+    """Set the condition of type `kind` on a node to `status`. `now` (unix seconds) becomes the transition time if the
+    status changes. Returns whether the status, reason or message changed. Raises KubeError."""
     said = {"type": kind, "status": str(status), "reason": reason, "message": message}
     moment = f"{datetime.fromtimestamp(int(now), UTC):%Y-%m-%dT%H:%M:%SZ}"
 
@@ -114,9 +117,11 @@ async def _until_no_conflict(try_once: Callable[[], Awaitable[T]]) -> T:
 
 
 async def bind(client: KubeClient, pod: str, *, node: str, uid: str = "") -> None:
-    """Let the pod NAMESPACE/NAME run on a node, if it still has this `uid`. Raises KubeError: KubeConflict if it is
-    bound already or is another one, KubeNotFound if there is no such pod; whether there is such a node, the API does
-    not ask. After KubeUnreachable it may be bound all the same."""
+    """Bind the pod NAMESPACE/NAME to a node if the pod still has this `uid`.
+
+    Raises KubeError: KubeConflict if the pod is already bound or has another uid, KubeNotFound if the pod does not
+    exist. The API does not check that the node exists. After KubeUnreachable the pod may be bound nevertheless.
+    """
     namespace, _, name = pod.rpartition("/")
     metadata = {"name": name, "namespace": namespace, **({"uid": uid} if uid else {})}
     target = {"apiVersion": "v1", "kind": "Node", "name": node}

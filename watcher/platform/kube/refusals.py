@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 PASSING = (429, 500, 502, 503, 504)
 PAGE_NOT_FOUND = "404 page not found"
-"""What the API server says, without a Status, where it has no such group, version or resource."""
+"""The API server's response body, without a Status, for an unknown group, version or resource."""
 LONGEST_WAIT_S = 3600.0
-"""What is more is taken for this."""
+"""Upper limit of `retry_after`, in seconds."""
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """One reason for a failure."""
+    """One reason for a failure, such as "DisruptionBudget"."""
 
     reason: str = ""
 
 
 class Details(msgspec.Struct, frozen=True, rename="camel"):
-    """What a failure is about: the object's name, where it is about one."""
+    """Details of a failure: the name of the object concerned, "" if none, the causes, and the wait in seconds."""
 
     name: str = ""
     causes: tuple[Cause, ...] | None = None
@@ -44,7 +44,7 @@ class Details(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """Kubernetes' own description of a failure, as the body of an answer and in a watch."""
+    """Kubernetes' description of a failure, in a response body or in a watch."""
 
     kind: str = ""
     message: str = ""
@@ -54,13 +54,13 @@ class Status(msgspec.Struct, frozen=True):
 
 
 def read_status(body: bytes) -> Status:
-    """The Status in a body; where there is none, its first words as the message."""
+    """The Status in a response body; if there is none, a Status with the beginning of the body as its message."""
     try:
         status = msgspec.json.decode(body, type=Status)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Status(message=shown(body[:2048].decode(errors="replace")) or "it says no more")
+        return Status(message=shown(body[:2048].decode(errors="replace")) or "no details given")
     return msgspec.structs.replace(
-        status, message=shown(status.message) or "it says no more", reason=shown(status.reason)
+        status, message=shown(status.message) or "no details given", reason=shown(status.reason)
     )
 
 
@@ -74,11 +74,11 @@ def error_of(
     namespace: str = "",
     retry_after: str | None = None,
 ) -> KubeError:
-    """The error for an answer with this HTTP status (or with this code in a watch) to `verb` on `resource`, on that of
-    `namespace` if one was asked. `retry_after` is the header of that name."""
+    """The error for a response with this HTTP status (or with this code in a watch) to `verb` on `resource`, limited to
+    `namespace` if given. `retry_after` is the Retry-After header."""
     what = f"{resource.plural}/{subresource}" if subresource else resource.plural
     full = f"{what}.{resource.group}" if resource.group else what
-    said = f"it will not {verb} {full} ({code} {status.reason}".rstrip() + f"): {status.message}"
+    said = f"cannot {verb} {full} ({code} {status.reason}".rstrip() + f"): {status.message}"
     details = status.details or Details()
     rule = missing_rule(verb, what, group=resource.group, namespace=namespace)
     kind, hint = _kind_and_hint(code, status, details, rule=rule, resource=resource)
@@ -95,19 +95,19 @@ def _kind_and_hint(
     code: int, status: Status, details: Details, *, rule: str, resource: Resource[Any]
 ) -> tuple[type[KubeError], str]:
     if code == 401:
-        hint = "Its credentials are not known here: is the token or the client certificate expired, or of another one?"
+        hint = "The server rejected the credentials: the token or client certificate expired or is for another cluster."
         return KubeUnauthorized, hint
     if code == 403:
         return KubeForbidden, rule
     if code == 404 and not details.name:
-        kubernetes = status.kind == "Status" or status.message == PAGE_NOT_FOUND  # and not something before it
-        return KubeNoApi if kubernetes else KubeNotFound, f"Does this cluster have {resource.group_version}?"
+        kubernetes = status.kind == "Status" or status.message == PAGE_NOT_FOUND  # not a proxy in front of it
+        return KubeNoApi if kubernetes else KubeNotFound, f"Check that this cluster serves {resource.group_version}."
     kinds = {404: KubeNotFound, 409: KubeConflict, 410: KubeGone}
     return kinds.get(code, KubeUnreachable if code in PASSING else KubeRefused), ""
 
 
 def _seconds(text: str | int | None) -> float | None:
-    """How long to wait, None where that is not said in seconds."""
+    """The seconds to wait, at most LONGEST_WAIT_S; None if not given in seconds."""
     try:
         seconds = float(text or 0)
     except ValueError:  # HTTP would allow a date; Kubernetes never writes one
@@ -116,9 +116,9 @@ def _seconds(text: str | int | None) -> float | None:
 
 
 def missing_rule(verb: str, what: str, *, group: str, namespace: str = "") -> str:
-    """What to do about a right that this account lacks: the rule for its ClusterRole, or for its Role in `namespace`.
-    `what` is a resource, with its subresource if it is one."""
+    """The advice for a missing permission: the rule to add to a ClusterRole, or to a Role in `namespace`. `what` is a
+    resource, with its subresource if any."""
     rule = f'{{apiGroups: ["{group}"], resources: ["{what}"], verbs: ["{verb}"]}}'
     full = f"{what}.{group}" if group else what
     where, role = (f" in the namespace {namespace}", "a Role there") if namespace else ("", "a ClusterRole")
-    return f"The account lacks the verb {verb} on {full}{where}: bind it {role} with the rule {rule}."
+    return f"The account lacks the verb {verb} on {full}{where}: grant it {role} with the rule {rule}."

@@ -1,7 +1,8 @@
-"""What an answer of the Kubernetes API says: a page of a list, a line of a watch, one object.
+"""Decode responses of the Kubernetes API: a page of a list, a line of a watch, one object.
 
-An object that does not fit its type costs itself and no other: a custom resource may hold what its definition never
-checked. What is no answer of the API at all is KubeMalformed, with its first words.
+An object that does not fit its type is reported separately and does not affect the other objects: a custom resource may
+contain values that its definition never validated. A response that does not come from a Kubernetes API raises
+KubeMalformed, with the beginning of the response.
 
 Pure: bytes in, objects out.
 """
@@ -20,14 +21,14 @@ from watcher.platform.kube.refusals import Status, error_of, read_status
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _LINE = msgspec.json.Decoder(WatchLine)
-_RAW_LIST = msgspec.json.Decoder(ObjectList[msgspec.Raw])  # type: ignore[type-var]  # no object yet
+_RAW_LIST = msgspec.json.Decoder(ObjectList[msgspec.Raw])  # type: ignore[type-var]  # Raw has no metadata
 _VERSIONED = msgspec.json.Decoder(Versioned)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[ItemT]):
-    """All objects of a resource, true at `version`, from where a watch can go on. `unread` says of those that do not
-    fit their type what is wrong with them, by name."""
+    """All objects of a resource at resource version `version`; a watch can continue from there. `unread` maps the names
+    of objects that do not fit their type to the reason."""
 
     items: tuple[ItemT, ...]
     version: str
@@ -36,9 +37,9 @@ class Listing(Generic[ItemT]):
 
 @dataclass(frozen=True, slots=True)
 class Event(Generic[ItemT]):
-    """What happened: `type` is ADDED, MODIFIED or DELETED, and `key` the name of the object. `item` is None where it
-    does not fit its type, and `problem` says why. OPENED comes first and says that the server agreed to watch,
-    BOOKMARK says how far the watch has come: both are about no object."""
+    """One watch event: `type` is ADDED, MODIFIED or DELETED, `key` is the name of the object. `item` is None if the
+    object does not fit its type; `problem` is the reason. Two types concern no object: OPENED comes first and means
+    that the server accepted the watch, BOOKMARK carries the version that the watch has reached."""
 
     type: str
     version: str
@@ -50,7 +51,7 @@ class Event(Generic[ItemT]):
 def read_page(
     body: bytes, decoder: msgspec.json.Decoder[ObjectList[ItemT]], *, resource: Resource[ItemT]
 ) -> tuple[ObjectList[ItemT], Mapping[str, str]]:
-    """A page of a list, and what is wrong with those of its objects that do not fit their type."""
+    """Decode a page of a list. Returns the page and the reasons why objects do not fit their type, by object name."""
     try:
         page = decoder.decode(body)
     except _UNREADABLE:
@@ -59,7 +60,7 @@ def read_page(
 
 
 def read_large_page(body: bytes, *, resource: Resource[ItemT]) -> tuple[ObjectList[ItemT], Mapping[str, str]]:
-    """The same one object at a time: it takes half as long again, and lets other threads run in between."""
+    """Decode a page one object at a time. Takes 50% longer than `read_page`, but lets other threads run in between."""
     try:
         page, unread = _read_one_by_one(body, resource=resource)
     except _UNREADABLE as error:
@@ -69,12 +70,13 @@ def read_large_page(body: bytes, *, resource: Resource[ItemT]) -> tuple[ObjectLi
 
 def _of_a_list(page: ObjectList[ItemT], *, resource: Resource[Any]) -> ObjectList[ItemT]:
     if not page.kind.endswith("List"):
-        raise KubeMalformed(f"it answered with a {shown(page.kind)}, not with a list of {resource.full_name}")
+        raise KubeMalformed(f"the server returned a {shown(page.kind)} instead of a list of {resource.full_name}")
     return page
 
 
 def _read_one_by_one(body: bytes, *, resource: Resource[ItemT]) -> tuple[ObjectList[ItemT], dict[str, str]]:
-    """A page, in which an object that does not fit its type does not cost the others."""
+    """Decode each object of a page separately, so that an object that does not fit its type does not affect the
+    others."""
     page: ObjectList[Any] = _RAW_LIST.decode(body)
     items: list[ItemT] = []
     unread: dict[str, str] = {}
@@ -87,7 +89,7 @@ def _read_one_by_one(body: bytes, *, resource: Resource[ItemT]) -> tuple[ObjectL
 
 
 def read_event(line: bytes, decoder: msgspec.json.Decoder[ItemT], *, resource: Resource[Any]) -> Event[ItemT]:
-    """A line of a watch. Raises the KubeError that an ERROR event means."""
+    """Decode a line of a watch. Raises the KubeError that corresponds to an ERROR event."""
     try:
         read = _LINE.decode(line)
         if read.type == "ERROR":
@@ -106,18 +108,18 @@ def read_event(line: bytes, decoder: msgspec.json.Decoder[ItemT], *, resource: R
 
 
 def read_item(body: bytes, *, resource: Resource[ItemT]) -> ItemT:
-    """An object by itself."""
+    """Decode a single object. Raises KubeMalformed."""
     try:
         return msgspec.json.decode(body, type=resource.item)
     except _UNREADABLE as error:
-        raise _not_kubernetes(body, what=f"one of {resource.full_name}", problem=str(error)) from error
+        raise _not_kubernetes(body, what=f"an object of {resource.full_name}", problem=str(error)) from error
 
 
 def _not_kubernetes(body: bytes, *, what: str, problem: str) -> KubeMalformed:
     start = shown(body[:1024].decode(errors="replace"))
-    hint = "Is the server's address that of a Kubernetes API, or of something before it?"
+    hint = "Check that the server address is that of a Kubernetes API and not of a proxy in front of it."
     if not body.strip():
-        return KubeMalformed(f"it answered with nothing, not with {what}", hint=hint)
+        return KubeMalformed(f"the server returned an empty response instead of {what}", hint=hint)
     if body.lstrip()[:1] == b"<":
-        return KubeMalformed(f"it answered with a web page, not with {what}: {start}", hint=hint)
-    return KubeMalformed(f"its answer is not {what} ({shown(problem)}): {start}", hint=hint)
+        return KubeMalformed(f"the server returned a web page instead of {what}: {start}", hint=hint)
+    return KubeMalformed(f"the response is not {what} ({shown(problem)}): {start}", hint=hint)

@@ -1,10 +1,10 @@
-"""One copy of the objects of a resource for all in this process who want them of the same cluster.
+"""One informer per cluster and resource, shared by all its users in this process.
 
-The names of nodes, the scheduling plug-ins and a source each follow the nodes, and know nothing of one another. Three
-lists of 5,000 nodes and three watches would cost the API server and our memory three times what one does. So each joins
-the copy that is there: the first begins it, and the last to leave ends it.
+The node names, the scheduling plug-ins and a source all watch the nodes, independently of each other. Three lists of
+5,000 nodes and three watches would triple the load on the API server and the memory use. Users therefore share one
+copy: the first user starts it, and the last to leave stops it.
 
-Who joins late sees what an informer of his own would show: all that is there as additions, then the changes.
+A user that joins late sees the same as with a separate informer: all existing objects as additions, then the changes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from watcher.platform.kube.informer import AT_ONCE, CLOSE_WITHIN_S, Informer, On
 
 
 class SharedInformer(Generic[ItemT]):
-    """An `Informer` of all objects of `resource`, shared with those who gave an equal `access` on the same event loop.
-    It is started once."""
+    """An `Informer` of all objects of `resource`, shared with users that gave an equal `access` on the same event loop.
+    Can be started only once."""
 
     def __init__(
         self, access: Callable[[], Access], resource: Resource[ItemT], *, on_change: OnChange[ItemT] | None = None
     ) -> None:
         self.resource = resource
         self.synced = asyncio.Event()
-        """Set once the first list has come, and `on_change` was told of all that is there."""
+        """Set once the first list is complete and `on_change` was called for all existing objects."""
         self._access = access
         self._on_change = on_change
         self._copy: _Copy[ItemT] | None = None
@@ -39,21 +39,21 @@ class SharedInformer(Generic[ItemT]):
 
     @property
     def objects(self) -> Mapping[str, ItemT]:
-        """What there is, by name; a view that follows."""
+        """The current objects by name; a live view."""
         return MappingProxyType({}) if self._copy is None else self._copy.informer.objects
 
     @property
     def unread(self) -> Mapping[str, str]:
-        """What is wrong with the objects that do not fit their type, by name; they are not among `objects`."""
+        """Why objects do not fit their type, by name; these objects are not in `objects`."""
         return {} if self._copy is None else self._copy.informer.unread
 
     @property
     def error(self) -> KubeError | None:
-        """Why the copy is not being kept up at the moment; None while it is."""
+        """Why the copy is currently not being updated; None while it is."""
         return None if self._copy is None else self._copy.informer.error
 
     async def start(self) -> None:
-        """Begin in the background. Does not wait, and does not fail because the API is away."""
+        """Start in the background. Does not wait, and does not fail if the API is unreachable."""
         key = (asyncio.get_running_loop(), self._access, self.resource)
         copy = _copies.setdefault(key, _Copy(key, self._access, self.resource))
         self._copy = copy
@@ -69,7 +69,7 @@ class SharedInformer(Generic[ItemT]):
             copy.informer.hurry()
 
     async def close(self) -> None:
-        """Stop, within half a second; `objects` may go on to follow, or stay as they are."""
+        """Stop, within half a second. Afterwards `objects` may still be updated or remain unchanged."""
         joining, self._joining = self._joining, None
         copy = self._copy
         if joining is None or copy is None:
@@ -79,25 +79,25 @@ class SharedInformer(Generic[ItemT]):
         joining.cancel()
         copy.users -= 1
         if not copy.users:
-            del _copies[copy.key]  # who comes while this one ends begins another
+            del _copies[copy.key]  # a user that starts during this close creates a new copy
         try:
             await asyncio.wait([joining], timeout=CLOSE_WITHIN_S)
-        finally:  # also for who is stopped in the middle of this: nobody else would end the copy
+        finally:  # also on cancellation: no other user would close the copy
             if not copy.users:
                 await copy.informer.close()
                 await copy.client.close()
 
     async def wait(self) -> None:
-        """Wait for the first list. Raises the KubeError that keeps it from coming, as soon as there is one (of an
-        attempt since the start of this). It is tried on all the same, and comes once it can."""
+        """Wait for the first list. Raises the KubeError of a failed attempt, made since this informer was started, as
+        soon as there is one. The informer continues to retry and completes the list once possible."""
         if self._copy is not None:
             await self._copy.informer.wait()
         await self.synced.wait()
 
-    # --- what is told ------------------------------------------------------------------------------------------------
+    # --- reporting changes -------------------------------------------------------------------------------------------
 
     async def _join(self, informer: Informer[ItemT]) -> None:
-        """Tell of what was there already, some at a time."""
+        """Report the objects that existed before, in portions."""
         for number, name in enumerate(tuple(self._untold), start=1):
             if self._on_change is not None and name in self._untold:
                 tell(self._on_change, self.resource, name, None, self._untold.pop(name))
@@ -107,7 +107,7 @@ class SharedInformer(Generic[ItemT]):
         self.synced.set()
 
     def _hear(self, name: str, old: ItemT | None, new: ItemT | None) -> None:
-        """A change; of what was not told of yet, its newest state is all that there is to tell."""
+        """Forward a change. An object that has not been reported yet is reported once, with its newest state."""
         if self._on_change is None:
             return
         if self._untold.pop(name, None) is None:
@@ -120,7 +120,7 @@ _Key = tuple[asyncio.AbstractEventLoop, Callable[[], Access], Resource[Any]]
 
 
 class _Copy(Generic[ItemT]):
-    """What is shared, and how many do."""
+    """The shared informer with its client and the number of its users."""
 
     def __init__(self, key: _Key, access: Callable[[], Access], resource: Resource[ItemT]) -> None:
         self.key = key
@@ -130,4 +130,4 @@ class _Copy(Generic[ItemT]):
 
 
 _copies: dict[_Key, _Copy[Any]] = {}
-"""Those that run. Each is of one event loop: what belongs to one cannot be waited for on another."""
+"""The running informers. Each belongs to one event loop: its events cannot be awaited on another one."""

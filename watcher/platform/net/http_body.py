@@ -1,4 +1,4 @@
-"""Reading what a far side sends, as far as there is room for it."""
+"""Reads HTTP response bodies up to a maximum size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import aiohttp
 
 
 async def read_at_most(content: aiohttp.StreamReader, most: int) -> bytes | None:
-    """The whole body, None where it is larger than `most` bytes; what comes after that is not read."""
+    """Return the whole body, None if it is larger than `most` bytes; the rest is then not read."""
     chunks: list[bytes] = []
     size = 0
     async for chunk in content.iter_any():

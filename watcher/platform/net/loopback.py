@@ -1,6 +1,6 @@
-"""Who is this very machine.
+"""Loopback address check.
 
-Pure: no I/O, no clock; a name is not looked up.
+Pure: no I/O, no clock; names are not resolved.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or the name localhost, means this machine alone; other names are taken for others."""
+    """Return whether `host` is a loopback address or the name localhost; all other names are not loopback."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

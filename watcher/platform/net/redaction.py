@@ -8,13 +8,13 @@ SHOWN_CHARACTERS = 256
 
 
 def shown(text: str) -> str:
-    """A foreign text as it may stand in an error: printable, on one line, cut."""
+    """Remote text made safe for an error message: printable, on one line, truncated to SHOWN_CHARACTERS."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * SHOWN_CHARACTERS]).split())
     return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"
 
 
 def without_credentials(location: str) -> str:
-    """Where a redirect leads: scheme, host and path; a login page's query holds states and nonces."""
+    """Scheme, host and path of a redirect target; without credentials and query, which may contain state and nonces."""
     try:
         parts = urlsplit(location)
         host = parts.netloc.rpartition("@")[2]

@@ -1,5 +1,4 @@
-"""Writes the pages made from the tables: `python -m watcher.platform.settings docs > docs/settings.md`, or
-`example`."""
+"""Prints the generated pages: `python -m watcher.platform.settings docs > docs/settings.md`, or `example`."""
 
 import sys
 

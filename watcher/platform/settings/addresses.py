@@ -26,12 +26,12 @@ def _read_address(value: Any) -> str:
     try:
         parts = urlsplit(text)
         usable = parts.scheme.lower() in ("http", "https") and parts.hostname and (parts.port is None or parts.port)
-    except ValueError:  # a port that is no port, or a bracket that does not close
+    except ValueError:  # invalid port, or unbalanced bracket
         usable = None
     if not usable or re.search(r"[\s\x00-\x1f\x7f\\]", text):
         raise Unfit(f"given {write_text(hide_credentials(text))}")
     if parts.query or parts.fragment:
-        raise Unfit("given one with a query or fragment; what is secret goes into provider.token or provider.headers")
+        raise Unfit("given an address with a query or fragment; put secrets into provider.token or provider.headers")
     return text.rstrip("/")
 
 
@@ -53,29 +53,29 @@ def _read_database(value: Any) -> str:
     if not text.startswith("sqlite:///") or not path:
         raise Unfit(f"given {write_text(hide_credentials(text))}")
     if path == ":memory:":
-        raise Unfit("a database in memory would keep nothing over a restart")
+        raise Unfit("an in-memory database would be lost at a restart")
     return text
 
 
 def is_server(url: str) -> bool:
-    """Whether a database URL names a server, PostgreSQL, and not a file."""
+    """Whether a database URL is that of a PostgreSQL server, not of an SQLite file."""
     return re.match(r"postgres(ql)?(\+\w+)?:", url) is not None
 
 
 def _read_server(text: str) -> str:
     scheme, _, rest = text.partition("://")
     if scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise Unfit(f"PostgreSQL is spoken to through psycopg; write postgresql:// and not {scheme}://")
+        raise Unfit(f"given the scheme {scheme}://; PostgreSQL is accessed with psycopg, use postgresql://")
     host, _, database = rest.rpartition("@")[2].partition("?")[0].partition("/")
     if not host or not database:
-        raise Unfit(f"given {write_text(hide_credentials(text))}, which names no {'database' if host else 'host'}")
+        raise Unfit(f"given {write_text(hide_credentials(text))}, without a {'database' if host else 'host'}")
     if re.search(r"\s", text):
-        raise Unfit("it has a space in it")
+        raise Unfit("it contains a space")
     return text
 
 
 def has_password(url: str) -> bool:
-    """Whether a database URL has a password in it."""
+    """Whether a database URL contains a password."""
     return ":" in url.partition("://")[2].rpartition("@")[0]
 
 
@@ -97,7 +97,7 @@ def _read_headers(value: Any) -> dict[str, Secret]:
     headers = {}
     for name, content in value.items():
         if not _HEADER_NAME.fullmatch(name):
-            raise Unfit(f"{write_text(name)} is no name for a header")
+            raise Unfit(f"{write_text(name)} is not a valid header name")
         try:
             headers[name] = _read_secret(content)
         except Unfit as unfit:
@@ -113,10 +113,10 @@ def _read_headers_text(text: str) -> dict[str, Secret]:
         except (ValueError, RecursionError) as error:
             if isinstance(error, Unfit):
                 raise
-            raise Unfit("it begins like JSON and is none") from None
+            raise Unfit("it starts with { but is not valid JSON") from None
     pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
     if not all(equals for _, equals, _ in pairs):
-        raise Unfit("one of them has no =")
+        raise Unfit("an item has no =")
     return _read_headers({name.strip(): content.strip() for name, _, content in pairs})
 
 

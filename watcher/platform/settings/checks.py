@@ -1,8 +1,8 @@
-"""Holding settings against each other, and against the files that they name.
+"""Validation of combinations of settings, and of the files that they name.
 
-Each value may be fine and the whole nonsense: a timeout longer than the tick it must fit into, windows that end
-between slots, a key without its certificate. Every conflict names all the values involved, since either may be the
-wrong one, and is left out where one of them was refused already: its default would only raise false alarms.
+Valid values can be inconsistent: a timeout longer than the tick, windows that are not multiples of the resolution, a
+private key without its certificate. Every conflict names all values involved. A conflict is not reported if one of its
+keys has an invalid value, since the default used in its place would cause false alarms.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from watcher.platform.settings.quantities import write_duration
 from watcher.platform.settings.tables import KEYS, QUERIES, Settings
 from watcher.platform.settings.values import write_text
 
-# An example for each of the providers that cannot do without an address.
+# Example addresses of the providers that require one.
 NEED_ADDRESS = {"prometheus": "http://prometheus.monitoring:9090", "influxdb": "http://influxdb.monitoring:8086"}
-# What is done where no provider is named.
+# Effect of an unset provider.name, by the provider that is then chosen.
 DEFAULTS = {
-    "host": "this machine's own load would be read",
-    "metrics-server": "this cluster's metrics-server would be asked",
+    "host": "the load of this machine would be read",
+    "metrics-server": "this cluster's metrics-server would be used",
 }
-DEADLINE = 0.8  # of an interval; a refresh that is not done by then is given up (contract §3)
+DEADLINE = 0.8  # share of refresh.interval after which an unfinished refresh is aborted
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Something wrong between these keys; it is reported under the first."""
+    """An inconsistency between the values of `keys`; it is reported for the first of them."""
 
     keys: tuple[str, ...]
     message: str
@@ -45,7 +45,7 @@ class Conflict:
 
 
 def conflicts(settings: Settings, *, refused: Collection[str]) -> list[Problem]:
-    """All that is wrong between settings, but for what involves a key of `refused`."""
+    """Return all inconsistencies between settings that involve no key of `refused`."""
     return [
         Problem(each.keys[0], each.message, each.cure)
         for check in (
@@ -72,30 +72,30 @@ def conflicts(settings: Settings, *, refused: Collection[str]) -> list[Problem]:
 
 
 def value_of(settings: Settings, key: str) -> Any:
-    """The value of a key of one of the tables ("refresh.interval")."""
+    """Return the value of a setting by its full key, for example "refresh.interval"."""
     table, _, name = key.partition(".")
     return getattr(getattr(settings, table), name)
 
 
 def _is(settings: Settings, key: str) -> str:
-    """A key with its value and where that is from, for a sentence."""
+    """Return "KEY = VALUE (ORIGIN)", for use in a message."""
     value = KEYS[key].setting.kind.write(value_of(settings, key))
     return f"{key} = {value} ({settings.origins.get(key, 'default')})"
 
 
 def _both(settings: Settings, one: str, other: str, *, because: str) -> Iterator[Conflict]:
-    """A conflict where both of two keys are set. Says only where they are from: one of them may be a secret."""
+    """Yield a conflict if both keys are set. It contains their origins but not their values, which may be secret."""
     if value_of(settings, one) is not None and value_of(settings, other) is not None:
         places = f"{one} ({settings.origins[one]}) and {other} ({settings.origins[other]})"
-        yield Conflict((one, other), f"both {places} are set; {because}", "leave one of them out")
+        yield Conflict((one, other), f"both {places} are set; {because}", "remove one of them")
 
 
 def _needs(settings: Settings, key: str, *needed: str) -> Iterator[Conflict]:
-    """A conflict where `key` is set and none of `needed` is."""
+    """Yield a conflict if `key` is set and none of `needed` is."""
     if value_of(settings, key) and all(value_of(settings, each) is None for each in needed):
         origin = settings.origins.get(key, "default")
         message = f"is not set, and {key} ({origin}) needs {' or '.join(needed)}"
-        yield Conflict((needed[0], key, *needed[1:]), message, f"set {' or '.join(needed)}, or leave {key} out")
+        yield Conflict((needed[0], key, *needed[1:]), message, f"set {' or '.join(needed)}, or remove {key}")
 
 
 def _server(settings: Settings) -> Iterator[Conflict]:
@@ -109,18 +109,18 @@ def _provider(settings: Settings) -> Iterator[Conflict]:
     provider, refresh = settings.provider, settings.refresh
     if provider.name in NEED_ADDRESS and provider.address is None:
         name = provider.name
-        message = f"is not set, and the provider {name} has no default for it (provider.name: {provider.reason})"
+        message = f"is not set, and the provider {name} has no default address (provider.name: {provider.reason})"
         cure = f'set provider.address, for example provider.address = "{NEED_ADDRESS[name]}"'
         yield Conflict(("provider.address", "provider.name"), message, cure)
     if provider.address is not None and provider.name in DEFAULTS and "provider.name" not in settings.origins:
         address = _is(settings, "provider.address")
-        message = f"is not set, so {DEFAULTS[provider.name]} and {address} not be used"
+        message = f"is not set, so {DEFAULTS[provider.name]}, and {address} would not be used"
         yield Conflict(("provider.name", "provider.address"), message, 'set provider.name, for example to "prometheus"')
     deadline = DEADLINE * refresh.interval
     if provider.timeout > deadline * (1 + 1e-9):
         message = (
             f"{_is(settings, 'provider.timeout')} is longer than {DEADLINE} of {_is(settings, 'refresh.interval')}, "
-            f"{write_duration(round(deadline, 3))}, when a whole refresh is given up"
+            f"{write_duration(round(deadline, 3))}, after which a refresh is aborted"
         )
         yield Conflict(("provider.timeout", "refresh.interval"), message, "lower the timeout or raise the interval")
 
@@ -130,9 +130,9 @@ def _kubernetes(settings: Settings) -> Iterator[Conflict]:
 
 
 def _credentials(settings: Settings) -> Iterator[Conflict]:
-    header = "both would go into the Authorization header"
-    yield from _both(settings, "provider.token", "provider.token_file", because="which of the two tokens counts?")
-    yield from _both(settings, "provider.password", "provider.password_file", because="which password counts?")
+    header = "both would set the Authorization header"
+    yield from _both(settings, "provider.token", "provider.token_file", because="only one token can be used")
+    yield from _both(settings, "provider.password", "provider.password_file", because="only one password can be used")
     yield from _both(settings, "provider.token", "provider.username", because=header)
     yield from _both(settings, "provider.token_file", "provider.username", because=header)
     yield from _needs(settings, "provider.username", "provider.password", "provider.password_file")
@@ -149,19 +149,19 @@ def _queries(settings: Settings) -> Iterator[Conflict]:
     for name, query in settings.provider.queries.items():
         table, metric = ".".join((*QUERIES, name)), METRIC_BY_KEY[name]
         if name not in wanted:
-            message = f"is set, and {_is(settings, 'provider.metrics')} does not ask for {name}"
+            message = f"is set, but {_is(settings, 'provider.metrics')} does not include {name}"
             yield Conflict((table, "provider.metrics"), message, f'add "{name}" to provider.metrics')
         if SOURCE_UNITS[query.unit][0] != metric.unit:
             fitting = [unit for unit, (ours, _) in SOURCE_UNITS.items() if ours == metric.unit]
-            message = f'is "{query.unit}", which cannot become {metric.unit.value}, the unit of {name}'
-            yield Conflict((f"{table}.unit",), message, f"give one of {', '.join(fitting)}")
+            message = f'is "{query.unit}", which cannot be converted to {metric.unit.value}, the unit of {name}'
+            yield Conflict((f"{table}.unit",), message, f"use one of {', '.join(fitting)}")
 
 
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 
 
 def _promql(settings: Settings) -> Iterator[Conflict]:
-    """What goes into a query of Prometheus and would break it, or make it another one."""
+    """Check values that are inserted into PromQL queries, so that they cannot break or change a query."""
     if settings.provider.name != "prometheus":
         return
     labels = {"provider.node_label": settings.provider.node_label}
@@ -169,22 +169,22 @@ def _promql(settings: Settings) -> Iterator[Conflict]:
         table = ".".join((*QUERIES, name))
         labels[f"{table}.node_label"] = query.node_label
         if query.guard is not None and not is_plain(query.guard):
-            message = f"is {write_text(query.guard)}, which is no metric name or selector"
+            message = f"is {write_text(query.guard)}, which is not a metric name or selector"
             yield Conflict(
                 (f"{table}.guard",), message, f"name raw series, for example {KEYS[f'{table}.guard'].example}"
             )
     for key, label in labels.items():
         if label is not None and not _LABEL_NAME.fullmatch(label):
-            message = f"is {write_text(label)}, which is no name of a label"
+            message = f"is {write_text(label)}, which is not a valid label name"
             yield Conflict((key,), message, f"for example {key} = {KEYS[key].example}")
 
 
 def _influxdb(settings: Settings) -> Iterator[Conflict]:
-    """What only InfluxDB knows, and what it needs for the language that it is asked in."""
+    """Check the settings that the provider influxdb and its query language need."""
     provider = settings.provider
     if provider.name != "influxdb":
         return
-    if provider.dialect != "influxql":  # in which a bucket is a database like any other
+    if provider.dialect != "influxql":  # InfluxQL accesses a bucket by a database name, without an organization
         yield from _needs(settings, "provider.bucket", "provider.org")
     if provider.dialect == "flux":
         dialect = _is(settings, "provider.dialect")
@@ -194,38 +194,38 @@ def _influxdb(settings: Settings) -> Iterator[Conflict]:
             cure = f"set provider.bucket and provider.org, for example provider.bucket = {example}"
             yield Conflict(("provider.bucket", "provider.dialect"), message, cure)
         if find_spec("influxdb_client") is None:
-            message = f"{dialect} needs a library that is not installed, influxdb-client"
+            message = f"{dialect} needs the library influxdb-client, which is not installed"
             yield Conflict(("provider.dialect",), message, 'run pip install "load-watcher[influxdb]", or use influxql')
     for name, query in provider.queries.items():
         if not is_template(query.expression):
-            message = f"is {write_text(query.expression)}, which does not say from when to when"
-            cure = f"write {SINCE} and {UNTIL} where the times belong (docs/influxdb.md)"
+            message = f"is {write_text(query.expression)}, which has no time range"
+            cure = f"use {SINCE} and {UNTIL} for the begin and end of the range (docs/influxdb.md)"
             yield Conflict((".".join((*QUERIES, name, "expression")),), message, cure)
 
 
-# What a search of SignalFx and a scope of Datadog take as one value, and nothing that would end it.
+# Values that are safe inside a SignalFx search and a Datadog scope: without characters that end the value.
 _HOST_SUFFIX = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _CLUSTER = {"datadog": re.compile(r"[\w./:-]+"), "signalfx": re.compile(r'[^"\\]+')}
 
 
 def _clouds(settings: Settings) -> Iterator[Conflict]:
-    """What Datadog and SignalFx are asked with, and what would break a question to them."""
+    """Check the credentials for Datadog and SignalFx, and the values that are inserted into their queries."""
     provider = settings.provider
     if provider.name not in _CLUSTER:
         return
-    yield from _both(settings, "provider.app_key", "provider.app_key_file", because="which of the two keys counts?")
-    keys = {"token": "its token, METRICS_PROVIDER_TOKEN of the Go load-watcher"}
+    yield from _both(settings, "provider.app_key", "provider.app_key_file", because="only one key can be used")
+    keys = {"token": "an access token (METRICS_PROVIDER_TOKEN of the Go load-watcher)"}
     if provider.name == "datadog":
-        keys = {"token": "an API key", "app_key": "an application key as well"}
+        keys = {"token": "an API key", "app_key": "an application key"}
     for key, what in keys.items():
         name = f"provider.{key}"
         if value_of(settings, name) is None and value_of(settings, f"{name}_file") is None:
-            message = f"is not set, and the provider {provider.name} is asked with {what}"
+            message = f"is not set, and the provider {provider.name} needs {what}"
             yield Conflict((name, f"{name}_file", "provider.name"), message, f"set {name}_file or {name}")
     for key, allowed in (("host_name_suffix", _HOST_SUFFIX), ("cluster_name", _CLUSTER[provider.name])):
         text = getattr(provider, key)
         if text is not None and not allowed.fullmatch(text):
-            message = f"is {write_text(text)}, which cannot stand in a question to {provider.name}"
+            message = f"is {write_text(text)}, which has characters that a query to {provider.name} cannot contain"
             name = f"provider.{key}"
             yield Conflict((name,), message, f"for example {name} = {KEYS[name].example}")
 
@@ -233,12 +233,12 @@ def _clouds(settings: Settings) -> Iterator[Conflict]:
 def _refresh(settings: Settings) -> Iterator[Conflict]:
     refresh, interval = settings.refresh, _is(settings, "refresh.interval")
     if refresh.interval < refresh.resolution:
-        message = f"{interval} is shorter than {_is(settings, 'refresh.resolution')}: refreshes would bring nothing new"
+        message = f"{interval} is shorter than {_is(settings, 'refresh.resolution')}: refreshes would add no new slots"
         cure = "raise the interval or lower the resolution"
         yield Conflict(("refresh.interval", "refresh.resolution"), message, cure)
     if refresh.max_staleness < refresh.interval:
         limit = _is(settings, "refresh.max_staleness")
-        message = f"{limit} is shorter than {interval}: answers would expire between refreshes"
+        message = f"{limit} is shorter than {interval}: responses would become stale between refreshes"
         cure = "raise max_staleness or lower the interval"
         yield Conflict(("refresh.max_staleness", "refresh.interval"), message, cure)
 
@@ -249,8 +249,8 @@ def _windows(settings: Settings) -> Iterator[Conflict]:
     origin = settings.origins.get("refresh.windows", "default")
     for window in settings.refresh.windows:
         if window.seconds % width:
-            message = f'"{window.label}" ({origin}) is no whole multiple of {resolution}'
-            yield Conflict(keys, message, "choose windows that are, or another resolution")
+            message = f'"{window.label}" ({origin}) is not a whole multiple of {resolution}'
+            yield Conflict(keys, message, "choose windows that are multiples, or another resolution")
         elif window.seconds < 2 * width:
             message = f'"{window.label}" ({origin}) is less than two slots of {resolution}'
             yield Conflict(keys, message, "choose longer windows, or a finer resolution")
@@ -263,26 +263,26 @@ def _store(settings: Settings) -> Iterator[Conflict]:
         message = f"{_is(settings, 'store.retention')} is shorter than the longest of {windows}"
         yield Conflict(("store.retention", "refresh.windows"), message, f'set it to at least "{longest.label}"')
     if "/" in (settings.store.watcher_id or ""):
-        message = f"{_is(settings, 'store.watcher_id')} has a / in it, which divides it from the name of the cluster"
-        yield Conflict(("store.watcher_id",), message, "choose another, like the name of the host")
+        message = f"{_is(settings, 'store.watcher_id')} contains a /, which separates it from cluster.name"
+        yield Conflict(("store.watcher_id",), message, "choose a name without /, for example the host name")
     if is_server(settings.store.url):
         yield from _server_store(settings)
 
 
 def _server_store(settings: Settings) -> Iterator[Conflict]:
-    """What only a PostgreSQL server needs."""
+    """Check the settings that only a PostgreSQL server needs."""
     if find_spec("psycopg") is None:
-        message = f"{_is(settings, 'store.url')} needs a library that is not installed, psycopg"
+        message = f"{_is(settings, 'store.url')} needs the library psycopg, which is not installed"
         yield Conflict(("store.url",), message, 'run pip install "load-watcher[postgres]"')
     if settings.store.password_file is not None and has_password(settings.store.url):
-        message = "has a password in it, and store.password_file is set as well"
-        yield Conflict(("store.url", "store.password_file"), message, "leave one of them out")
+        message = "contains a password, and store.password_file is set as well"
+        yield Conflict(("store.url", "store.password_file"), message, "remove one of them")
 
 
 def _peers(settings: Settings) -> Iterator[Conflict]:
     if settings.peers.urls is not None and settings.provider.name == "host":
-        message = f"is set, and the provider host ({settings.provider.reason}) knows this machine alone"
-        cure = "leave peers.urls out, or set provider.name to the source that all replicas ask"
+        message = f"is set, but the provider host ({settings.provider.reason}) reads only this machine"
+        cure = "remove peers.urls, or set provider.name to the source that all replicas use"
         yield Conflict(("peers.urls", "provider.name"), message, cure)
 
 
@@ -291,11 +291,11 @@ def _replay(settings: Settings) -> Iterator[Conflict]:
     if provider.name != "replay":
         return
     if provider.trace is None:
-        cure = 'name a trace or a file of a store, for example provider.trace = "trace.csv.gz"'
+        cure = 'set it to a trace or a database file, for example provider.trace = "trace.csv.gz"'
         yield Conflict(("provider.trace", "provider.name"), "is not set, and replay needs a recording", cure)
     elif _is_store(settings, provider.trace):
-        message = f"{_is(settings, 'provider.trace')} is this service's own store (store.url), which it will write to"
-        yield Conflict(("provider.trace", "store.url"), message, "replay a copy, or give the service another store.url")
+        message = f"{_is(settings, 'provider.trace')} is this service's own database (store.url), which it writes to"
+        yield Conflict(("provider.trace", "store.url"), message, "replay a copy, or set another store.url")
 
 
 def _is_store(settings: Settings, path: Path) -> bool:
@@ -308,16 +308,16 @@ def _metrics(settings: Settings) -> Iterator[Conflict]:
     for label in settings.metrics.windows:
         if label not in computed:
             origin = settings.origins.get("metrics.windows", "default")
-            message = f'"{label}" ({origin}) is not among {_is(settings, "refresh.windows")}'
-            yield Conflict(("metrics.windows", "refresh.windows"), message, "name only windows that are computed")
+            message = f'"{label}" ({origin}) is not in {_is(settings, "refresh.windows")}'
+            yield Conflict(("metrics.windows", "refresh.windows"), message, "use only windows of refresh.windows")
 
 
 def _koordinator(settings: Settings) -> Iterator[Conflict]:
     wanted, provider = settings.kubernetes.node_names, settings.provider.name
     unread = wanted == "off" or (wanted == "auto" and provider == "host")
     if settings.koordinator.publish and unread and provider != "metrics-server":
-        message = f"is true, and the nodes of the cluster are not read ({_is(settings, 'kubernetes.node_names')})"
-        cure = 'set kubernetes.node_names = "on", or leave koordinator.publish out'
+        message = f"is true, but the nodes of the cluster are not read ({_is(settings, 'kubernetes.node_names')})"
+        cure = 'set kubernetes.node_names = "on", or remove koordinator.publish'
         yield Conflict(("koordinator.publish", "kubernetes.node_names", "provider.name"), message, cure)
     served = {window.seconds for window in settings.refresh.windows}
     koordinator = settings.koordinator
@@ -329,14 +329,15 @@ def _koordinator(settings: Settings) -> Iterator[Conflict]:
         for seconds in dict.fromkeys(durations):
             if seconds not in served:
                 origin, label = settings.origins.get(key, "default"), write_duration(seconds)
-                message = f'"{label}" ({origin}) is not among {_is(settings, "refresh.windows")}'
-                cure = f'name only windows that are kept, or add "{label}" to refresh.windows'
+                message = f'"{label}" ({origin}) is not in {_is(settings, "refresh.windows")}'
+                cure = f'use only windows of refresh.windows, or add "{label}" to it'
                 yield Conflict((key, "refresh.windows"), message, cure)
 
 
 def _files(settings: Settings) -> Iterator[Conflict]:
-    """Files that do not exist, may not be read, or hold nothing; provider.kubeconfig only for the one that reads it,
-    since KUBE_CONFIG may be there for other programs."""
+    """Check that named files exist, are readable and not empty. provider.kubeconfig is checked only if it is used,
+    since KUBE_CONFIG may be set for other programs.
+    """
     for table in ("server", "provider", "kubernetes", "peers", "dashboard", "store"):
         for each in settings_fields(type(getattr(settings, table))):
             key, path = f"{table}.{each.name}", getattr(getattr(settings, table), each.name)
@@ -344,18 +345,18 @@ def _files(settings: Settings) -> Iterator[Conflict]:
             read = key != "provider.kubeconfig" or used
             if isinstance(path, Path) and read and (trouble := _trouble_with(path)):
                 yield Conflict(
-                    (key,), f"{_is(settings, key)} {trouble}", "name a file that is there, readable and not empty"
+                    (key,), f"{_is(settings, key)} {trouble}", "name an existing file that is readable and not empty"
                 )
 
 
 def _trouble_with(path: Path) -> str | None:
-    # Not opened: it may be a pipe, which can be read only once.
+    # Only regular files are opened: a pipe can be read only once.
     if path.is_dir():
         return "is a directory"
     if not path.exists():
         return "does not exist"
     if not os.access(path, os.R_OK):
-        return "may not be read by this process"
+        return "is not readable by this process"
     if path.is_file() and not path.read_bytes().strip():
         return "is empty"
     return None

@@ -1,4 +1,4 @@
-"""How a setting is declared: one field of a table, with all there is to say of it."""
+"""Declaration of settings: each is a field of a table, with its kind and documentation as metadata."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from watcher.platform.settings.values import Kind
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a table says of one of its fields. `example` is a TOML literal for a setting that has no default; `flag`
-    the option of `serve` that sets it."""
+    """Metadata of a setting. `example` is a TOML literal, required for settings without a default; `flag` is the
+    option of `serve` that sets it.
+    """
 
     kind: Kind
     doc: str
@@ -21,12 +22,12 @@ class Setting:
 
 
 def about(kind: Kind, doc: str, *, example: str = "", flag: str | None = None) -> Mapping[str, Setting]:
-    """The metadata of a field that is a setting."""
+    """Return the metadata that makes a dataclass field a setting."""
     return {"setting": Setting(kind, doc, example, flag)}
 
 
 class Table:
-    """A section of the settings. Its repr hides what is secret, so that a stray log line or traceback tells nothing."""
+    """A section of the settings. Its repr hides secrets, so that logs and tracebacks cannot leak them."""
 
     def __repr__(self) -> str:
         shown = (
@@ -38,11 +39,11 @@ class Table:
 
 
 def settings_fields(table: type[Table]) -> Iterator[Field[Any]]:
-    """The fields of a table that are settings, in their order."""
+    """Return the fields of a table that are settings, in declaration order."""
     return (each for each in fields(table) if "setting" in each.metadata)  # type: ignore[arg-type]  # all are dataclasses
 
 
 def setting_of(of: Field[Any]) -> Setting:
-    """What the table says of this field."""
+    """Return the metadata of a field; KeyError if the field is not a setting."""
     setting: Setting = of.metadata["setting"]
     return setting

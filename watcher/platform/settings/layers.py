@@ -1,11 +1,10 @@
-"""Taking in what was given: a TOML file, the environment, flags. Not yet whether the values are any good.
+"""Reads the sources of settings: the TOML file, the environment and flags. Values are not parsed or validated here.
 
-Each source gives `Given` values by full key, and problems for keys that do not exist, with the nearest that does: a
-misspelt setting that is passed over in silence is a default that nobody chose.
+Each source yields `Given` values by full key. An unknown key is a problem that names the nearest known key: ignoring a
+misspelt setting would silently use the default.
 
-The environment has two peculiarities. The Go load-watcher's own names keep their meaning, odd ones included. And
-Kubernetes puts addresses of services into the environment of every pod of the namespace; those of a service that is
-called load-watcher look just like our settings and are none.
+The environment has two special cases. Variables of the Go load-watcher keep their meaning. Kubernetes sets service link
+variables in every pod of a namespace; for a service named load-watcher they look like settings and are ignored.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ CONFIG = "LOAD_WATCHER_CONFIG"
 INNER_TABLES = frozenset(".".join(key.table[:depth]) for key in KEYS.values() for depth in range(2, len(key.table) + 1))
 NOT_SETTINGS = (CONFIG, "LOAD_WATCHER_REAL_PARTS", "LOAD_WATCHER_REQUIRE_REAL", "LOAD_WATCHER_REQUIRE_KUBE")
 
-_YAML = re.compile(r"---|[\w.]+:(\s|$)")  # how a document of YAML may begin, and no TOML
+_YAML = re.compile(r"---|[\w.]+:(\s|$)")  # possible begin of a YAML document; never valid in TOML
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value as it was given: a TOML value, or `text` that is yet to be read. `origin` says where."""
+    """An unparsed value: a TOML value, or text of a flag or variable if `text` is set. `origin` names its source."""
 
     value: Any
     origin: str
@@ -42,7 +41,7 @@ class Given:
 
 @dataclass
 class Layer:
-    """All that one source gave. `parts` are the tables of other packages, by name."""
+    """The values from one source. `parts` are the tables of other packages, by name."""
 
     given: dict[str, Given] = field(default_factory=dict)
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -55,41 +54,39 @@ class Layer:
 
 
 def file_layer(path: Path, *, shown: str) -> Layer:
-    """What the TOML file says; `shown` is its name for people."""
+    """Read the TOML file; `shown` is its name in messages."""
     layer = Layer(part_origin=f"file {shown}")
     text = ""
     try:
-        text = path.read_bytes().decode("utf-8-sig")  # an editor of Windows begins a file with a mark
+        text = path.read_bytes().decode("utf-8-sig")  # Windows editors may write a byte order mark
         document = tomllib.loads(text)
     except OSError as error:
-        layer.problems.append(
-            Problem("config", f"{shown} cannot be read: {error.strerror}", "name a TOML file that can be")
-        )
+        layer.problems.append(Problem("config", f"cannot read {shown}: {error.strerror}", "name a readable TOML file"))
     except UnicodeDecodeError as error:
         layer.problems.append(
-            Problem("config", f"{shown} is not UTF-8 at byte {error.start}, so it is no TOML", "save it as UTF-8")
+            Problem("config", f"{shown} is not valid TOML: not UTF-8 at byte {error.start}", "save it as UTF-8")
         )
     except RecursionError:
-        layer.problems.append(Problem("config", f"{shown} is nested too deeply", "take the brackets apart"))
-    except ValueError as error:  # its own errors say line and column
-        layer.problems.append(Problem("config", f"{shown} is no TOML: {_with_place(error, text)}", _cure_of(text)))
+        layer.problems.append(Problem("config", f"{shown} is nested too deeply", "remove nested brackets"))
+    except ValueError as error:  # the parser's messages contain line and column
+        layer.problems.append(Problem("config", f"{shown}: invalid TOML: {_with_place(error, text)}", _cure_of(text)))
     else:
         _take_document(layer, document, origin=f"file {shown}")
     return layer
 
 
 def _with_place(error: Exception, text: str) -> str:
-    """What the parser says, with line and column where it says only that the document ended."""
+    """Return the parser's message, with line and column also if it only mentions the end of the document."""
     line, column = text.count("\n") + 1, len(text) - text.rfind("\n")
-    said = (str(error).splitlines() or ["it cannot be read"])[0]
+    said = (str(error).splitlines() or ["unknown error"])[0]
     return said.replace("at end of document", f"at line {line}, column {column}, the end")
 
 
 def _cure_of(text: str) -> str:
     first = next((line for line in map(str.strip, text.splitlines()) if line and line[0] != "#"), "")
     if _YAML.match(first):
-        return 'it looks like YAML: write [server] and port = 2020 below it where YAML has "server:" and "port: 2020"'
-    return "mend it at that place"
+        return 'it looks like YAML; TOML has [server] and below it port = 2020, in place of "server:" and "port: 2020"'
+    return "fix the syntax there"
 
 
 def _take_document(layer: Layer, document: Mapping[str, Any], *, origin: str) -> None:
@@ -121,7 +118,7 @@ def _no_table(name: str, content: object, *, origin: str) -> Problem:
     return Problem(
         name,
         f"must be a table, [{name}]; given {describe(content, private=True)} ({origin})",
-        f"begin it with [{name}]",
+        f"start the table with [{name}]",
     )
 
 
@@ -132,12 +129,12 @@ def _unknown_section(section: str, *, origin: str) -> Problem:
     elif guess := nearest(section, sections):
         cure = f"did you mean [{guess}]?"
     else:
-        cure = f"there are {', '.join(f'[{name}]' for name in sections)}"
-    return Problem(_printable(section), f"is no section of the settings ({origin})", cure)
+        cure = f"known sections: {', '.join(f'[{name}]' for name in sections)}"
+    return Problem(_printable(section), f"unknown section ({origin})", cure)
 
 
 def _unknown_key(key: str, *, origin: str) -> Problem:
-    return Problem(_printable(key), f"is no setting ({origin})", _nearest_key(key))
+    return Problem(_printable(key), f"unknown setting ({origin})", _nearest_key(key))
 
 
 def _printable(name: str) -> str:
@@ -145,7 +142,7 @@ def _printable(name: str) -> str:
 
 
 def _nearest_key(key: str) -> str:
-    """A word about which setting may have been meant."""
+    """Return a cure that names the most similar setting, or the settings of the table."""
     table, _, name = key.rpartition(".")
     siblings = {each.rpartition(".")[2]: each for each in (*KEYS, *INNER_TABLES) if each.rpartition(".")[0] == table}
     if guess := nearest(name, siblings):
@@ -156,14 +153,14 @@ def _nearest_key(key: str) -> str:
         return f"did you mean {guess}?"
     if siblings:
         return f"{table} has {', '.join(siblings)}"
-    return "docs/settings.md lists those that are"
+    return "docs/settings.md lists all settings"
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
 def flag_layer(flags: Mapping[str, Any]) -> Layer:
-    """What flags say, by full key; None is a flag that was not used."""
+    """Read the flags (by full key); None means that the flag was not given."""
     layer = Layer(part_origin="flag --set")
     for name, value in flags.items():
         if value is None:
@@ -196,7 +193,7 @@ def _take_part(layer: Layer, name: str, text: str) -> None:
 
 
 def _toml_or_text(text: str) -> Any:
-    """The value that this text is in TOML, else the text: other packages' tables have types that only they know."""
+    """Parse the text as a TOML value, or return the text: the types in other packages' tables are unknown here."""
     try:
         return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
     except (ValueError, RecursionError):
@@ -207,7 +204,7 @@ def _toml_or_text(text: str) -> Any:
 
 
 def environment_layer(environ: Mapping[str, str]) -> Layer:
-    """What LOAD_WATCHER_<SECTION>_<KEY> say. Empty is the same as not set: that is what compose files pass on."""
+    """Read LOAD_WATCHER_<SECTION>_<KEY>. Empty variables count as not set, since compose files pass unset ones so."""
     layer = Layer(part_origin="environment")
     by_variable = {key.environment: name for name, key in KEYS.items()}
     for variable, text in environ.items():
@@ -231,32 +228,36 @@ _SERVICE_LINK = re.compile(
 
 
 def _is_service_link(variable: str, text: str) -> bool:
-    """Whether Kubernetes put it there for a service whose name begins with load-watcher, or metrics-provider."""
+    """Whether this is a service link variable of Kubernetes, for a service named load-watcher… or
+    metrics-provider….
+    """
     if variable.endswith("_PORT") and re.match(r"(tcp|udp|sctp)://", text):
         return True
     return _SERVICE_LINK.fullmatch(variable) is not None
 
 
 def _part_key(variable: str) -> str | None:
-    """agent.port for LOAD_WATCHER_AGENT_PORT. Profiles of the scheduler have names of their own: only in the file."""
+    """Return "agent.port" for LOAD_WATCHER_AGENT_PORT, or None for variables outside [agent] and [qrm]. Scheduler
+    profiles have names of the user's choice and can be set only in the file or with --set.
+    """
     part, _, name = variable.removeprefix(PREFIX).lower().partition("_")
     return f"{part}.{name}" if part in ("agent", "qrm") and name else None
 
 
 def _unknown_variable(variable: str, known: Mapping[str, str]) -> Problem:
-    # Compared without what all of them begin with, which alone would make any two of them near.
+    # Compared without the common prefix, which would make all names similar.
     name, names = variable.removeprefix(PREFIX), [each.removeprefix(PREFIX) for each in (*known, *NOT_SETTINGS)]
     guess = next((each for each in names if each.endswith(f"_{name}")), None) or nearest(name, names)
-    cure = f"did you mean {PREFIX}{guess}?" if guess else "docs/settings.md lists those there are"
-    return Problem(_printable(variable), "is no setting (environment)", cure)
+    cure = f"did you mean {PREFIX}{guess}?" if guess else "docs/settings.md lists all settings"
+    return Problem(_printable(variable), "unknown setting (environment)", cure)
 
 
-# --- the names that load-watcher had before us -----------------------------------------------------------------------
+# --- variables of the Go load-watcher --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Legacy:
-    """A variable of the Go load-watcher. `only` names the one provider for which it means anything."""
+    """A variable of the Go load-watcher; used only with the provider `only`, if set."""
 
     variable: str
     key: str
@@ -268,17 +269,17 @@ LEGACY = (
     Legacy(
         "METRICS_PROVIDER_NAME",
         "provider.name",
-        "`KubernetesMetricsServer`, `Prometheus`, `SignalFx`, `Datadog`, `InfluxDB` or a name of ours, in any case. "
-        "An unknown name is an error; it used to mean metrics-server. With `Prometheus` the address defaults to "
-        "`http://prometheus-k8s:9090`, as it did.",
+        "`KubernetesMetricsServer`, `Prometheus`, `SignalFx`, `Datadog`, `InfluxDB` or any value of `provider.name`, "
+        "case-insensitive. An unknown name is an error; in the Go load-watcher it meant metrics-server. With "
+        "`Prometheus` the default address is `http://prometheus-k8s:9090`, as in the Go load-watcher.",
     ),
     Legacy(
         "METRICS_PROVIDER_ADDRESS",
         "provider.address",
-        "As it is. With the provider datadog a host alone will do, as it did: `api.datadoghq.eu`.",
+        "Same value. With the provider datadog a host name is enough: `api.datadoghq.eu`.",
     ),
-    Legacy("METRICS_PROVIDER_TOKEN", "provider.token", "As it is."),
-    Legacy("METRICS_PROVIDER_APP_KEY", "provider.app_key", "As it is."),
+    Legacy("METRICS_PROVIDER_TOKEN", "provider.token", "Same value."),
+    Legacy("METRICS_PROVIDER_APP_KEY", "provider.app_key", "Same value."),
     Legacy("SIGNALFX_HOST_NAME_SUFFIX", "provider.host_name_suffix", "Only with the provider signalfx.", "signalfx"),
     Legacy("SIGNALFX_CLUSTER_NAME", "provider.cluster_name", "Only with the provider signalfx.", "signalfx"),
     Legacy("DATADOG_HOST_NAME_SUFFIX", "provider.host_name_suffix", "Only with the provider datadog.", "datadog"),
@@ -286,21 +287,21 @@ LEGACY = (
     Legacy(
         "INSECURE_SKIP_VERIFY",
         "provider.insecure_skip_verify",
-        "Only the word `true`, in any case; anything else is false.",
+        "`true`, case-insensitive; any other value is false.",
     ),
-    Legacy("ENABLE_OPENSHIFT_AUTH", "provider.openshift_auth", "Being set is enough, even to `false` or to nothing."),
-    Legacy("KUBE_CONFIG", "provider.kubeconfig", "As it is."),
+    Legacy("ENABLE_OPENSHIFT_AUTH", "provider.openshift_auth", "True if set, even to `false` or to an empty value."),
+    Legacy("KUBE_CONFIG", "provider.kubeconfig", "Same value."),
     Legacy(
         "LOG_LEVEL",
         "log.level",
-        "`panic`, `fatal`, `error`, `warn`, `info`, `debug` or `trace`. Any other word is passed over with a notice, "
-        "since other programs use this name too.",
+        "`panic`, `fatal`, `error`, `warn`, `info`, `debug` or `trace`. Any other value is ignored with a notice, "
+        "since other programs use this variable too.",
     ),
 )
 
 
 def legacy_layer(environ: Mapping[str, str], *, provider: str) -> Layer:
-    """What the Go load-watcher's variables say; `provider` is the name of the one that will be used."""
+    """Read the Go load-watcher's variables; `provider` is the name of the chosen provider."""
     layer = Layer(notices=list(_misspelt_legacy(environ)))
     for legacy in LEGACY:
         text = environ.get(legacy.variable)
@@ -316,7 +317,7 @@ def legacy_layer(environ: Mapping[str, str], *, provider: str) -> Layer:
         elif legacy.variable == "METRICS_PROVIDER_ADDRESS" and provider == "datadog" and "://" not in text:
             layer.given[legacy.key] = Given(f"https://{text.strip()}", origin, text=True)
         elif legacy.variable == "LOG_LEVEL" and not _names_level(text):
-            layer.notices.append(f"LOG_LEVEL={describe(text)} names no level and is passed over")
+            layer.notices.append(f"LOG_LEVEL={describe(text)} ignored: unknown log level")
         else:
             layer.given[legacy.key] = Given(text, origin, text=True)
     return layer
@@ -326,8 +327,9 @@ LEGACY_PREFIX = "METRICS_PROVIDER_"
 
 
 def _misspelt_legacy(environ: Mapping[str, str]) -> Iterator[str]:
-    """Variables that begin like the Go load-watcher's and are none. A notice: others may have the same beginning. Their
-    values may be secrets."""
+    """Yield a notice for each unknown variable with the Go load-watcher's prefix. It is not an error, since other
+    programs may use the prefix. Notices do not contain the values, which may be secrets.
+    """
     known = [each.variable.removeprefix(LEGACY_PREFIX) for each in LEGACY if each.variable.startswith(LEGACY_PREFIX)]
     for variable, text in sorted(environ.items()):
         name = variable.removeprefix(LEGACY_PREFIX)
@@ -335,8 +337,8 @@ def _misspelt_legacy(environ: Mapping[str, str]) -> Iterator[str]:
             continue
         guess = nearest(name, known)
         names = ", ".join(LEGACY_PREFIX + each for each in known)
-        told = f"did you mean {LEGACY_PREFIX}{guess}?" if guess else f"there are {names}"
-        yield f"environment {_printable(variable)} is passed over, it is no setting; {told}"
+        told = f"did you mean {LEGACY_PREFIX}{guess}?" if guess else f"known variables: {names}"
+        yield f"environment {_printable(variable)} ignored: unknown setting; {told}"
 
 
 def _names_level(text: str) -> bool:

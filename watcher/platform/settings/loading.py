@@ -1,7 +1,7 @@
-"""Making one `Settings` out of all that was given, or saying everything that is wrong with it.
+"""Builds the `Settings` object from flags, environment and file, or reports all problems.
 
-The order is: take in each source, let the stronger win key by key, choose the provider, read every value as its kind,
-fill in defaults, and hold the result against itself. No step stops at the first problem.
+The steps: read each source, merge by precedence key by key, choose the provider, parse every value, fill in computed
+defaults, and check the combinations. No step stops at the first problem.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from watcher.platform.settings.values import Secret, Unfit, describe, nearest
 Validator = Callable[[Mapping[str, Any]], list[Problem]]
 
 NAME, ADDRESS = "provider.name", "provider.address"
-# What a provider has no use for, and why.
+# Keys that a provider does not use, with the reason; setting one of them gives a notice.
 UNUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "host": (("address", "queries"), "the provider host reads this machine only"),
+    "host": (("address", "queries"), "the provider host reads only this machine"),
     "metrics-server": (
         ("address", "token", "token_file", "username", "ca_file", "client_cert", "insecure_skip_verify", "queries"),
-        "the provider metrics-server asks the cluster of the kubeconfig, else the one it runs in",
+        "the provider metrics-server connects to the cluster of the kubeconfig, or to its own cluster",
     ),
-    "datadog": (("username",), "the provider datadog is asked with its two keys"),
-    "signalfx": (("username",), "the provider signalfx is asked with a token"),
+    "datadog": (("username",), "the provider datadog authenticates with its two keys"),
+    "signalfx": (("username",), "the provider signalfx authenticates with a token"),
     "replay": (("address", "token", "token_file", "username", "queries"), "the provider replay reads provider.trace"),
 }
 UPSTREAM_NAMES = {"kubernetesmetricsserver": "metrics-server"}
 UPSTREAM_ADDRESS = "http://prometheus-k8s:9090"
-# Where the services are that most are customers of; other sites and realms have other addresses.
+# Addresses of the default sites; other Datadog sites and SignalFx realms have other addresses.
 CLOUD_ADDRESSES = {"datadog": "https://api.datadoghq.com", "signalfx": "https://api.signalfx.com"}
 
 
@@ -61,10 +61,11 @@ def load(
     file: Path | None = None,
     part_validators: Mapping[str, Validator] | None = None,
 ) -> Settings:
-    """The settings that these flags (by full key, None: not used), this environment and this file give.
+    """Load the settings from flags (by full key; None: not given), the environment and the file.
 
-    `file` None means LOAD_WATCHER_CONFIG, else load-watcher.toml in `cwd` if there is one. `part_validators` check the
-    tables of other packages, by name ("scheduler", "agent", "qrm"). Raises SettingsError with all problems at once.
+    If `file` is None, the file is LOAD_WATCHER_CONFIG, or else load-watcher.toml in `cwd` if it exists.
+    `part_validators` check the tables of other packages, by name ("scheduler", "agent", "qrm"). Raises SettingsError
+    with all problems.
     """
     layers = _Layers(_file(file, environ=environ, cwd=cwd), environment_layer(environ), flag_layer(flags))
     chosen = _choose_provider(layers.merged(legacy_layer(environ, provider="")).get(NAME), environ=environ)
@@ -105,11 +106,11 @@ class _Layers:
 
     @property
     def file_failed(self) -> bool:
-        """Whether nothing is known of what the file says, so that what seems to be missing may be in it."""
+        """Whether the file could not be read, so that settings that seem to be missing may be in it."""
         return any(problem.key == "config" for problem in self.file.problems)
 
     def merged(self, legacy: Layer) -> dict[str, Given]:
-        """The strongest given value of each key."""
+        """Return the value of each key from the source with the highest precedence."""
         return {**self.file.given, **legacy.given, **self.environment.given, **self.flags.given}
 
     def parts(self) -> dict[str, Any]:
@@ -157,12 +158,12 @@ class _Chosen:
 
 
 def _choose_provider(given: Given | None, *, environ: Mapping[str, str]) -> _Chosen:
-    """Which provider, and why. A name that does not exist is a problem, never another provider in silence."""
+    """Choose the provider, with the reason. An unknown name is a problem; it never selects a default silently."""
     if given is None:
         if environ.get("KUBERNETES_SERVICE_HOST"):
-            reason = "provider.name is not set, and in a cluster (KUBERNETES_SERVICE_HOST is set) means metrics-server"
+            reason = "provider.name is not set; the default in a cluster (KUBERNETES_SERVICE_HOST is set)"
             return _Chosen("metrics-server", reason, given)
-        return _Chosen("host", "provider.name is not set, and this is no cluster: this machine's own load", given)
+        return _Chosen("host", "provider.name is not set; the default outside a cluster", given)
     if not isinstance(given.value, str) or not given.value.strip():
         message = f"must be the name of a provider; given {describe(given.value)} ({given.origin})"
         return _Chosen("host", "", given, [Problem(NAME, message, f"choose one of {_known()}")])
@@ -171,7 +172,7 @@ def _choose_provider(given: Given | None, *, environ: Mapping[str, str]) -> _Cho
     if folded in spelt:
         return _Chosen(spelt[folded], f"set by {given.origin}", given)
     guess = nearest(folded, spelt)
-    message = f"{describe(given.value)} is no provider ({given.origin})"
+    message = f"unknown provider {describe(given.value)} ({given.origin})"
     cure = f"choose one of {_known()}" + (f"; did you mean {spelt[guess]}?" if guess else "")
     return _Chosen("host", "", given, [Problem(NAME, message, cure)])
 
@@ -185,7 +186,7 @@ def _known() -> str:
 
 @dataclass
 class _Reading:
-    """Values by full key, where each is from, and what could not be read."""
+    """Parsed values and their origins by full key, the problems, and the keys of invalid values (`refused`)."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
@@ -204,7 +205,7 @@ def _read(given: Mapping[str, Given], *, cwd: Path) -> _Reading:
     reading = _Reading()
     for name, each in given.items():
         if name == NAME:
-            continue  # chosen already
+            continue  # see _choose_provider
         kind = KEYS[name].setting.kind
         try:
             value = kind.read_text(each.value) if each.text else kind.read(each.value)
@@ -218,16 +219,18 @@ def _read(given: Mapping[str, Given], *, cwd: Path) -> _Reading:
 
 
 def _split_credentials(reading: _Reading) -> None:
-    """Take user and password out of the address, so that it can be logged and sent on like any other."""
+    """Move user and password from the address to provider.username and provider.password, so that the address can be
+    logged.
+    """
     address = reading.values.get(ADDRESS)
     if address is None or "@" not in urlsplit(address).netloc:
         return
     parts, origin = urlsplit(address), reading.origins[ADDRESS]
     if "provider.username" in reading.values or "provider.password" in reading.values:
-        message = f"has a user in it ({origin}), and provider.username or provider.password is set as well"
-        reading.refuse(ADDRESS, message, "leave one of them out")
+        message = f"contains a user ({origin}), and provider.username or provider.password is set as well"
+        reading.refuse(ADDRESS, message, "remove one of them")
     elif not parts.username or not parts.password:
-        message = f"has a user without a password in it, or the reverse ({origin})"
+        message = f"contains a user without a password, or a password without a user ({origin})"
         reading.refuse(ADDRESS, message, "set provider.username and provider.password_file, or provider.token_file")
     else:
         reading.take("provider.username", unquote(parts.username), origin)
@@ -237,10 +240,10 @@ def _split_credentials(reading: _Reading) -> None:
 
 
 def _fill_in(reading: _Reading, chosen: _Chosen, environ: Mapping[str, str]) -> None:
-    """The defaults that depend on something else."""
+    """Fill in the defaults that depend on other settings or on the environment."""
     legacy = chosen.given is not None and chosen.given.origin == "environment METRICS_PROVIDER_NAME"
     if legacy and chosen.name == "prometheus" and ADDRESS not in reading.values:
-        reading.take(ADDRESS, UPSTREAM_ADDRESS, "default that comes with METRICS_PROVIDER_NAME=Prometheus")
+        reading.take(ADDRESS, UPSTREAM_ADDRESS, "default with METRICS_PROVIDER_NAME=Prometheus")
     if chosen.name in CLOUD_ADDRESSES and ADDRESS not in reading.values:
         reading.take(ADDRESS, CLOUD_ADDRESSES[chosen.name], f"default of the provider {chosen.name}")
     interval, timeout = reading.values.get("refresh.interval"), "provider.timeout"
@@ -249,10 +252,10 @@ def _fill_in(reading: _Reading, chosen: _Chosen, environ: Mapping[str, str]) -> 
     shown, served = "metrics.windows", reading.values.get("refresh.windows")
     if served and shown not in reading.values:
         label = model.default_window(served).label
-        reading.take(shown, (label,), "default, the window that GET /watcher answers with")
+        reading.take(shown, (label,), "default, the window of GET /watcher")
     if is_server(reading.values.get("store.url", "")) and "store.watcher_id" not in reading.values:
         pod = environ.get("POD_NAME", "").strip()
-        origin = "environment POD_NAME" if pod else "default, the name of this host"
+        origin = "environment POD_NAME" if pod else "default, the host name"
         reading.take("store.watcher_id", pod or socket.gethostname(), origin)
 
 
@@ -260,7 +263,7 @@ def _fill_in(reading: _Reading, chosen: _Chosen, environ: Mapping[str, str]) -> 
 
 
 def _assemble(reading: _Reading, chosen: _Chosen) -> Settings:
-    """The tables. What could not be read has its default here, and is among the problems."""
+    """Build the tables. Invalid values are replaced by their defaults here; they are reported as problems."""
     tables = {name: _fields(reading, (name,)) for name in TABLES}
     if chosen.given is not None:
         reading.take(NAME, chosen.name, chosen.given.origin)
@@ -275,7 +278,7 @@ def _fields(reading: _Reading, table: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _queries(reading: _Reading) -> dict[str, QuerySettings]:
-    """One query for each metric of which anything is set; one that lacks what it needs is a problem instead."""
+    """Return a query for each metric with at least one key set; report missing required keys as problems."""
     mentioned = {KEYS[name].table for name in (*reading.values, *reading.refused) if KEYS[name].table[:2] == QUERIES}
     queries = {}
     for table in sorted(mentioned):
@@ -284,23 +287,23 @@ def _queries(reading: _Reading) -> dict[str, QuerySettings]:
         missing = [key for key in needed if key.of.name not in content]
         for key in missing:
             if key.name not in reading.refused:
-                message = f"is not set, and [{'.'.join(table)}] needs it"
+                message = f"is not set, but required in [{'.'.join(table)}]"
                 reading.refuse(key.name, message, f"for example {key.name} = {key.example}")
         if not missing:
             queries[table[-1]] = QuerySettings(**content)
     return queries
 
 
-# --- what is worth a word, or belongs to others ----------------------------------------------------------------------
+# --- notices, and tables of other packages ---------------------------------------------------------------------------
 
 
 def _unused(settings: Settings) -> list[str]:
     provider = settings.provider
     names, reason = UNUSED.get(provider.name, ((), ""))
-    unused = [f"provider.{name} is set and not used: {reason}" for name in names if getattr(provider, name)]
+    unused = [f"provider.{name} is set but not used: {reason}" for name in names if getattr(provider, name)]
     of_servers = () if is_server(settings.store.url) else ("password_file", "watcher_id")
     unused += [
-        f"store.{name} is set and not used: store.url names a file"
+        f"store.{name} is set but not used: store.url names a file"
         for name in of_servers
         if getattr(settings.store, name)
     ]
@@ -308,15 +311,15 @@ def _unused(settings: Settings) -> list[str]:
 
 
 def _unmatched(settings: Settings) -> list[str]:
-    """Where provider.matchers do not reach, so that nodes of other clusters may come in."""
+    """Return notices for queries without provider.matchers, whose results may contain nodes of other clusters."""
     provider = settings.provider
     if not provider.matchers:
         return []
     if provider.name in provider_names.PROVIDERS and provider.name != "prometheus":
-        return ["provider.matchers is set and not used: only the provider prometheus puts them into its queries"]
+        return ["provider.matchers is set but not used: only the provider prometheus adds matchers to its queries"]
     without = [
-        f"provider.queries.{name}.expression is sent as it is, and does not name {each.label}, as provider.matchers "
-        "do: it may bring nodes of other clusters"
+        f"provider.queries.{name}.expression is sent without provider.matchers and does not contain the label "
+        f"{each.label}: its result may contain nodes of other clusters"
         for name, query in provider.queries.items()
         for each in provider.matchers
         if each.label not in query.expression

@@ -1,4 +1,4 @@
-"""How matchers of series are read and written: `provider.matchers`."""
+"""Parsing and formatting of PromQL label matchers: `provider.matchers`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _read_matchers(value: Any) -> tuple[Matcher, ...]:
             return tuple(_equal(label, text) for label, text in value.items())
         if isinstance(value, list):
             return _distinct_matchers([_one_matcher(text) for text in value])
-    except ValueError as error:  # Unfit is one, too
+    except ValueError as error:  # includes Unfit, a subclass
         raise values.Unfit(str(error)) from None
     raise values.Unfit
 
@@ -36,13 +36,13 @@ def _equal(label: str, text: object) -> Matcher:
 def _one_matcher(text: object) -> Matcher:
     matchers = parse_matchers(text) if isinstance(text, str) else ()
     if len(matchers) != 1:
-        raise values.Unfit(f"each of the list must be one matcher in a text; given {values.describe(text)}")
+        raise values.Unfit(f"each item of the list must be text with one matcher; given {values.describe(text)}")
     return matchers[0]
 
 
 def _distinct_matchers(matchers: list[Matcher]) -> tuple[Matcher, ...]:
     if twice := next((each for each in matchers if matchers.count(each) > 1), None):
-        raise values.Unfit(f"{twice} stands twice")
+        raise values.Unfit(f"{twice} is listed twice")
     return tuple(matchers)
 
 
@@ -54,10 +54,10 @@ def _write_matchers(matchers: tuple[Matcher, ...]) -> str:
 
 
 MATCHERS = Kind(
-    'a table of labels with their values, like { cluster = "prod-1" }, or a list of matchers as in PromQL, like '
+    'a table of label values, like { cluster = "prod-1" }, or a list of PromQL matchers, like '
     """['cluster="prod-1"', 'env=~"live|test"'] (environment: cluster="prod-1",env=~"live|test")""",
     _read_matchers,
     _read_matchers_text,
     _write_matchers,
-    brief="table of labels, or list of PromQL matchers; environment: matchers separated by commas",
+    brief="table of label values, or list of PromQL matchers; environment: comma-separated matchers",
 )

@@ -1,4 +1,4 @@
-"""Kinds of values that only the model can tell: windows, metric types, operators; and levels of the log."""
+"""Kinds of values that the data model defines: windows, metric types and operators; and log levels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from watcher.platform.settings.values import Kind
 
 
 def window(text: str) -> model.Window:
-    """The window of this length, labelled in the one way that the wire and the database know: "900s" is "15m"."""
+    """Return the window of this length, with the canonical label of the API and the database: "900s" is "15m"."""
     seconds = int(quantities.read_duration(text))
     return model.Window(quantities.write_duration(seconds), seconds)
 
@@ -46,6 +46,6 @@ TYPES_ONLY = values.several(values.choice(_METRIC_TYPES), called="metric types, 
 OPERATORS = values.several(values.choice([each.value for each in model.Operator]), called="operators, like AVG")
 DEFAULT_WINDOWS = tuple(window(label) for label in ("5m", "10m", "15m"))
 
-# The names of logrus, which load-watcher's users know, beside Python's.
+# Level names of logrus, which the Go load-watcher uses, in addition to Python's.
 LEVELS = {"trace": "debug", "warn": "warning", "fatal": "critical", "panic": "critical"}
 LEVEL = values.choice(("debug", "info", "warning", "error", "critical"), aliases=LEVELS)

@@ -1,4 +1,4 @@
-"""How rules for the NodeMetrics of some nodes are read and written: `koordinator.nodes`."""
+"""Parsing and formatting of NodeMetric rules for groups of nodes: `koordinator.nodes`."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def _read_rules_text(text: str) -> tuple[PolicyRule, ...]:
     try:
         return _read_rules(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise values.Unfit(str(error) if isinstance(error, values.Unfit) else f"no JSON: {error}") from None
+        raise values.Unfit(str(error) if isinstance(error, values.Unfit) else f"invalid JSON: {error}") from None
 
 
 def _one_rule(number: int, given: Mapping[str, Any]) -> PolicyRule:
     if unknown := next((key for key in given if key not in _RULE_KEYS), None):
-        raise values.Unfit(f"number {number} has {unknown!r}; there are {', '.join(_RULE_KEYS)}")
+        raise values.Unfit(f"rule {number} has the unknown key {unknown!r}; known keys: {', '.join(_RULE_KEYS)}")
     names, labels = given.get("names", []), given.get("labels", {})
     if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
-        raise values.Unfit(f'names of number {number} must be a list of patterns, like ["gpu-*"]')
+        raise values.Unfit(f'names of rule {number} must be a list of patterns, like ["gpu-*"]')
     if not isinstance(labels, dict) or not all(isinstance(each, str) for each in labels.values()):
-        raise values.Unfit(f'labels of number {number} must be a table of texts, like {{ pool = "gpu" }}')
+        raise values.Unfit(f'labels of rule {number} must be a table of texts, like {{ pool = "gpu" }}')
     if not names and not labels:
-        raise values.Unfit(f"number {number} has neither names nor labels, so that nobody knows for which nodes it is")
+        raise values.Unfit(f"rule {number} selects no nodes: it has neither names nor labels")
     read = {key: _part_of_rule(number, key, given[key]) for key in _RULE_KEYS[2:] if key in given}
     if not read:
-        raise values.Unfit(f"number {number} changes nothing; there are {', '.join(_RULE_KEYS[2:])}")
+        raise values.Unfit(f"rule {number} changes nothing; set one of {', '.join(_RULE_KEYS[2:])}")
     durations = read.get("aggregate_durations")
     part = PolicyPart(
         read.get("report_interval"),
@@ -57,7 +57,7 @@ def _part_of_rule(number: int, key: str, value: Any) -> Any:
         return kind.read(value)
     except values.Unfit as unfit:
         detail = str(unfit) or f"given {values.describe(value)}"
-        raise values.Unfit(f"{key} of number {number} must be {kind.accepts}; {detail}") from None
+        raise values.Unfit(f"{key} of rule {number} must be {kind.accepts}; {detail}") from None
 
 
 def _write_rules(rules: tuple[PolicyRule, ...]) -> str:

@@ -1,7 +1,7 @@
-"""What is wrong with the settings, all of it at once.
+"""Problems of the settings.
 
-Whoever deploys a service mends one mistake per attempt if each attempt tells one. So problems are collected, each with
-the key it is about, what is wrong, and what to do, and raised together.
+All problems are collected and raised together, each with its key, a message and a cure, so that a user can fix all of
+them in one attempt.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong: the key it is about ("refresh.interval"), what, and the cure. Never quotes a secret."""
+    """A problem of the setting `key` (for example "refresh.interval"). Its texts never contain a secret."""
 
     key: str
     message: str
@@ -20,7 +20,7 @@ class Problem:
 
 
 class SettingsError(Exception):
-    """The settings cannot be used. `problems` has at least one."""
+    """The settings are invalid. `problems` is never empty."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)

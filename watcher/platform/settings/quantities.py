@@ -19,9 +19,9 @@ _NUMBER = re.compile(_DIGITS, re.ASCII)
 
 
 def read_duration(value: Any) -> float:
-    """Seconds, from "60s", "15m", "1h30m", "250ms", or a number (also as text). Raises Unfit; never negative."""
+    """Parse "60s", "15m", "1h30m", "250ms" or a number of seconds (also as text) into seconds ≥ 0. Raises Unfit."""
     if type(value) in (int, float):
-        # Compared before it is converted: a TOML integer may be too large for a float.
+        # Compared before the conversion: a TOML integer may be too large for a float.
         if not 0 <= value <= 1e15 or math.isnan(value):
             raise Unfit
         return float(value)
@@ -38,20 +38,20 @@ def read_duration(value: Any) -> float:
 
 
 def write_duration(seconds: float) -> str:
-    """Seconds as people write them, without loss: 900 is "15m", 5400 "1h30m", 0.25 "250ms", 1.5 "1.5s"."""
+    """Format seconds without loss: 900 is "15m", 5400 "1h30m", 0.25 "250ms", 1.5 "1.5s"."""
     exact = Decimal(repr(seconds)).normalize()
     if exact != int(exact):
         millis = exact * 1000
         return f"{int(millis)}ms" if exact < 1 and millis == int(millis) else f"{exact:f}s"
     rest, written = int(exact), ""
-    for unit, weight in _PARTS[1:]:  # 24h is plainer than 1d
+    for unit, weight in _PARTS[1:]:  # no days: 24h, not 1d
         count, rest = divmod(rest, weight)
         written += f"{count}{unit}" if count else ""
     return written or "0s"
 
 
 def duration(*, lowest: float = 0, highest: float = 366 * 86400) -> Kind:
-    """Seconds from `lowest` to `highest`."""
+    """Return the kind of durations from `lowest` to `highest` seconds; values are float seconds."""
 
     def read(value: Any) -> float:
         seconds = read_duration(value)
@@ -69,7 +69,7 @@ def _write_quoted_duration(seconds: float) -> str:
 
 
 def whole_seconds(*, lowest: int, highest: int) -> Kind:
-    """Whole seconds, as int, from `lowest` to `highest`."""
+    """Return the kind of durations from `lowest` to `highest` whole seconds; values are int seconds."""
 
     def read(value: Any) -> int:
         seconds = read_duration(value)
@@ -90,7 +90,7 @@ _SIZE = re.compile(rf"({_DIGITS})\s*([A-Za-z]*)", re.ASCII)
 
 
 def write_size(size: int) -> str:
-    """Bytes in the largest binary unit that divides them: 2147483648 is "2GiB", 1500 "1500B"."""
+    """Format bytes in the largest binary unit that divides them: 2147483648 is "2GiB", 1500 "1500B"."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size and size % _BYTES[unit] == 0:
             return f"{size // _BYTES[unit]}{unit}"
@@ -98,7 +98,7 @@ def write_size(size: int) -> str:
 
 
 def size(*, lowest: int) -> Kind:
-    """Bytes, at least `lowest`."""
+    """Return the kind of sizes of at least `lowest` bytes; values are int bytes."""
 
     def read(value: Any) -> int:
         if isinstance(value, str):

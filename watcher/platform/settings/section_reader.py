@@ -1,7 +1,7 @@
-"""The settings' tables of other packages: declared as ours are, read as ours are, but not by us.
+"""Parsing of the settings tables of other packages.
 
-A package declares its table as a dataclass of `tables.about` fields; what was given for it in the file, the environment
-and flags arrives as one mapping (environment and flags as text).
+A package declares its table as a dataclass; `declaring.about` makes the metadata of its fields. `read_table` gets the
+merged values from the file, the environment and flags as one mapping; environment and flags give text.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ TableT = TypeVar("TableT", bound=Table)
 def read_table(
     table: type[TableT], given: Mapping[str, Any], *, section: str, cwd: Path
 ) -> tuple[TableT, list[Problem]]:
-    """The table with what was given, defaults elsewhere, and all problems: unknown keys name the nearest known one.
-    Paths are from `cwd`."""
+    """Return the table, with defaults for missing keys, and all problems; unknown keys get the nearest known key as the
+    cure. Relative paths are resolved against `cwd`.
+    """
     known = {field.name: setting_of(field) for field in settings_fields(table)}
     values: dict[str, Any] = {}
     problems = []
@@ -30,7 +31,7 @@ def read_table(
         if name not in known:
             near = nearest(name, known)
             cure = f"did you mean {section}.{near}?" if near else f"[{section}] has: {', '.join(known)}"
-            problems.append(Problem(key, "there is no such setting", cure))
+            problems.append(Problem(key, "unknown setting", cure))
             continue
         kind = known[name].kind
         try:
@@ -46,7 +47,7 @@ def read_table(
 
 
 def _read(kind: Kind, value: Any) -> Any:
-    """As TOML has it, or as text has it: flags and the environment give everything as text."""
+    """Parse a TOML value, or text: flags and environment variables are always text."""
     try:
         return kind.read(value)
     except Unfit:

@@ -1,4 +1,4 @@
-"""How a selection of pods is read and written: `agents.pods`, `dashboard.agent_pods`, `dashboard.qrm_pods`."""
+"""Parsing and formatting of pod selections: `agents.pods`, `dashboard.agent_pods`, `dashboard.qrm_pods`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PORT = values.whole(lowest=1, highest=65535)
 
 
 def pods(*, port: int) -> Kind:
-    """Pods by their labels, which answer at `port` unless another one is given."""
+    """Return the kind of a pod selection by labels; `port` is the default of its key `port`."""
 
     def read(value: Any) -> PodSelection:
         return _selection({"selector": value} if isinstance(value, str) else value, port=port)
@@ -27,7 +27,7 @@ def pods(*, port: int) -> Kind:
         try:
             return read(json.loads(text))
         except (ValueError, RecursionError) as error:
-            raise Unfit(str(error) if isinstance(error, Unfit) else f"no JSON: {error}") from None
+            raise Unfit(str(error) if isinstance(error, Unfit) else f"invalid JSON: {error}") from None
 
     return Kind(
         f'a label selector, like "{SELECTOR_EXAMPLE}", or a table, like {{ selector = "{SELECTOR_EXAMPLE}", '
@@ -44,9 +44,11 @@ def _selection(given: object, *, port: int) -> PodSelection:
         raise Unfit
     if unknown := next((key for key in given if key not in _KEYS), None):
         near = values.nearest(unknown, _KEYS)
-        raise Unfit(f"it has {unknown!r}; " + (f"did you mean {near}?" if near else f"there are {', '.join(_KEYS)}"))
+        raise Unfit(
+            f"unknown key {unknown!r}; " + (f"did you mean {near}?" if near else f"known keys: {', '.join(_KEYS)}")
+        )
     if "selector" not in given:
-        raise Unfit("it has no selector, and would be every pod")
+        raise Unfit("it has no selector, and would select every pod")
     part = {key: _part(key, value) for key, value in given.items()}
     return PodSelection(**{"port": port, **part})
 
@@ -61,16 +63,16 @@ def _part(key: str, value: Any) -> Any:
         try:
             check_selector(read)
         except ValueError as error:
-            raise Unfit(f"its selector {values.describe(value)} is none of labels: {error}") from None
+            raise Unfit(f"its selector {values.describe(value)} is not a label selector: {error}") from None
     if key == "namespace" and not is_namespace(read):
-        raise Unfit(f"its namespace {values.describe(value)} can be the name of none")
+        raise Unfit(f"its namespace {values.describe(value)} is not a valid namespace name")
     if key == "tls_server_name" and not _is_host(read):
-        raise Unfit(f"its tls_server_name {values.describe(value)} is no name of a host")
+        raise Unfit(f"its tls_server_name {values.describe(value)} is not a host name")
     return read
 
 
 def _is_host(text: str) -> bool:
-    """Whether an address can have this in the place of its host, and nothing else."""
+    """Whether `text` is exactly the host of a URL: a host name or an IPv4 address, without port or path."""
     try:
         return addresses.ADDRESS.read(f"https://{text}") == f"https://{text}" and not set(text) & set("/:@")
     except Unfit:

@@ -1,10 +1,10 @@
-"""Every setting there is: its name, type, default, meaning, and the kind of value that it takes.
+"""All settings: name, type, default, meaning and kind of value.
 
-One declaration of a setting is all there is about it. The parsing of the TOML file, the names and the parsing of the
-environment, `config show`, docs/settings.md and load-watcher.example.toml are all made from these tables, so a new
-setting is one field in one of the *_tables.py, and none can be forgotten in one of those places.
+Each setting is declared once. The parsing of the TOML file, the names and the parsing of environment variables,
+`config show`, docs/settings.md and load-watcher.example.toml are derived from these tables, so a new setting needs only
+a field in one of the *_tables.py.
 
-Durations are float seconds, sizes int bytes. None means "not set", and the meaning says what then holds.
+Durations are float seconds, sizes int bytes. None means "not set"; the meaning then describes the default.
 """
 
 from __future__ import annotations
@@ -52,10 +52,9 @@ PARTS = ("scheduler", "agent", "qrm")
 class Settings:
     """All settings of the service.
 
-    `parts` holds the tables of the other packages as they stand in the file, checked by their own validators.
-    `origins` says of every key ("refresh.interval") where its value is from: "flag --interval", "environment NAME",
-    "file PATH" or "default", with the reason behind it where the default is not the table's. `notices` are worth a
-    line in the log.
+    `parts` holds the tables of other packages as in the file, validated by the packages. `origins` maps every key
+    ("refresh.interval") to the source of its value: "flag --interval", "environment NAME", "file PATH" or "default",
+    the last with a reason if the default is computed. `notices` are messages for the log.
     """
 
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
@@ -71,26 +70,25 @@ class Settings:
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     koordinator: KoordinatorSettings = field(default_factory=KoordinatorSettings)
     log: LogSettings = field(default_factory=LogSettings)
-    parts: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold secrets that only their part knows
+    parts: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may contain secrets
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
     notices: tuple[str, ...] = ()
 
     @property
     def watcher(self) -> str:
-        """Whose rows are ours in the database: the cluster's name, if it has one, and the watcher's. A file has one
-        watcher, who needs no name."""
+        """Name that marks this process's rows in a PostgreSQL database: "[CLUSTER/]WATCHER_ID"; "" for SQLite."""
         if not addresses.is_server(self.store.url):
             return ""
         return "/".join(name for name in (self.cluster.name, self.store.watcher_id) if name)
 
     @property
     def kubeconfig(self) -> Path | None:
-        """The kubeconfig that says which cluster; None for the one that this pod runs in."""
+        """Path of the kubeconfig; None for the cluster that this pod runs in."""
         return self.kubernetes.kubeconfig or self.provider.kubeconfig
 
     @property
     def way_to_cluster(self) -> tuple[Path | None, str | None]:
-        """That kubeconfig, and which of its contexts."""
+        """The kubeconfig's path and context; None for the pod's cluster and for the current context."""
         return self.kubeconfig, self.kubernetes.context
 
 
@@ -99,34 +97,33 @@ class Settings:
 
 @dataclass(frozen=True)
 class Key:
-    """One setting by its full name: "refresh.interval", "provider.queries.CPU.unit"."""
+    """A setting with its full name: "refresh.interval", "provider.queries.CPU.unit"."""
 
     table: tuple[str, ...]
     of: Field[Any]
 
     @cached_property
     def name(self) -> str:
-        """The name in files, in `--set` and in problems."""
+        """The full key, as used in TOML files, with `--set` and in problems."""
         return ".".join((*self.table, self.of.name))
 
     @property
     def environment(self) -> str:
-        """The name in the environment."""
+        """The name of the environment variable, for example LOAD_WATCHER_REFRESH_INTERVAL."""
         return "LOAD_WATCHER_" + self.name.replace(".", "_").upper()
 
     @property
     def setting(self) -> Setting:
-        """What its table says of it."""
         return setting_of(self.of)
 
     @property
     def default(self) -> Any:
-        """Its default; MISSING where it must be given."""
+        """The default; MISSING if the setting is required."""
         return self.of.default if self.of.default_factory is MISSING else self.of.default_factory()
 
     @property
     def example(self) -> str:
-        """A value for it, as TOML."""
+        """An example value as a TOML literal: the declared example, or the default."""
         return self.setting.example or self.setting.kind.write(self.default)
 
 

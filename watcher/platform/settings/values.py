@@ -1,9 +1,9 @@
-"""How one value is read and written, whoever gives it.
+"""Parsing and formatting of single values.
 
-The same setting may come as a TOML value (`interval = "60s"`, `interval = 60`), as text from the environment or from a
-flag (`60s`), and must go back as TOML for `config show`. A `Kind` holds these three beside the words that say what is
-accepted, so that a problem, the documentation and the parser cannot disagree. What a kind cannot read it refuses with
-`Unfit`, never with anything else. Values marked private are never quoted back.
+A setting may be given as a TOML value (`interval = "60s"`, `interval = 60`) or as text from the environment or a flag
+(`60s`), and is formatted as TOML by `config show`. A `Kind` combines these three functions with a description of the
+accepted values, so that problems, documentation and parser agree. Invalid values raise `Unfit` and nothing else. Values
+of private kinds are never quoted in messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HIDDEN = "<hidden>"
 
 
 class Secret:
-    """A text that only `reveal()` gives out. No dataclass: `dataclasses.asdict` would open it."""
+    """A text that only `reveal()` returns. Not a dataclass, since `dataclasses.asdict` would expose the text."""
 
     __slots__ = ("_text",)
 
@@ -29,7 +29,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text itself, for the one place that sends it."""
+        """Return the text, to send it."""
         return self._text
 
     def __repr__(self) -> str:
@@ -43,16 +43,16 @@ class Secret:
 
 
 class Unfit(ValueError):
-    """This value is not of the kind. The text says what exactly is wrong where the kind alone does not tell."""
+    """The value is not of the kind. The message has details, or is empty if `Kind.accepts` suffices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How values of one kind are read and written.
+    """Parser and formatter of one kind of values.
 
-    `accepts` completes "must be …", `brief` is the same for a table in the documentation. `read` takes a TOML value,
-    `read_text` text from the environment or a flag; both raise Unfit and nothing else. `write` gives a TOML literal,
-    with everything secret hidden. `private` values are not quoted in problems.
+    `accepts` completes "must be …"; `brief` is a shorter form for documentation tables. `read` parses a TOML value,
+    `read_text` text from the environment or a flag; both raise Unfit and nothing else. `write` returns a TOML literal
+    with secrets hidden. Values of a `private` kind are not quoted in problems.
     """
 
     accepts: str
@@ -63,13 +63,13 @@ class Kind:
     brief: str = ""
 
 
-# --- naming what was given -------------------------------------------------------------------------------------------
+# --- description of invalid values in messages -----------------------------------------------------------------------
 
 
 def hide_credentials(text: str) -> str:
-    """An address or database URL without what may be secret in it: all before the last @, and all after ? or #.
+    """Hide possible secrets in an address or database URL: everything before the last @, and after ? or #.
 
-    Hides rather too much: a password may itself hold @, / or ?, and the text may be no URL at all.
+    It may hide too much: a password may contain @, / or ?, and the text may not be a URL.
     """
     before, at, after = text.rpartition("@")
     if at:
@@ -79,7 +79,7 @@ def hide_credentials(text: str) -> str:
 
 
 def describe(value: object, *, private: bool = False) -> str:
-    """A given value in the words of TOML, short enough for a line; of a private one only what it is."""
+    """Describe a value in terms of TOML, on one short line; for a private value only its type."""
     kinds = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list", dict: "a table"}
     if private or isinstance(value, (list, dict)):
         return kinds.get(type(value), "something else")
@@ -92,19 +92,19 @@ def describe(value: object, *, private: bool = False) -> str:
 
 
 def _number_in_words(value: Any) -> str:
-    # str() of an integer of thousands of digits is refused by Python itself.
+    # str() of an integer with thousands of digits raises ValueError.
     return "a very large number" if isinstance(value, int) and value.bit_length() > 200 else str(value)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` most likely meant, None if none is near. Case does not count."""
+    """Return the known name that is most similar to `name`, ignoring case; None if none is similar."""
     by_folded = {candidate.casefold(): candidate for candidate in known}
     close = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
     return by_folded[close[0]] if close else None
 
 
 def one_of(names: Iterable[str]) -> str:
-    """Names for a sentence: "a", "b" or "c"."""
+    """Format names for a sentence: "a", "b" or "c"."""
     quoted = [f'"{name}"' for name in names]
     return " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
 
@@ -113,7 +113,7 @@ def one_of(names: Iterable[str]) -> str:
 
 
 def write_text(text: str) -> str:
-    """A TOML basic string. Bytes that are no text (undecodable environment) are written as escapes of themselves."""
+    """Format a TOML basic string. Undecodable bytes (surrogates from the environment) are written as escapes."""
     printable = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return json.dumps(printable, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -125,7 +125,7 @@ def _read_text(value: Any) -> str:
     if not text:
         raise Unfit("given empty text")
     if "\0" in text:
-        raise Unfit("given text with a NUL character in it")
+        raise Unfit("given text with a NUL character")
     return text
 
 
@@ -152,11 +152,11 @@ PATH = Kind("the path of a file", _read_path, _read_path, lambda path: write_tex
 def _read_secret(value: Any) -> Secret:
     if not isinstance(value, str):
         raise Unfit
-    text = value.rstrip("\r\n")  # as files and Kubernetes secrets often end
+    text = value.rstrip("\r\n")  # a common end of files and Kubernetes secrets
     if not text:
         raise Unfit("given empty text")
     if re.search(r"[\x00-\x1f\x7f]", text):
-        raise Unfit("it has control characters in it")
+        raise Unfit("it contains control characters")
     return Secret(text)
 
 
@@ -182,10 +182,10 @@ BOOLEAN = Kind("true or false", _read_boolean, _read_boolean_text, lambda value:
 
 
 def whole(*, lowest: int, highest: int) -> Kind:
-    """Whole numbers from `lowest` to `highest`."""
+    """Return the kind of whole numbers from `lowest` to `highest`."""
 
     def read(value: Any) -> int:
-        if type(value) is not int or not lowest <= value <= highest:  # bool is an int to Python
+        if type(value) is not int or not lowest <= value <= highest:  # type(): bool is a subclass of int
             raise Unfit
         return value
 
@@ -198,7 +198,7 @@ def whole(*, lowest: int, highest: int) -> Kind:
 
 
 def _real(accepts: str, fits: Callable[[float], bool], write: Callable[[float], str]) -> Kind:
-    """A number, whole or not, that fits."""
+    """Return the kind of numbers for which `fits` is true; values are floats."""
 
     def read(value: Any) -> float:
         if type(value) not in (int, float) or not fits(value):
@@ -215,7 +215,7 @@ def _real(accepts: str, fits: Callable[[float], bool], write: Callable[[float], 
 
 
 def number(*, lowest: float, highest: float) -> Kind:
-    """A number, whole or not."""
+    """Return the kind of numbers from `lowest` to `highest`; values are floats."""
     accepts = f"a number from {lowest:g} to {highest:g}"
     return _real(accepts, lambda value: lowest <= value <= highest, lambda value: f"{value:g}")
 
@@ -231,11 +231,11 @@ SHARE = _fraction("a number from 0 to 1", with_zero=True)
 # --- durations and sizes ---------------------------------------------------------------------------------------------
 
 
-# --- names out of a fixed set, and lists -----------------------------------------------------------------------------
+# --- choices and lists -----------------------------------------------------------------------------------------------
 
 
 def choice(names: Iterable[str], *, aliases: Mapping[str, str] | None = None) -> Kind:
-    """One of `names`, in any case; `aliases` are further spellings of them."""
+    """Return the kind of one of `names`, case-insensitive; `aliases` maps other spellings to them."""
     known = tuple(names)
     spelt = {name.casefold(): name for name in known} | dict(aliases or {})
 
@@ -252,7 +252,9 @@ def choice(names: Iterable[str], *, aliases: Mapping[str, str] | None = None) ->
 
 
 def several(item: Kind, *, called: str) -> Kind:
-    """A list of at least one `item`, none twice; as text separated by commas. `called` completes "a list of …"."""
+    """Return the kind of non-empty lists of `item` without duplicates, comma-separated as text; values are tuples.
+    `called` completes "a list of …".
+    """
 
     def read(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list):
@@ -280,7 +282,7 @@ def _distinct(values: list[Any]) -> tuple[Any, ...]:
     if not values:
         raise Unfit("given an empty list")
     if len(set(values)) < len(values):
-        raise Unfit("one of them stands twice")
+        raise Unfit("an item is listed twice")
     return tuple(values)
 
 

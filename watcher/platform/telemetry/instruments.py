@@ -1,8 +1,7 @@
-"""What every process of load-watcher tells of itself on /metrics (its version, its memory and CPU time, its requests),
-and what its own metrics are made with.
+"""Metrics that every process of load-watcher exports (version, memory, CPU time, requests), and helpers for others.
 
-Requests are counted as plain integers: an instrument of the library would cost as much as answering from a kept body
-does. Everything lives in a registry of its own; two services in one process do not meet.
+Requests are counted as plain integers: a prometheus_client instrument would cost as much as serving a cached body. Each
+service has a separate registry, so two services in one process do not interfere.
 """
 
 from __future__ import annotations
@@ -29,28 +28,28 @@ class Instruments:
         self._requests = _Requests()
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
-        Info("load_watcher_build", "The version that runs.", registry=self.registry).info({"version": version})
+        Info("load_watcher_build", "Version of load-watcher.", registry=self.registry).info({"version": version})
         if cluster:
-            text = "The cluster that this service is for (cluster.name)."
+            text = "Name of the cluster that this service serves (cluster.name)."
             Info("load_watcher_cluster", text, registry=self.registry).info({"cluster": cluster})
         self.registry.register(self._requests)
 
     def add(self, collector: Collector) -> None:
-        """Tell of this too."""
+        """Export the metrics of another collector."""
         self.registry.register(collector)
 
     def count_request(self, *, route: str, status: int, seconds: float) -> None:
-        """A request was answered. `route` is a name from the table of routes, never a path."""
+        """Count a request. `route` is a name from the table of routes, never a path."""
         self._requests.count(route, status, seconds)
 
     def exposition(self) -> bytes:
-        """The whole page. Takes milliseconds: call it in a thread."""
+        """Return the whole page. Takes milliseconds: call it in a thread."""
         return generate_latest(self.registry)
 
 
 class Timings:
-    """A histogram of seconds, as plain integers: observing is an addition. `labels` are names of labels, `bounds`
-    ascend."""
+    """A histogram of seconds with plain integer buckets, so that observing is cheap. `labels` are label names; `bounds`
+    are upper bounds in seconds, in ascending order."""
 
     def __init__(self, name: str, text: str, labels: tuple[str, ...], bounds: tuple[float, ...]) -> None:
         self._name, self._text, self._labels, self._bounds = name, text, labels, bounds
@@ -58,8 +57,8 @@ class Timings:
         self._seconds: dict[tuple[str, ...], float] = {}
 
     def observe(self, seconds: float, *values: str) -> None:
-        """`values` are those of the labels. A negative duration comes from a clock, not from the work: it counts as
-        none."""
+        """Record a duration; `values` are the label values. A negative duration, caused by a clock change, counts as
+        0."""
         buckets = self._buckets.get(values)
         if buckets is None:
             self._seconds[values] = 0.0
@@ -68,7 +67,7 @@ class Timings:
         self._seconds[values] += max(0.0, seconds)
 
     def collect(self) -> Iterator[Family]:
-        """Called by the registry at a scrape, in another thread than `observe`: the rows are copied first."""
+        """Yield the histogram; called by the registry in another thread than `observe`, so the rows are copied."""
         family = HistogramMetricFamily(f"load_watcher_{self._name}", self._text, labels=self._labels)
         bounds = [*map(repr, self._bounds), "+Inf"]
         for values, buckets in list(self._buckets.items()):
@@ -78,11 +77,11 @@ class Timings:
 
 
 class _Requests:
-    """Requests by route and status, and how long their handlers took."""
+    """Number of requests by route and status, and the duration of their handlers by route."""
 
     def __init__(self) -> None:
         self._count: dict[tuple[str, int], int] = {}
-        text = "How long handlers took; sending is not in it."
+        text = "Duration of request handlers in seconds, without sending the response."
         self._timings = Timings("http_request_duration_seconds", text, ("route",), REQUEST_S)
 
     def count(self, route: str, status: int, seconds: float) -> None:
@@ -91,9 +90,9 @@ class _Requests:
         self._timings.observe(seconds, route)
 
     def collect(self) -> Iterator[Family]:
-        """Called by the registry."""
+        """Yield the metric families; called by the registry."""
         rows = [({"route": route, "code": str(code)}, count) for (route, code), count in list(self._count.items())]
-        yield counter("http_requests", "Requests answered.", rows)
+        yield counter("http_requests", "HTTP requests by route and status code.", rows)
         yield from self._timings.collect()
 
 
@@ -101,12 +100,12 @@ Rows = Iterable[tuple[Mapping[str, str], float]]
 
 
 def gauge(name: str, text: str, rows: Rows) -> Family:
-    """A gauge load_watcher_NAME with these labels and values."""
+    """Create a gauge load_watcher_NAME; `rows` are (labels, value)."""
     return _filled(GaugeMetricFamily(f"load_watcher_{name}", text), rows)
 
 
 def counter(name: str, text: str, rows: Rows) -> Family:
-    """A counter load_watcher_NAME_total with these labels and values."""
+    """Create a counter load_watcher_NAME_total; `rows` are (labels, value)."""
     return _filled(CounterMetricFamily(f"load_watcher_{name}", text), rows, suffix="_total")
 
 

@@ -1,9 +1,9 @@
-"""Samples from Datadog, through POST /api/v2/query/timeseries.
+"""Provider of samples from Datadog through POST /api/v2/query/timeseries.
 
-The form of questions and answers is that of Datadog's API reference ("Query timeseries data across multiple products",
-v2). What an Agent sends of its host comes first, then `cpu.utilization` and `memory.utilization`, which the Go
-load-watcher asks for. Nothing is computed over there but the mean of a bucket: formulas are silent where one of their
-parts is, and some hosts have no iowait.
+Requests and responses follow Datadog's API reference ("Query timeseries data across multiple products", v2). The
+metrics of the Datadog Agent are tried first, then `cpu.utilization` and `memory.utilization`, which the Go load-watcher
+queries. Datadog computes only the mean of a bucket. Formulas are not used, because a formula returns nothing if one of
+its parts is missing, and some hosts have no iowait.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ KEYS_HINT = (
     " both of the site that provider.address names."
 )
 BUCKET_S = 15.0
-"""What an Agent's checks run every; finer buckets would mostly be empty."""
+"""Interval of the Agent's checks in seconds. Most buckets would be empty at a finer resolution."""
 DEVICE = "device"
 NO_VALUE = "N/A"
-"""What groups call the series that lack a tag."""
+"""Tag value of groups whose series lack the tag."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatadogConfig(CloudConfig):
-    """The same with Datadog's second key; `resolution` is the width of a slot of the history in seconds."""
+    """CloudConfig plus Datadog's application key. `resolution` is the slot length of the history in seconds."""
 
     app_key: str = field(default="", repr=False)
     app_key_file: str = ""
@@ -62,13 +62,13 @@ class DatadogConfig(CloudConfig):
     resolution: int = 15
 
 
-# --- what to ask -----------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Usual:
-    """A usual way to have a metric: `start` + the sum of the parts, each times its weight. `by` are further tags that
-    tell series of a host apart."""
+    """A default query for a metric: `start` + the sum of the parts, each multiplied by its weight. `by` are further
+    tags that distinguish series of a host."""
 
     key: str
     parts: Sequence[tuple[str, float]]
@@ -79,8 +79,8 @@ class _Usual:
     by: Sequence[str] = ()
 
 
-_AGENT = "what the Datadog Agent sends"
-_GO = "what the Go load-watcher asks for"
+_AGENT = "metric of the Datadog Agent"
+_GO = "metric that the Go load-watcher queries"
 _EACH = f"{_AGENT}; the sum over devices"
 USUAL = (
     _Usual(
@@ -88,7 +88,7 @@ USUAL = (
         (("system.cpu.idle", -1.0), ("system.cpu.iowait", -1.0), ("system.cpu.stolen", -1.0)),
         "percent",
         "100 - system.cpu.idle - system.cpu.iowait - system.cpu.stolen",
-        f"{_AGENT}; idle, iowait and steal are no use, as in kube-prometheus",
+        f"{_AGENT}; idle, iowait and steal do not count as use, as in kube-prometheus",
         start=100.0,
     ),
     _Usual("CPU", (("cpu.utilization", 1.0),), "percent", "cpu.utilization", _GO),
@@ -128,7 +128,7 @@ USUAL = (
 
 
 def plans_of(config: DatadogConfig, metric: Metric) -> Sequence[Plan]:
-    """The operator's own query, else the usual ways to have the metric."""
+    """The configured query; default: the default queries for the metric, in order of preference."""
     if own := config.queries.get(metric.key):
         text = " ".join(own.expression.split())
         label = own.node_label or config.node_label
@@ -146,7 +146,7 @@ def _plan(config: DatadogConfig, metric: Metric, usual: _Usual) -> Plan:
 
 
 def _scope(config: DatadogConfig) -> str:
-    """Of which hosts: comma means and."""
+    """Datadog scope of the configured hosts. A comma means AND."""
     conditions = [f"{config.node_label}:*{config.host_name_suffix}"] if config.host_name_suffix else []
     conditions += [f"cluster_name:{config.cluster_name}"] if config.cluster_name else []
     return ",".join(conditions) or "*"
@@ -157,7 +157,8 @@ def _bucket(config: DatadogConfig) -> float:
 
 
 def question(plan: Plan, since: float, until: float, *, bucket: float) -> bytes:
-    """The body that asks for the points between the two (unix seconds), from the beginning of a bucket on."""
+    """Request body for the points between the two times (unix seconds). The start is rounded down to a multiple of
+    `bucket` (seconds)."""
     queries = [
         {"data_source": "metrics", "name": f"q{number}", "query": query} for number, (query, _) in enumerate(plan.asks)
     ]
@@ -170,7 +171,7 @@ def question(plan: Plan, since: float, until: float, *, bucket: float) -> bytes:
     return msgspec.json.encode({"data": {"type": "timeseries_request", "attributes": attributes}})
 
 
-# --- what is answered ------------------------------------------------------------------------------------------------
+# --- responses -------------------------------------------------------------------------------------------------------
 
 
 class _SeriesHead(msgspec.Struct, frozen=True):
@@ -198,7 +199,7 @@ _ROW = msgspec.json.Decoder(list[float | None])
 
 
 def read_answer(answer: Answer, *, plan: Plan) -> Reply:
-    """The series of an answer with status 200. Pure. Raises ProviderMalformed, ProviderRefused."""
+    """Parse a response with status 200. Pure. Raises ProviderMalformed, ProviderRefused."""
     try:
         document = _DOCUMENT.decode(answer.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -210,11 +211,11 @@ def read_answer(answer: Answer, *, plan: Plan) -> Reply:
     if document.data is None or document.data.attributes is None:
         if warnings:
             raise ProviderRefused(
-                f"it does not run the query: {shown('; '.join(warnings))}", hint="Check the query in provider.queries."
+                f"the query was rejected: {shown('; '.join(warnings))}", hint="Check the query in provider.queries."
             )
         raise ProviderMalformed(
-            f"its JSON is not an answer of Datadog: {shown(answer.body[:1024].decode(errors='replace'))}",
-            hint=f"Is provider.address that of {API}, or of something before it?",
+            f"the JSON is not a response of Datadog: {shown(answer.body[:1024].decode(errors='replace'))}",
+            hint=f"Check that provider.address points to {API}, not to a proxy.",
         )
     return _reply(document.data.attributes, plan, warnings=warnings)
 
@@ -223,7 +224,7 @@ def _reply(given: _Attributes, plan: Plan, *, warnings: tuple[str, ...]) -> Repl
     heads, times, rows = given.series or [], given.times or [], given.values or []
     if len(heads) != len(rows):
         raise ProviderMalformed(
-            f"it answered with {len(heads)} series and the values of {len(rows)}", hint=f"Is {API} being changed?"
+            f"the response has {len(heads)} series, but values of {len(rows)}", hint=f"{API} may have changed."
         )
     time = np.array(times, dtype=np.float64) / 1000.0
     order = np.argsort(time, kind="stable")
@@ -249,7 +250,8 @@ def _reply(given: _Attributes, plan: Plan, *, warnings: tuple[str, ...]) -> Repl
 
 
 def _join(members: list[dict[int, F64]], part: int, value: F64) -> None:
-    """Put a part to the first series that lacks it: a group that comes twice is two series, of which none is lost."""
+    """Add a part to the first series that lacks it. A group that occurs twice becomes two series, so no data is
+    lost."""
     for parts in members:
         if part not in parts:
             parts[part] = value
@@ -258,7 +260,8 @@ def _join(members: list[dict[int, F64]], part: int, value: F64) -> None:
 
 
 def _row(raw: msgspec.Raw, *, length: int) -> F64 | None:
-    """The values of one series, NaN where there is none; None if they cannot be read."""
+    """Values of one series, NaN for a missing one; None if they are unreadable or their number differs from
+    `length`."""
     try:
         values = _ROW.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -269,7 +272,7 @@ def _row(raw: msgspec.Raw, *, length: int) -> F64 | None:
 
 
 def _value(plan: Plan, parts: Mapping[int, F64]) -> F64:
-    """What the parts make together; of those after the first, what is not there counts as nothing."""
+    """Weighted sum of the parts. Missing values count as 0, except in the first part."""
     weighed: Iterable[F64] = (
         weight * (parts[number] if number == 0 else np.nan_to_num(parts[number], nan=0.0))
         for number, (_, weight) in enumerate(plan.asks)
@@ -279,11 +282,11 @@ def _value(plan: Plan, parts: Mapping[int, F64]) -> F64:
     return total
 
 
-# --- the service -----------------------------------------------------------------------------------------------------
+# --- service ---------------------------------------------------------------------------------------------------------
 
 
 class Datadog:
-    """A Service (cloud.py)."""
+    """Implementation of cloud.Service for Datadog."""
 
     source = "Datadog"
 
@@ -292,11 +295,12 @@ class Datadog:
         self.line = Line(config, credentials=self._credentials, hint=KEYS_HINT, api=API)
 
     def plans(self, metric: Metric) -> Sequence[Plan]:
-        """The operator's own query, else the usual ways to have the metric."""
+        """The configured query; default: the default queries for the metric."""
         return plans_of(self._config, metric)
 
     async def ask(self, plan: Plan, since: float, until: float, *, deadline: float) -> Reply:
-        """One request, whatever the number of hosts. Raises ProviderError."""
+        """Query the points with one request, for any number of hosts. Times are in unix seconds, `deadline` in event
+        loop time. Raises ProviderError."""
         body = question(plan, since, until, bucket=_bucket(self._config))
         heard = await self.line.post(PATH, body, read=lambda answer: read_answer(answer, plan=plan), deadline=deadline)
         return replace(heard.content, clock_offset_s=heard.clock_offset_s)
@@ -304,19 +308,17 @@ class Datadog:
     def _credentials(self) -> Mapping[str, str]:
         app_key = self._config.app_key or read_secret("provider.app_key_file", self._config.app_key_file)
         if not app_key:
-            raise ProviderRefused(
-                "there is no application key to ask with", hint="Set provider.app_key or provider.app_key_file."
-            )
+            raise ProviderRefused("no application key is set", hint="Set provider.app_key or provider.app_key_file.")
         return {"DD-API-KEY": token_of(self._config), "DD-APPLICATION-KEY": app_key}
 
 
 def provider(config: DatadogConfig) -> CloudProvider:
-    """A Provider over Datadog."""
+    """Build the provider for a Datadog configuration."""
     return CloudProvider(config, Datadog(config))
 
 
 def from_settings(settings: Settings) -> CloudProvider:
-    """The provider that the settings describe. Raises ValueError as CloudConfig does."""
+    """Build the provider from the settings. Raises ValueError like CloudConfig."""
     given = settings.provider
     return provider(
         DatadogConfig(

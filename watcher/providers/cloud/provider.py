@@ -1,10 +1,10 @@
-"""Samples from a monitoring service in the cloud: what Datadog and SignalFx have in common.
+"""Shared code of the cloud monitoring services Datadog and SignalFx.
 
-Both are asked for one metric at a time, answer with points in buckets of time, limit how often they may be asked, and
-know hosts rather than nodes: a host may stand there with its domain, a node without. How a service is asked, and what
-it answers, is its own file's (datadog.py, signalfx.py).
+Both are queried for one metric at a time, return points in time buckets, limit the request rate and identify hosts
+rather than nodes: a host name may include a domain that the node name lacks. Requests and responses are defined in
+datadog.py and signalfx.py.
 
-One failing question costs its metric, not the fetch.
+A failed query affects its metric, not the fetch.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 HOST = "host"
-"""What both services call the tag, or dimension, with the name of the host."""
+"""Name of the tag (Datadog) or dimension (SignalFx) that contains the host name."""
 SHOWN_LABELS = 5
 
 
-# --- what was configured ---------------------------------------------------------------------------------------------
+# --- configuration ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class CloudConfig:
-    """Everything a provider is told. Raises ValueError, naming the setting, for what cannot work."""
+    """Configuration of a provider. Raises ValueError, naming the setting, for invalid values."""
 
     address: str
     token: str = field(default="", repr=False)
@@ -69,44 +69,46 @@ class CloudConfig:
     insecure_skip_verify: bool = False
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout: float = 10.0
-    """Seconds for one attempt of one question, from the connection to the last byte."""
+    """Timeout in seconds for one attempt of one query, from the connection to the last byte."""
     fetch_deadline: float = 40.0
-    """Seconds for one fetch with all its questions and retries."""
+    """Timeout in seconds for one fetch with all its queries and retries."""
     backoff: tuple[float, ...] = (0.25, 0.5)
-    """Pauses in seconds before each retry of a question."""
+    """Pauses in seconds before each retry of a query."""
     max_body_bytes: int = 256 << 20
     node_label: str = HOST
     host_name_suffix: str = ""
     cluster_name: str = ""
     metrics: tuple[str, ...] = ("CPU", "Memory")
-    """Keys of the wanted metrics."""
+    """Keys of the metrics to fetch."""
     queries: Mapping[str, QueryConfig] = field(default_factory=dict)
-    """Queries of the operator's own by key; a metric that has one is wanted."""
+    """Configured queries by metric key. A metric with a query is fetched."""
     max_seconds: float = 900.0
-    """The longest window: nothing older is ever asked for."""
+    """Length of the longest window in seconds. Older samples are not requested."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.address)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError("provider.address must look like https://api.example.com, without a query")
+            raise ValueError("provider.address must have the form https://api.example.com, without a query")
         if "@" in parts.netloc:
-            raise ValueError("provider.address must not hold credentials; there is provider.token")
+            raise ValueError("provider.address must not contain credentials; use provider.token")
         check_keys((*self.metrics, *self.queries))
         for key, query in self.queries.items():
             if SOURCE_UNITS.get(query.unit, ("",))[0] is not METRIC_BY_KEY[key].unit:
-                raise ValueError(f"provider.queries.{key}.unit: {query.unit} cannot become {METRIC_BY_KEY[key].unit}")
+                raise ValueError(
+                    f"provider.queries.{key}.unit: {query.unit} cannot be converted to {METRIC_BY_KEY[key].unit}"
+                )
 
     def wanted(self) -> tuple[Metric, ...]:
-        """The metrics to bring, in the order of model.METRICS."""
+        """Metrics to fetch, in the order of model.METRICS."""
         return wanted(self.metrics, self.queries)
 
 
 def node_of(host: str, *, suffix: str) -> str:
-    """The node that a host is: its name without the labels of a domain that lie wholly in the configured suffix.
+    """Node name of a host: the host name without the domain labels that are covered by the configured suffix.
 
-    With the suffix ".dev.example" the host "a.dev.example" is the node "a", and "a.b.dev.example" is "a.b". Without a
-    suffix the name is whole: nodes may be named by their full domain names. (The Go load-watcher cuts every name at its
-    first dot.)
+    With the suffix ".dev.example", the host "a.dev.example" is the node "a", and "a.b.dev.example" is "a.b". Without a
+    suffix, the name is unchanged, because nodes may be named by their fully qualified domain names. (The Go
+    load-watcher truncates every name at its first dot.)
     """
     if not suffix or not host.endswith(suffix):
         return host
@@ -115,14 +117,15 @@ def node_of(host: str, *, suffix: str) -> str:
     return host[:dot] if dot > 0 else host
 
 
-# --- what is asked and answered --------------------------------------------------------------------------------------
+# --- queries and responses -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One way to have a metric. `asks` are what the service calls its parts, and the value is
-    `start` + the first part, and + the others where there are any, each times its weight; `unit` is a key of
-    model.SOURCE_UNITS. `own` marks a query of the operator's. `shown` and `reason` are for people."""
+    """One query for a metric. `asks` are the service's expressions and their weights; the value is `start` + the
+    weighted sum of the expressions. A missing first expression means no value, other missing expressions count as 0.
+    `unit` is a key of model.SOURCE_UNITS, `smoothing_s` the averaging time in seconds. `own` marks a configured
+    query. `shown` and `reason` are for display."""
 
     metric: Metric
     asks: tuple[tuple[str, float], ...]
@@ -137,8 +140,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The points of one series in ascending times (unix seconds), NaN where there is no value; `host` is "" where the
-    series says none."""
+    """Points of one series in ascending times (unix seconds), NaN for a missing value. `host` is "" if the series
+    has no host."""
 
     host: str
     time: F64
@@ -147,8 +150,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a service said. `labels` are the tags or dimensions of series without a host, `odd` the number of series
-    that cannot be read."""
+    """Parsed response of a service. `labels` are the tags or dimensions of series without a host, `odd` is the
+    number of unreadable series, `clock_offset_s` the remote clock minus the local clock in seconds."""
 
     series: Sequence[Series]
     labels: frozenset[str] = frozenset()
@@ -158,34 +161,35 @@ class Reply:
 
 
 class Service(Protocol):
-    """One of the services."""
+    """Protocol of a cloud monitoring service."""
 
     source: str
-    """The name on the wire."""
+    """Source name as published in GET /watcher."""
     line: Line
 
     def plans(self, metric: Metric) -> Sequence[Plan]:
-        """How the metric may be had, the best first; the first that has series is taken."""
+        """Candidate queries for the metric, best first. The first one with series is used."""
         ...
 
     async def ask(self, plan: Plan, since: float, until: float, *, deadline: float) -> Reply:
-        """The points between the two (unix seconds), or a few more. Raises ProviderError."""
+        """Points between the two times (unix seconds), possibly some outside. `deadline` is in event loop time.
+        Raises ProviderError."""
         ...
 
 
-# --- the line to a service -------------------------------------------------------------------------------------------
+# --- connection to a service -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Heard(Generic[T]):
-    """What was read from an answer, and the far clock minus ours in seconds."""
+    """Parsed content of a response, and the remote clock minus the local clock in seconds (None if unknown)."""
 
     content: T
     clock_offset_s: float | None
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """An error's own words: Datadog has `errors`, SignalFx `message`."""
+    """Error text of a response: Datadog sends `errors`, SignalFx `message`."""
 
     errors: list[str] | str | None = None
     message: str = ""
@@ -196,10 +200,10 @@ _SAID = msgspec.json.Decoder(_Said)
 
 
 class Line:
-    """Questions to one service, at most LINES at a time, and none while it has said that there were too many.
+    """Connection to one service: at most LINES concurrent requests, none during a pause that the service requested.
 
-    `credentials` gives the headers that say who asks, read anew for each question; `hint` says what to do where they
-    are refused; `api` names the service's API for people.
+    `credentials` returns the authentication headers and is called for every request; `hint` is the hint for rejected
+    credentials; `api` is the display name of the service's API.
     """
 
     def __init__(
@@ -214,12 +218,12 @@ class Line:
         self._private: Sequence[str] = ()
 
     def start(self) -> None:
-        """Asks nothing."""
+        """Log if TLS verification is disabled. Sends no request."""
         if self._config.insecure_skip_verify:
             log.warning("the certificate of %s is not verified (provider.insecure_skip_verify)", self.address)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connections, if any."""
         if self._exchange is not None:
             await self._exchange.close()
         self._exchange = None
@@ -227,13 +231,13 @@ class Line:
     async def get(
         self, path: str, query: Mapping[str, str], *, read: Callable[[Answer], T], deadline: float
     ) -> Heard[T]:
-        """The answer as `read` understands it, in a thread. `deadline` is in the time of the event loop. Raises
-        ProviderError; cancelling hangs up."""
+        """Send a GET request and parse the response with `read` in a worker thread. `deadline` is in event loop
+        time. Raises ProviderError. Cancelling aborts the request."""
         url = self.address + path
         return await self._retried(lambda on, sent: on.get(url, query=query, headers=sent), read, deadline=deadline)
 
     async def post(self, path: str, body: bytes, *, read: Callable[[Answer], T], deadline: float) -> Heard[T]:
-        """The same for a JSON document."""
+        """Send a POST request with a JSON body; otherwise like `get`."""
         url = self.address + path
         return await self._retried(lambda on, sent: on.post(url, body=body, headers=sent), read, deadline=deadline)
 
@@ -257,7 +261,7 @@ class Line:
 
     @contextlib.contextmanager
     def _placed(self) -> Iterator[None]:
-        """Whatever fails inside is a ProviderError with the address."""
+        """Convert any failure to a ProviderError with the address."""
         try:
             yield
         except (ProviderError, TimeoutError, OSError, aiohttp.ClientError) as error:
@@ -279,7 +283,7 @@ class Line:
         return sendable({**own, **self._config.headers, **credentials})
 
     def scrub(self, text: str) -> str:
-        """A text of the far side without what we last sent it in confidence."""
+        """Remove the last sent credentials and header values from a remote text."""
         for secret in self._private:
             text = text.replace(secret, "***")
         return text
@@ -287,63 +291,63 @@ class Line:
     def _heed_pause(self) -> None:
         left = self._paused_until - asyncio.get_running_loop().time()
         if left > 0:
-            raise _too_many(f"it wants no question for another {left:.0f} s", left)
+            raise _too_many(f"requests are paused for another {left:.0f} s", left)
 
     # --- refusals ----------------------------------------------------------------------------------------------------
 
     def _refusal(self, answer: Answer) -> ProviderError:
-        """What an answer with another status than 200 means."""
+        """Convert a response with a status other than 200 to an error."""
         status, said = answer.status, self._said(answer)
         if status in (401, 403):
-            words = "wants credentials" if status == 401 else "forbids the query"
-            return ProviderRefused(f"it {words} ({status}): {said}", hint=self._hint)
+            words = "credentials are required" if status == 401 else "the query is forbidden"
+            return ProviderRefused(f"{words} ({status}): {said}", hint=self._hint)
         if 300 <= status < 400:
             location = shown(without_credentials(answer.headers.get("Location", "")))
             return ProviderRefused(
-                f"it redirects ({status}) to {location or 'nowhere'}, which is not followed",
-                hint=f"Set provider.address to where {self._api} itself is.",
+                f"redirect ({status}) to {location or 'no location'} was not followed",
+                hint=f"Set provider.address to the address of {self._api}.",
             )
         if status == 404:
             return ProviderRefused(
-                f"it does not know the path (404): {said}", hint=f"Is provider.address that of {self._api}?"
+                f"path not found (404): {said}", hint=f"Check that provider.address points to {self._api}."
             )
         if status == 429:
             return self._pause(answer, said)
         if status == 408 or status >= 500:
             return ProviderUnreachable(
-                f"it is not able to answer ({status}): {said}", hint="It is at fault itself, or a proxy before it."
+                f"the service is unavailable ({status}): {said}", hint="The service, or a proxy in front of it, failed."
             )
         if answer.body.lstrip()[:1] == b"<":
             return unexpected(
                 answer.body, expected="JSON", api=self._api, content_type=answer.content_type, problem=str(status)
             )
         return ProviderRefused(
-            f"it does not run the query ({status}): {said}",
+            f"the query was rejected ({status}): {said}",
             hint="Check provider.queries, provider.cluster_name and provider.host_name_suffix.",
         )
 
     def _said(self, answer: Answer) -> str:
-        """Its own words."""
+        """Error text of a response, without secrets and truncated."""
         try:
             said = _SAID.decode(answer.body)
             words = "; ".join(said.errors) if isinstance(said.errors, list) else said.errors
             text = words or said.message or said.error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             text = ""
-        # before it is cut, for a half of a secret would not be found
+        # scrub before truncating: a truncated secret would not be found
         return shown(self.scrub(text or answer.body[:4096].decode(errors="replace")))
 
     def _pause(self, answer: Answer, said: str) -> ProviderUnreachable:
-        """It was asked too often: nobody asks it again before it wants to be."""
+        """Rate limit exceeded (429): pause all requests for the requested time."""
         seconds = wait_of(answer.headers)
         if seconds is not None:
             until = asyncio.get_running_loop().time() + seconds
             self._paused_until = max(self._paused_until, until)
-        return _too_many(f"it was asked too often (429): {said}", seconds)
+        return _too_many(f"rate limit exceeded (429): {said}", seconds)
 
 
 def _too_many(message: str, seconds: float | None) -> ProviderUnreachable:
-    hint = "Raise refresh.interval, or ask for fewer metrics (provider.metrics), or have the limit raised."
+    hint = "Increase refresh.interval, request fewer metrics (provider.metrics), or raise the service's rate limit."
     return ProviderUnreachable(message, hint=hint, retry_after_s=seconds)
 
 
@@ -352,7 +356,7 @@ def _too_many(message: str, seconds: float | None) -> ProviderUnreachable:
 
 @dataclass(slots=True)
 class _Watch:
-    """What is known of one wanted metric: `plan` is the one of `plans` that had series."""
+    """State of one metric: `plan` is the query of `plans` that last returned series."""
 
     metric: Metric
     plans: Sequence[Plan]
@@ -360,15 +364,15 @@ class _Watch:
     silence: Silence = field(default_factory=Silence)
 
     def to_ask(self) -> Sequence[Plan]:
-        """What to ask now: all ways, the last good one first, until one has series, and again when that falls
-        silent."""
+        """Queries to send now: the current one, or all (the current one first) until one returns series. All are
+        tried again after SILENT_FETCHES fetches without samples."""
         if self.plan is not None and self.silence.fetches < SILENT_FETCHES:
             return (self.plan,)
         return sorted(self.plans, key=lambda plan: plan is not self.plan)
 
 
 class CloudProvider:
-    """A Provider (providers/base.py) over one of the services."""
+    """Provider (providers/base.py) for a cloud monitoring service."""
 
     remembers = True
 
@@ -379,21 +383,21 @@ class CloudProvider:
 
     @property
     def source(self) -> str:
-        """The name on the wire."""
+        """Source name as published in GET /watcher."""
         return self._service.source
 
     async def start(self) -> None:
-        """Asks nothing."""
+        """Prepare the connection. Sends no request."""
         self._service.line.start()
 
     async def close(self) -> None:
-        """Hang up everything."""
+        """Close the connections to the service."""
         await self._service.line.close()
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
-        """Samples with since <= time <= until (unix seconds) of the wanted metrics, or of those that `only` names.
+        """Samples with since <= time <= until (unix seconds), of all wanted metrics or the metrics in `only`.
 
-        Raises ProviderError if every question failed: unreachable before refused before malformed.
+        Raises ProviderError if every query failed: unreachable before refused before malformed.
         """
         fetching = self._fetches.begin(since, until)
         asked = []
@@ -403,7 +407,7 @@ class CloudProvider:
             if watch.plans:
                 asked.append(watch)
             elif fetching.present:
-                reason = f"{self.source} has no usual metric for it: set provider.queries.{watch.metric.key}"
+                reason = f"no default query for {self.source}: set provider.queries.{watch.metric.key}"
                 fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
         outcomes = await answered(self._fetch_metric(watch, fetching) for watch in asked)
         plans = {name: _shown(watch.plan) for name, watch in self._watches.items() if watch.plan is not None}
@@ -411,7 +415,7 @@ class CloudProvider:
         return fetched(outcomes, fetching, plans=plans)
 
     async def _fetch_metric(self, watch: _Watch, fetching: Fetching) -> Sequence[Outcome]:
-        """The metric's samples, its failure, or None where it has none in this span."""
+        """Outcome of one metric: samples, failure, or None without samples in the range."""
         try:
             batch = await self._first_that_has_some(watch, fetching)
         except ProviderError as error:
@@ -419,8 +423,8 @@ class CloudProvider:
             return [QueryFailure(watch.metric.name, error)]
         watch.silence.note(batch is not None, present=fetching.present)
         if fetching.present and watch.silence.worth_telling:
-            sought = " nor of ".join(plan.shown for plan in watch.plans)
-            reason = f"there is no sample of {sought} in the last {fetching.until - fetching.since:.0f} s"
+            sought = " or ".join(plan.shown for plan in watch.plans)
+            reason = f"no samples of {sought} in the last {fetching.until - fetching.since:.0f} s"
             fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
         return [batch]
 
@@ -438,13 +442,13 @@ class CloudProvider:
     # --- from an answer to samples -----------------------------------------------------------------------------------
 
     def _batch(self, plan: Plan, reply: Reply, fetching: Fetching) -> SeriesBatch | None:
-        """The samples of the span, converted; None if there are none. Raises ProviderRefused where no series says its
-        host."""
+        """Samples in the requested range, converted to the metric's unit; None if there are none. Raises
+        ProviderRefused if no series has a host."""
         for warning in reply.warnings:
-            reason = f"the source warns: {shown(self._service.line.scrub(warning))}"
+            reason = f"warning of the source: {shown(self._service.line.scrub(warning))}"
             fetching.find(FindingKind.QUERY_FAILED, plan.metric, reason, Remedy.REPORTED)
         if reply.odd:
-            reason = f"{reply.odd} series cannot be read: a value is no number, or they do not fit their times"
+            reason = f"{reply.odd} unreadable series: a value is not a number, or values and times differ in length"
             fetching.find(FindingKind.NON_FINITE, plan.metric, reason, Remedy.DROPPED)
         named = [series for series in reply.series if series.host]
         self._report_nameless(plan, reply, len(reply.series) - len(named), fetching)
@@ -470,10 +474,10 @@ class CloudProvider:
         more = f" and {len(there) - SHOWN_LABELS} more" if len(there) > SHOWN_LABELS else ""
         if nameless == len(reply.series):
             raise ProviderRefused(
-                f"no series of {plan.shown} says its {plan.label}; what they say is {listed}{more}",
-                hint="Set provider.node_label to what names the Kubernetes node, and group a query of your own by it.",
+                f"no series of {plan.shown} has the tag {plan.label}; existing tags: {listed}{more}",
+                hint="Set provider.node_label to the tag with the Kubernetes node name; group your queries by it.",
             )
-        reason = f"{nameless} of {len(reply.series)} series do not say their {plan.label}"
+        reason = f"{nameless} of {len(reply.series)} series have no tag {plan.label}"
         fetching.find(FindingKind.UNKNOWN_NODE, plan.metric, reason, Remedy.DROPPED)
 
 
@@ -482,8 +486,8 @@ def _shown(plan: Plan) -> QueryPlan:
 
 
 def token_of(config: CloudConfig) -> str:
-    """The token as it is now. Raises ProviderRefused where there is none."""
+    """Current API token. Raises ProviderRefused if none is set."""
     token = config.token or read_secret("provider.token_file", config.token_file)
     if not token:
-        raise ProviderRefused("there is no token to ask with", hint="Set provider.token or provider.token_file.")
+        raise ProviderRefused("no API token is set", hint="Set provider.token or provider.token_file.")
     return token

@@ -1,8 +1,9 @@
-"""Samples from SignalFx (Splunk Observability Cloud), through GET /v1/timeserieswindow and /v2/metrictimeseries.
+"""Provider of samples from SignalFx (Splunk Observability Cloud) through GET /v1/timeserieswindow and
+/v2/metrictimeseries.
 
-The first has the points of metric time series by their ids, the second says which host an id is of. Ids stay what they
-are, so they are asked for only when one comes that is not known. The form of both is that of Splunk's API reference
-("Retrieve metric time series", "Metrics metadata") and of the Go load-watcher's own tests.
+The first endpoint returns points by time series ID, the second the dimensions (including the host) of an ID. The
+dimensions of an ID do not change, so they are requested only for new IDs. Requests and responses follow Splunk's API
+reference ("Retrieve metric time series", "Metrics metadata") and the tests of the Go load-watcher.
 """
 
 from __future__ import annotations
@@ -40,20 +41,21 @@ TOKEN_HINT = (
     " provider.address names (https://api.REALM.signalfx.com)."
 )
 BUCKET_S = 60.0
-"""The finest of the resolutions that the service keeps (1 s, 1 min, 5 min, 1 h) that is not mostly empty. A gauge's
-point is the mean of its bucket."""
+"""Finest resolution of the service (1 s, 1 min, 5 min, 1 h) whose buckets are not mostly empty. A gauge's point is
+the mean of its bucket."""
 PAGE = 1000
 MOST_SERIES = 10_000
-"""The service tells of no more for one question."""
+"""Maximum number of time series that the service returns for one query."""
 USUAL: Mapping[str, str] = {"CPU": "cpu.utilization", "Memory": "memory.utilization"}
-"""Metric key -> metric of the agents (percent). Those of network and disks are counters without direction, or space."""
+"""Metric key -> metric of the agents (percent). The agents' network metrics are counters without direction, their
+disk metrics are disk space; neither is usable."""
 
 
-# --- what to ask -----------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 def plans_of(config: CloudConfig, metric: Metric) -> Sequence[Plan]:
-    """The operator's own search, else the usual way to have the metric, if there is one."""
+    """The configured search; default: the default search for the metric, if there is one."""
     if own := config.queries.get(metric.key):
         text = " ".join(own.expression.split())
         label = own.node_label or config.node_label
@@ -62,18 +64,18 @@ def plans_of(config: CloudConfig, metric: Metric) -> Sequence[Plan]:
     if metric.key not in USUAL:
         return ()
     query = search(config, USUAL[metric.key])
-    reason = "what the agents and the Go load-watcher call it"
+    reason = "metric of the agents and of the Go load-watcher"
     return (Plan(metric, ((query, 1.0),), "percent", query, reason, 0.0, config.node_label, BUCKET_S),)
 
 
 def search(config: CloudConfig, name: str) -> str:
-    """The time series of a metric of the configured hosts, as the Go load-watcher searches for them."""
+    """Search for a metric's time series of the configured hosts, as in the Go load-watcher."""
     conditions = [f"{config.node_label}:*{config.host_name_suffix}"]
     conditions += [f'cluster:"{config.cluster_name}"'] if config.cluster_name else []
     return " AND ".join((*conditions, f'sf_metric:"{name}"'))
 
 
-# --- what is answered ------------------------------------------------------------------------------------------------
+# --- responses -------------------------------------------------------------------------------------------------------
 
 
 class _Points(msgspec.Struct, frozen=True):
@@ -98,13 +100,13 @@ _PAGE = msgspec.json.Decoder(_Page)
 
 
 def read_points(answer: Answer) -> tuple[Mapping[str, tuple[F64, F64]], int, tuple[str, ...]]:
-    """Times (unix seconds, ascending) and values by id, how many series could not be read, and warnings. Pure. Raises
-    ProviderMalformed, ProviderRefused."""
+    """Times (unix seconds, ascending) and values by time series ID, the number of unreadable series, and warnings.
+    Pure. Raises ProviderMalformed, ProviderRefused."""
     document: _Points = _decoded(_POINTS, answer)
     warnings = tuple(each if isinstance(each, str) else str(each) for each in document.errors or ())
     if not document.data and warnings:
         raise ProviderRefused(
-            f"it does not run the query: {shown('; '.join(warnings))}",
+            f"the query was rejected: {shown('; '.join(warnings))}",
             hint="Check provider.queries, provider.cluster_name and provider.host_name_suffix.",
         )
     if document.data is None:
@@ -123,7 +125,7 @@ def read_points(answer: Answer) -> tuple[Mapping[str, tuple[F64, F64]], int, tup
 
 
 def read_page(answer: Answer) -> _Page:
-    """One page of the time series' dimensions. Pure. Raises ProviderMalformed."""
+    """One page of the dimensions of time series. Pure. Raises ProviderMalformed."""
     page: _Page = _decoded(_PAGE, answer)
     if page.results is None:
         raise _no_answer(answer)
@@ -141,16 +143,17 @@ def _decoded(decoder: msgspec.json.Decoder[Any], answer: Answer) -> Any:
 
 def _no_answer(answer: Answer) -> ProviderMalformed:
     return ProviderMalformed(
-        f"its JSON is not an answer of SignalFx: {shown(answer.body[:1024].decode(errors='replace'))}",
-        hint=f"Is provider.address that of {API}, or of something before it?",
+        f"the JSON is not a response of SignalFx: {shown(answer.body[:1024].decode(errors='replace'))}",
+        hint=f"Check that provider.address points to {API}, not to a proxy.",
     )
 
 
-# --- the service -----------------------------------------------------------------------------------------------------
+# --- service ---------------------------------------------------------------------------------------------------------
 
 
 class _Names:
-    """What is known of the time series of one search: id -> dimensions. `unknown` ids were looked for in vain."""
+    """Cached dimensions of the time series of one search, by ID. `unknown` are IDs that the service did not return,
+    `cut` marks a truncated list."""
 
     def __init__(self) -> None:
         self.dimensions: Mapping[str, Mapping[str, Any]] = {}
@@ -160,7 +163,7 @@ class _Names:
 
 
 class SignalFx:
-    """A Service (cloud.py)."""
+    """Implementation of cloud.Service for SignalFx."""
 
     source = "SignalFx"
 
@@ -170,12 +173,12 @@ class SignalFx:
         self._names: dict[str, _Names] = {}
 
     def plans(self, metric: Metric) -> Sequence[Plan]:
-        """The operator's own search, else the usual one."""
+        """The configured search; default: the default search for the metric."""
         return plans_of(self._config, metric)
 
     async def ask(self, plan: Plan, since: float, until: float, *, deadline: float) -> Reply:
-        """One request for the points, and where there are ids that are not known, pages of what they are. Raises
-        ProviderError."""
+        """Request the points, and for new IDs their dimensions page by page. Times are in unix seconds, `deadline`
+        in event loop time. Raises ProviderError."""
         ((text, _),) = plan.asks
         query = {
             "query": text,
@@ -190,12 +193,14 @@ class SignalFx:
             if points.keys() - names.dimensions.keys() - names.unknown:
                 await self._learn(names, text, points.keys(), deadline=deadline)
         if names.cut:
-            warnings += (f"it tells of {MOST_SERIES} time series at most and there are more: set a narrower search",)
+            warnings += (
+                f"the service returns at most {MOST_SERIES} time series, and there are more: set a narrower search",
+            )
         reply = _named(points, names.dimensions, label=plan.label)
         return replace(reply, odd=odd, warnings=warnings, clock_offset_s=heard.clock_offset_s)
 
     async def _learn(self, names: _Names, text: str, wanted: Any, *, deadline: float) -> None:
-        """Read the dimensions of all time series of a search anew."""
+        """Reload the dimensions of all time series of a search."""
         learnt: dict[str, Mapping[str, Any]] = {}
         offset, more = 0, True
         while more and offset < MOST_SERIES:
@@ -213,7 +218,7 @@ class SignalFx:
 
 
 def _named(points: Mapping[str, tuple[F64, F64]], dimensions: Mapping[str, Mapping[str, Any]], *, label: str) -> Reply:
-    """The points with the hosts that they are of."""
+    """Assign the points to hosts by their dimensions."""
     series, labels = [], set[str]()
     for number, (time, value) in points.items():
         known = dimensions.get(number, {})
@@ -226,13 +231,13 @@ def _named(points: Mapping[str, tuple[F64, F64]], dimensions: Mapping[str, Mappi
 
 
 def provider(config: CloudConfig) -> CloudProvider:
-    """A Provider over SignalFx."""
+    """Build the provider for a SignalFx configuration."""
     return CloudProvider(config, SignalFx(config))
 
 
 def from_settings(settings: Settings) -> CloudProvider:
-    """The provider that the settings describe; CPU and Memory, unless the settings say which metrics. Raises ValueError
-    as CloudConfig does."""
+    """Build the provider from the settings. Provides CPU and Memory unless provider.metrics is set. Raises
+    ValueError like CloudConfig."""
     given = settings.provider
     chosen = settings.origins.get("provider.metrics", "default") != "default"
     return provider(

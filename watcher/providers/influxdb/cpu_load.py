@@ -1,8 +1,8 @@
-"""From the points that Telegraf stored to the load of nodes.
+"""Computes the load of nodes from the points that Telegraf stored.
 
-A counter's growth could be asked of the server, but each query language derives it in its own way and hides that a
-counter went back. Here both languages give the same numbers: the growth from one point to the next, per second, at the
-time of the later; where a counter went back (a reboot, a device that was reset) there is none, and a finding says so.
+InfluxDB could compute the growth of a counter, but each query language does so differently and hides counter resets.
+Here, both languages give the same values: the growth from one point to the next per second, at the time of the later
+point. After a decrease of the counter (a reboot or a device reset) there is no value, and a finding reports it.
 
 Pure: arrays in, arrays and findings out.
 """
@@ -21,14 +21,15 @@ from watcher.providers.fetching import untimely
 from watcher.providers.influxdb.queries import LOOK_BACK_S, Plan, Source
 
 ROUNDING = 0.01
-"""Percent. Shares that are rounded one by one add up to a little more than 100; further below zero the review shall
-see."""
+"""Percent. The sum of rounded shares may slightly exceed 100, so values down to -ROUNDING become 0. The review
+reports lower values."""
 SHOWN_TAGS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """The points of one series: its tags, ascending times (unix seconds), and each field's values, NaN for none."""
+    """Points of one series: its tags, ascending times (unix seconds), and the values of each field, NaN for a
+    missing value."""
 
     tags: Mapping[str, str]
     time: F64
@@ -37,7 +38,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the points of one metric say: a batch (None: nothing within the span) and what was noticed."""
+    """Load of one metric: a batch (None: no samples in the range) and the findings."""
 
     batch: SeriesBatch | None
     findings: tuple[Finding, ...]
@@ -45,7 +46,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """The load of one series of a node, and the spans in which its counter went back."""
+    """Load of one series of a node, and the intervals (unix seconds) with a decreased counter."""
 
     node: str
     time: F64
@@ -54,8 +55,8 @@ class _Series:
 
 
 def load_of(plan: Plan, series: Sequence[Points], *, since: float, until: float) -> Load:
-    """The load between the two times, inclusive, in the metric's unit. Raises ProviderRefused where no series names
-    its node, or a query of the operator's own gives more than one value."""
+    """Load between the two times (unix seconds, inclusive), in the metric's unit. Raises ProviderRefused if no
+    series names its node, or if a configured query returns more than one value."""
     named = [points for points in series if points.tags.get(plan.node_tag)]
     if series and not named:
         raise _nameless(plan, series)
@@ -98,12 +99,12 @@ def _of_series(plan: Plan, points: Points) -> _Series:
 
 
 def _value(plan: Plan, fields: Mapping[str, F64], length: int) -> F64:
-    """The values of points that are no counters; NaN where a point does not have what it takes."""
+    """Values of points that are not counters; NaN if a required field is missing."""
     if not isinstance(plan.source, Source):
         if len(fields) != 1:
             raise ProviderRefused(
-                f"the query of {plan.metric.key} gives {len(fields)} values at a time: {', '.join(fields) or 'none'}",
-                hint=f"provider.queries.{plan.metric.key}.expression must give one value besides the time.",
+                f"the query of {plan.metric.key} returns {len(fields)} values per time: {', '.join(fields) or 'none'}",
+                hint=f"provider.queries.{plan.metric.key}.expression must return one value in addition to the time.",
             )
         (value,) = fields.values()
         return value
@@ -112,25 +113,25 @@ def _value(plan: Plan, fields: Mapping[str, F64], length: int) -> F64:
         available = fields.get("available_percent", none)
         return np.where(np.isnan(available), fields.get("used_percent", none), 100.0 - available)
     used = 100.0 - fields.get("usage_idle", none)
-    for unused in ("usage_iowait", "usage_steal"):  # some systems have neither; what is unknown counts as use
+    for unused in ("usage_iowait", "usage_steal"):  # some systems have neither; a missing share counts as use
         used = used - np.nan_to_num(fields.get(unused, none), nan=0.0)
     return np.where((used < 0.0) & (used > -ROUNDING), 0.0, used)
 
 
 def _growth(plan: Plan, points: Points, *, node: str) -> _Series:
-    """Growth per second from one point to the next; none over more than LOOK_BACK_S, so that how far back was looked
-    does not change a value."""
+    """Growth per second from one point to the next. Intervals above LOOK_BACK_S are ignored, so that values do not
+    depend on the start of the query."""
     count = points.fields.get(plan.counter or "", np.empty(0))
     there = ~np.isnan(count)
     time, count = points.time[: len(count)][there], count[there]
-    with np.errstate(invalid="ignore"):  # between two that are infinite is NaN, which the review finds
+    with np.errstate(invalid="ignore"):  # the difference of two infinities is NaN, which the review reports
         took, grown = np.diff(time), np.diff(count)
     near = (took > 0.0) & (took <= LOOK_BACK_S)
     back = near & (grown < 0.0)
     keep = near & ~back
     rate = plan.scale * grown[keep] / took[keep]
     if plan.unit == "percent":
-        rate = np.minimum(rate, 100.0)  # some kernels add up a long request only when it ends
+        rate = np.minimum(rate, 100.0)  # some kernels account a long request only at its end
     resets = zip(time[:-1][back].tolist(), time[1:][back].tolist(), strict=True)
     return _Series(node, time[1:][keep], rate, tuple(resets))
 
@@ -145,7 +146,8 @@ def _between(load: _Series, since: float, until: float) -> _Series:
 
 
 def _without_half_sums(loads: Sequence[_Series]) -> list[_Series]:
-    """Where one interface of a node has no growth because it was reset, the others' alone would look like less."""
+    """Drop the values of all interfaces of a node during a counter reset of one of them, because the sum over the
+    other interfaces would be too low."""
     spans: dict[str, list[tuple[float, float]]] = {}
     for load in loads:
         if load.resets:
@@ -164,12 +166,12 @@ def _outside(load: _Series, spans: Sequence[tuple[float, float]]) -> _Series:
 
 
 def _went_back(plan: Plan, loads: Sequence[_Series]) -> list[Finding]:
-    """One finding for each node with a counter that went back, at the latest time it did."""
+    """One finding for each node with a decreased counter, at the time of the latest decrease."""
     latest: dict[str, float] = {}
     for load in loads:
         for _, ended in load.resets:
             latest[load.node] = max(ended, latest.get(load.node, ended))
-    text = f"{plan.counter} went back (a reboot, or a device that was reset): no sample this time"
+    text = f"{plan.counter} decreased (reboot or device reset): no sample this time"
     return [
         Finding(FindingKind.COUNTER_RESET, node, plan.metric.name, ended, text, Remedy.DROPPED)
         for node, ended in sorted(latest.items())
@@ -177,7 +179,7 @@ def _went_back(plan: Plan, loads: Sequence[_Series]) -> list[Finding]:
 
 
 def _unnamed(plan: Plan, unnamed: int, of: int, now: float) -> Finding:
-    text = f"{unnamed} of {of} series do not have the tag {plan.node_tag}, which names the node"
+    text = f"{unnamed} of {of} series do not have the node tag {plan.node_tag}"
     return Finding(FindingKind.UNKNOWN_NODE, "", plan.metric.name, now, text, Remedy.DROPPED)
 
 
@@ -187,5 +189,5 @@ def _nameless(plan: Plan, series: Sequence[Points]) -> ProviderRefused:
     more = f" and {len(tags) - SHOWN_TAGS} more" if len(tags) > SHOWN_TAGS else ""
     return ProviderRefused(
         f"no series of {plan.shown} has the tag {plan.node_tag}; their tags are {shown}{more}",
-        hint="Set provider.node_label to the tag that names the Kubernetes node, and group a query of your own by it.",
+        hint="Set provider.node_label to the tag that names the Kubernetes node, and group configured queries by it.",
     )

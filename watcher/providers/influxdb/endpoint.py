@@ -1,7 +1,7 @@
-"""Where the InfluxDB is, and as whom it is asked.
+"""Address and credentials of the InfluxDB server.
 
-A token may be renewed by another process, so files with secrets are read for every question. Whatever the far side says
-is scrubbed of what we told it, because some error pages show the request.
+Another process may renew a token, so secret files are read for every request. Server messages are scrubbed of secrets,
+because some error pages contain the request.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from watcher.providers.influxdb.queries import InfluxConfig
 
 
 class Endpoint:
-    """The address, and the headers that go with every question. Raises ValueError for an address that is none."""
+    """Server address, and the headers of every request. Raises ValueError for an invalid address."""
 
     def __init__(self, config: InfluxConfig) -> None:
         parts = urlsplit(config.address)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError("provider.address must look like http://influxdb:8086, without a query")
+            raise ValueError("provider.address must have the form http://influxdb:8086, without a query")
         if "@" in parts.netloc:
-            raise ValueError("provider.address must not hold credentials; there is provider.username")
+            raise ValueError("provider.address must not contain credentials; use provider.username")
         self.address = config.address.rstrip("/")
         self.has_tls = parts.scheme == "https"
         self._config = config
@@ -31,21 +31,21 @@ class Endpoint:
         self._private = [value for value in config.headers.values() if len(value) >= 8]
 
     def headers(self) -> dict[str, str]:
-        """The headers of a question with the credentials as their files have them now. Raises ProviderRefused."""
+        """The headers of a request with the current credentials from their files. Raises ProviderRefused."""
         credentials = self._authorization()
         given = {"User-Agent": f"load-watcher/{__version__}", **self._config.headers}
         self._sent = sendable({**given, **({"Authorization": credentials} if credentials else {})})
         return dict(self._sent)
 
     def flux_headers(self) -> dict[str, str]:
-        """The same for Flux, which knows tokens only: 1.8 takes `user:password` for one."""
+        """Headers for Flux, which supports tokens only. InfluxDB 1.8 accepts `user:password` as a token."""
         headers = self.headers()
         if headers.get("Authorization", "").startswith("Basic "):
             headers["Authorization"] = f"Token {self._config.username}:{self._password()}"
         return headers
 
     def scrub(self, text: str) -> str:
-        """A text of the far side without what we last sent it in confidence."""
+        """Remove the last sent credentials and header values from a server message."""
         kind, _, credentials = self._sent.get("Authorization", "").partition(" ")
         pair = base64.b64decode(credentials).decode() if kind == "Basic" else credentials
         for secret in (credentials, pair.partition(":")[2], *self._private):

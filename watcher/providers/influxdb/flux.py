@@ -1,8 +1,8 @@
-"""Flux, the query language of InfluxDB 2.x, through InfluxData's own client.
+"""Flux, the query language of InfluxDB 2.x, through InfluxData's client library.
 
-The client makes the requests; of its ways to read an answer none fits. They build an object for each row, in the event
-loop, and follow a server that sends without end. So it is given a response that reads no more than was said, asked for
-the text as it came, and the text is read elsewhere, in a thread (influxdb_answers.py).
+The library sends the requests. Its parsers are not used: they create an object for each row in the event loop, and do
+not limit the size of a response. The library is configured with a response class that limits the size, returns the raw
+text, and influxdb_answers.py parses the text in a worker thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from watcher.providers.influxdb.responses import read_flux
 
 
 class Flux:
-    """Questions to /api/v2/query."""
+    """Sends Flux queries to /api/v2/query."""
 
     name = "flux"
 
@@ -32,19 +32,19 @@ class Flux:
         if not config.bucket or not config.org:
             lacking = "provider.org" if config.bucket else "provider.bucket"
             raise ProviderRefused(
-                f"{lacking} is not set, and Flux needs it",
+                f"{lacking} is not set, but Flux requires it",
                 hint='Set provider.bucket and provider.org, or provider.dialect = "influxql" and provider.database.',
             )
         self._bucket, self._endpoint = config.bucket, endpoint
         limit = config.max_body_bytes
 
         class Response(aiohttp.ClientResponse):
-            """Reads no more than was said."""
+            """Response with a limit on the body size."""
 
             async def read(self) -> bytes:
                 return await read_bounded(self, limit=limit)
 
-        # Any, because its package says that it has types, and half of it has none.
+        # Any, because the package is marked as typed, but only half of it is.
         self._client: Any = InfluxDBClientAsync(
             endpoint.address,
             org=config.org,
@@ -56,11 +56,11 @@ class Flux:
         )
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the library's HTTP session."""
         await self._client.close()
 
     async def ask(self, source: Source | Template, since: int, until: int) -> Body:
-        """The annotated CSV, as text."""
+        """Send a query and return the annotated CSV."""
         sent = self._endpoint.flux_headers()
         for name, value in sent.items():
             self._client.api_client.set_default_header(name, value)
@@ -68,17 +68,17 @@ class Flux:
         try:
             text = await self._client.query_api().query_raw(query)
         except UnicodeDecodeError as error:
-            raise ProviderMalformed("its answer is not CSV: it is not UTF-8") from error
+            raise ProviderMalformed("the response is not CSV: it is not valid UTF-8") from error
         except ApiException as error:
             raise refusal(self._endpoint, *_told(error), sent=sent) from error
         return Body(text.encode(), "text/csv")
 
     def read(self, body: Body) -> list[Points]:
-        """One table per series and field."""
+        """Parse the CSV, which has one table per series and field."""
         return read_flux(body.content, content_type=body.content_type)
 
 
 def _told(error: Any) -> tuple[int, bytes, Mapping[str, str]]:
-    """Status, body and headers of the answer behind the client's error."""
+    """Status, body and headers of the response behind the library's error."""
     body = error.body or b""
     return error.status or 0, body if isinstance(body, bytes) else str(body).encode(), error.headers or {}

@@ -20,7 +20,8 @@ from watcher.providers.influxdb.responses import error_of, read_influxql
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """An answer with status 200, whole; `clock_offset_s` is the far clock minus ours, None where it does not tell."""
+    """Complete response with status 200; `clock_offset_s` is the server's clock minus the local clock in seconds,
+    None if unknown."""
 
     content: bytes
     content_type: str
@@ -28,23 +29,24 @@ class Body:
 
 
 class Language(Protocol):
-    """One of the two query languages, with a connection of its own."""
+    """Protocol of the two query languages. Each has its own connections."""
 
     name: str
 
     async def ask(self, source: Source | Template, since: int, until: int) -> Body:
-        """The answer for points between the two, unix milliseconds. Errors may be of any kind; `translated` knows."""
+        """Response with the points between the two times (unix milliseconds). May raise any aiohttp error;
+        `translated` converts them."""
         ...
 
     def read(self, body: Body) -> list[Points]:
-        """The series in it; slow, so not in the event loop. Raises ProviderError."""
+        """Parse the series. Slow, so it must not run in the event loop. Raises ProviderError."""
         ...
 
     async def close(self) -> None: ...
 
 
 class InfluxQL:
-    """The query language of 1.x, which 2.x and 3.x answer too, at /query."""
+    """The query language of InfluxDB 1.x at /query, which 2.x and 3.x also support."""
 
     name = "influxql"
 
@@ -53,11 +55,11 @@ class InfluxQL:
         self._exchange = Exchange(tls=tls_context(config), timeout=config.timeout, max_body_bytes=config.max_body_bytes)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the HTTP session and its connections."""
         await self._exchange.close()
 
     async def version(self) -> str:
-        """What the server says it is, "" where it does not. Raises what `ask` raises."""
+        """Version reported by the server, "" if it reports none. Raises the same errors as `ask`."""
         if version := (await self._get("/ping", {})).headers.get("X-Influxdb-Version", ""):
             return version
         answer = await self._get("/health", {})
@@ -67,13 +69,13 @@ class InfluxQL:
             return ""
 
     async def ask(self, source: Source | Template, since: int, until: int) -> Body:
-        """In chunks, since a server may cut at 10,000 rows what it is to send at once."""
+        """Send a query with chunking, because a server may truncate an unchunked response at 10,000 rows."""
         query = {"db": self._config.read_from, "q": source.influxql(since, until), "epoch": "ms", "chunked": "true"}
         answer = await self._get("/query", query)
         return Body(answer.body, answer.content_type, answer.clock_offset_s)
 
     def read(self, body: Body) -> list[Points]:
-        """One JSON document per series."""
+        """Parse a body with one JSON document per series."""
         return read_influxql(body.content, content_type=body.content_type)
 
     async def _get(self, path: str, query: Mapping[str, str]) -> Answer:
@@ -91,7 +93,7 @@ class _Health(msgspec.Struct, frozen=True):
 def refusal(
     endpoint: Endpoint, status: int, body: bytes, headers: Mapping[str, str], *, sent: Mapping[str, str]
 ) -> ProviderError:
-    """What an answer with this status means, without secrets."""
+    """Convert a response with an error status, without secrets."""
     error = error_of(
         status,
         body=endpoint.scrub(body[:ERROR_BYTES].decode(errors="replace")).encode(),

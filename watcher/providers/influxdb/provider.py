@@ -1,11 +1,11 @@
-"""Samples from an InfluxDB that Telegraf writes to: 1.x, 2.x and 3.x.
+"""Provider of samples that Telegraf writes to InfluxDB 1.x, 2.x or 3.x.
 
-The servers speak two languages, and none of them speaks both well. So a question is put in either (influxdb_plans.py),
-answers come as the same points (influxdb_answers.py), and loads are made of those here and nowhere else
-(influxdb_loads.py). Four questions bring the seven usual metrics, because Telegraf keeps what belongs together in one
-measurement.
+InfluxDB has two query languages, and no version supports both well. Each query therefore exists in both languages
+(influxdb_plans.py), both responses are parsed to the same points (influxdb_answers.py), and loads are computed from the
+points in one place (influxdb_loads.py). Four queries return the seven default metrics, because Telegraf stores related
+values in one measurement.
 
-One failing question costs its metrics, not the fetch.
+A failed query affects its metrics, not the fetch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["InfluxConfig", "InfluxProvider", "QueryConfig", "from_settings"]
 
 @dataclass(slots=True)
 class _Watch:
-    """What is known of one wanted metric."""
+    """State of one wanted metric; `plan` is None without a query for it."""
 
     metric: Metric
     plan: Plan | None
@@ -40,8 +40,7 @@ class _Watch:
 
 
 class InfluxProvider:
-    """A Provider (providers/base.py) over the query APIs of InfluxDB. Raises ValueError for a configuration that
-    cannot work."""
+    """Provider (providers/base.py) for the query APIs of InfluxDB. Raises ValueError for an invalid configuration."""
 
     def __init__(self, config: InfluxConfig) -> None:
         self._config = config
@@ -51,36 +50,36 @@ class InfluxProvider:
 
     @property
     def source(self) -> str:
-        """The name on the wire."""
+        """Source name as published in GET /watcher."""
         return "InfluxDB"
 
     @property
     def remembers(self) -> bool:
-        """It can be asked for the past."""
+        """True: InfluxDB stores past samples."""
         return True
 
     async def start(self) -> None:
-        """Asks nothing."""
+        """Prepare the transport. Sends no request."""
         self._transport.start()
 
     async def close(self) -> None:
-        """Hang up everything."""
+        """Close all connections to the server."""
         await self._transport.close()
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
-        """Samples with since <= time <= until (unix seconds) of the wanted metrics, or of those that `only` names.
+        """Samples with since <= time <= until (unix seconds), of all wanted metrics or the metrics in `only`.
 
-        Raises ProviderError if every question failed: unreachable before refused before malformed.
+        Raises ProviderError if every query failed: unreachable before refused before malformed.
         """
         fetching = self._fetches.begin(since, until)
         watches = [watch for name, watch in self._watches.items() if only is None or name in only]
         questions: dict[int, list[tuple[_Watch, Plan]]] = {}
         for watch in watches:
             if watch.plan is not None:
-                # one source object stands for one question; two queries of the operator's own are never the same
+                # metrics with the same source object share one query; configured queries are never shared
                 questions.setdefault(id(watch.plan.source), []).append((watch, watch.plan))
             elif fetching.present:
-                reason = f"Telegraf's schema does not have it: set provider.queries.{watch.metric.key}"
+                reason = f"not in Telegraf's schema: set provider.queries.{watch.metric.key}"
                 fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
         try:
             outcomes = await answered(self._fetch_together(asked, fetching) for asked in questions.values())
@@ -91,10 +90,10 @@ class InfluxProvider:
         self._fetches.announce(plans, address=self._transport.address)
         return fetched(outcomes, fetching, plans=plans)
 
-    # --- one question ------------------------------------------------------------------------------------------------
+    # --- one query ---------------------------------------------------------------------------------------------------
 
     async def _fetch_together(self, asked: Sequence[tuple[_Watch, Plan]], fetching: Fetching) -> list[Outcome]:
-        """The metrics of one question."""
+        """Fetch the metrics that share one query."""
         plans = [plan for _, plan in asked]
         back = LOOK_BACK_S if any(plan.counter for plan in plans) else 0.0
         since, until = math.floor(1000 * (fetching.since - back)), math.ceil(1000 * fetching.until)
@@ -109,7 +108,7 @@ class InfluxProvider:
         return [await self._digest(watch, plan, reply, fetching) for watch, plan in asked]
 
     async def _digest(self, watch: _Watch, plan: Plan, reply: Reply, fetching: Fetching) -> Outcome:
-        """One metric's samples, its failure, or None where it has none in this span."""
+        """Outcome of one metric: samples, failure, or None without samples in the range."""
         try:
             load = await self._transport.aside.do(
                 load_of, plan, reply.series, since=fetching.since, until=fetching.until
@@ -124,14 +123,14 @@ class InfluxProvider:
         return load.batch
 
     def _report_absence(self, watch: _Watch, plan: Plan, reply: Reply, fetching: Fetching) -> None:
-        reason = f"there are no points for {plan.shown} in the last {fetching.until - fetching.since:.0f} s"
+        reason = f"no points for {plan.shown} in the last {fetching.until - fetching.since:.0f} s"
         if reply.series and plan.counter:
-            reason += ", or no two within two minutes"
+            reason += ", or no two points within two minutes of each other"
         fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
 
 
 def from_settings(settings: Settings) -> InfluxProvider:
-    """The provider that the settings describe. Raises ValueError as InfluxConfig does."""
+    """Build the provider from the settings. Raises ValueError like InfluxConfig."""
     given = settings.provider
     return InfluxProvider(
         InfluxConfig(
@@ -150,7 +149,7 @@ def from_settings(settings: Settings) -> InfluxProvider:
     )
 
 
-# --- pure pieces -----------------------------------------------------------------------------------------------------
+# --- pure functions --------------------------------------------------------------------------------------------------
 
 
 def _shown(plan: Plan) -> QueryPlan:

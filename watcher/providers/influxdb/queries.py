@@ -1,11 +1,11 @@
-"""What to ask an InfluxDB for each metric: Telegraf's schema, in InfluxQL and in Flux.
+"""InfluxQL and Flux queries for each metric, for Telegraf's schema.
 
-Telegraf writes some loads as they are (percent of memory) and others as counters (bytes sent so far). The two query
-languages have functions for both, which differ in edges, defaults and deviations. So nothing is computed over there: a
-question brings the points of a few fields as they are stored, and both languages bring the same ones. What becomes of
-them is in influxdb_loads.py.
+Telegraf stores some loads directly (percent of memory) and others as counters (bytes sent). Both query languages have
+functions for counters, but they differ in edge cases, defaults and deviations. Therefore nothing is computed on the
+server: a query returns the stored points of a few fields, which are the same in both languages. influxdb_loads.py
+computes the loads.
 
-Pure: strings and numbers in, strings out. Names are quoted here and nowhere else.
+Pure: strings and numbers in, strings out. Names are quoted only in this file.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from watcher.providers.queries import QueryConfig, check_keys, wanted
 
 NODE_TAG = "host"
 DATABASE = "telegraf"
-"""Where Telegraf writes if it is not told otherwise."""
+"""Telegraf's default database."""
 
 LOOK_BACK_S = 120.0
-"""How long before the first sample wanted of a counter a point may lie that it is the difference to. Rarer points count
-for no window (contract 5.1, "Coverage")."""
+"""Maximum age in seconds, before the start of the range, of the point that precedes a counter's first growth.
+Windows with a longer interval between points have insufficient coverage."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-# --- names and times in the two languages ----------------------------------------------------------------------------
+# --- names and times in the query languages --------------------------------------------------------------------------
 
 
 def influxql_name(name: str) -> str:
-    """An identifier of InfluxQL."""
+    """Quote an identifier of InfluxQL."""
     return '"' + _escaped(name, '"') + '"'
 
 
 def influxql_string(text: str) -> str:
-    """A string of InfluxQL."""
+    """Quote a string of InfluxQL."""
     return "'" + _escaped(text, "'") + "'"
 
 
@@ -49,7 +49,8 @@ def _escaped(text: str, quote: str) -> str:
 
 
 def flux_string(text: str) -> str:
-    """A string of Flux. `${` would begin an expression, so the dollar is written by its number, as are controls."""
+    """Quote a string of Flux. `${` would start an expression, so the dollar sign and control characters are escaped
+    by number."""
     return '"' + "".join(map(_flux_letter, text)) + '"'
 
 
@@ -64,13 +65,13 @@ def _flux_time(milliseconds: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{milliseconds % 1000:03d}Z"
 
 
-# --- questions -------------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The points of some fields of a measurement. `only` are tags with the one value wanted, `without` tags with
-    values that are not. Times are unix milliseconds, both ends included."""
+    """Query for the points of some fields of a measurement. `only` are required tag values, `without` excluded tag
+    values. Times are unix milliseconds, both ends inclusive."""
 
     measurement: str
     fields: tuple[str, ...]
@@ -78,7 +79,7 @@ class Source:
     without: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def influxql(self, since: int, until: int) -> str:
-        """Grouped by all tags, so that each series comes by itself."""
+        """InfluxQL query, grouped by all tags, so that each series is separate."""
         conditions = [f"{influxql_name(tag)} = {influxql_string(value)}" for tag, value in self.only.items()]
         for tag, values in self.without.items():
             conditions += [f"{influxql_name(tag)} != {influxql_string(value)}" for value in values]
@@ -87,7 +88,8 @@ class Source:
         return f"SELECT {fields} FROM {influxql_name(self.measurement)} WHERE {' AND '.join(conditions)} GROUP BY *"
 
     def flux(self, since: int, until: int, *, bucket: str) -> str:
-        """Tables stay grouped as they are stored: by all tags and the field. The end of a range is not in it."""
+        """Flux query. Tables keep their stored grouping by all tags and the field. `stop` of a Flux range is
+        exclusive."""
         conditions = [f"r._measurement == {flux_string(self.measurement)}"]
         conditions += [f"r[{flux_string(tag)}] == {flux_string(value)}" for tag, value in self.only.items()]
         for tag, values in self.without.items():
@@ -103,16 +105,17 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A query of the operator's own, in the language of the dialect, in which <since> and <until> stand for times."""
+    """A configured query in the language of the dialect, with the placeholders <since> and <until>."""
 
     text: str
 
     def influxql(self, since: int, until: int) -> str:
-        """For `time >= <since> AND time <= <until>`."""
+        """InfluxQL query, for conditions such as `time >= <since> AND time <= <until>`. Times are unix milliseconds."""
         return self.text.replace(SINCE, f"{since}ms").replace(UNTIL, f"{until}ms")
 
     def flux(self, since: int, until: int, *, bucket: str) -> str:
-        """For `range(start: <since>, stop: <until>)`. It names its bucket itself."""
+        """Flux query, for example with `range(start: <since>, stop: <until>)`. The expression contains its bucket.
+        Times are unix milliseconds."""
         return self.text.replace(SINCE, _flux_time(since)).replace(UNTIL, _flux_time(until + 1))
 
 
@@ -121,15 +124,15 @@ class Template:
 CPU = Source("cpu", ("usage_idle", "usage_iowait", "usage_steal"), only={"cpu": "cpu-total"})
 MEMORY = Source("mem", ("available_percent", "used_percent"))
 DISKS = Source("diskio", ("io_time",))
-# "all" holds what the kernel counts per protocol and not per device.
+# "all" contains the kernel's counts per protocol, not per device.
 NETWORK = Source("net", ("bytes_sent", "bytes_recv", "drop_in", "drop_out"), without={"interface": ("lo", "all")})
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a metric is had. `counter` is the field whose growth per second it is, None where the points are values
-    already. `unit` is a key of model.SOURCE_UNITS: what values are in, or what a counter's growth per second is in
-    after multiplication by `scale`. `shown` and `reason` are for people."""
+    """Query for a metric. `counter` is the field whose growth per second is the value, None if the points are
+    values. `unit` (a key of model.SOURCE_UNITS) is the unit of the values, or of the growth per second multiplied by
+    `scale`. `smoothing_s` is the averaging time in seconds. `shown` and `reason` are for display."""
 
     metric: Metric
     source: Source | Template
@@ -155,7 +158,7 @@ TELEGRAF: Mapping[str, Plan] = {
         CPU,
         "percent",
         "100 - usage_idle - usage_iowait - usage_steal of cpu where cpu = cpu-total",
-        "Telegraf's schema; idle, iowait and steal are no use, as in kube-prometheus",
+        "Telegraf's schema; idle, iowait and steal do not count as use, as in kube-prometheus",
     ),
     "Memory": Plan(
         METRIC_BY_KEY["Memory"],
@@ -174,12 +177,12 @@ TELEGRAF: Mapping[str, Plan] = {
 }
 
 
-# --- what was configured ---------------------------------------------------------------------------------------------
+# --- configuration ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class InfluxConfig:
-    """Everything the provider is told. Raises ValueError, naming the setting, for what cannot work."""
+    """Configuration of the provider. Raises ValueError, naming the setting, for invalid values."""
 
     address: str
     token: str = field(default="", repr=False)
@@ -193,24 +196,24 @@ class InfluxConfig:
     insecure_skip_verify: bool = False
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout: float = 10.0
-    """Seconds for one attempt of one question, from the connection to the last byte."""
+    """Timeout in seconds for one attempt of one query, from the connection to the last byte."""
     fetch_deadline: float = 40.0
-    """Seconds for one fetch with all its questions and retries."""
+    """Timeout in seconds for one fetch with all its queries and retries."""
     backoff: tuple[float, ...] = (0.25, 0.5)
-    """Pauses in seconds before each retry of a question."""
+    """Pauses in seconds before each retry of a query."""
     max_body_bytes: int = 512 << 20
     dialect: str | None = None
-    """One of DIALECTS; None: found out at the first fetch."""
+    """One of DIALECTS; None: detected at the first fetch."""
     database: str | None = None
     bucket: str | None = None
     org: str | None = None
     node_tag: str = NODE_TAG
     metrics: tuple[str, ...] = DEFAULT_METRICS
-    """Keys of the wanted metrics."""
+    """Keys of the metrics to fetch."""
     queries: Mapping[str, QueryConfig] = field(default_factory=dict)
-    """Queries of the operator's own by key; a metric that has one is wanted."""
+    """Configured queries by metric key. A metric with a query is fetched."""
     max_seconds: float = 900.0
-    """The longest window: nothing older is ever asked for."""
+    """Length of the longest window in seconds. Older samples are not requested."""
 
     def __post_init__(self) -> None:
         if self.dialect is not None and self.dialect not in DIALECTS:
@@ -221,15 +224,15 @@ class InfluxConfig:
 
     @property
     def read_from(self) -> str:
-        """The database of InfluxQL: a bucket is known there by its name too (testing.md 3.2, DBRP mappings)."""
+        """Database for InfluxQL. InfluxDB 2.x maps a database name to the bucket of that name (DBRP mapping)."""
         return self.database or self.bucket or DATABASE
 
     def wanted(self) -> tuple[Metric, ...]:
-        """The metrics to bring, in the order of model.METRICS."""
+        """Metrics to fetch, in the order of model.METRICS."""
         return wanted(self.metrics, self.queries)
 
     def plan(self, metric: Metric) -> Plan | None:
-        """How the metric is had; None where nothing was configured and Telegraf's schema does not have it."""
+        """Query for a metric; None if it is neither configured nor in Telegraf's schema."""
         tag = self.node_tag
         if configured := self.queries.get(metric.key):
             text = re.sub(r"\s+", " ", configured.expression.strip())
@@ -241,7 +244,7 @@ class InfluxConfig:
         usual = TELEGRAF.get(metric.key)
         if usual is None:
             return None
-        # the same whatever language is found out, else an upgrade of the server would empty the history
+        # independent of the detected language: otherwise a server upgrade would discard the history
         places = dict.fromkeys(place for place in (self.database, self.bucket) if place)
         shown = f"{usual.shown} in {' or '.join(places) or DATABASE}"
         return Plan(
@@ -250,10 +253,10 @@ class InfluxConfig:
 
 
 def _check_query(where: str, metric: Metric, query: QueryConfig) -> None:
-    """Refuse a query that would bring wrong numbers or cannot be asked."""
+    """Raise ValueError for a configured query that is invalid or whose unit does not fit the metric."""
     if not is_template(query.expression):
-        raise ValueError(f"{where}.expression: the query must say from when to when by {SINCE} and {UNTIL}")
+        raise ValueError(f"{where}.expression: the query must contain the time placeholders {SINCE} and {UNTIL}")
     if query.unit not in SOURCE_UNITS:
         raise ValueError(f"{where}.unit: {query.unit!r} is none of {', '.join(SOURCE_UNITS)}")
     if SOURCE_UNITS[query.unit][0] is not metric.unit:
-        raise ValueError(f"{where}.unit: {query.unit} cannot become {metric.unit}, the unit of {metric.key}")
+        raise ValueError(f"{where}.unit: {query.unit} cannot be converted to {metric.unit}, the unit of {metric.key}")

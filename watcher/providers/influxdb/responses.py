@@ -1,9 +1,9 @@
-"""Making sense of what an InfluxDB, or whatever stands before it, answers.
+"""Parses the responses of InfluxDB, or of a server in front of it.
 
-It answers InfluxQL with one JSON document per series and Flux with annotated CSV, and both may say 200 and then, in the
-body, that it went wrong. A body may also end in the middle without any sign of it but that something is missing. So
-nothing about an answer is taken for granted, and one series at a time is decoded: one call for megabytes would hold
-Python's global lock, and the event loop with it.
+The response to InfluxQL has one JSON document per series, the response to Flux is annotated CSV. Both may have status
+200 and contain an error in the body, and a truncated body may be recognisable only by its missing end. Everything is
+therefore validated, and series are decoded one at a time: decoding megabytes in one call would hold Python's global
+lock and block the event loop.
 
 Pure: bytes in; points and errors out.
 """
@@ -58,12 +58,12 @@ _SERIES = msgspec.json.Decoder(_Series)
 
 
 def read_influxql(body: bytes, *, content_type: str) -> list[Points]:
-    """The series of an answer with status 200, one document a line or one for all. Raises ProviderError."""
+    """Series of a response with status 200, with one document per line or a single document. Raises ProviderError."""
     found: dict[Tags, list[tuple[Sequence[str], F64]]] = {}
     unfinished = False
     lines = [line for line in body.splitlines() if line.strip()]
     if not lines:
-        raise ProviderMalformed("it answered with nothing at all")
+        raise ProviderMalformed("the response is empty")
     for line in lines:
         unfinished = False
         for result in _results(line, content_type=content_type):
@@ -73,7 +73,7 @@ def read_influxql(body: bytes, *, content_type: str) -> list[Points]:
                 unfinished |= series.partial
                 found.setdefault(tuple(sorted(series.tags.items())), []).append((series.columns, _rows(series)))
     if unfinished:
-        raise ProviderMalformed("its answer ends in the middle", hint="Is there a limit on rows, in it or in a proxy?")
+        raise ProviderMalformed("the response is truncated", hint="Check for a row limit in InfluxDB or in a proxy.")
     return [_points(tags, parts) for tags, parts in found.items()]
 
 
@@ -87,8 +87,8 @@ def _results(line: bytes, *, content_type: str) -> list[_Result]:
             raise refused_query(reason)
     if document.results is None:
         raise ProviderMalformed(
-            f"its JSON is not an answer to InfluxQL: {shown(line[:1024].decode(errors='replace'))}",
-            hint="Is provider.address the address of an InfluxDB?",
+            f"the JSON is not a response to InfluxQL: {shown(line[:1024].decode(errors='replace'))}",
+            hint="Check that provider.address is the address of an InfluxDB.",
         )
     return document.results
 
@@ -98,33 +98,33 @@ def _series(raw: msgspec.Raw) -> _Series:
         series = _SERIES.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProviderMalformed(
-            f"a value of its series is not a number: {shown(str(error))}",
-            hint="The fields must be numbers. Telegraf writes them so.",
+            f"a value of the series is not a number: {shown(str(error))}",
+            hint="The fields must be numbers, as written by Telegraf.",
         ) from error
     if "time" not in series.columns or any(len(row) != len(series.columns) for row in series.values):
         raise ProviderMalformed(
-            f"the rows of a series have no time, or do not fit its columns: {shown(', '.join(series.columns))}",
-            hint="A query of your own must be a SELECT.",
+            f"the rows of a series have no time, or differ from its columns: {shown(', '.join(series.columns))}",
+            hint="A configured query must be a SELECT.",
         )
     return series
 
 
 def _rows(series: _Series) -> F64:
-    """[rows, columns]; NaN where there is none."""
+    """Array of shape (rows, columns); NaN for a missing value."""
     flat = [np.nan if value is None else value for row in series.values for value in row]
     return np.array(flat, dtype=np.float64).reshape(len(series.values), len(series.columns))
 
 
 def _points(tags: Tags, parts: Sequence[tuple[Sequence[str], F64]]) -> Points:
-    """One series of the parts that came of it, in ascending times."""
+    """Join the parts of one series, in ascending times. `parts` are pairs of column names and rows."""
     columns = parts[0][0]
     if any(list(other) != list(columns) for other, _ in parts):
-        raise ProviderMalformed(f"the columns of a series change within its answer: {shown(', '.join(columns))}")
+        raise ProviderMalformed(f"the columns of a series change within the response: {shown(', '.join(columns))}")
     rows = np.concatenate([part for _, part in parts]) if len(parts) > 1 else parts[0][1]
     at = list(columns).index("time")
     time = rows[:, at]
     if np.isnan(time).any():
-        raise ProviderMalformed("a point of its series has no time")
+        raise ProviderMalformed("a point of the series has no time")
     if np.any(np.diff(time) < 0):
         rows = rows[np.argsort(time, kind="stable")]
         time = rows[:, at]
@@ -136,15 +136,17 @@ def _points(tags: Tags, parts: Sequence[tuple[Sequence[str], F64]]) -> Points:
 
 
 def read_flux(body: bytes, *, content_type: str) -> list[Points]:
-    """The tables of an answer with status 200, joined to one series per set of tags. Raises ProviderError."""
+    """Tables of a response with status 200, joined to one series per set of tags. Raises ProviderError."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _not_as_expected(body, expected="CSV", content_type=content_type, problem="it is not UTF-8") from error
+        raise _not_as_expected(
+            body, expected="CSV", content_type=content_type, problem="it is not valid UTF-8"
+        ) from error
     if text.lstrip()[:1] in ("<", "{"):
-        raise _not_as_expected(body, expected="CSV", content_type=content_type, problem="it is something else")
+        raise _not_as_expected(body, expected="CSV", content_type=content_type, problem="it is HTML or JSON")
     if text.strip() and not text.endswith("\n"):
-        raise ProviderMalformed("its answer ends in the middle of a line")
+        raise ProviderMalformed("the response is truncated in the middle of a line")
     found: dict[Tags, dict[str, list[_Table]]] = {}
     try:
         for block in _blocks(csv.reader(io.StringIO(text, newline=""), strict=True)):
@@ -156,7 +158,7 @@ def read_flux(body: bytes, *, content_type: str) -> list[Points]:
 
 
 def _blocks(rows: Iterable[list[str]]) -> Iterator[_Block]:
-    """Tables of one schema stand together under one header, schemas apart by an empty line."""
+    """Blocks of tables. Tables with the same schema share a header; an empty line separates schemas."""
     block: _Block | None = None
     annotations: dict[str, list[str]] = {}
     for row in rows:
@@ -176,7 +178,7 @@ def _blocks(rows: Iterable[list[str]]) -> Iterator[_Block]:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The times and values of one field of one series, as texts."""
+    """Times and values of one field of one series, as strings."""
 
     tags: Tags
     field: str
@@ -185,7 +187,7 @@ class _Table:
 
 
 class _Block:
-    """Rows under one header. Raises ProviderError where they are no points, or the query failed half-way."""
+    """Rows under one header. Raises ProviderError if they are not points or contain a query error."""
 
     def __init__(self, header: list[str], annotations: Mapping[str, list[str]]) -> None:
         self._header = header
@@ -197,8 +199,8 @@ class _Block:
         if "_time" not in header or "_value" not in header:
             columns = shown(", ".join(name for name in header if name)) or "none"
             raise ProviderMalformed(
-                f"its tables have the columns {columns}, not _time and _value",
-                hint="Is it an InfluxDB? A query of your own must give these two columns.",
+                f"the tables have the columns {columns}, not _time and _value",
+                hint="Check that the server is an InfluxDB. A configured query must return these two columns.",
             )
         self._time, self._value = header.index("_time"), header.index("_value")
         self._table = header.index("table") if "table" in header else None
@@ -206,13 +208,13 @@ class _Block:
         kind = types[self._value] if self._value < len(types) else "double"
         if kind not in NUMBERS:
             raise ProviderMalformed(
-                f"the values of its tables are of the type {shown(kind)}", hint="The fields must be numbers."
+                f"the values of the tables have the type {shown(kind)}", hint="The fields must be numbers."
             )
 
     def take(self, row: list[str]) -> None:
-        """One more row."""
+        """Add a row to its table. Raises ProviderError."""
         if len(row) != len(self._header):
-            raise ProviderMalformed(f"a row of {len(row)} stands under {len(self._header)} columns")
+            raise ProviderMalformed(f"a row has {len(row)} values for {len(self._header)} columns")
         if self._is_error:
             raise refused_query(row[self._header.index("error")])
         key = row[self._table] if self._table is not None else ""
@@ -231,12 +233,12 @@ class _Block:
         return self._defaults[column] if column < len(self._defaults) else ""
 
     def tables(self) -> Iterable[_Table]:
-        """Those that came, whole."""
+        """All complete tables of the block."""
         return self._tables.values()
 
 
 def _joined(tags: Tags, fields: Mapping[str, list[_Table]]) -> Points:
-    """The fields of a series side by side, NaN where one has no value at a time that another has."""
+    """Join the fields of a series by time, NaN for a field without a value at a time."""
     columns = {name: _column(tables) for name, tables in fields.items()}
     times = [time for time, _ in columns.values()]
     if all(np.array_equal(time, times[0]) for time in times[1:]):
@@ -250,13 +252,13 @@ def _joined(tags: Tags, fields: Mapping[str, list[_Table]]) -> Points:
 
 
 def _column(tables: Sequence[_Table]) -> tuple[F64, F64]:
-    """Ascending times in milliseconds, and values."""
+    """Ascending times in unix milliseconds, and values."""
     texts = [text for table in tables for text in table.times]
     try:
         time = _milliseconds(texts)
         value = np.array([_number(text) for table in tables for text in table.values], dtype=np.float64)
     except ValueError as error:
-        raise ProviderMalformed(f"a time or value of its tables cannot be read: {shown(str(error))}") from error
+        raise ProviderMalformed(f"a time or value of the tables cannot be read: {shown(str(error))}") from error
     if np.any(np.diff(time) < 0):
         order = np.argsort(time, kind="stable")
         return time[order], value[order]
@@ -264,13 +266,14 @@ def _column(tables: Sequence[_Table]) -> tuple[F64, F64]:
 
 
 def _number(text: str) -> str:
-    """A value as NumPy reads it. No text is no value, NaN to us; what Flux computed to NaN is a bad one and infinite
-    to us, so that the review sees it."""
+    """Value as a string for NumPy. A missing value becomes NaN. A NaN computed by Flux becomes infinity, so that the
+    review reports it."""
     return "inf" if text.lower() == "nan" else text or "nan"
 
 
 def _milliseconds(texts: Sequence[str]) -> F64:
-    """RFC 3339 in UTC, the one form in which InfluxDB writes times, cut to milliseconds as InfluxQL's are."""
+    """Unix milliseconds of RFC 3339 times in UTC, the only time format of InfluxDB; truncated to milliseconds as in
+    InfluxQL."""
     if not all(text.endswith("Z") for text in texts):
         raise ValueError(next(text for text in texts if not text.endswith("Z")) or "no time")
     return np.array([text[:-1] for text in texts], dtype="datetime64[ns]").astype("datetime64[ms]").astype(np.float64)
@@ -280,7 +283,7 @@ def _milliseconds(texts: Sequence[str]) -> F64:
 
 
 class _Error(msgspec.Struct, frozen=True):
-    """What 1.x says, and what 2.x and 3.x say."""
+    """Error body: InfluxDB 1.x uses `error`, 2.x and 3.x use `message`."""
 
     error: str = ""
     message: str = ""
@@ -290,39 +293,39 @@ _ERROR = msgspec.json.Decoder(_Error)
 
 
 def error_of(status: int, *, body: bytes, content_type: str, location: str, authorised: bool) -> ProviderError:
-    """What an answer with another status than 200 means, without the address; `authorised` says whether credentials
-    were sent, `location` where a redirect leads, without credentials."""
+    """Convert a response with a status other than 200 to an error, without the address. `authorised`: whether
+    credentials were sent; `location`: the redirect target without credentials."""
     said = _said(body)
     if status == 401:
-        return ProviderRefused(f"it wants credentials (401): {said}", hint=_credentials_hint(authorised))
+        return ProviderRefused(f"credentials are required (401): {said}", hint=_credentials_hint(authorised))
     if status == 403:
         return ProviderRefused(
-            f"it forbids the query (403): {said}",
-            hint="Give the account of provider.username (GRANT READ ON database TO user) or of provider.token the right"
-            " to read" + ("." if authorised else "; none was sent."),
+            f"the query is forbidden (403): {said}",
+            hint="Grant the account of provider.token or provider.username (GRANT READ ON database TO user) permission"
+            " to read" + ("." if authorised else "; no credentials were sent."),
         )
     if 300 <= status < 400:
         return ProviderRefused(
-            f"it redirects ({status}) to {shown(location) or 'nowhere'}, which is not followed",
-            hint="Set provider.address to where the InfluxDB API itself is; if that is a login page, set a token.",
+            f"redirect ({status}) to {shown(location) or 'no location'} was not followed",
+            hint="Set provider.address to the address of the InfluxDB API; if this is a login page, set a token.",
         )
     if status in PASSING_STATUSES:
-        return ProviderUnreachable(f"it is not able to answer ({status}): {said}")
+        return ProviderUnreachable(f"the server is unavailable ({status}): {said}")
     if status == 404 and "page not found" not in said and any(words in said for words in NAMES_WHAT_IS_NOT_THERE):
         return refused_query(said)
     if status == 404:
         return ProviderRefused(
-            f"it does not know the path of the query API (404): {said}",
-            hint="Is provider.address an InfluxDB, is a path missing in it, and is provider.dialect right?"
-            " 1.x and 3.x speak influxql, 2.x flux.",
+            f"the path of the query API was not found (404): {said}",
+            hint="Check that provider.address is an InfluxDB with the right path, and check provider.dialect:"
+            " 1.x and 3.x support influxql, 2.x flux.",
         )
     if body.lstrip()[:1] == b"<":
-        return _not_as_expected(body, expected="an InfluxDB's answer", content_type=content_type, problem=str(status))
+        return _not_as_expected(body, expected="a response of InfluxDB", content_type=content_type, problem=str(status))
     return refused_query(f"{status} {said}")
 
 
 def _said(body: bytes) -> str:
-    """Its own words, out of the JSON if it is that."""
+    """Error text of a response, extracted from the JSON if possible."""
     try:
         error = _ERROR.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -332,24 +335,26 @@ def _said(body: bytes) -> str:
 
 def _credentials_hint(authorised: bool) -> str:
     if authorised:
-        return "It does not accept the provider.token, or the provider.username and password, that were sent."
+        return "The server rejected provider.token, or provider.username and the password."
     return "Set provider.token or provider.token_file, or, for 1.x, provider.username and provider.password_file."
 
 
 def refused_query(reason: str) -> ProviderError:
-    """It will not run the query, or gave up on it; `reason` is what it says."""
+    """Error for a query that the server rejected or aborted; `reason` is the server's message."""
     lower, said = reason.lower(), shown(reason)
     if any(words in lower for words in TAKES_TOO_LONG):
-        return ProviderUnreachable(f"it took too long over the query ({said})")
+        return ProviderUnreachable(f"the query timed out on the server ({said})")
     if "database not found" in lower or "retention policy not found" in lower or "dbrp" in lower:
         hint = "Set provider.database to the database that Telegraf writes to. On 2.x, a bucket is a database only with"
-        return ProviderRefused(said, hint=f"{hint} a DBRP mapping: rather set provider.bucket and provider.org.")
+        return ProviderRefused(said, hint=f"{hint} a DBRP mapping: instead, set provider.bucket and provider.org.")
     if "could not find bucket" in lower or ("bucket" in lower and "not found" in lower):
-        return ProviderRefused(said, hint="Set provider.bucket; a token that may not read it does not see it either.")
+        return ProviderRefused(
+            said, hint="Set provider.bucket. A bucket is not visible to a token without read permission."
+        )
     if "organization" in lower and "not found" in lower:
-        return ProviderRefused(said, hint="Set provider.org to the organisation that has the bucket.")
-    hint = "Check the expression in provider.queries, and that it is in the language of provider.dialect."
-    return ProviderRefused(f"it does not run the query: {said}", hint=hint)
+        return ProviderRefused(said, hint="Set provider.org to the organisation that owns the bucket.")
+    hint = "Check the expression in provider.queries; it must be in the language of provider.dialect."
+    return ProviderRefused(f"the query was rejected: {said}", hint=hint)
 
 
 def _not_as_expected(body: bytes, *, expected: str, content_type: str, problem: str) -> ProviderMalformed:

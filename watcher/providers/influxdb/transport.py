@@ -1,7 +1,7 @@
-"""Asking an InfluxDB over HTTP without ever waiting for it longer than was said, or reading more than was said.
+"""HTTP queries to InfluxDB with limits on time and size.
 
-Both query languages are bounded as exchange.py has it. Errors leave here as those of providers/base.py, and carry
-neither credentials nor more than a few words of what the far side said.
+exchange.py enforces the limits for both query languages. All errors are converted to the error classes of
+providers/base.py, without credentials and with at most a few words of the server's message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The series of an answer."""
+    """The parsed series of a response; `clock_offset_s` is the server's clock minus the local clock in seconds."""
 
     series: Sequence[Points]
     clock_offset_s: float | None
@@ -39,11 +39,12 @@ class Reply:
 # --- InfluxQL --------------------------------------------------------------------------------------------------------
 
 
-# --- asking ----------------------------------------------------------------------------------------------------------
+# --- transport -------------------------------------------------------------------------------------------------------
 
 
 class Transport:
-    """Questions in, replies out, at most LINES at a time; the language is settled by the first."""
+    """Sends queries with at most LINES at a time and returns parsed responses. The first query determines the query
+    language."""
 
     def __init__(self, config: InfluxConfig) -> None:
         self._config = config
@@ -57,29 +58,30 @@ class Transport:
 
     @property
     def address(self) -> str:
-        """Without credentials."""
+        """Address of the server; it contains no credentials."""
         return self._endpoint.address
 
     def start(self) -> None:
-        """Asks nothing."""
+        """Log if TLS verification is disabled. Sends no request."""
         if self._config.insecure_skip_verify:
             log.warning("the certificate of %s is not verified (provider.insecure_skip_verify)", self.address)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connections of both languages."""
         for language in self._languages:
             await language.close()
         self._languages, self._influxql, self._chosen = [], None, None
 
     def doubt(self) -> None:
-        """After an outage the server may be of another version; found out again unless the settings say."""
+        """Determine the query language again, unless it is configured: after an outage the server may have another
+        version."""
         self._chosen = None
 
     async def ask(self, source: Source | Template, since: int, until: int, *, deadline: float) -> Reply:
         """The points between two times (unix milliseconds), inclusive.
 
-        `deadline` is in the time of the event loop, and ends the retries of what a retry may help. Raises
-        ProviderError; cancelling hangs up.
+        `deadline` is in event loop time and limits the retries of transient failures. Raises ProviderError; cancelling
+        aborts the request.
         """
 
         async def attempt() -> Reply:
@@ -100,23 +102,23 @@ class Transport:
             told = translated(error, tls=self._endpoint.has_tls)
             raise placed(told, self.address, scrub=self._endpoint.scrub) from error
 
-    # --- which language ----------------------------------------------------------------------------------------------
+    # --- choice of the query language --------------------------------------------------------------------------------
 
     async def _language(self) -> Language:
-        """The language to ask in. Raises ProviderRefused where it cannot be told."""
+        """The configured or detected query language. Raises ProviderRefused if it cannot be determined."""
         async with self._choosing:
             if self._chosen is None:
-                dialect, why = (self._config.dialect, "provider.dialect says so")
+                dialect, why = (self._config.dialect, "provider.dialect is set")
                 if dialect is None:
                     dialect, why = await self._found_out()
                 self._chosen = self._flux() if dialect == "flux" else self._plain()
-                log.info("asking %s in %s, because %s", self.address, dialect, why)
+                log.info("querying %s in %s: %s", self.address, dialect, why)
             return self._chosen
 
     async def _found_out(self) -> tuple[str, str]:
         version = await self._plain().version()
         number = version.removeprefix("v")
-        why = f"it is InfluxDB {shown(version)}"
+        why = f"the server is InfluxDB {shown(version)}"
         if number.startswith(("1.", "3.")):
             return "influxql", why
         if number.startswith("2.") or "cloud" in version.lower():
@@ -124,7 +126,7 @@ class Transport:
                 return "influxql", f"{why} and provider.bucket is not set"
             return "flux", f"{why} and provider.bucket is set"
         raise ProviderRefused(
-            f"it does not say that it is an InfluxDB (version {shown(version) or 'unknown'})",
+            f"the server is not recognised as InfluxDB (version {shown(version) or 'unknown'})",
             hint='Check provider.address, or set provider.dialect to "influxql" (1.x, 3.x) or "flux" (2.x).',
         )
 
@@ -139,11 +141,11 @@ class Transport:
             if language.name == "flux":
                 return language
         try:
-            # Only where it is needed: it is an extra, and takes a third of a second to import.
+            # Imported on demand: an optional dependency, whose import takes a third of a second.
             from watcher.providers.influxdb.flux import Flux
         except ImportError as error:
             raise ProviderRefused(
-                f"the dialect flux needs a library that is not installed ({error.name})",
+                f"dialect flux needs a library that is not installed ({error.name})",
                 hint='Install load-watcher[influxdb], or set provider.dialect to "influxql" and provider.database.',
             ) from error
         language = Flux(self._config, self._endpoint)

@@ -1,8 +1,8 @@
-"""What pods use, from metrics-server: what `kubectl top pods` shows, and on which node.
+"""Pod usage from metrics-server, as shown by `kubectl top pods`, with the node of each pod.
 
-metrics-server knows pods and their containers, but not the nodes they are on. The API server knows that, and its pods
-are large (4 to 10 kB) and many: so they are listed once and watched from then on, cut down to a name and a node. That
-begins with the first question, because most users never ask it.
+metrics-server knows pods and containers, but not their nodes. Full pod objects of the API server are large (4 to 10
+kB), so they are listed once and then watched, reduced to name and node. The informer starts with the first fetch,
+because most installations do not use pod usage.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from watcher.providers.base import NoPodUsage, PodFetch
 
 PIECE = 64
 BREATH_S = 50e-6
-"""After so many pods the thread that reads lets others run: reading 50,000 takes half a second of CPU."""
+"""The parsing thread sleeps BREATH_S seconds after every PIECE pods to release Python's global lock: parsing 50,000
+pods takes half a second of CPU time."""
 
 
 class Container(msgspec.Struct, frozen=True, gc=False):
-    """What a container used, by resource name."""
+    """Usage of a container by resource name, as Kubernetes quantities."""
 
     usage: dict[str, str | int | float] = {}
 
 
 class PodMetrics(msgspec.Struct, frozen=True, gc=False):
-    """What the containers of a pod used over the `window` (a Go duration) that ended at `timestamp` (RFC 3339)."""
+    """Usage of a pod's containers over the `window` (a Go duration) that ended at `timestamp` (RFC 3339)."""
 
     metadata: Metadata = Metadata()
     timestamp: str = ""
@@ -48,13 +49,13 @@ class PodMetrics(msgspec.Struct, frozen=True, gc=False):
 
 
 class Placement(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Where a pod is, "" before it is bound."""
+    """Node of a pod, "" before it is bound."""
 
     node_name: str = ""
 
 
 class PlacedPod(msgspec.Struct, frozen=True, gc=False):
-    """A pod, cut down to where it is."""
+    """A pod reduced to its metadata and node."""
 
     metadata: Metadata = Metadata()
     spec: Placement = Placement()
@@ -65,7 +66,7 @@ PLACED_PODS: Resource[PlacedPod] = Resource("", "v1", "pods", PlacedPod)
 
 
 class PodReader:
-    """Asks metrics-server for pods, and keeps at hand where they are."""
+    """Reads pod usage from metrics-server and follows the pods' nodes with an informer."""
 
     def __init__(self, client: KubeClient, *, source: str) -> None:
         self._client = client
@@ -74,32 +75,33 @@ class PodReader:
         self._started = False
 
     async def close(self) -> None:
-        """Stop watching."""
+        """Stop the informer of pods."""
         await self._placed.close()
 
     async def fetch(self, now: float) -> PodFetch:
-        """What metrics-server knows at the moment. Raises KubeError, and NoPodUsage where it knows nothing."""
+        """Current pod usage at `now` (unix seconds). Raises KubeError, and NoPodUsage if metrics-server returns no
+        running pod."""
         if not self._started:
             self._started = True
             await self._placed.start()
         told = await self._client.list(POD_METRICS)
         await self._placed.wait()
         if not told.items:
-            raise NoPodUsage("metrics-server tells of no pod", hint="It needs a minute after its start.")
+            raise NoPodUsage("metrics-server returned no pods", hint="After its start, metrics-server needs a minute.")
         nodes = {key: item.spec.node_name for key, item in self._placed.objects.items()}
         fetch = await asyncio.to_thread(read_pods, _unhurried(told.items), nodes, source=self._source, now=now)
         if not fetch.usage.pods:
             raise NoPodUsage(
-                f"metrics-server tells of {len(told.items)} pods, and the cluster has none of them running"
+                f"metrics-server returned {len(told.items)} pods, but none of them is running in the cluster"
             )
         return replace(fetch, findings=(*fetch.findings, *self._state_findings(told.unread, now)))
 
     def _state_findings(self, unread: Mapping[str, str], now: float) -> Iterator[Finding]:
-        """Of pods that are not what Kubernetes calls one, and of where they are not being kept up to date."""
+        """Findings about unreadable pod objects and about an informer with errors."""
         odd = {**self._placed.unread, **unread}
         if odd:
             first = min(odd)
-            reason = f"pods that cannot be read: {len(odd)} ({some_of(odd)}); {first}: {odd[first]}"
+            reason = f"unreadable pods: {len(odd)} ({some_of(odd)}); {first}: {odd[first]}"
             yield Finding(FindingKind.NON_FINITE, "", PODS, now, reason, Remedy.DROPPED)
         error = self._placed.error
         if error is not None:
@@ -108,7 +110,7 @@ class PodReader:
 
 
 def _unhurried(items: Sequence[PodMetrics]) -> Iterator[PodMetrics]:
-    """The items, with a pause now and then in which another thread may have the global lock."""
+    """The items, with short pauses that release Python's global lock to other threads."""
     for number, item in enumerate(items, start=1):
         if number % PIECE == 0:
             time.sleep(BREATH_S)
@@ -116,10 +118,10 @@ def _unhurried(items: Sequence[PodMetrics]) -> Iterator[PodMetrics]:
 
 
 def read_pods(items: Iterable[PodMetrics], nodes: Mapping[str, str], *, source: str, now: float) -> PodFetch:
-    """The sum of each pod's containers. `nodes` has the node of each pod that the cluster has, by NAMESPACE/NAME.
+    """Sum of each pod's containers. `nodes` maps NAMESPACE/NAME to the node, for the pods of the cluster.
 
-    A pod without a node is one that has gone since: left out without a word. A number that cannot be read costs that
-    number of its pod, a time that is none the pod; each is a finding.
+    A pod without a node is ignored: it was deleted meanwhile or is not bound. An unreadable number affects that number
+    only, an invalid time the whole pod; each is a finding.
     """
     unread = _Unread()
     pods: list[Pod] = []
@@ -133,7 +135,7 @@ def read_pods(items: Iterable[PodMetrics], nodes: Mapping[str, str], *, source: 
             continue
         at = read_time(item.timestamp)
         if at is None:
-            unread.note("time", f"the time {item.timestamp[:40]!r} is none", key)
+            unread.note("time", f"invalid time {item.timestamp[:40]!r}", key)
             continue
         pods.append((item.metadata.namespace, item.metadata.name))
         places.append(node)
@@ -150,25 +152,25 @@ def read_pods(items: Iterable[PodMetrics], nodes: Mapping[str, str], *, source: 
 
 @dataclass(slots=True)
 class _Unread:
-    """What could not be read: of each kind the first in words, and in which pods."""
+    """Collects unreadable values: by kind, the first error text and the affected pods."""
 
     pods: dict[str, list[str]] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)
 
     def note(self, kind: str, words: str, pod: str) -> None:
-        """One more that cannot be read."""
+        """Add a pod with an unreadable value of this kind."""
         self.words.setdefault(kind, words)
         self.pods.setdefault(kind, []).append(pod)
 
     def findings(self, now: float) -> Iterator[Finding]:
-        """One finding a kind."""
+        """One finding for each kind of value."""
         for kind, names in self.pods.items():
-            reason = f"pods whose {kind} cannot be read: {len(names)} ({some_of(names)}); {self.words[kind]}"
+            reason = f"pods with an unreadable {kind}: {len(names)} ({some_of(names)}); {self.words[kind]}"
             yield Finding(FindingKind.NON_FINITE, "", PODS, now, reason, Remedy.DROPPED)
 
 
 def _total(item: PodMetrics, resource: str, unread: _Unread) -> float:
-    """Cores or bytes of all containers together, NaN where one of them does not say."""
+    """Cores or bytes of all containers together; NaN if a value is missing or unreadable."""
     try:
         total = sum(nano(container.usage[resource]) for container in item.containers or ())
     except KeyError:

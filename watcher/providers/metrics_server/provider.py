@@ -1,13 +1,11 @@
-"""Node load from metrics-server, which every cluster with `kubectl top` has, and which knows nothing but the present.
+"""Provider of node load from metrics-server, which exists in every cluster with `kubectl top` and has no history.
 
-It scrapes the kubelets every 15 to 60 seconds and tells the last value; what was before is gone. So a task of its own
-asks every `resolution`, whether or not anyone wants samples, and keeps what it heard; `fetch` hands that out, and the
-windows and deviations are computed from our samples like any source's. A value that we have heard already, with the
-same time of its own, is not another sample.
+metrics-server scrapes the kubelets every 15 to 60 seconds and returns only the latest values. A background task
+therefore polls it every `resolution` seconds and stores the responses; `fetch` returns the stored samples, from which
+windows and deviations are computed as for any source. A value with an unchanged timestamp is not stored again.
 
-metrics-server tells cores and bytes; the shares that schedulers want are of the node's `status.capacity`, as the Go
-load-watcher has it (trimaran.md §2.2), which an informer keeps at hand, together with others of this process that
-follow the nodes. All that is divided is whole numbers.
+metrics-server returns cores and bytes. Percentages refer to the node's `status.capacity`, as in the Go load-watcher. A
+node informer, shared within the process, provides the capacities. Both operands of the division are integers.
 """
 
 from __future__ import annotations
@@ -54,19 +52,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RESOURCES: Mapping[str, str] = {"CPU": "cpu", "Memory": "memory"}
-"""Metric key -> what Kubernetes calls it. It has no others of a node."""
+"""Metric key -> Kubernetes resource name. metrics-server has no other node resources."""
 LONGEST_WINDOW_S = 120.0
-"""Rarer samples count for no window (contract 5.1, "Coverage")."""
-REASON = "usage over status.capacity; metrics-server tells nothing else of a node"
+"""Sample interval in seconds above which no window has sufficient coverage."""
+REASON = "usage over status.capacity; metrics-server has no other node metrics"
 
 
-# --- from an answer to samples ---------------------------------------------------------------------------------------
+# --- response to samples ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one answer of metrics-server says: `names[i]` at `times[i]` (unix seconds) used `percent[key][i]` of its
-    capacity, NaN where that cannot be told. `windows` are the seconds over which CPU was averaged."""
+    """Samples of one metrics-server response: `percent[key][i]` is the usage of node `names[i]` at `times[i]` (unix
+    seconds) in percent of its capacity, NaN if unknown. `windows` are the averaging times of CPU in seconds."""
 
     names: tuple[str, ...]
     times: F64
@@ -78,10 +76,10 @@ class Reading:
 def read_usage(
     usage: Iterable[NodeMetrics], nodes: Mapping[str, Node], *, keys: Collection[str], now: float
 ) -> Reading:
-    """Percent of capacity of every node that both metrics-server and the API server know. Pure.
+    """Usage in percent of capacity of each node known to both metrics-server and the API server. Pure.
 
-    What is missing or cannot be read is a finding and costs its node or its metric. Negative and impossible shares
-    pass: the review judges them.
+    Missing or unreadable values become findings and affect their node or metric only. Negative and impossible
+    percentages are returned; the review judges them.
     """
     findings: list[Finding] = []
     rows: dict[str, tuple[float, list[float]]] = {}
@@ -89,25 +87,27 @@ def read_usage(
     told: dict[str, NodeMetrics] = {}
     for item in usage:
         if key_of(item) in told:
-            reason = "metrics-server tells of it several times; the last counts"
+            reason = "metrics-server returned the node several times; the last entry is used"
             findings.append(Finding(FindingKind.DUPLICATE_SERIES, key_of(item), "", now, reason, Remedy.COMBINED))
         told[key_of(item)] = item
     for name, item in told.items():
         if name not in nodes:
-            reason = "metrics-server tells of it, and the cluster has no node of that name"
+            reason = "metrics-server returned the node, but the cluster has no node with this name"
             findings.append(Finding(FindingKind.UNKNOWN_NODE, name, "", now, reason, Remedy.DROPPED))
         elif (at := read_time(item.timestamp)) is None:
-            reason = f"metrics-server gives the time {item.timestamp[:40]!r}, which is none"
+            reason = f"metrics-server returned the invalid time {item.timestamp[:40]!r}"
             findings.append(Finding(FindingKind.NON_FINITE, name, "", now, reason, Remedy.DROPPED))
         elif not now - BEHIND_S <= at <= now + AHEAD_S:
             kind = FindingKind.FUTURE_SAMPLE if at > now else FindingKind.STALE
-            reason = f"metrics-server gives the time {item.timestamp[:40]}, far from ours: is a clock wrong?"
+            reason = (
+                f"metrics-server returned the time {item.timestamp[:40]}, far from the local time: check the clocks"
+            )
             findings.append(Finding(kind, name, "", now, reason, Remedy.DROPPED))
         else:
             rows[name] = at, [_share(item, nodes[name], key=key, now=now, findings=findings) for key in keys]
             windows.append(read_duration(item.window))
     for name in nodes.keys() - told.keys():
-        reason = "metrics-server tells nothing of it: is it new, or its kubelet out of reach?"
+        reason = "metrics-server did not return the node: it may be new, or its kubelet unreachable"
         findings.append(Finding(FindingKind.MISSING, name, "", now, reason, Remedy.LEFT_OUT))
     names = tuple(rows)
     times = np.array([at for at, _ in rows.values()], dtype=np.float64)
@@ -117,7 +117,7 @@ def read_usage(
 
 
 def _share(item: NodeMetrics, node: Node, *, key: str, now: float, findings: list[Finding]) -> float:
-    """Percent of capacity, NaN with a finding where it cannot be told."""
+    """Usage in percent of capacity; NaN and a finding if it cannot be computed."""
     name, resource, metric = key_of(item), RESOURCES[key], METRIC_BY_KEY[key].name
     try:
         used, capacity = nano(item.usage[resource]), nano(node.status.capacity[resource])
@@ -130,8 +130,8 @@ def _share(item: NodeMetrics, node: Node, *, key: str, now: float, findings: lis
         findings.append(Finding(FindingKind.NON_FINITE, name, metric, now, f"{resource}: {error}", Remedy.DROPPED))
     else:
         if capacity > 0:
-            return 100 * used / capacity  # of whole numbers: rounded once
-        reason = f"its capacity of {resource} is {node.status.capacity[resource]}, of which no share can be told"
+            return 100 * used / capacity  # both are integers: rounded only once
+        reason = f"its capacity of {resource} is {node.status.capacity[resource]}, so no percentage can be computed"
         findings.append(Finding(FindingKind.OUT_OF_RANGE, name, metric, now, reason, Remedy.DROPPED))
     return float("nan")
 
@@ -140,10 +140,10 @@ def _share(item: NodeMetrics, node: Node, *, key: str, now: float, findings: lis
 
 
 class MetricsServerProvider:
-    """Samples of all nodes, asked for every `resolution` seconds and kept for `max_seconds`.
+    """Provider with samples of all nodes, polled every `resolution` seconds and stored for `max_seconds`.
 
-    `keys` are the metrics to hand out, of which CPU and Memory can be had. `access` leads to the cluster, `timeout`
-    (seconds) bounds each question to metrics-server; `clock` gives unix seconds.
+    `keys` are the metrics to return; only CPU and Memory are available. `access` returns the access to the cluster,
+    `timeout` (seconds) limits each request to metrics-server, `clock` returns unix seconds.
     """
 
     source = "KubernetesMetricsServer"
@@ -170,17 +170,17 @@ class MetricsServerProvider:
         self._newest: Mapping[str, float] = {}
         self._findings: tuple[Finding, ...] = ()
         self._error: ProviderError | None = None
-        self._answered = False  # since the fetch before
+        self._answered = False  # since the previous fetch
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to ask in the background."""
+        """Start the node informer and the polling task."""
         await self._nodes.start()
         self._task = asyncio.create_task(self._ask_forever(), name="metrics-server-poller")
 
     async def close(self) -> None:
-        """Stop asking and hang up."""
+        """Stop polling and close all connections."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=0.5)
@@ -190,16 +190,17 @@ class MetricsServerProvider:
         await self._client.close()
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
-        """What was heard between the two, without asking anew; right after the start it waits for the first answer.
+        """Stored samples with since <= time <= until (unix seconds). Right after the start it waits for the first
+        response.
 
-        Raises ProviderError if since the fetch before no question was answered, saying why not.
+        Raises ProviderError with the last error if no poll succeeded since the previous fetch.
         """
         if self._task is None:
-            raise ProviderUnreachable("metrics-server is not being asked", hint="the provider was not started")
+            raise ProviderUnreachable("metrics-server is not being polled", hint="the provider was not started")
         await self._asked.wait()
         answered, self._answered = self._answered, False
         if self._error is not None and not answered:
-            raise self._error.with_traceback(None)  # it is raised again and again, and must not collect frames
+            raise self._error.with_traceback(None)  # raised repeatedly: must not accumulate frames
         keys = [key for key in self._had() if only is None or METRIC_BY_KEY[key].name in only]
         readings = tuple(self._readings)
         batches = await asyncio.to_thread(_batches, readings, keys=keys, since=since, until=until)
@@ -210,30 +211,30 @@ class MetricsServerProvider:
         )
 
     async def fetch_pods(self, now: float) -> PodFetch:
-        """What pods use at the moment. The first question also begins to watch where pods are, which takes a while in a
-        large cluster; a caller who gives up meanwhile does not stop that."""
+        """Current pod usage at `now` (unix seconds). The first call also starts the pod informer, which takes a
+        while in a large cluster and continues if the caller is cancelled."""
         try:
             return await self._pods.fetch(now)
         except KubeError as error:
             raise _translate(error) from error
 
     async def capacities(self) -> Mapping[str, Capacity]:
-        """How large the cluster's nodes are."""
+        """CPU and memory capacity by node name."""
         return await asyncio.to_thread(capacities_of, dict(self._nodes.objects))
 
     def node_metadata(self, node: str) -> ObjectMetadata | None:
-        """Who a node of the cluster is; None where there is no such node."""
+        """Object metadata of a node; None if the cluster has no such node."""
         known = self._nodes.objects.get(node)
         return None if known is None else known.metadata
 
     def node_names(self) -> Collection[str] | None:
-        """The cluster's nodes as of the last list; None as long as none has come."""
+        """Node names from the informer; None before the first list."""
         return self._nodes.objects.keys() if self._nodes.synced.is_set() else None
 
     def _had(self) -> list[str]:
         return [key for key in self.keys if key in RESOURCES]
 
-    # --- in the background -------------------------------------------------------------------------------------------
+    # --- polling task ------------------------------------------------------------------------------------------------
 
     async def _ask_forever(self) -> None:
         loop = asyncio.get_running_loop()
@@ -244,24 +245,24 @@ class MetricsServerProvider:
             await asyncio.sleep(max(0.0, began + self.resolution - loop.time()))
 
     async def _ask(self) -> None:
-        """One question, and what becomes of its answer. Whatever it raises is for who fetches."""
+        """Poll once and store the result. Errors are stored for the next fetch."""
         try:
             usage = await self._client.list(NODE_METRICS)
             await self._nodes.wait()
             nodes = dict(self._nodes.objects)
-            # 5,000 nodes are tens of milliseconds of reading numbers, too long for the event loop.
+            # Parsing 5,000 nodes takes tens of milliseconds, too long for the event loop.
             reading = await asyncio.to_thread(read_usage, usage.items, nodes, keys=self._had(), now=self._clock())
             self._take(reading)
         except KubeError as error:
             self._error = _translate(error)
-        except Exception as error:  # a fault of ours: the next answer may be another one
-            log.exception("an answer of metrics-server could not be read")
-            self._error = ProviderMalformed(f"its answer could not be read: {type(error).__name__}")
+        except Exception as error:  # an internal error: the next response may be readable
+            log.exception("a response of metrics-server could not be read, its samples are missing")
+            self._error = ProviderMalformed(f"the response could not be read: {type(error).__name__}")
         else:
             self._error, self._answered = None, True
 
     def _take(self, reading: Reading) -> None:
-        """Keep what is new of a reading: a value with the time of the one before it is that one."""
+        """Store the new values of a reading. A value with an unchanged timestamp is not new."""
         newest = dict(zip(reading.names, reading.times.tolist(), strict=True))
         fresh = np.array([self._newest.get(name) != at for name, at in newest.items()], dtype=np.bool_)
         self._newest = newest
@@ -272,17 +273,17 @@ class MetricsServerProvider:
             self._readings.append(Reading(names, reading.times[fresh], percent, reading.windows, ()))
 
     def _state_findings(self) -> Iterator[Finding]:
-        """What is odd about the source as a whole."""
+        """Findings about the source as a whole."""
         now = self._clock()
         for key in self.keys:
             if key not in RESOURCES:
-                reason = "metrics-server tells CPU and memory only"
+                reason = "metrics-server provides only CPU and memory"
                 yield Finding(FindingKind.NO_SERIES, "", METRIC_BY_KEY[key].name, now, reason, Remedy.LEFT_OUT)
         if not self._newest:
-            reason = "metrics-server tells of no node that the cluster has: it needs a minute after its start"
+            reason = "metrics-server returned no node of the cluster; after its start it needs a minute"
             yield Finding(FindingKind.NO_SERIES, "", "", now, reason, Remedy.LEFT_OUT)
         if self._error is not None:
-            reason = f"the last question went without an answer: {self._error}"
+            reason = f"the last request failed: {self._error}"
             yield Finding(FindingKind.QUERY_FAILED, "", "", now, reason, Remedy.REPORTED)
         if self._nodes.error is not None:
             reason = f"capacities may be out of date: {self._nodes.error}. {self._nodes.error.hint}".strip()
@@ -291,7 +292,7 @@ class MetricsServerProvider:
         if windows and median(windows) > LONGEST_WINDOW_S:
             reason = (
                 f"metrics-server averages over {median(windows):.0f} s, too coarse for windows of 5 minutes:"
-                " lower its --metric-resolution"
+                " reduce its --metric-resolution"
             )
             yield Finding(FindingKind.SHORT_COVERAGE, "", "", now, reason, Remedy.REPORTED)
 
@@ -299,7 +300,7 @@ class MetricsServerProvider:
 def _batches(
     readings: Sequence[Reading], *, keys: Iterable[str], since: float, until: float
 ) -> tuple[SeriesBatch, ...]:
-    """The samples of these readings between the two times, one batch per metric, one series per node."""
+    """Samples of the readings with since <= time <= until (unix seconds), one batch per metric, one series per node."""
     index: dict[str, int] = {}
     if not readings:
         return ()
@@ -317,21 +318,21 @@ def _batches(
 
 
 def plan_of(key: str) -> QueryPlan:
-    """What is asked for a metric, in the words of the findings."""
+    """Query plan of a metric, as shown in findings."""
     expression = f"{NODE_METRICS.group_version} {NODE_METRICS.plural} usage.{RESOURCES[key]}"
     return QueryPlan(METRIC_BY_KEY[key].name, expression, "percent", "metadata.name", 0.0, REASON)
 
 
 def _translate(error: KubeError) -> ProviderError:
-    """The API's trouble as a source's, with what to do about it."""
-    hint = error.hint or "Is the API server of this cluster well, and can it be reached from here?"
+    """Convert an error of the Kubernetes API to a ProviderError with a hint."""
+    hint = error.hint or "Check that the API server of this cluster is available and reachable."
     if isinstance(error, KubeForbidden):
-        hint += " docs/metrics-server.md has all that are needed."
+        hint += " docs/metrics-server.md lists all required permissions."
     if isinstance(error, KubeNotFound):
-        hint = "Is metrics-server installed? `kubectl get apiservice v1beta1.metrics.k8s.io` tells."
+        hint = "Check that metrics-server is installed: `kubectl get apiservice v1beta1.metrics.k8s.io`."
     if isinstance(error, KubeUnreachable):
         if error.status == 503:
-            hint = "Is metrics-server running and ready? `kubectl -n kube-system get pods` tells."
+            hint = "Check that metrics-server is running and ready: `kubectl -n kube-system get pods`."
         return ProviderUnreachable(str(error), hint=hint)
     if isinstance(error, KubeMalformed):
         return ProviderMalformed(str(error), hint=hint)
@@ -339,8 +340,8 @@ def _translate(error: KubeError) -> ProviderError:
 
 
 def from_settings(settings: Settings) -> MetricsServerProvider:
-    """The cluster of the kubeconfig that the settings name, else the one that this pod runs in; CPU and Memory, unless
-    the settings say which metrics."""
+    """Build the provider for the cluster of the configured kubeconfig, default: the cluster that this pod runs in.
+    Provides CPU and Memory unless provider.metrics is set."""
     chosen = settings.origins.get("provider.metrics", "default") != "default"
     return MetricsServerProvider(
         AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context),

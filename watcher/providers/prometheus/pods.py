@@ -1,13 +1,13 @@
-"""What pods use, from cAdvisor's series in a Prometheus: three questions, whatever the number of pods.
+"""Pod usage from cAdvisor's series in Prometheus, with three queries for any number of pods.
 
-cAdvisor, in every kubelet, tells of containers, of the pause container that holds a pod's namespaces together, and of
-the cgroups above them, which are sums of what is below: counting all of it would count everything two or three times.
-So the sum is over real containers, and of each container only once, though two jobs may scrape the same kubelet, or a
-restart leave the series of the container before behind for a while.
+cAdvisor, part of every kubelet, reports containers, the pause container of each pod and the cgroups above them, which
+are sums of the containers. Summing all of them would count usage two or three times. The sum therefore includes only
+real containers, and each container once, although two jobs may scrape the same kubelet and the series of a restarted
+container may exist for a while.
 
-CPU is a counter, so its rate is over a span, and that is said with the numbers. The time of a reading is that of the
-counter's newest sample, for which the third question is. A pod that is gone may go on for five minutes in Prometheus;
-its time stands still, by which the table of pods knows it (watcher/core/pods/table.py).
+CPU is a counter, so the result is a rate over a span, which is published with the values. The time of a reading is the
+time of the counter's newest sample, which the third query returns. The series of a deleted pod may exist for five
+minutes in Prometheus; its time no longer advances, which is how watcher/core/pods/table.py detects it.
 """
 
 from __future__ import annotations
@@ -51,21 +51,23 @@ T = TypeVar("T")
 CORES = "container_cpu_usage_seconds_total"
 MEMORY = "container_memory_rss"
 CONTAINERS = 'container!="",container!="POD",pod!=""'
-"""Real containers: a cgroup's row has no container, and older container runtimes call the pause container POD."""
+"""Selects real containers: the series of a cgroup has no container label, and older container runtimes name the
+pause container POD."""
 SHORTEST_SPAN_S = 120.0
 SCRAPES_IN_SPAN = 4
-"""Of which two may be missing, and there is a rate all the same."""
+"""Scrapes in the span of the CPU rate. A rate exists even if two of them are missing."""
 NAMES_READ_EVERY = 5
 SAMPLED_INSTANCES = 3
 SAMPLED_RANGE = "10m"
 
 Series = tuple[str, str, str]
-"""Namespace, pod, and what the node label says."""
+"""Namespace, pod and value of the node label."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """How to ask: which label tells the node, over how many seconds CPU is averaged, and which series are ours."""
+    """Parameters of the queries: the node label, the span of the CPU rate in seconds, and the matchers of this
+    cluster."""
 
     label: NodeLabel
     span_s: int
@@ -73,7 +75,7 @@ class PodPlan:
 
     @property
     def cores(self) -> str:
-        # A cAdvisor outside of a kubelet may tell of each CPU by itself.
+        # A cAdvisor outside of a kubelet may have one series per CPU.
         return self._summed(f"sum without (cpu) (rate({selector(CORES, self.matchers)}[{self.span_s}s]))")
 
     @property
@@ -91,13 +93,13 @@ class PodPlan:
 
 
 def selector(series: str, matchers: Sequence[Matcher] = ()) -> str:
-    """The series of real containers, those of them that are ours."""
+    """Selector of the series of real containers in this cluster."""
     return narrowed(f"{series}{{{CONTAINERS}}}", *matchers)
 
 
 @dataclass(slots=True)
 class _Asking:
-    """One fetch under way."""
+    """State of one running fetch. `now` is in unix seconds, `deadline` in event loop time."""
 
     now: float
     deadline: float
@@ -108,7 +110,7 @@ class _Asking:
 
 
 class PodQuestions:
-    """Asks a Prometheus for pods, through the transport of its provider."""
+    """Queries pod usage through the transport of the Prometheus provider."""
 
     def __init__(self, config: PrometheusConfig, transport: Transport, *, source: str) -> None:
         self._config = config
@@ -120,10 +122,11 @@ class PodQuestions:
         self._names_age = 0  # in fetches
 
     async def fetch(self, now: float) -> PodFetch:
-        """What it knows at `now`. Raises NoPodUsage where cAdvisor's series are not there, and other ProviderErrors."""
+        """Pod usage at `now` (unix seconds). Raises NoPodUsage if cAdvisor's series do not exist, and other
+        ProviderErrors."""
         asking = _Asking(now, asyncio.get_running_loop().time() + self._config.fetch_deadline)
         plan = self._plan or await self._look(asking)
-        self._plan = None  # what fails, or brings nothing, is looked at anew the next time
+        self._plan = None  # search again at the next fetch if this one fails or returns nothing
         queries = (plan.times, plan.cores, plan.memory)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._values(query, plan, asking)) for query in queries]
@@ -131,7 +134,7 @@ class PodQuestions:
         if isinstance(times, ProviderError):
             raise times
         if not times:
-            raise NoPodUsage(f"{self._evidence} has no sample any more", hint=_HINT)
+            raise NoPodUsage(f"{self._evidence} no longer has samples", hint=_HINT)
         columns = []
         for asked, answer in ((plan.cores, cores), (plan.memory, memory)):
             if isinstance(answer, ProviderError):
@@ -146,7 +149,7 @@ class PodQuestions:
         return PodFetch(usage, origin, tuple(asking.findings))
 
     async def _values(self, query: str, plan: PodPlan, asking: _Asking) -> dict[Series, float] | ProviderError:
-        """The value of each pod, or why there is none: one failing question costs its number."""
+        """Value of each pod, or the error: a failed query affects only its column."""
         try:
             return await self._ask(query, asking, read=lambda rows: read_values(rows, label=plan.label.label))
         except ProviderError as error:
@@ -159,19 +162,19 @@ class PodQuestions:
             Instant(query, asking.now), expects=expects, read=read, deadline=asking.deadline
         )
         for remark in reply.remarks:
-            asking.find(FindingKind.QUERY_FAILED, f"the source warns: {remark}", Remedy.REPORTED)
-        if reply.missing:  # a sum over containers, some of which may be what is missing
-            raise ProviderPartial(f"{self._transport.address}: its answer is partial: {reply.missing}")
+            asking.find(FindingKind.QUERY_FAILED, f"warning of the source: {remark}", Remedy.REPORTED)
+        if reply.missing:  # a sum over containers is wrong if some of them are missing
+            raise ProviderPartial(f"{self._transport.address}: the response is partial: {reply.missing}")
         return reply.content
 
-    # --- finding out how to ask --------------------------------------------------------------------------------------
+    # --- search for queries ------------------------------------------------------------------------------------------
 
     async def _look(self, asking: _Asking) -> PodPlan:
         given = self._config.node_label
         labels = (*PROFILE_LABELS, given) if given else PROFILE_LABELS
         rows = await self._ask(profile(self._evidence, labels=labels), asking, read=read_labels)
         if not rows:
-            raise NoPodUsage(f"there is no {self._evidence}", hint=_HINT)
+            raise NoPodUsage(f"no series of {self._evidence}", hint=_HINT)
         label = (configured_label(given, rows, _NO_NAMES) if given else None) or direct_label(rows)
         if label is None:
             instances = {row["instance"] for row in rows if row.get("instance")}
@@ -179,14 +182,14 @@ class PodQuestions:
             label = fallback_label(rows, names_at(instances, names))
         if label is None:
             raise NoPodUsage(
-                f"no label of {self._evidence} names the nodes (looked for {', '.join(labels)})",
-                hint="Relabel at the scrape of the kubelets, so that their series have a label node.",
+                f"no label of {self._evidence} names the nodes (tried {', '.join(labels)})",
+                hint="Add a relabeling rule to the scrape job of the kubelets, so that their series have a label node.",
             )
         interval = await self._scrape_interval(rows, asking) or DEFAULT_SCRAPE_INTERVAL_S
         return PodPlan(label, math.ceil(max(SHORTEST_SPAN_S, SCRAPES_IN_SPAN * interval)), self._config.matchers)
 
     async def _scrape_interval(self, rows: Sequence[Labels], asking: _Asking) -> float | None:
-        """Seconds between the samples of the containers of a few kubelets, None if there are too few to tell."""
+        """Scrape interval in seconds, measured on a few kubelets; None if there are too few samples."""
         for label in ("instance", *PROFILE_LABELS):
             values = sorted({row[label] for row in rows if row.get(label)})[:SAMPLED_INSTANCES]
             if values:
@@ -197,7 +200,7 @@ class PodQuestions:
     # --- nodes -------------------------------------------------------------------------------------------------------
 
     async def _nodes_of(self, label: NodeLabel, values: Iterable[str], asking: _Asking) -> Mapping[str, str]:
-        """What the label says -> the node, "" where it cannot be told."""
+        """Node by value of the node label, "" if unknown."""
         if label.joined:
             names = self._names
             self._names_age += 1
@@ -214,15 +217,17 @@ class PodQuestions:
 
 
 _NO_NAMES = NodeNames("nodename", {})
-_HINT = "Let Prometheus scrape the kubelets' /metrics/cadvisor, with the labels namespace, pod and container."
+_HINT = (
+    "Configure Prometheus to scrape /metrics/cadvisor of the kubelets, with the labels namespace, pod and container."
+)
 
 
-# --- pure pieces -----------------------------------------------------------------------------------------------------
+# --- pure functions --------------------------------------------------------------------------------------------------
 
 
 def names_at(instances: Iterable[str], names: NodeNames) -> NodeNames:
-    """The names of the nodes at which these instances are, by their address: a kubelet is at 10.0.0.1:10250 where the
-    node exporter that tells the name is at 10.0.0.1:9100. An address with two names tells nothing."""
+    """Node names of these instances, matched by host: the kubelet is at 10.0.0.1:10250, the node exporter with the
+    name at 10.0.0.1:9100. A host with two names is ignored."""
     by_host: dict[str, set[str]] = {}
     for instance, node in names.by_instance.items():
         by_host.setdefault(without_port(instance), set()).add(node)
@@ -231,7 +236,7 @@ def names_at(instances: Iterable[str], names: NodeNames) -> NodeNames:
 
 
 class _Row(msgspec.Struct, frozen=True, gc=False):
-    """A series of a vector. The value stays a text, since it may be "NaN"."""
+    """A series of a vector. The value remains a string, because it may be "NaN"."""
 
     metric: dict[str, str] = {}
     value: tuple[float, str] = (0.0, "NaN")
@@ -241,9 +246,9 @@ _ROW = msgspec.json.Decoder(_Row)
 
 
 def read_values(rows: Iterable[msgspec.Raw], *, label: str) -> dict[Series, float]:
-    """The value of each pod in a vector. Raises ProviderMalformed."""
+    """Value of each pod in a vector. Raises ProviderMalformed."""
     values: dict[Series, float] = {}
-    texts: dict[str, str] = {}  # a few namespaces and nodes stand on every pod
+    texts: dict[str, str] = {}  # interned: namespaces and nodes repeat for every pod
     try:
         for raw in rows:
             row = _ROW.decode(raw)
@@ -251,7 +256,7 @@ def read_values(rows: Iterable[msgspec.Raw], *, label: str) -> dict[Series, floa
             series = (texts.setdefault(namespace, namespace), row.metric.get("pod", ""), texts.setdefault(node, node))
             values[series] = float(row.value[1])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ProviderMalformed(f"a value of its series cannot be read: {shown(str(error))}") from error
+        raise ProviderMalformed(f"a value of the series cannot be read: {shown(str(error))}") from error
     return values
 
 
@@ -261,7 +266,8 @@ def joined(
     memory: Mapping[Series, float],
     nodes: Mapping[str, str],
 ) -> PodUsage:
-    """The answers as one, NaN where a pod has a time and not that number."""
+    """Combine the three results, NaN for a pod without cores or memory. `times` are unix seconds, `cores` cores,
+    `memory` bytes; `nodes` maps the node label's value to the node."""
 
     def column(values: Mapping[Series, float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return np.fromiter((values.get(series, math.nan) for series in times), dtype=np.float64, count=len(times))

@@ -1,13 +1,13 @@
-"""Samples from a Prometheus, Thanos, Mimir or VictoriaMetrics.
+"""Provider of samples from Prometheus, Thanos, Mimir or VictoriaMetrics.
 
-Two things are hard here. What to ask is not known beforehand: every cluster names the same load and the same nodes
-differently, so it is found out at the first fetch, and again when what was found stops answering
-(prometheus_plans.py has the choices). And asking must cost little: a fetch asks one question per metric, and only for
-the time since the fetch before, instead of statistics over whole windows, so windows of any number and length cost the
-server nothing more.
+The queries depend on the cluster, because clusters name the same load and the same nodes differently. The provider
+therefore searches for them at the first fetch, and again when a query stops returning samples (candidates:
+prometheus_plans.py). To keep the load on the server low, a fetch sends one query per metric, for the time since the
+previous fetch only. It does not query statistics over whole windows, so the number and length of the windows do not
+matter to the server.
 
-One failing question costs its metric, not the fetch. How answers are read is in prometheus_answers.py, how they are
-waited for in prometheus_transport.py, the only file that knows the library.
+A failed query affects its metric, not the fetch. prometheus_answers.py parses responses. prometheus_transport.py sends
+requests and is the only file that uses the client library.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOK_AGAIN_FETCHES = 5
-"""A metric is looked for at most at every fifth fetch, and the names of the nodes are read anew that often: an address
-may have become another node's."""
+"""Minimum number of fetches between two searches for a metric's query, and between two reads of the node names: an
+address may be reassigned to another node."""
 FAILURES_BEFORE_LOOKING = 3
 SAMPLED_INSTANCES = 3
 SAMPLED_RANGE = "10m"
 SHOWN_NAMES = 5
 VICTORIA_METRICS_BEYOND_S = 75.0
-"""In the answer to a range query VictoriaMetrics puts the value of 30 seconds ago in the place of all later ones
-(-search.latencyOffset), and not every version knows a parameter against it. It leaves series alone that go on for more
-than a step after its own now. So it is asked for more than a minute more: a step, and what our clocks may differ and
-the question may wait. What is too much is dropped (_batch)."""
+"""In the response to a range query, VictoriaMetrics replaces the values of the last 30 seconds by an older value
+(-search.latencyOffset), and not every version has a parameter that disables this. It does not do so for a range that
+ends more than one step after its current time. Queries are therefore extended by this number of seconds, which
+covers a step, clock differences and queueing. Samples after the requested range are dropped (_batch)."""
 
 OPENSHIFT_CA_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 
@@ -89,9 +89,9 @@ NO_NAMES = NodeNames("nodename", {})
 
 @dataclass(slots=True)
 class _Watch:
-    """What is known of one wanted metric. `looked_at` is the number of the fetch that last looked for it to the end,
-    `silent` counts fetches in a row that failed or brought nothing, `doubted` is set by an outage. `single` is whether
-    each node had one series in the last whole answer, None before there was one."""
+    """State of one metric. `looked_at` is the number of the fetch that last completed a search for the query,
+    `silent` the number of consecutive fetches that failed or returned no samples. `doubted` is set by an outage.
+    `single` states whether each node had exactly one series in the last complete response, None before that."""
 
     metric: Metric
     candidates: tuple[Candidate, ...]
@@ -104,15 +104,15 @@ class _Watch:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def must_look(self, fetch: int) -> bool:
-        """Whether to find out (again) what to ask."""
+        """Whether to search for the query (again) in this fetch."""
         if self.looked_at is None:
             return True
         lost = self.plan is None or self.doubted or self.silent >= FAILURES_BEFORE_LOOKING
         return lost and fetch - self.looked_at >= LOOK_AGAIN_FETCHES
 
     def is_true_in_part(self) -> bool:
-        """Whether the samples of a node in a partial answer are what they would be in a whole one: series as they are
-        stored, one for each node. What is computed from several comes out too low where one of them is missing."""
+        """Whether the samples of a node in a partial response are correct: stored series, one for each node. A value
+        computed from several series is too low if one of them is missing."""
         if self.plan is None or self.plan.scrape_interval is not None:
             return False
         return self.metric.combine is Combine.NEWEST_MAX if self.single is None else self.single
@@ -120,8 +120,9 @@ class _Watch:
 
 @dataclass(slots=True)
 class _Fetching:
-    """One fetch under way. `present` is false for a look back (backfill), whose emptiness means nothing. `partial` is
-    what the source said of parts that its answers lack, by the name of the metric."""
+    """State of one running fetch. `since` and `until` are unix seconds, `deadline` is in event loop time. `present`
+    is false for backfill, in which an empty result is not a gap. `clock` are pairs of round trip time and clock offset
+    in seconds. `partial` maps a metric name to the source's message that its response is incomplete."""
 
     number: int
     since: float
@@ -137,8 +138,7 @@ class _Fetching:
 
 
 class PrometheusProvider:
-    """A Provider (providers/base.py) over the query API of Prometheus. Raises ValueError for a configuration that
-    cannot work."""
+    """Provider (providers/base.py) for the query API of Prometheus. Raises ValueError for an invalid configuration."""
 
     def __init__(self, config: PrometheusConfig) -> None:
         self._config = config
@@ -164,26 +164,26 @@ class PrometheusProvider:
 
     @property
     def source(self) -> str:
-        """The name on the wire, as load-watcher's."""
+        """Source name as published in GET /watcher; the same as in the Go load-watcher."""
         return "Prometheus"
 
     @property
     def remembers(self) -> bool:
-        """It can be asked for the past."""
+        """True: Prometheus stores past samples."""
         return True
 
     async def start(self) -> None:
-        """Start the threads; asks nothing."""
+        """Start the threads. Sends no request."""
         self._transport.start()
 
     async def close(self) -> None:
-        """Hang up everything, within a second."""
+        """Abort all queries and end the threads, within a second."""
         await self._transport.close()
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
-        """Samples with since <= time <= until (unix seconds) of the wanted metrics, or of those that `only` names.
+        """Samples with since <= time <= until (unix seconds), of all wanted metrics or the metrics in `only`.
 
-        Raises ProviderError if every one of them failed: unreachable before refused before partial before malformed.
+        Raises ProviderError if every metric failed: unreachable before refused before partial before malformed.
         """
         fetching = self._begin(since, until)
         watches = [watch for name, watch in self._watches.items() if only is None or name in only]
@@ -191,7 +191,7 @@ class PrometheusProvider:
             tasks = [group.create_task(self._fetch_metric(watch, fetching)) for watch in watches]
         results = [task.result() for task in tasks]
         failures = tuple(result for result in results if isinstance(result, QueryFailure))
-        # a metric known to be absent is not asked for at each fetch: its silence does not say that the source is well
+        # a metric without series is not queried at each fetch, so its result does not show that the source is available
         answered = any(
             not isinstance(result, QueryFailure) and (watch.plan is not None or watch.looked_at == fetching.number)
             for watch, result in zip(watches, results, strict=True)
@@ -211,7 +211,7 @@ class PrometheusProvider:
         )
 
     async def fetch_pods(self, now: float) -> PodFetch:
-        """What pods use at `now`, by cAdvisor's series."""
+        """Pod usage at `now` (unix seconds) from cAdvisor's series."""
         return await self._pods.fetch(now)
 
     def _begin(self, since: float, until: float) -> _Fetching:
@@ -223,7 +223,7 @@ class PrometheusProvider:
         return _Fetching(self._fetches, since, until, deadline, present)
 
     def _doubt_everything(self) -> None:
-        """After an outage the source may be another one: look again once it answers."""
+        """Search for all queries again: after an outage the source may have different series."""
         for watch in self._watches.values():
             watch.doubted = True
 
@@ -231,25 +231,29 @@ class PrometheusProvider:
         return {name: _shown(watch.plan) for name, watch in self._watches.items() if watch.plan is not None}
 
     def _announce(self, plans: Mapping[str, QueryPlan]) -> None:
-        """One log line when something else is asked than before, and one when other metrics have no series."""
+        """Log the queries that changed since the last fetch, and the metrics without series if they changed."""
         absent = [watch.metric.key for watch in self._watches.values() if watch.plan is None and watch.looked_at]
         if absent != self._absent:
             self._absent = absent
-            log.info("%s lacks the series of these metrics: %s", self._transport.address, ", ".join(absent) or "none")
+            log.info(
+                "metrics without series at %s, left out: %s",
+                self._transport.address,
+                ", ".join(absent) or "none",
+            )
         if plans == self._announced:
             return
         changed = [plan for name, plan in plans.items() if self._announced.get(name) != plan]
         self._announced = plans
         uses = "; ".join(
-            f"{METRIC_BY_NAME[plan.metric].key}: {plan.expression} by {plan.node_label} because {plan.reason}"
+            f"{METRIC_BY_NAME[plan.metric].key}: {plan.expression} by {plan.node_label} ({plan.reason})"
             for plan in changed
         )
-        log.info("using %s for %s", self._transport.address, uses)
+        log.info("queries to %s: %s", self._transport.address, uses)
 
     # --- one metric --------------------------------------------------------------------------------------------------
 
     async def _fetch_metric(self, watch: _Watch, fetching: _Fetching) -> SeriesBatch | QueryFailure | None:
-        """The metric's samples, its failure, or None where it has none in this span."""
+        """Outcome of one metric: samples, failure, or None without samples in the range."""
         try:
             await self._look(watch, fetching)
             batch = await self._ask_for_samples(watch, fetching)
@@ -263,13 +267,13 @@ class PrometheusProvider:
 
     def _report_absence(self, watch: _Watch, fetching: _Fetching) -> None:
         if watch.plan is None:
-            looked_for = " nor ".join(candidate.evidence for candidate in watch.candidates)
-            reason = f"there is neither {looked_for}" if len(watch.candidates) > 1 else f"there is no {looked_for}"
+            looked_for = ", ".join(candidate.evidence for candidate in watch.candidates)
+            reason = f"no series of any of: {looked_for}" if len(watch.candidates) > 1 else f"no series of {looked_for}"
             if not watch.candidates:
-                reason = f"Prometheus has no usual series for it: set provider.queries.{watch.metric.key}"
+                reason = f"no default query for Prometheus: set provider.queries.{watch.metric.key}"
             fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
         elif watch.silent >= FAILURES_BEFORE_LOOKING:
-            reason = f"{watch.plan.expression} has brought nothing for {watch.silent} fetches"
+            reason = f"{watch.plan.expression} returned no samples in the last {watch.silent} fetches"
             fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
 
     async def _ask_for_samples(self, watch: _Watch, fetching: _Fetching) -> SeriesBatch | None:
@@ -285,7 +289,7 @@ class PrometheusProvider:
             question,
             metric=plan.metric,
             fetching=fetching,
-            # Prometheus keeps its staleness markers to itself, VictoriaMetrics shows them as NaN.
+            # Prometheus does not return staleness markers, VictoriaMetrics returns them as NaN.
             read=lambda rows: read_samples(rows, label=plan.label, stale_markers=transport.victoria_metrics),
         )
         reading = reply.content
@@ -293,16 +297,16 @@ class PrometheusProvider:
         if reply.missing and not watch.is_true_in_part():
             raise self._partial(
                 reply.missing,
-                f"{plan.metric.key} is computed from several series of a node, of which some may be missing",
-                hint="A recording rule with one series for each node is of use in part, too.",
+                f"{plan.metric.key} is computed from several series of a node, and some of them may be missing",
+                hint="A recording rule with one series for each node can be used even if the response is partial.",
             )
         if not reply.missing and len(nodes):
             named = [node for node in nodes if node is not None]
             watch.single = len(set(named)) == len(named)
         if len(nodes) and not any(nodes):
             raise ProviderRefused(
-                f"no series of {plan.expression} says its node by {plan.label.shown};"
-                f" they have the labels {_listed(sorted(reading.labels)) or 'none'}",
+                f"no series of {plan.expression} names its node by {plan.label.shown};"
+                f" their labels: {_listed(sorted(reading.labels)) or 'none'}",
                 hint="Set provider.node_label to the label that names the Kubernetes node.",
             )
         self._report_unknown(reading, nodes, plan, fetching)
@@ -312,10 +316,10 @@ class PrometheusProvider:
         return _batch(plan, reading, nodes, since=fetching.since, until=fetching.until)
 
     def _partial(self, missing: str, why: str, *, hint: str = "") -> ProviderPartial:
-        return ProviderPartial(f"{self._transport.address}: its answer is partial, and {why}: {missing}", hint=hint)
+        return ProviderPartial(f"{self._transport.address}: the response is partial, and {why}: {missing}", hint=hint)
 
     def _report_unknown(self, reading: Reading, nodes: Sequence[str | None], plan: Plan, fetching: _Fetching) -> None:
-        """One finding for all series of a metric that say no node."""
+        """Add one finding about all series of a metric without a node."""
         unknown = nodes.count(None)
         if not unknown:
             return
@@ -324,7 +328,7 @@ class PrometheusProvider:
         else:
             nameless = sorted({key for key, node in zip(reading.keys, nodes, strict=True) if key and node is None})
             seen = f"node_uname_info does not name {_listed(nameless)}"
-        reason = f"{unknown} of {len(nodes)} series say no node by {plan.label.shown}: {seen}"
+        reason = f"{unknown} of {len(nodes)} series do not name a node by {plan.label.shown}: {seen}"
         fetching.find(FindingKind.UNKNOWN_NODE, plan.metric, reason, Remedy.DROPPED)
 
     async def _ask(
@@ -335,23 +339,27 @@ class PrometheusProvider:
         fetching: _Fetching,
         read: Callable[[Iterable[msgspec.Raw]], T],
     ) -> Reply[T]:
-        """One question, with what it remarks as findings. A vector is expected of an instant query without a range."""
+        """Send one query and add the source's remarks as findings. An instant query without a range returns a
+        vector."""
         expects = "vector" if isinstance(question, Instant) and not question.query.endswith("]") else "matrix"
         reply = await self._transport.ask(question, expects=expects, read=read, deadline=fetching.deadline)
         for remark in reply.remarks:
-            fetching.find(FindingKind.QUERY_FAILED, metric, f"the source warns: {remark}", Remedy.REPORTED)
+            fetching.find(FindingKind.QUERY_FAILED, metric, f"warning of the source: {remark}", Remedy.REPORTED)
         if reply.missing:
             fetching.partial[metric.name] = reply.missing
         if reply.clock_offset_s is not None:
             fetching.clock.append((reply.round_trip_s, reply.clock_offset_s))
         return reply
 
-    # --- finding out what to ask -------------------------------------------------------------------------------------
+    # --- search for queries ------------------------------------------------------------------------------------------
 
     async def _look(self, watch: _Watch, fetching: _Fetching) -> None:
-        """Settle the metric's plan where that is due. What was settled before stays where nothing is found now: series
-        that come back are then seen at once. It also stays where the answer is partial: what is missing may be the
-        better candidate, or the label, and another plan would begin with an empty history."""
+        """Search for the metric's query if it is due.
+
+        The current plan stays if the search finds nothing, so that returning series are used at once. It also stays if
+        the response is partial: the missing part may contain the better candidate or the label, and a changed plan
+        starts with an empty history.
+        """
         async with watch.lock:
             if not watch.must_look(fetching.number):
                 return
@@ -362,11 +370,11 @@ class PrometheusProvider:
             watch.looked_at, watch.doubted = fetching.number, bool(missing)
             if watch.plan is None and missing:
                 watch.looked_at = None
-                why = f"whether there are series for {watch.metric.key} cannot be told"
+                why = f"it is unknown whether there are series for {watch.metric.key}"
                 raise self._partial(missing, why)
 
     async def _find_plan(self, watch: _Watch, fetching: _Fetching) -> Plan | None:
-        """The plan for the first candidate that exists."""
+        """Plan of the first candidate that has series; None if none has."""
         rejected: list[str] = []
         for candidate in watch.candidates:
             rows = await self._profile(candidate, watch, fetching)
@@ -376,7 +384,7 @@ class PrometheusProvider:
         return None
 
     async def _profile(self, candidate: Candidate, watch: _Watch, fetching: _Fetching) -> list[dict[str, str]]:
-        """The labels that may tell nodes apart, of all series of a candidate; none if it does not exist."""
+        """Labels that may identify nodes, for all series of a candidate; empty if the candidate has no series."""
         labels = (*PROFILE_LABELS, watch.node_label) if watch.node_label else PROFILE_LABELS
         question = Instant(profile(candidate.evidence, labels=labels), fetching.until)
         return (await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)).content
@@ -412,15 +420,15 @@ class PrometheusProvider:
         (example,) = examples.content or [{}]
         there = _listed(sorted(example.keys() - {"__name__"})) or "none"
         raise ProviderRefused(
-            f"no label of {candidate.evidence} names the nodes (looked for {wanted or ', '.join(PROFILE_LABELS)});"
-            f" its labels are {there}",
+            f"no label of {candidate.evidence} names the nodes (tried {wanted or ', '.join(PROFILE_LABELS)});"
+            f" its labels: {there}",
             hint=f"Set provider.node_label, or provider.queries.{watch.metric.key}.node_label.",
         )
 
     async def _scrape_interval(
         self, candidate: Candidate, rows: Sequence[Labels], watch: _Watch, fetching: _Fetching
     ) -> float | None:
-        """Seconds between the samples of a few of the raw series, None if there are too few to tell."""
+        """Scrape interval in seconds, measured on a few of the raw series; None if there are too few samples."""
         for label in ("instance", *PROFILE_LABELS):
             values = sorted({row[label] for row in rows if row.get(label)})[:SAMPLED_INSTANCES]
             if values:
@@ -429,10 +437,10 @@ class PrometheusProvider:
                 return (await self._ask(question, metric=watch.metric, fetching=fetching, read=scrape_interval)).content
         return None
 
-    # --- names of nodes ----------------------------------------------------------------------------------------------
+    # --- node names --------------------------------------------------------------------------------------------------
 
     async def _nodes_of(self, reading: Reading, plan: Plan, fetching: _Fetching) -> Sequence[str | None]:
-        """The node of each series, None where it cannot be told."""
+        """Node of each series, None if unknown."""
         if not plan.label.joined:
             return reading.keys
         watch = self._watches[plan.metric.name]
@@ -444,8 +452,8 @@ class PrometheusProvider:
         return [names.by_instance.get(key) if key else None for key in reading.keys]
 
     async def _read_names(self, watch: _Watch, fetching: _Fetching, *, at_most_old: int) -> NodeNames:
-        """instance -> node from node_uname_info, as read at most so many fetches ago; what was missing then is asked
-        for again with every fetch."""
+        """Node names by instance from node_uname_info, read at most `at_most_old` fetches ago. After a partial
+        response they are read again at every fetch."""
         async with self._names_lock:
             if self._names_missing:
                 at_most_old = 0
@@ -463,7 +471,7 @@ class PrometheusProvider:
 
 
 def from_settings(settings: Settings) -> PrometheusProvider:
-    """The provider that the settings describe. Raises ValueError as PrometheusConfig does."""
+    """Build the provider from the settings. Raises ValueError like PrometheusConfig."""
     given = settings.provider
     shared = connection(settings)
     if given.openshift_auth and not given.ca_file:
@@ -486,7 +494,7 @@ def from_settings(settings: Settings) -> PrometheusProvider:
     )
 
 
-# --- pure pieces -----------------------------------------------------------------------------------------------------
+# --- pure functions --------------------------------------------------------------------------------------------------
 
 
 def _shown(plan: Plan) -> QueryPlan:
@@ -495,7 +503,7 @@ def _shown(plan: Plan) -> QueryPlan:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """A few of the names, and how many more there are."""
+    """The first SHOWN_NAMES names and the number of further names, as text."""
     more = len(names) - SHOWN_NAMES
     return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
 
@@ -503,8 +511,8 @@ def _listed(names: Sequence[str]) -> str:
 def _batch(
     plan: Plan, reading: Reading, nodes: Sequence[str | None], *, since: float, until: float
 ) -> SeriesBatch | None:
-    """The samples of series whose node is known, converted, between the times asked for; None if none is left. A range
-    is whole seconds long, so it may reach back a little further than `since`."""
+    """Samples of the series with a known node in the requested range (unix seconds), converted to the metric's unit;
+    None if there are none. A range selector has whole seconds, so a response may start slightly before `since`."""
     factor = SOURCE_UNITS[plan.candidate.unit][1]
     keep = (reading.time >= since) & (reading.time <= until)
     index = reading.series

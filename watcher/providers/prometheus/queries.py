@@ -1,12 +1,12 @@
-"""What to ask a Prometheus for each metric, which nobody can know before looking at it.
+"""Queries to Prometheus for each metric; which of them exist depends on the cluster.
 
-The same load stands in one cluster as the recording rule `instance:node_cpu:ratio`, in another as the mixin's
-`instance:node_cpu_utilisation:rate5m`, in a third only as raw counters; the node's name in a label `node`, or only
-behind the address in `instance`. A *candidate* is one way to get a metric; the first that exists is taken. A candidate
-is *plain* if it names series that are there: then `selector[span]` brings their samples with their true times.
-Everything else is an *expression*, evaluated at chosen times, and a computed value looks fresh for minutes after its
-exporter died (`rate(x[5m])` needs two samples in five minutes): so an expression carries a *guard*, which lets a node
-through only where its raw series had a sample within two scrape intervals.
+The same load is the recording rule `instance:node_cpu:ratio` in one cluster, the mixin's
+`instance:node_cpu_utilisation:rate5m` in another, and only raw counters in a third. The node name is in a label `node`,
+or only the node's address is in `instance`. A *candidate* is one query for a metric; the first candidate with series is
+used. A candidate is *plain* if it selects stored series: `selector[span]` then returns their samples with true
+timestamps. All others are *expressions*, evaluated at chosen times. A computed value looks current for minutes after
+its exporter stopped (`rate(x[5m])` needs two samples in five minutes), so an expression has a *guard*: it returns a
+node only if the node's raw series had a sample within two scrape intervals.
 
 Pure: strings and numbers in, strings and numbers out.
 """
@@ -33,24 +33,25 @@ DEFAULT_METRICS: tuple[str, ...] = (
     "NetworkTransmitDrop",
     "NetworkReceiveDrop",
 )
-"""Energy and GPU only on request: most clusters have neither exporter, and looking for them costs queries."""
+"""Metrics fetched by default. Energy and GPU must be requested: most clusters have no exporter for them, and
+searching for their series costs queries."""
 
 DEFAULT_SCRAPE_INTERVAL_S = 60.0
-"""Prometheus' own default, used where too few samples are there to tell."""
+"""Scrape interval in seconds if there are too few samples to measure it: Prometheus' default."""
 
 LONGEST_STEP_S = 120.0
-"""Rarer samples than that count for no window (contract 5.1, "Coverage"), so a rarer step would be of no use."""
+"""Longest step in seconds. Windows with a longer sample interval have insufficient coverage."""
 
 
-# --- what was configured ---------------------------------------------------------------------------------------------
+# --- configuration ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class QueryConfig(providers_queries.QueryConfig):
-    """An expression given by the operator for one metric; nothing else is then tried for it.
+    """A query configured for one metric, which replaces all built-in candidates.
 
-    `unit` is a key of model.SOURCE_UNITS. `guard` names, as a selector, the raw series behind an expression; without
-    it a dead exporter looks alive for as long as the expression looks back.
+    `unit` is a key of model.SOURCE_UNITS. `guard` is a selector of the raw series behind an expression. Without it, a
+    stopped exporter looks alive for the length of the expression's range.
     """
 
     guard: str | None = None
@@ -58,7 +59,7 @@ class QueryConfig(providers_queries.QueryConfig):
 
 @dataclass(frozen=True, slots=True)
 class PrometheusConfig:
-    """Everything the provider is told. Raises ValueError, naming the setting, for what cannot work."""
+    """Configuration of the provider. Raises ValueError, naming the setting, for invalid values."""
 
     address: str
     token: str = field(default="", repr=False)
@@ -72,25 +73,26 @@ class PrometheusConfig:
     insecure_skip_verify: bool = False
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout: float = 10.0
-    """Seconds for one attempt of one query, from the connection to the last byte."""
+    """Timeout in seconds for one attempt of one query, from the connection to the last byte."""
     fetch_deadline: float = 40.0
-    """Seconds for one fetch with all its queries and retries. What has not answered by then costs its metric, whereas
-    the caller's own deadline (0.8 intervals), which should be a little longer, costs the tick."""
+    """Timeout in seconds for one fetch with all its queries and retries. A query that exceeds it fails its metric
+    only. The caller's own timeout (0.8 of the interval) should be slightly longer, because it fails the whole tick."""
     backoff: tuple[float, ...] = (0.25, 0.5)
     """Pauses in seconds before each retry of a query."""
     max_body_bytes: int = 512 << 20
     node_label: str | None = None
     metrics: tuple[str, ...] = DEFAULT_METRICS
-    """Keys of the wanted metrics."""
+    """Keys of the metrics to fetch."""
     queries: Mapping[str, QueryConfig] = field(default_factory=dict)
-    """Configured expressions by key; a metric that is configured is wanted."""
+    """Configured queries by metric key. A metric with a query is fetched."""
     matchers: tuple[Matcher, ...] = ()
-    """Which series are ours: in every selector of what we ask by ourselves, in none of what was configured."""
+    """Matchers that select the series of this cluster. They are added to every selector of the built-in queries, but
+    not to configured queries."""
     resolution: int = 15
     max_seconds: float = 900.0
-    """The longest window: nothing older is ever asked for."""
+    """Length of the longest window in seconds. Older samples are not requested."""
     keys: str = "provider."
-    """What the keys of these settings begin with, for errors that name one."""
+    """Prefix of the setting keys in error messages."""
 
     def __post_init__(self) -> None:
         providers_queries.check_keys((*self.metrics, *self.queries))
@@ -100,18 +102,18 @@ class PrometheusConfig:
             raise ValueError(f"provider.node_label: {self.node_label!r} is not a label name")
 
     def wanted(self) -> tuple[Metric, ...]:
-        """The metrics to bring, in the order of model.METRICS."""
+        """Metrics to fetch, in the order of model.METRICS."""
         return providers_queries.wanted(self.metrics, self.queries)
 
 
 def _check_query(where: str, metric: Metric, query: QueryConfig) -> None:
-    """Refuse a query that would bring wrong numbers or cannot be asked."""
+    """Raise ValueError for a configured query that is invalid or whose unit does not fit the metric."""
     if not query.expression.strip():
         raise ValueError(f"{where}.expression is empty")
     if query.unit not in SOURCE_UNITS:
         raise ValueError(f"{where}.unit: {query.unit!r} is none of {', '.join(SOURCE_UNITS)}")
     if SOURCE_UNITS[query.unit][0] is not metric.unit:
-        raise ValueError(f"{where}.unit: {query.unit} cannot become {metric.unit}, the unit of {metric.key}")
+        raise ValueError(f"{where}.unit: {query.unit} cannot be converted to {metric.unit}, the unit of {metric.key}")
     if query.node_label is not None and not LABEL.fullmatch(query.node_label):
         raise ValueError(f"{where}.node_label: {query.node_label!r} is not a label name")
     if query.guard is not None and not is_plain(query.guard):
@@ -123,11 +125,12 @@ def _check_query(where: str, metric: Metric, query: QueryConfig) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to get a metric. `origin` says in words what it is. In `expression`, `<label>` stands for the label that
-    tells the node. `raw` selects the series behind an expression (the guard), "" where there are none or none known.
-    `evidence` is counted to see whether the candidate exists and what labels it has.
+    """One query for a metric. `origin` describes it. In `expression`, `<label>` is the placeholder of the node label.
+    `raw` selects the series behind an expression (the guard), "" if there are none or they are unknown. `smoothing_s`
+    is the averaging time in seconds. `evidence` is counted to find out whether the candidate has series and which
+    labels they have.
 
-    In those that are built in each selector stands in angle brackets, until `bound` puts the matchers into it.
+    In the built-in candidates, each selector is in angle brackets; `bound` inserts the matchers.
     """
 
     origin: str
@@ -141,7 +144,7 @@ class Candidate:
         return self.raw if "<label>" in self.expression else self.expression
 
     def bound(self, matchers: Sequence[Matcher]) -> Candidate:
-        """With these matchers in every one of its selectors."""
+        """The candidate with these matchers in each of its selectors."""
 
         def bind(found: re.Match[str]) -> str:
             return found[0] if found[1] == "label" else narrowed(found[1], *matchers)
@@ -161,8 +164,8 @@ def _raw(expression: str, raw: str, unit: str, smoothing_s: float) -> Candidate:
 
 
 def _traffic(rule: str, mixin: str, counter: str) -> tuple[Candidate, ...]:
-    """Bytes of all devices. The maximum over what is left without `device` keeps an exporter that is scraped by two
-    jobs from counting twice."""
+    """Bytes per second over all devices. The maximum over the series without `device` prevents double counting of an
+    exporter that two jobs scrape."""
     return (
         _rule(rule, "bytes/s", 180.0),
         _rule(mixin, "bytes/s", 300.0, "recording rule of the mixin"),
@@ -181,7 +184,7 @@ def _drops(rule: str, counter: str) -> tuple[Candidate, ...]:
 
 
 def _joules(zone: str) -> tuple[Candidate, ...]:
-    """Kepler counts joules; their rate is watts."""
+    """Power in watts: the rate of Kepler's joule counters."""
     raw = f"kepler_node_{zone}_joules_total"
     return (_raw("sum by (<label>) (rate(<raw>[5m]))", raw, "watts", 300.0),)
 
@@ -192,9 +195,9 @@ _MEMORY = (
     " / <node_memory_MemTotal_bytes>)"
 )
 
-# Names and formulas: trimaran.md 2.1 and testing.md 1.6 (kube-prometheus rules and node-exporter mixin). The raw CPU
-# expression is the mixin's: what is neither idle nor iowait nor steal, averaged over CPUs, and over 5 minutes as the
-# rules do, so that deviations compare.
+# Names and formulas are those of the kube-prometheus rules and the node-exporter mixin. The raw CPU expression is the
+# mixin's: the share that is not idle, iowait or steal, averaged over CPUs, and over 5 minutes as in the rules, so that
+# deviations are comparable.
 _TEMPLATES: Mapping[str, tuple[Candidate, ...]] = {
     "CPU": (
         _rule("instance:node_cpu:ratio", "ratio", 300.0),
@@ -204,8 +207,8 @@ _TEMPLATES: Mapping[str, tuple[Candidate, ...]] = {
             '1 - avg by (<label>) (sum without (mode) (rate(<node_cpu_seconds_total{mode=~"idle|iowait|steal"}>[5m])))',
             "ratio",
             300.0,
-            # Two CPUs are proof enough of an exporter's life. A guard over all of them costs the server a third of what
-            # the expression does, with four CPUs a node.
+            # Two CPUs suffice as a guard. A guard over all CPUs would cost the server a third of the expression's cost
+            # for nodes with four CPUs.
             '<node_cpu_seconds_total{mode="idle",cpu=~"0|1"}>',
         ),
     ),
@@ -246,26 +249,26 @@ _TEMPLATES: Mapping[str, tuple[Candidate, ...]] = {
 CANDIDATES: Mapping[str, tuple[Candidate, ...]] = {
     key: tuple(template.bound(()) for template in templates) for key, templates in _TEMPLATES.items()
 }
-"""As they are where a Prometheus has one cluster only."""
+"""Built-in candidates without matchers, for a Prometheus with a single cluster."""
 
 
 def candidates(
     metric: Metric, configured: QueryConfig | None, *, matchers: Sequence[Matcher] = ()
 ) -> tuple[Candidate, ...]:
-    """The ways to get a metric, best first; none for a metric that Prometheus has under no usual name. `matchers` are
-    put into what is built in; a configured expression is the operator's, and may look at other clusters on purpose."""
+    """Candidates for a metric, best first; empty if Prometheus has no default query for it. `matchers` are inserted
+    into built-in candidates only, because a configured query may select other clusters on purpose."""
     if configured is None:
         return tuple(template.bound(matchers) for template in _TEMPLATES.get(metric.key, ()))
     expression = configured.expression.strip()
     guard = ""
     if not is_plain(expression):
         guard = (configured.guard or "").strip()
-        # A comment at its end would swallow what is put after it.
+        # A comment at the end would hide the text that is appended to the expression.
         expression += "\n" if "#" in expression else ""
     return (Candidate("configured", expression, configured.unit, configured.smoothing_s, guard),)
 
 
-# --- which label is the node -----------------------------------------------------------------------------------------
+# --- node label ------------------------------------------------------------------------------------------------------
 
 DIRECT_LABELS = ("node", "kubernetes_node", "nodename")
 PROFILE_LABELS = (*DIRECT_LABELS, "instance")
@@ -274,20 +277,20 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class NodeNames:
-    """instance -> node, read off `label` of node_uname_info."""
+    """Node names by instance, read from the label `label` of node_uname_info."""
 
     label: str
     by_instance: Mapping[str, str]
 
     def with_newer(self, some: NodeNames) -> NodeNames:
-        """With those of these that were read since, if they were read off the same label."""
+        """These names updated by newer ones, if both were read from the same label."""
         return NodeNames(self.label, {**self.by_instance, **some.by_instance}) if some.label == self.label else self
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLabel:
-    """How a series tells its node: by `label`, without the port if `strip_port`, or looked up under its instance among
-    the node names if `joined` (then the name of the label of node_uname_info)."""
+    """How a series names its node: by `label`, without the port if `strip_port`. With `joined` (a label of
+    node_uname_info), the node is looked up by the instance."""
 
     label: str
     strip_port: bool = False
@@ -295,52 +298,52 @@ class NodeLabel:
 
     @property
     def shown(self) -> str:
-        """For people."""
+        """Display name of the node label."""
         if self.joined:
             return f"{self.joined} (of node_uname_info, by {self.label})"
         return f"{self.label} without its port" if self.strip_port else self.label
 
 
 def profile(evidence: str, *, labels: Iterable[str]) -> str:
-    """The query that shows in one answer whether series exist and how their labels tell nodes apart."""
+    """Query that returns whether series exist, and the values of the labels that may identify nodes."""
     return f"count by ({', '.join(dict.fromkeys(labels))}) ({evidence})"
 
 
 def names_query(*, matchers: Sequence[Matcher] = ()) -> str:
-    """The query for the names of nodes behind addresses."""
+    """Query for the node names by instance."""
     return profile(narrowed("node_uname_info", *matchers), labels=PROFILE_LABELS)
 
 
 def _tells_apart(label: str, rows: Sequence[Labels]) -> bool:
-    """Whether every row carries the label, and it has at least half as many values as there are instances: a label
-    that names the Prometheus or the cluster is on every series too."""
+    """Whether all rows have the label, with at least half as many values as instances. Labels that name the
+    Prometheus or the cluster are also on all series, but have fewer values."""
     values = {row.get(label, "") for row in rows}
     instances = {row["instance"] for row in rows if row.get("instance")}
     return bool(rows) and "" not in values and 2 * len(values) >= len(instances)
 
 
 def read_names(rows: Sequence[Labels]) -> NodeNames:
-    """Names of nodes from the labels of node_uname_info: a label that already names Kubernetes nodes is better than
-    the kernel's host name."""
+    """Node names from the labels of node_uname_info. A label that identifies Kubernetes nodes is preferred to the
+    kernel's host name."""
     label = next((name for name in DIRECT_LABELS if _tells_apart(name, rows)), "nodename")
     named = {row["instance"]: row[label] for row in rows if row.get("instance") and row.get(label)}
     return NodeNames(label, named)
 
 
 def direct_label(rows: Sequence[Labels]) -> NodeLabel | None:
-    """The first label that by itself names the nodes of all these series, None if none does."""
+    """The first label that directly names the nodes of all these series, None if there is none."""
     return next((NodeLabel(label) for label in DIRECT_LABELS if _tells_apart(label, rows)), None)
 
 
 def fallback_label(rows: Sequence[Labels], names: NodeNames) -> NodeLabel | None:
-    """For series that name no node: by their instance, looked up among the names if most are there and tell nodes
-    apart (machines made of one image may all be called localhost), else without its port, else as it is. None where
-    some series have no instance."""
+    """Node label for series that do not name a node. In order of preference: the instance looked up in `names`, if
+    most instances are known and their names differ (cloned machines may all be called localhost); the instance
+    without its port; the instance. None if a series has no instance."""
     if not _tells_apart("instance", rows):
         return None
     known = [{**row, names.label: names.by_instance[row["instance"]]} for row in rows if _has_name(row, names)]
     joined = _joined(rows, names) if _tells_apart(names.label, known) else None
-    # Simulated machines may be ports of one host.
+    # Simulated machines may be different ports of one host.
     hosts = [{**row, "host": without_port(row["instance"])} for row in rows]
     return joined or NodeLabel("instance", strip_port=_tells_apart("host", hosts))
 
@@ -350,8 +353,8 @@ def _has_name(row: Labels, names: NodeNames) -> bool:
 
 
 def configured_label(label: str, rows: Sequence[Labels], names: NodeNames) -> NodeLabel | None:
-    """The label that the operator named, None if no series has it. `nodename` may come from node_uname_info, and
-    `instance` loses its port, as when found out."""
+    """The configured label, None if no series has it. `nodename` may come from node_uname_info, and `instance` is
+    used without its port, as in the automatic selection."""
     if any(row.get(label) for row in rows):
         return NodeLabel(label, strip_port=label == "instance")
     return _joined(rows, names) if label == names.label else None
@@ -363,12 +366,12 @@ def _joined(rows: Sequence[Labels], names: NodeNames) -> NodeLabel | None:
     return NodeLabel("instance", joined=names.label) if instances and 2 * known >= len(instances) else None
 
 
-# --- questions -------------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """An instant query at `time`, unix seconds."""
+    """An instant query at `time` (unix seconds)."""
 
     query: str
     time: float
@@ -376,7 +379,7 @@ class Instant:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A range query; unix seconds, whole."""
+    """A range query: `start` and `end` in unix seconds, `step` in seconds."""
 
     query: str
     start: int
@@ -386,8 +389,8 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was settled for one metric: `expression` has its label filled in, `scrape_interval` is in seconds and None
-    for plain series, which need none."""
+    """The query in use for one metric: `expression` contains the node label, `scrape_interval` is in seconds (None
+    for a plain selector)."""
 
     metric: Metric
     candidate: Candidate
@@ -397,9 +400,9 @@ class Plan:
     reason: str
 
     def question(self, since: float, until: float, *, resolution: int, beyond: float = 0.0) -> Instant | Range | None:
-        """What to ask for the samples between `since` and `until`, None if no step of the expression falls in
-        between. Steps are aligned to slots, so that a second fetch meets the same times again. `beyond` is for how
-        many seconds more an expression is evaluated."""
+        """Query for the samples between `since` and `until` (unix seconds), None if no step of the expression is in
+        this range. Steps are multiples of the resolution (seconds), so that a later fetch evaluates the same times.
+        `beyond` extends the range of an expression, in seconds."""
         if self.scrape_interval is None:
             span = max(1, math.ceil(until - since))
             return Instant(f"{self.expression}[{span}s]", until)
@@ -409,7 +412,7 @@ class Plan:
         return Range(self._guarded(), start, end + later, step) if start <= end else None
 
     def _guarded(self) -> str:
-        """The expression, for nodes whose raw series had a sample within two scrape intervals (issue 2)."""
+        """The expression, restricted to nodes whose raw series had a sample within two scrape intervals."""
         if not self.candidate.raw or self.scrape_interval is None:
             return self.expression
         alive = f"count_over_time({self.candidate.raw}[{2 * self.scrape_interval:.0f}s]) > 0"
@@ -419,16 +422,18 @@ class Plan:
 def settle(
     metric: Metric, candidate: Candidate, *, label: NodeLabel, scrape_interval: float | None, rejected: Sequence[str]
 ) -> Plan:
-    """The plan for a candidate that exists; `scrape_interval` None means that it could not be told. `rejected` are the
-    better candidates that do not exist."""
+    """Plan for a candidate with series. `scrape_interval` is in seconds, None if it could not be measured.
+    `rejected` are the better candidates, which have no series."""
     plain = is_plain(candidate.expression)
     interval = None if plain else scrape_interval or DEFAULT_SCRAPE_INTERVAL_S
-    reasons = [candidate.origin + (f", there being no {' and no '.join(rejected)}" if rejected else "")]
+    reasons = [candidate.origin + (f" (no series of {', '.join(rejected)})" if rejected else "")]
     if interval is not None:
-        how = "measured" if scrape_interval else "assumed, too few samples to tell"
+        how = "measured" if scrape_interval else "assumed, too few samples to measure"
         reasons.append(f"scrape interval {interval:.0f} s {how}")
         guard = (
-            f"guarded by {candidate.raw}" if candidate.raw else "no guard, so a dead exporter looks alive for a while"
+            f"guarded by {candidate.raw}"
+            if candidate.raw
+            else "no guard, so a stopped exporter looks alive for a while"
         )
         reasons.append(guard)
     expression = candidate.expression.replace("<label>", label.label) if candidate.raw else candidate.expression
@@ -436,5 +441,5 @@ def settle(
 
 
 def among(label: str, values: Iterable[str]) -> Matcher:
-    """That `label` has one of these values."""
+    """Matcher for a label with any of these values."""
     return Matcher(label, "=~", "|".join(re.escape(value) for value in values))

@@ -1,13 +1,13 @@
-"""Asking a Prometheus over HTTP without ever waiting for it longer than was said.
+"""HTTP queries to Prometheus with strict time limits.
 
-The library, prometheus-api-client, is synchronous and without a timeout of its own, and a thread that waits for a
-socket cannot be cancelled. So each of a few *lines* (one thread, one connection) takes one question at a time, and
-whoever no longer wants the answer hangs up: the line's socket is shut down, and its thread is free at once, whatever
-the server does, sends or withholds. A thread that cannot be reached even so (it resolves a name) is a daemon, so it
-holds up no exit, and there are never more of them than lines.
+The library prometheus-api-client is synchronous and has no timeout, and a thread that waits for a socket cannot be
+cancelled. The transport therefore has a few threads with one connection each, and each handles one query at a time. A
+caller that no longer needs the response aborts the query: the socket is shut down, which releases the thread
+immediately, regardless of the server. A thread that cannot be interrupted in this way (during name resolution) is a
+daemon thread, so it does not delay process exit. The number of threads is constant.
 
-Every error leaves here as one of providers/base.py (prometheus_failures.py, prometheus_answers.py), with neither
-credentials nor more than a few words of what the far side said.
+All errors are converted to the error classes of providers/base.py (prometheus_failures.py, prometheus_answers.py),
+without credentials and with at most a few words of the server's message.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ ERROR_BYTES = 1 << 16
 CLOSE_WITHIN_S = 0.5
 SERIES_PER_BREATH = 64
 BREATH_S = 50e-6
-"""How often and how long decoding pauses. Measured at 5,000 nodes: the event loop's longest wait of a fetch falls from
-22 ms to 8 ms (medians), and a fetch takes 90 ms longer."""
+"""Decoding sleeps BREATH_S seconds after every SERIES_PER_BREATH series to release Python's global lock. Measured
+with 5,000 nodes: the event loop's longest delay during a fetch decreases from 22 ms to 8 ms (medians), and a fetch
+takes 90 ms longer."""
 VICTORIA_METRICS_HEADER = "X-Server-Hostname"
-"""Which all servers of VictoriaMetrics send, and no Prometheus, Thanos or Mimir."""
-# Where the common distributions keep the authorities of the system.
+"""Response header of all VictoriaMetrics servers; Prometheus, Thanos and Mimir do not send it."""
+# CA bundles of the system, as located in common distributions.
 SYSTEM_AUTHORITIES = (
     ssl.get_default_verify_paths().cafile,
     "/etc/ssl/certs/ca-certificates.crt",
@@ -66,12 +67,12 @@ SYSTEM_AUTHORITIES = (
 )
 
 
-# --- one line: a connection through the library ----------------------------------------------------------------------
+# --- one connection through the library ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """An answer as it came, whole."""
+    """Complete undecoded response; `clock_offset_s` is the server's clock minus the local clock in seconds."""
 
     body: bytes
     content_type: str
@@ -80,8 +81,8 @@ class _Content:
 
 
 class _Answer(requests.Response):
-    """What the library is given: its `data.result`, the one thing it hands on, is the whole answer, which still has
-    the type, the warnings and the time that the library would have thrown away."""
+    """Response passed to the library. The library returns only `data.result`, so this field contains the complete
+    response, including type, warnings and headers."""
 
     whole: _Content
 
@@ -90,13 +91,13 @@ class _Answer(requests.Response):
 
 
 def _shut(sock: socket.socket) -> None:
-    """Whoever reads from it gets an end of file at once."""
-    # Not the method of SSLSocket, which also takes the TLS session away from the thread that reads.
+    """Shut the socket down, so that a reading thread gets an end of file immediately."""
+    # SSLSocket.shutdown would also remove the TLS session that the reading thread uses.
     socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 class _PlainConnection(HTTPConnection):
-    """Is of no use from the beginning where the answer is no longer wanted by then."""
+    """HTTP connection that is shut down right after it is opened if the query was aborted meanwhile."""
 
     unwanted: threading.Event
 
@@ -107,7 +108,7 @@ class _PlainConnection(HTTPConnection):
 
 
 class _TlsConnection(HTTPSConnection):
-    """The same over TLS."""
+    """HTTPS connection that is shut down right after it is opened if the query was aborted meanwhile."""
 
     unwanted: threading.Event
 
@@ -118,7 +119,7 @@ class _TlsConnection(HTTPSConnection):
 
 
 class _PlainPool(HTTPConnectionPool):
-    """Remembers the connection in use, so that it can be hung up from outside."""
+    """HTTP connection pool that exposes the connection in use, so that another thread can abort it."""
 
     ConnectionCls = _PlainConnection
     in_use: Any = None
@@ -131,7 +132,7 @@ class _PlainPool(HTTPConnectionPool):
 
 
 class _TlsPool(HTTPSConnectionPool):
-    """The same over TLS."""
+    """HTTPS connection pool that exposes the connection in use, so that another thread can abort it."""
 
     ConnectionCls = _TlsConnection
     in_use: Any = None
@@ -144,20 +145,20 @@ class _TlsPool(HTTPSConnectionPool):
 
 
 class _Adapter(HTTPAdapter):
-    """One connection at a time, no retries, and a way to end what is going on from another thread."""
+    """Adapter with one connection, without retries, whose running request another thread can abort."""
 
     _pool: Any = None
 
     answering: urllib3.BaseHTTPResponse | None = None
-    """The answer whose body is being read. If the server is to close the connection after it, urllib3 has already let
-    go of the connection's socket, and only the answer can reach it."""
+    """Response whose body is being read. If the server closes the connection after the response, urllib3 has already
+    detached the socket from the connection, and only the response can shut it down."""
 
     def __init__(self) -> None:
         super().__init__(pool_connections=1, pool_maxsize=1, max_retries=urllib3.Retry(total=0, redirect=0))
         self.poolmanager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
         self.unwanted = threading.Event()
-        """Set once the answer to the question at hand is no longer wanted. A socket that is there by then is shut down
-        by who sets it, one that comes later by who looks here after making it."""
+        """Set once the current query is aborted. The aborting thread shuts down an existing socket; a socket that is
+        created later is shut down by the thread that created it."""
 
     def get_connection_with_tls_context(self, *arguments: Any, **options: Any) -> Any:
         self._pool = super().get_connection_with_tls_context(*arguments, **options)
@@ -165,11 +166,11 @@ class _Adapter(HTTPAdapter):
         return self._pool
 
     def hang_up(self) -> None:
-        """Shut the socket in use down, or the next one as soon as it is made."""
+        """Shut down the socket in use, or the next socket when it is created."""
         self.unwanted.set()
         connection: HTTPConnection | None = getattr(self._pool, "in_use", None)
         sock, answering = connection.sock if connection is not None else None, self.answering
-        # What they raise when the other thread was quicker and has just closed it.
+        # Raised if the other thread has just closed the socket.
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             if sock is not None:
                 _shut(sock)
@@ -178,11 +179,11 @@ class _Adapter(HTTPAdapter):
 
 
 class _Line(requests.Session):
-    """The library's session: bounded in time and size, and translating every error."""
+    """The library's HTTP session with limits on time and size; converts all errors."""
 
     def __init__(self, config: PrometheusConfig, endpoint: Endpoint) -> None:
         super().__init__()
-        # Else requests takes proxies and ~/.netrc from the environment of a daemon.
+        # Otherwise requests uses proxies of the environment and ~/.netrc.
         self.trust_env = False
         self.verify = _verification(config)
         if config.client_cert:
@@ -191,13 +192,13 @@ class _Line(requests.Session):
         self._limit = config.max_body_bytes
         self._line = _Adapter()
         self._library = PrometheusConnect(url=endpoint.address, session=self, retry=urllib3.Retry(total=0))
-        # Over the library's own adapter, which it mounts under the same address.
+        # Replaces the library's adapter, which is mounted for the same address.
         self.mount(endpoint.address, self._line)
 
     def converse(self, question: Instant | Range, *, timeout: float) -> _Content:
-        """Ask, and wait at most about `timeout` seconds for the whole answer. Raises ProviderError."""
+        """Send the query and wait up to about `timeout` seconds for the complete response. Raises ProviderError."""
         if isinstance(question, Instant):
-            # Else VictoriaMetrics answers for a time 30 s before now; the others do not know the parameter.
+            # Without nocache, VictoriaMetrics evaluates 30 s before now; other servers ignore the parameter.
             parameters = {"time": f"{question.time:.3f}", "nocache": "1"}
             answer = self._library.custom_query(question.query, parameters, timeout=timeout)
         else:
@@ -212,15 +213,16 @@ class _Line(requests.Session):
         return content
 
     def take_up(self) -> None:
-        """A question comes, whose answer is wanted until `hang_up`."""
+        """Prepare for a query, which `hang_up` may abort."""
         self._line.unwanted.clear()
 
     def hang_up(self) -> None:
-        """End what is going on, from another thread."""
+        """Abort the current query, from another thread."""
         self._line.hang_up()
 
     def request(self, method: Any, url: Any, *_: Any, **options: Any) -> requests.Response:
-        """What the library calls. Any status but 200 raises, so the library sees answers only."""
+        """Called by the library. Raises ProviderError for any status but 200, so the library sees successful
+        responses only."""
         timeout: float = options["timeout"]
         deadline = time.monotonic() + timeout
         sent = self._endpoint.headers()
@@ -237,8 +239,8 @@ class _Line(requests.Session):
             heard = time.time()
             with response:
                 self._line.answering = response.raw
-                if self._line.unwanted.is_set():  # meanwhile, when neither socket nor answer could be reached
-                    raise ProviderUnreachable("its answer is no longer wanted")
+                if self._line.unwanted.is_set():  # aborted while neither socket nor response was accessible
+                    raise ProviderUnreachable("the query was aborted")
                 limit = self._limit if response.status_code == 200 else ERROR_BYTES
                 body = _read_body(response, deadline=deadline, limit=limit)
         except (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException, OSError) as error:
@@ -271,8 +273,8 @@ class _Line(requests.Session):
 
 
 def _unhurried(series: Iterable[msgspec.Raw]) -> Iterator[msgspec.Raw]:
-    """The series, with a pause now and then in which another thread may have the global lock: else the event loop,
-    which wants it a thousand times a second, waits 5 ms for it each time."""
+    """The series, with short pauses that release Python's global lock. Without them the event loop, which needs the
+    lock about a thousand times per second, waits 5 ms for it each time."""
     for number, raw in enumerate(series, start=1):
         if number % SERIES_PER_BREATH == 0:
             time.sleep(BREATH_S)
@@ -280,7 +282,7 @@ def _unhurried(series: Iterable[msgspec.Raw]) -> Iterator[msgspec.Raw]:
 
 
 def _verification(config: PrometheusConfig) -> bool | str:
-    """What requests is to verify certificates against; True means the authorities that it brings itself."""
+    """Value of requests' `verify`: False, the path of a CA bundle, or True for the CA bundle of requests."""
     if config.insecure_skip_verify:
         return False
     found = (path for path in SYSTEM_AUTHORITIES if path and os.path.exists(path))
@@ -288,7 +290,8 @@ def _verification(config: PrometheusConfig) -> bool | str:
 
 
 def _read_body(response: requests.Response, *, deadline: float, limit: int) -> bytes:
-    """The whole body, decompressed. The deadline is kept here too, because an event loop that is busy hangs up late."""
+    """The complete decompressed body. Also checks the deadline (monotonic seconds), because a busy event loop aborts
+    late. Raises ProviderMalformed above `limit` bytes; an error response is truncated instead."""
     chunks: list[bytes] = []
     size = 0
     while chunk := response.raw.read1(CHUNK_BYTES, decode_content=True):
@@ -297,19 +300,20 @@ def _read_body(response: requests.Response, *, deadline: float, limit: int) -> b
         if size > limit:
             if response.status_code != 200:
                 break
-            raise ProviderMalformed(f"its answer is larger than {limit >> 20} MiB")
+            raise ProviderMalformed(f"the response is larger than {limit >> 20} MiB")
         if time.monotonic() > deadline:
-            raise ProviderUnreachable("its answer came too slowly to end in time")
+            raise ProviderUnreachable("the response was not complete in time")
     return b"".join(chunks)
 
 
-# --- the lines together ----------------------------------------------------------------------------------------------
+# --- transport -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[T]):
-    """What was read from an answer, and what came with it: `missing` is what it says of a part that it lacks, "" where
-    it is whole; `remarks` are on the query. `round_trip_s` is how long it took."""
+    """Parsed response: `missing` is the server's message about an incomplete response, "" if complete; `remarks` are
+    its warnings about the query. `clock_offset_s` is the server's clock minus the local clock in seconds,
+    `round_trip_s` the duration in seconds."""
 
     content: T
     missing: str
@@ -319,7 +323,7 @@ class Reply(Generic[T]):
 
 
 class _Call(Generic[T]):
-    """One question on its way: waiting for a line, on one, or done."""
+    """A query that is queued, running or finished."""
 
     def __init__(self, job: Callable[[_Line], T]) -> None:
         self.future: Future[T] = Future()
@@ -328,7 +332,7 @@ class _Call(Generic[T]):
         self._lock = threading.Lock()
 
     def run(self, line: _Line) -> None:
-        """On the line's thread."""
+        """Run the query on the connection's thread."""
         with self._lock:
             if not self.future.set_running_or_notify_cancel():
                 return
@@ -336,7 +340,7 @@ class _Call(Generic[T]):
             self._line = line
         try:
             outcome = self._job(line)
-        except BaseException as error:  # whatever it is belongs to who waits for the future
+        except BaseException as error:  # any exception is passed to the waiter of the future
             self._leave()
             self.future.set_exception(error)
         else:
@@ -348,14 +352,14 @@ class _Call(Generic[T]):
             self._line = None
 
     def hang_up(self) -> None:
-        """From any thread: the answer is no longer wanted. Does nothing to a call that is over."""
+        """Abort the query, from any thread. No effect if it is finished."""
         with self._lock:
             if not self.future.cancel() and self._line is not None:
                 self._line.hang_up()
 
 
 class Transport:
-    """Questions in, replies out, at most LINES at a time."""
+    """Sends queries with at most LINES at a time and returns parsed responses."""
 
     def __init__(self, config: PrometheusConfig) -> None:
         self._config = config
@@ -364,18 +368,18 @@ class Transport:
         self._on_line: set[_Call[Any]] = set()
         self._ended: list[Future[None]] = []
         self._free = asyncio.Semaphore(LINES)
-        # Decoding needs the global lock anyway. Four threads at it would each make the event loop wait its turn.
+        # Decoding holds the global lock. Several decoding threads at once would delay the event loop further.
         self._decoding = threading.Lock()
         self.victoria_metrics = False
-        """Whether the last answer was a VictoriaMetrics'; known before `read` sees that answer."""
+        """Whether the last response came from VictoriaMetrics; set before `read` is called with that response."""
 
     @property
     def address(self) -> str:
-        """Without credentials."""
+        """Address of the server, without credentials."""
         return self._endpoint.address
 
     def start(self) -> None:
-        """Start the threads. Asks nothing."""
+        """Start the threads. Sends no request."""
         if self._config.insecure_skip_verify:
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
             log.warning("the certificate of %s is not verified (provider.insecure_skip_verify)", self.address)
@@ -385,14 +389,14 @@ class Transport:
             threading.Thread(target=self._work, args=(ended,), name=f"prometheus-{number}", daemon=True).start()
 
     def _work(self, ended: Future[None]) -> None:
-        """The life of one line's thread."""
+        """Main loop of a connection's thread."""
         with _Line(self._config, self._endpoint) as line:
             while (call := self._calls.get()) is not None:
                 call.run(line)
         ended.set_result(None)
 
     async def close(self) -> None:
-        """Hang up everything and end the threads, without waiting for one that cannot be reached."""
+        """Abort all queries and end the threads, without waiting for a thread that cannot be interrupted."""
         for call in tuple(self._on_line):
             call.hang_up()
         for _ in self._ended:
@@ -409,10 +413,10 @@ class Transport:
         read: Callable[[Iterable[msgspec.Raw]], T],
         deadline: float,
     ) -> Reply[T]:
-        """The reply to a question, its series read by `read` in a thread.
+        """Send a query and parse the series of the response with `read`, in a thread.
 
-        `expects` is the type of the result, "matrix" or "vector"; `deadline` is in the time of the event loop, and
-        ends the retries of what a retry may help. Raises ProviderError; cancelling hangs up.
+        `expects` is the result type, "matrix" or "vector". `deadline` is in event loop time and limits the retries of
+        transient failures. Raises ProviderError; cancelling aborts the query.
         """
         return await retried(
             lambda: self._attempt(question, expects=expects, read=read, deadline=deadline),
@@ -435,7 +439,7 @@ class Transport:
                 call = _Call(lambda line: self._converse(line, question, expects=expects, read=read, timeout=timeout))
                 return await self._result_of(call, timeout=timeout)
         except TimeoutError as error:
-            raise ProviderUnreachable(f"{self.address}: it does not answer in time") from error
+            raise ProviderUnreachable(f"{self.address}: no response in time") from error
         except ProviderError as error:
             raise placed(error, self.address, scrub=self._endpoint.scrub) from error
 
@@ -458,13 +462,13 @@ class Transport:
         read: Callable[[Iterable[msgspec.Raw]], T],
         timeout: float,
     ) -> Reply[T]:
-        """On a line's thread: ask and understand."""
+        """On a connection's thread: send the query and parse the response."""
         began = time.monotonic()
         answer = line.converse(question, timeout=timeout)
         self.victoria_metrics = answer.victoria_metrics
         took = time.monotonic() - began
         with self._decoding:
-            time.sleep(BREATH_S)  # between the envelope before, which is one long call, and this one
+            time.sleep(BREATH_S)  # release the lock between two envelopes: decoding one is a single long call
             envelope = read_envelope(answer.body, content_type=answer.content_type)
             content = read(_unhurried(series_of(envelope, expects=expects)))
         scrub = self._endpoint.scrub

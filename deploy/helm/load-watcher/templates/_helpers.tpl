@@ -23,22 +23,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (ternary (include "load-watcher.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name -}}
 {{- end -}}
 
-{{/* Whether the source is metrics-server, by either of its names; "" if not. */}}
+{{/* "true" if the source is metrics-server, under either of its names; otherwise "". */}}
 {{- define "load-watcher.metricsServer" -}}
 {{- if has (lower .Values.config.provider.name) (list "metrics-server" "kubernetesmetricsserver") }}true{{ end -}}
 {{- end -}}
 
-{{/* Whether pods use the Kubernetes API; "" if not. */}}
+{{/* "true" if the pods use the Kubernetes API; otherwise "". */}}
 {{- define "load-watcher.asksKubernetes" -}}
 {{- if or .Values.rbac.nodes .Values.rbac.nodeMetrics .Values.scheduler.enabled (include "load-watcher.metricsServer" .) (include "load-watcher.publishes" .) }}true{{ end -}}
 {{- end -}}
 
-{{/* Whether NodeMetrics are written to the cluster; "" if not. */}}
+{{/* "true" if NodeMetrics are written to the cluster; otherwise "". */}}
 {{- define "load-watcher.publishes" -}}
 {{- if (default dict .Values.config.koordinator).publish }}true{{ end -}}
 {{- end -}}
 
-{{/* Whether a profile binds pods; "" if none does. */}}
+{{/* "true" if a profile binds pods; otherwise "". */}}
 {{- define "load-watcher.binds" -}}
 {{- $binds := "" -}}
 {{- if .Values.scheduler.enabled -}}
@@ -53,21 +53,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if (default dict .Values.config.server).tls_cert }}https{{ else }}http{{ end -}}
 {{- end -}}
 
-{{/* Whether the dashboard is to show the agents of this release, and nothing else is said of it; "" if not. */}}
+{{/* "true" if the dashboard shows the agents of this release and the settings select no others; otherwise "". */}}
 {{- define "load-watcher.showsAgents" -}}
 {{- $agent := .Values.agent -}}
 {{- $named := default dict .Values.config.dashboard -}}
 {{- if and $agent.enabled $agent.pages (not $agent.restore) (not $named.agents) (not $named.agent_pods) -}}
-{{- required "agent.pages needs agent.existingSecret: without a token the agents have no pages at the addresses of their pods" $agent.existingSecret | empty | not -}}
+{{- required "agent.pages requires agent.existingSecret: without a token, the agents do not serve these pages on their pod addresses" $agent.existingSecret | empty | not -}}
 {{- end -}}
 {{- end -}}
 
-{{/* The settings with what only the release knows, as TOML. */}}
+{{/* The settings, completed with release-specific values, as TOML. */}}
 {{- define "load-watcher.config" -}}
 {{- include "load-watcher.toml" (dict "table" (include "load-watcher.settings" . | fromJson) "path" "") -}}
 {{- end -}}
 
-{{/* The same as JSON. */}}
+{{/* The same settings as JSON. */}}
 {{- define "load-watcher.settings" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $peers := default dict $config.peers -}}
@@ -90,7 +90,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- toJson $config -}}
 {{- end -}}
 
-{{/* Where agents are found by the labels of their pods, as JSON: of each selection in the settings its namespace and port. */}}
+{{/* Namespace and port of each pod selection in the settings, as JSON. */}}
 {{- define "load-watcher.selections" -}}
 {{- $config := include "load-watcher.settings" . | fromJson -}}
 {{- $dashboard := default dict $config.dashboard -}}
@@ -105,7 +105,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- dict "found" (uniq $found) | toJson -}}
 {{- end -}}
 
-{{/* A table as TOML: its values first, then the tables in it. Helm's own toToml writes whole numbers as 2020.0. */}}
+{{/* A table as TOML: its values first, then its subtables. Helm's toToml writes integers as 2020.0. */}}
 {{- define "load-watcher.toml" -}}
 {{- $path := .path -}}
 {{- range $key, $value := .table -}}
@@ -123,7 +123,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* A value as TOML: as JSON, which TOML reads too, but for tables inside of lists. */}}
+{{/* A value as TOML: written as JSON, which is valid TOML, except for tables in lists. */}}
 {{- define "load-watcher.tomlValue" -}}
 {{- $parts := list -}}
 {{- if kindIs "map" . -}}
@@ -147,7 +147,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if regexMatch "^[A-Za-z0-9_-]+$" . }}{{ . }}{{ else }}{{ toJson . }}{{ end -}}
 {{- end -}}
 
-{{/* Of what runs on every node, by the context and its name. Not the watcher's own: its Service must not find it. */}}
+{{/* Labels of a DaemonSet, by context and name. They differ from the watcher's labels, so that its Service does not select these pods. */}}
 {{- define "load-watcher.nodeSelectorLabels" -}}
 app.kubernetes.io/name: {{ printf "%s-%s" (default .context.Chart.Name .context.Values.nameOverride | trunc 57 | trimSuffix "-") .part }}
 app.kubernetes.io/instance: {{ .context.Release.Name }}
@@ -176,7 +176,7 @@ helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | re
 {{- include "load-watcher.nodeLabels" (dict "context" . "part" "qrm") -}}
 {{- end -}}
 
-{{/* The settings of the agents with what only the release knows. */}}
+{{/* The settings of the agents, completed with release-specific values. */}}
 {{- define "load-watcher.agentConfig" -}}
 {{- $config := deepCopy .Values.agent.config -}}
 {{- $agent := default dict $config.agent -}}
@@ -188,7 +188,7 @@ helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | re
 {{- include "load-watcher.toml" (dict "table" $config "path" "") -}}
 {{- end -}}
 
-{{/* The settings of the QoS Resource Manager with what only the release knows. */}}
+{{/* The settings of the QoS Resource Manager, completed with release-specific values. */}}
 {{- define "load-watcher.qrmConfig" -}}
 {{- $config := deepCopy .Values.qrm.config -}}
 {{- $qrm := default dict $config.qrm -}}

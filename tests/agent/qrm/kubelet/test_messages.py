@@ -55,7 +55,7 @@ def test_bytes_of_a_message_as_go_wrote_them():
     (case,) = group("raw_checkpoint_corruption")
     expected = dict(case["info"])
     assert info_from_bytes(bytes.fromhex(case["hex"])) == AllocationInfo(**expected)
-    with pytest.raises(ValueError, match="no ResourceAllocationInfo"):
+    with pytest.raises(ValueError, match="not a ResourceAllocationInfo"):
         info_from_bytes(b"\x0a\xff")
 
 

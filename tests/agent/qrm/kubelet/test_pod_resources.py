@@ -151,9 +151,9 @@ def test_calls_to_old_plugins_are_counted_too(tmp_path: Path):
             {"version": "v2"},
             "requested API version v2 is not supported by kubelet. Supported version is v1alpha1",
         ),
-        ({"resource_name": ""}, "a resource name is needed"),
-        ({"endpoint": ""}, "the name of a socket beside ours"),
-        ({"endpoint": "../elsewhere.sock"}, "the name of a socket beside ours"),
+        ({"resource_name": ""}, "resource_name and endpoint are required"),
+        ({"endpoint": ""}, "the name of a socket in this directory"),
+        ({"endpoint": "../elsewhere.sock"}, "the name of a socket in this directory"),
         ({"endpoint": "nobody.sock"}, "the plug-in for cpu failed in GetResourcePluginOptions: UNAVAILABLE"),
     ],
 )

@@ -143,7 +143,7 @@ class Introduces(pb_grpc.RegistrationServicer):
         ),
         (
             {"type": "ResourcePlugin", "supported_versions": ["v1alpha1"]},
-            "RegisterPlugin error -- plugin validation failed with err: the plug-in does not say for which resource",
+            "RegisterPlugin error -- plugin validation failed with err: the plug-in does not name its resource",
         ),
         (
             {"type": "ResourcePlugin", "name": "cpu", "supported_versions": ["v1alpha1"]},
@@ -233,7 +233,7 @@ def why_not(path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def never_said(path: Path) -> list[str]:
     failed = f"the plug-in for {path.name} failed in GetInfo: DEADLINE_EXCEEDED: Deadline Exceeded"
-    return [f"{path} is not registered, and will be tried again: {failed}"]
+    return [f"cannot register {path}, trying again: {failed}"]
 
 
 @pytest.mark.slow

@@ -279,13 +279,13 @@ def test_hints_of_a_plugin_that_fails():
 
 def test_unknown_property():
     case = named("unknown OCI property")
-    with pytest.raises(BadProperty, match="cpu sets 'mock', which is no property of a container"):
+    with pytest.raises(BadProperty, match="cpu sets 'mock', which is not a container property"):
         properties_of({"cpu": AllocationInfo(**case["stored"][0])})
 
 
 @pytest.mark.parametrize("text", ["", "1.5", "0x10", "9223372036854775808", "9" * 5000, "-" + "9" * 5000, "٣"])
 def test_what_is_no_number_of_64_bits(text: str):
-    with pytest.raises(BadProperty, match="which is no whole number"):
+    with pytest.raises(BadProperty, match="which is not a whole number"):
         properties_of({"cpu": AllocationInfo("CpuShares", allocation_result=text)})
 
 
@@ -391,7 +391,7 @@ def test_all_or_nothing():
         world = await World().with_(cpu, memory)
         admission = await world.manager.admit(pod(qos="dedicated_cores", requests={"cpu": 2.0, "memory": 1.0}))
         assert not admission.admitted
-        assert "memory sets CpusetMems to what is no set" in admission.message
+        assert "memory sets CpusetMems to an invalid set" in admission.message
         assert cpu.removed == ["p"]
         assert world.manager.allocations.pods == frozenset()
         (why,) = admission.failed["c"].items()
@@ -493,8 +493,8 @@ def test_what_a_checkpoint_says_is_set_as_far_as_it_can_be():
         world = World(allocations, cpus=frozenset(range(16)))
         done = await world.manager.reconcile([pod("p"), pod("q"), pod("r")], world.apply)
         assert done.applied == ("ns/q/c",)
-        assert "CpusetCpus 16-99 is not on this machine" in done.failed["ns/p/c"]
-        assert "what is no set" in done.failed["ns/r/c"]
+        assert "CpusetCpus 16-99 does not exist on this machine" in done.failed["ns/p/c"]
+        assert "an invalid set" in done.failed["ns/r/c"]
 
     run(test())
 
@@ -519,7 +519,7 @@ def test_a_resource_under_another_name():
         assert fake.asked[0].resource_name == "cpu"
         assert fake.asked[0].resource_requests == {"best-effort-cpu": 2.0, "cpu": 2.0}
         refused = await world.manager.admit(pod("q", requests={"best-effort-cpu": 2.0, "cpu": 1.0}))
-        assert "asks for cpu under two names" in refused.message
+        assert "requests cpu under two names" in refused.message
 
     run(test())
 
@@ -554,13 +554,13 @@ def test_a_card_for_who_does_not_ask():
 @pytest.mark.parametrize(
     ("gives", "result", "reason"),
     [
-        (1.0, "0", "2 were asked for, and it gave 1"),
+        (1.0, "0", "requested 2, but got 1"),
         (2.0, "", "the empty set"),
-        (2.0, "0-", "what is no set"),
-        (2.0, "1,16-17", "CpusetCpus 16-17 is not on this machine, or offline"),
-        (math.nan, "0-1", "the quantity nan, which is none"),
-        (math.inf, "0-1", "the quantity inf, which is none"),
-        (-2.0, "0-1", "the quantity -2.0, which is none"),
+        (2.0, "0-", "an invalid set"),
+        (2.0, "1,16-17", "CpusetCpus 16-17 does not exist on this machine or is offline"),
+        (math.nan, "0-1", "the invalid quantity nan"),
+        (math.inf, "0-1", "the invalid quantity inf"),
+        (-2.0, "0-1", "the invalid quantity -2.0"),
     ],
 )
 def test_answers_that_cannot_be_kept(gives: float, result: str, reason: str):
@@ -591,7 +591,7 @@ def test_two_resources_that_claim_one_property():
         world = await World().with_(Fake(), Fake("reclaimed", result="2-3"))
         admission = await world.manager.admit(pod(requests={"cpu": 2.0, "reclaimed": 2.0}))
         assert not admission.admitted
-        assert "cpu sets CpusetCpus to 0-1, and reclaimed to 2-3" in admission.message
+        assert "cpu sets CpusetCpus to 0-1, but reclaimed sets it to 2-3" in admission.message
 
     run(test())
 
@@ -721,7 +721,7 @@ def test_of_two_resources_that_set_one_variable_the_first_counts(caplog: pytest.
         started = await World(allocations).manager.container_options(pod(), "c")
         assert started
         assert started.envs == started.annotations == {"ADDR": "a"}
-        assert "b sets ADDR otherwise than another resource, which counts" in caplog.text
+        assert "b and another resource set different values for ADDR; using that of the other resource" in caplog.text
 
     run(test())
 
@@ -811,7 +811,7 @@ def test_a_plugin_that_lost_its_state_gives_nobody_what_is_anothers():
         world = await World(allocations).with_(fake := Fake(offers=None))
         new, patient, old = pod("a-new", qos="dedicated_cores"), pod("b-new"), pod("old", qos="dedicated_cores")
         refused = await world.manager.admit(new, active={"old", "a-new", "b-new"})
-        assert "it knows nothing yet of what it gave before" in refused.message
+        assert "it has not loaded its earlier allocations yet" in refused.message
         assert (await world.manager.admit(patient, active={"old", "a-new", "b-new"})).admitted
         assert fake.asked == []
         times = world.manager.registrations

@@ -124,10 +124,10 @@ def test_nothing_is_decided_before_the_pods_are_known(tmp_path: Path):
 
 def test_without_data_everything_stays(tmp_path: Path):
     world = World(tmp_path)
-    world.seen = Seen(missing={"5m": "the watcher has told no windows: no answer"})
+    world.seen = Seen(missing={"5m": "no windows from load-watcher: no answer"})
     found = decided(world)
     assert (found["action"], found["to"], found["need_cpus"]) == ("hold: no data", 76, None)
-    assert found["missing"] == {"5m": "the watcher has told no windows: no answer"}
+    assert found["missing"] == {"5m": "no windows from load-watcher: no answer"}
     assert found["inputs"]["online_cpus"] is None
 
 
@@ -192,7 +192,7 @@ def test_the_last_changes_are_remembered(tmp_path: Path):
 
 
 def test_another_plugin_is_none_of_its_business(tmp_path: Path):
-    with pytest.raises(TypeError, match="the adjuster works on our plug-in for CPUs, not on qrm_memory_plugin"):
+    with pytest.raises(TypeError, match="the adjuster needs the built-in CPU plug-in, not qrm_memory_plugin"):
         World(tmp_path, plugin=memory_plugin()).tick()
 
 
@@ -211,7 +211,7 @@ def test_windows_of_the_watcher():
         await windows.start()
         try:
             assert windows.read(monotonic=1000.0, max_age=900.0).missing.keys() == set(ALL)
-            waiting = "it has not answered yet"
+            waiting = "no response yet"
 
             def seen() -> Seen | None:
                 found = windows.read(monotonic=1000.0, max_age=900.0)
@@ -253,6 +253,6 @@ def test_usage_from_control_groups(tmp_path: Path):
         usage.close()
         nowhere = LocalUsage(lambda: find_layout(str(tmp_path)), monotonic=lambda: now[0])
         assert await nowhere.read(pods) == {}
-        assert "there are no control groups" in nowhere.failure
+        assert "no control groups found" in nowhere.failure
 
     asyncio.run(test())

@@ -157,7 +157,7 @@ def test_exactly_as_many_as_asked_for_and_only_available_ones(given: tuple[Machi
 def test_one_too_many_is_an_error(given: tuple[Machine, CpuSet, int]):
     m, available, _ = given
     for take in (take_packed, take_distributed, take_by_numa_balance):
-        with pytest.raises(NotEnoughCpus, match=f"{len(available) + 1} asked for, {len(available)} there"):
+        with pytest.raises(NotEnoughCpus, match=f"{len(available) + 1} requested, {len(available)} available"):
             take(m, available, len(available) + 1)
 
 

@@ -135,7 +135,7 @@ def test_a_pod_that_is_debugged_has_nothing_set_and_takes_nothing():
 def test_shared_pods_may_not_ask_for_more_than_there_is():
     given = plugin(machine("dummy16_2s_4n"), {})
     given.allocate(ask(shared(10), "a"))
-    with pytest.raises(CannotAllocate, match="no available cpu hints: shared pods would ask for 15 of 14"):
+    with pytest.raises(CannotAllocate, match="no available cpu hints: shared pods would request 15 of 14 CPUs"):
         given.allocate(ask(shared(5), "b"))
     assert set(given.allocations()) == {"a"}
 
@@ -151,7 +151,7 @@ def test_pods_bound_to_a_node_are_spread():
         ([2], True),
         ([3], True),
     ]
-    with pytest.raises(CannotAllocate, match="need the hint of one NUMA node"):
+    with pytest.raises(CannotAllocate, match="needs a hint with exactly one NUMA node"):
         given.allocate(ask({**case, "hint_nodes": [0, 1]}))
 
 
@@ -170,8 +170,8 @@ def test_a_sidecar_has_what_the_main_container_has():
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ({"qos_level": "fast_cores"}, "may be shared_cores, reclaimed_cores"),
-        ({"qos_level": "dedicated_cores"}, "need numa_binding"),
+        ({"qos_level": "fast_cores"}, "must be one of shared_cores, reclaimed_cores"),
+        ({"qos_level": "dedicated_cores"}, "needs numa_binding"),
         (
             {
                 "qos_level": "dedicated_cores",
@@ -189,7 +189,7 @@ def test_a_sidecar_has_what_the_main_container_has():
                 "request_cpu": 2,
                 "cpu_enhancement": {"katalyst.kubewharf.io/numa_number": "two"},
             },
-            "must be a number above 0",
+            "must be a whole number greater than 0",
         ),
         (
             {
@@ -213,7 +213,7 @@ def test_what_cannot_be_read_says_why(case: dict[str, Any], words: str):
 def test_quantities_that_are_none(level: str, quantity: float):
     given = plugin(machine("dummy16_2s_4n"), {"default_enhancement": {"numa_binding": "true"}})
     request = ask({"qos_level": level, "request_cpu": quantity, "hint_nodes": [0]})
-    with pytest.raises(CannotAllocate, match="a quantity of"):
+    with pytest.raises(CannotAllocate, match="the requested quantity"):
         given.allocate(request)
     assert given.document()["pods"] == {}
 
@@ -232,7 +232,7 @@ def test_an_enhancement_that_is_no_json():
     request = ResourceRequest(
         "p", "c", "cpu", resource_requests={"cpu": 1.0}, annotations={"katalyst.kubewharf.io/cpu_enhancement": "{"}
     )
-    with pytest.raises(CannotAllocate, match="no JSON object of texts"):
+    with pytest.raises(CannotAllocate, match="not a JSON object of strings"):
         plugin(machine("dummy16_2s_4n"), {}).hints(request)
 
 

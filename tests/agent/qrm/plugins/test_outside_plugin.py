@@ -103,9 +103,9 @@ def test_what_there_is_of_it_is_for_the_nodes_status(reachable: Path, tmp_path: 
 def test_a_package_that_cannot_be_imported_is_named(reachable: Path) -> None:
     (reachable / f"{MODULE}.py").write_text("import no_such_library")
     message, hint = refused()
-    assert "the plug-in scratch cannot be had from the package load-watcher-scratch-disks: ModuleNotFound" in message
+    assert "cannot load the plug-in scratch from the package load-watcher-scratch-disks: ModuleNotFound" in message
     assert "no_such_library" in message
-    assert hint.startswith("Is load-watcher-scratch-disks made for this version")
+    assert hint.startswith("Check that load-watcher-scratch-disks supports this version")
 
 
 def test_its_own_complaint_is_told(reachable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,11 +116,11 @@ def test_its_own_complaint_is_told(reachable: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("changed", "to", "problem"),
     [
-        ("    return ScratchDisks(numbered)", "    return 7", "is no resource plug-in but int"),
-        ('name = "scratch_disks"', 'name = "../scratch"', "calls itself '../scratch', for 'example.org/scratch'"),
-        ('RESOURCE = "example.org/scratch"', 'RESOURCE = ""', "calls itself 'scratch_disks', for ''"),
-        ('RESOURCE = "example.org/scratch"', 'RESOURCE = "cpu"', "is for cpu, and so is load-watcher's own"),
-        ('name = "scratch_disks"', 'name = "qrm_cpu_plugin"', "has the name qrm_cpu_plugin, and so has another one"),
+        ("    return ScratchDisks(numbered)", "    return 7", "is not a resource plug-in but int"),
+        ('name = "scratch_disks"', 'name = "../scratch"', "has the name '../scratch', resource 'example.org/scratch'"),
+        ('RESOURCE = "example.org/scratch"', 'RESOURCE = ""', "has the name 'scratch_disks', resource ''"),
+        ('RESOURCE = "example.org/scratch"', 'RESOURCE = "cpu"', "serves cpu, which the built-in plug-in also serves"),
+        ('name = "scratch_disks"', 'name = "qrm_cpu_plugin"', "has the name qrm_cpu_plugin, which is already used"),
     ],
 )
 def test_what_cannot_be_served_is_told(reachable: Path, changed: str, to: str, problem: str) -> None:
@@ -139,8 +139,8 @@ def test_two_packages_of_one_name_are_named(reachable: Path) -> None:
     metadata = (other / "METADATA").read_text().replace("load-watcher-scratch-disks", "other-disks")
     (other / "METADATA").write_text(metadata)
     assert refused() == (
-        "the plug-in scratch is in several packages: load-watcher-scratch-disks, other-disks",
-        "Uninstall all but one.",
+        "several packages provide the plug-in scratch: load-watcher-scratch-disks, other-disks",
+        "Uninstall all but one of them.",
     )
 
 

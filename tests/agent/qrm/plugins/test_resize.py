@@ -109,7 +109,7 @@ def test_overlap(case: dict[str, Any]):
 
 
 def test_more_overlap_than_there_is():
-    with pytest.raises(ValueError, match="25 CPUs are to be shared, and the pools have 24"):
+    with pytest.raises(ValueError, match="25 CPUs are required, but the share pools have 24"):
         overlap_sizes({"a": 12, "b": 12}, 25)
 
 

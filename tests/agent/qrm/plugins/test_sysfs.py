@@ -76,10 +76,10 @@ def test_a_node_without_cpus_is_left_out(tmp_path: Path):
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path):
-    with pytest.raises(NoTopology, match="cpu/online cannot be read"):
+    with pytest.raises(NoTopology, match=r"cannot read .*cpu/online"):
         read_machine(tmp_path)
     put(tmp_path, "devices/system/cpu/online", "\n")
-    with pytest.raises(NoTopology, match="cpu/online cannot be read"):
+    with pytest.raises(NoTopology, match=r"cannot read .*cpu/online"):
         read_machine(tmp_path)
     put(tmp_path, "devices/system/cpu/online", "zero")
     with pytest.raises(NoTopology, match="cpu/online: 'zero'"):

@@ -71,11 +71,11 @@ def test_a_changed_byte_is_noticed(at: int):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "no checkpoint of pod resources"),
+        (b"", "not a checkpoint of pod resources"),
         (b"{}", "missing required field `Data`"),
         (b'{"Data":{"PodResourceEntries":[{}]},"Checksum":1}', "missing required field `PodUID`"),
-        (written()[:-20], "no checkpoint of pod resources"),
-        (written().replace(b"0-1", b"0-7"), "its checksum is"),
+        (written()[:-20], "not a checkpoint of pod resources"),
+        (written().replace(b"0-1", b"0-7"), "the checksum is"),
     ],
 )
 def test_what_is_no_checkpoint_says_why(data: bytes, reason: str):
@@ -103,7 +103,9 @@ def test_the_patched_kubelets_message_is_read_where_it_is_whole():
 def test_the_patched_kubelets_message_that_json_damaged_is_refused():
     (case,) = group("raw_checkpoint_corruption")
     text = bytes.fromhex(case["hex_after_json"]).decode()
-    with pytest.raises(BadCheckpoint, match="pod u, container c, resource memory: a protobuf message that was damaged"):
+    with pytest.raises(
+        BadCheckpoint, match="pod u, container c, resource memory: a protobuf message that the kubelet damaged"
+    ):
         decode(file_with(text), from_message=lambda _: INFO)
 
 

@@ -121,9 +121,10 @@ def test_where_pods_are_not_measured_only_the_young_count_on_top() -> None:
     _, verdicts, scores = ask(cluster)
     assert verdicts.steps["cpu of pods not measured yet"].tolist() == [2 * 850]
     assert (
-        "pods older than the report interval of their node are taken to be in the usage" in verdicts.inputs["podUsage"]
+        "pods older than the report interval of their node are assumed to be in the usage"
+        in verdicts.inputs["podUsage"]
     )
-    assert "; 2 pods count as their estimate: default/just-now, default/young: " in scores.reason(0)
+    assert "; 2 pods counted by their estimate: default/just-now, default/young: " in scores.reason(0)
     _, later, _ = ask(cluster, {"reportIntervalSeconds": 61})
     assert later.steps["cpu of pods not measured yet"].tolist() == [3 * 850]
 
@@ -163,7 +164,7 @@ def test_where_pods_are_measured_they_count_beyond_what_they_use() -> None:
     assert verdicts.steps["cpu measured"].tolist() == [1500]  # of prod pods, as the pod is one
     assert verdicts.steps["cpu of pods not measured yet"].tolist() == [250 + 850]
     assert verdicts.reasons[int(verdicts.codes[0])] == "node(s) cpu usage exceed threshold"
-    assert "2 pods count as their estimate: default/moved, default/young" in scores.reason(0)
+    assert "2 pods counted by their estimate: default/moved, default/young" in scores.reason(0)
     cluster.set_pod_usage(None)  # they went: all usage is judged, by the thresholds for it
     _, verdicts, _ = ask(cluster, args)
     assert verdicts.steps["cpu measured"].tolist() == [3000]
@@ -192,7 +193,7 @@ def test_nodes_that_are_not_measured_pass_and_are_nobodys_favourite() -> None:
     assert scores.reason(sorted(cluster.row).index("silent")) == "no metrics of this node: 0"
     assert np.isnan(scores.steps["memory measured"][sorted(cluster.row).index("half")])  # and not an idle 0
     assert np.isnan(verdicts.steps["cpu with the pod"][sorted(cluster.row).index("silent")])
-    assert "memory is not known" in scores.reason(sorted(cluster.row).index("half"))
+    assert "memory is unknown" in scores.reason(sorted(cluster.row).index("half"))
     cluster.set_load(None, now=NOW)
     _, verdicts, scores = ask(cluster)
     assert verdicts.passed.all()
@@ -333,7 +334,7 @@ def test_a_node_may_not_ask_for_a_window_that_is_not_kept(caplog) -> None:
     cluster.set_node("a", node("a", SHAPE, annotations={ANNOTATION: json.dumps({"aggregatedUsage": wanted})}))
     _, verdicts, _ = ask(cluster)
     assert verdicts.steps["cpu threshold %"].tolist() == [65]
-    assert "'30m' is not served; there are 5m, 10m, 15m" in caplog.text
+    assert "'30m' is not served; served windows: 5m, 10m, 15m" in caplog.text
 
 
 def test_what_is_no_pods_is_the_systems() -> None:
@@ -455,9 +456,9 @@ def test_a_pod_may_have_factors_of_its_own_where_that_is_allowed(text, estimate)
         ({"comparison": "eq"}, "comparison: invalid enum value 'eq'"),
         (
             {"estimator": "defaultEstimater"},
-            "estimator: there is no 'defaultEstimater'; did you mean defaultEstimator?",
+            "estimator: unknown estimator 'defaultEstimater'; did you mean defaultEstimator?",
         ),
-        ({"usageTresholds": {}}, "there is no such argument; did you mean usageThresholds?"),
+        ({"usageTresholds": {}}, "unknown argument; did you mean usageThresholds?"),
         ({"aggregated": {"usageAggregationType": "p42"}}, "aggregated: invalid enum value 'p42'"),
         (
             {"nodeMetricSource": "cluster", "aggregated": {"scoreAggregatedDuration": "-5m"}},
@@ -469,16 +470,19 @@ def test_a_pod_may_have_factors_of_its_own_where_that_is_allowed(text, estimate)
         ),
         (
             {"nodeMetricSource": "cluster", "resourceWeights": {"example.com/io": 1}},
-            "estimatedScalingFactors.example.com/io: is missing, and resourceWeights has example.com/io",
+            "estimatedScalingFactors.example.com/io: is missing, but resourceWeights has example.com/io",
         ),
-        ({"prodUsageThresholds": {"cpu": 50}}, "prodUsageThresholds: needs what each pod uses"),
-        ({"scoreAccordingProdUsage": True}, "scoreAccordingProdUsage: needs what each pod uses"),
+        ({"prodUsageThresholds": {"cpu": 50}}, "prodUsageThresholds: needs the usage of each pod"),
+        ({"scoreAccordingProdUsage": True}, "scoreAccordingProdUsage: needs the usage of each pod"),
         (
             {"aggregated": {"usageAggregationType": "p95", "usageAggregatedDuration": "30m"}},
-            "aggregated.usageAggregatedDuration: '30m' is not served; there are 5m, 10m, 15m, and refresh.windows can",
+            "aggregated.usageAggregatedDuration: '30m' is not served; served windows: 5m, 10m, 15m (add more in",
         ),
-        ({"prodUsageIncludeSys": True}, "prodUsageIncludeSys: needs what each pod uses"),
-        ({"supportedResources": ["example.com/io"]}, "example.com/io: our windows measure cpu and memory alone"),
+        ({"prodUsageIncludeSys": True}, "prodUsageIncludeSys: needs the usage of each pod"),
+        (
+            {"supportedResources": ["example.com/io"]},
+            "example.com/io: the watcher's windows contain only cpu and memory",
+        ),
     ],
 )
 def test_arguments_that_cannot_be_used_are_named(args, problem) -> None:
@@ -503,10 +507,13 @@ def test_weights_are_upstreams_unless_some_are_given() -> None:
 @pytest.mark.parametrize(
     ("status", "problem"),
     [
-        ({"updateTime": "yesterday"}, "status.updateTime: 'yesterday' is no time"),
-        ({"nodeMetric": {"nodeUsage": {"resources": {"cpu": "x"}}}}, "nodeUsage: cpu: 'x' is no Kubernetes quantity"),
+        ({"updateTime": "yesterday"}, "status.updateTime: 'yesterday' is not a valid time"),
+        (
+            {"nodeMetric": {"nodeUsage": {"resources": {"cpu": "x"}}}},
+            "nodeUsage: cpu: 'x' is not a Kubernetes quantity",
+        ),
         ({"nodeMetric": {"nodeUsage": {"resources": {"cpu": "-1"}}}}, "nodeUsage: cpu is negative"),
-        ({"nodeMetric": {"aggregatedNodeUsages": [{"duration": "5 min"}]}}, "'5 min' is no duration"),
+        ({"nodeMetric": {"aggregatedNodeUsages": [{"duration": "5 min"}]}}, "'5 min' is not a valid duration"),
     ],
 )
 def test_a_node_metric_that_cannot_be_read_says_why(status, problem) -> None:

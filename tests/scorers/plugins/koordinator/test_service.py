@@ -113,7 +113,7 @@ def test_node_metrics_of_the_cluster_are_followed(tmp_path: Path, caplog: pytest
             float("nan"),
             change=lambda: node_metric(server, next(later, "none")),
         )
-    assert "the NodeMetric of node a is passed over: nodeUsage: cpu: 'none' is no Kubernetes quantity" in caplog.text
+    assert "node a: invalid NodeMetric ignored: nodeUsage: cpu: 'none' is not a Kubernetes quantity" in caplog.text
 
 
 def test_percentiles_of_the_windows_are_asked_for_where_they_are_needed(tmp_path: Path) -> None:

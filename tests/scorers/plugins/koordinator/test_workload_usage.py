@@ -108,26 +108,26 @@ def test_which_percentile_is_an_argument() -> None:
 @pytest.mark.parametrize(
     ("used", "args", "kind", "why"),
     [
-        (None, {}, {}, "by default: it is not known what pods use"),
-        ({}, {}, {}, "by default: of Deployment default/web there are 0 readings of 0 pods, needed are 10 of 1"),
+        (None, {}, {}, "default estimator: the usage of pods is unknown"),
+        ({}, {}, {}, "default estimator: Deployment default/web has 0 readings of 0 pods, required: 10 of 1"),
         (
             {"web-0": 9},
             {},
             {},
-            "by default: of Deployment default/web there are 9 readings of 1 pod, needed are 10 of 1",
+            "default estimator: Deployment default/web has 9 readings of 1 pod, required: 10 of 1",
         ),
         (
             {"web-0": 15},
             {"minPods": 2},
             {},
-            "by default: of Deployment default/web there are 15 readings of 1 pod, needed are 10 of 2",
+            "default estimator: Deployment default/web has 15 readings of 1 pod, required: 10 of 2",
         ),
-        ({"web-0": 15}, {}, {"metadata": {}}, "by default: the pod has no controller"),
+        ({"web-0": 15}, {}, {"metadata": {}}, "default estimator: the pod has no controller"),
         (
             {"other": 15},
             {},
             {},
-            "by default: of Deployment default/web there are 0 readings of 0 pods, needed are 10 of 1",
+            "default estimator: Deployment default/web has 0 readings of 0 pods, required: 10 of 1",
         ),
     ],
 )
@@ -147,7 +147,7 @@ def test_each_resource_is_known_by_itself() -> None:
     used = minutes({"web-0": ([0.2] * 10, [float("nan")] * 10)})
     estimate, told = asked([of_web("web-0")], used)
     assert {"cpu": 200, "memory": round(0.7 * 1024 * MI)} == estimate
-    assert "of Deployment default/web there are 0 readings of 0 pods" in told["memory"]
+    assert "Deployment default/web has 0 readings of 0 pods" in told["memory"]
 
 
 def test_pods_that_are_placed_count_by_it_too() -> None:
@@ -174,10 +174,10 @@ def test_the_default_estimator_tells_nothing_more() -> None:
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        ({"estimator": "ownerHistoryEstimator"}, "estimator: ownerHistoryEstimator needs what each pod uses"),
-        ({"ownerHistory": {}}, "ownerHistory: defaultEstimator does not look at it; set estimator to"),
+        ({"estimator": "ownerHistoryEstimator"}, "estimator: ownerHistoryEstimator needs the usage of each pod"),
+        ({"ownerHistory": {}}, "ownerHistory: defaultEstimator does not use it; set estimator to"),
         ({"estimator": "ownerHistoryEstimater"}, "did you mean ownerHistoryEstimator?"),
-        ({"estimator": "none"}, "estimator: there is no 'none'; known are defaultEstimator, ownerHistoryEstimator"),
+        ({"estimator": "none"}, "estimator: unknown estimator 'none'; known: defaultEstimator, ownerHistoryEstimator"),
         ({**BY_OWNER, "ownerHistory": {"percentile": 0}}, "percentile"),
         ({**BY_OWNER, "ownerHistory": {"minReading": 5}}, "minReading"),
     ],

@@ -107,7 +107,7 @@ def test_a_node_needs_cpu_and_memory():
     snapshot = snapshot_of({"node-1": {"CPU": [50.0] * 60}, "node-2": {"CPU": [50.0] * 60, "Memory": [50.0] * 60}})
     made = reported(snapshot, SIZES, CollectPolicy())
     assert ["node-2"] == list(made.objects)
-    assert {"node-1": "of Memory nothing is known in the last 300 s"} == made.missing
+    assert {"node-1": "no samples of Memory in the last 300 s"} == made.missing
 
 
 def test_capacities_are_those_of_the_nodes():

@@ -157,5 +157,5 @@ def test_where_objects_are():
 @pytest.mark.parametrize("name", ["", "/", "a/", "/a", "a/b/c", "..", "a/..", "a?x=1", "a b", "ü", "a%2Fb", "a\n"])
 def test_a_name_never_leads_elsewhere(name: str):
     """They come from annotations, metrics and requests of others too."""
-    with pytest.raises(KubeRefused, match="is no name of an object"):
+    with pytest.raises(KubeRefused, match="is not a valid name of"):
         Resource("", "v1", "pods", Pod).path_of(name)

@@ -86,14 +86,14 @@ def test_larger_ones_are_cut():
 )
 def test_what_is_none_is_refused_by_name(text):
     """With the text in the message."""
-    with pytest.raises(ValueError, match="is no Kubernetes quantity"):
+    with pytest.raises(ValueError, match="is not a Kubernetes quantity"):
         nano(text)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), True])
 def test_odd_json_values_are_refused(number):
     """Python's JSON knows more numbers than JSON."""
-    with pytest.raises(ValueError, match="is no Kubernetes quantity"):
+    with pytest.raises(ValueError, match="is not a Kubernetes quantity"):
         nano(number)
 
 

@@ -120,7 +120,7 @@ def test_an_address_of_two_nodes_is_nobodys():
         finding.node,
     )
     assert "is the InternalIP of several nodes, new and old" in finding.reason
-    assert "it keeps the name that the source gives it" in finding.reason
+    assert "the source's name is used unchanged" in finding.reason
 
 
 def test_of_two_names_of_one_node_the_stronger_counts():
@@ -130,7 +130,7 @@ def test_of_two_names_of_one_node_the_stronger_counts():
     assert ("10.0.0.7:9100", SEVEN, "ip-10-0-0-8.ec2.internal") == resolution.nodes
     (finding,) = findings(resolution, CLOUD, now=NOW)
     assert (FindingKind.AMBIGUOUS_NODE, "10.0.0.7:9100") == (finding.kind, finding.node)
-    assert f"means node {SEVEN} (by its InternalIP), and so does {SEVEN}" in finding.reason
+    assert f"is node {SEVEN} (by its InternalIP), and so is {SEVEN}" in finding.reason
 
 
 def test_of_two_equal_names_of_one_node_neither_counts():
@@ -154,8 +154,8 @@ def test_what_is_unknown_is_told_with_the_nearest_names():
         typo.node,
         typo.time,
     )
-    assert "is no name, address or label of a node; nearest: worker-1, worker-2" in typo.reason
-    assert "nearest" not in other.reason
+    assert "is not a name, address or label of a node; most similar: worker-1, worker-2" in typo.reason
+    assert "most similar" not in other.reason
 
 
 def test_nodes_without_series_are_named():
@@ -173,9 +173,9 @@ def test_each_outcome_has_its_words():
     assert {
         "worker-1": "is node worker-1 (by its name)",
         "w2.lan:9100": "is node worker-2 (by its Hostname)",
-        "192.168.0.9": "is the InternalIP of several nodes, twin-a and twin-b: is one of them gone, and its Node object"
-        " left behind?",
-        "nobody-at-all": "is no name, address or label of a node",
+        "192.168.0.9": "is the InternalIP of several nodes, twin-a and twin-b: delete Node objects of nodes that no"
+        " longer exist",
+        "nobody-at-all": "is not a name, address or label of a node",
     } == {name: told(match, METAL) for name, match in resolution.matches.items()}
 
 

@@ -81,7 +81,7 @@ def test_a_node_that_joins_late_keeps_what_was_known_of_its_machine():
     (finding,) = story.tick(A, B, nodes=[at(A, "a"), at(B, "b")])
     assert {"a": [1, 2], "b": [1, 2]} == story.kept
     assert (FindingKind.NODE_NAMES, Remedy.RENAMED, "a") == (finding.kind, finding.remedy, finding.node)
-    assert f"it was known as {A} so far" in finding.reason
+    assert f"it was known as {A} before" in finding.reason
     story.tick(A, B, nodes=[at(B, "b")])
     assert {A: [1, 2, 3], "b": [1, 2, 3]} == story.kept
 

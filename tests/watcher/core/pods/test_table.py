@@ -143,7 +143,7 @@ def test_a_number_that_the_source_does_not_say_is_no_finding():
 def test_many_bad_pods_are_one_finding():
     """It counts them and names the first."""
     _, findings = reviewed(*((f"a/p{number:03d}", "n1", T0, -1.0, 1.0) for number in range(400)))
-    assert findings[FindingKind.OUT_OF_RANGE].startswith("400 pods (a/p000, a/p001, a/p002, …): their cores")
+    assert findings[FindingKind.OUT_OF_RANGE].startswith("400 pods (a/p000, a/p001, a/p002, …): cores: ")
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])

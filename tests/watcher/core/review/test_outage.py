@@ -185,7 +185,7 @@ def test_the_lost_are_forgotten_when_they_come_back():
     verdict = fleet.tick()
     assert verdict.lost == {}
     assert kinds(verdict) == [(FindingKind.PARTIAL_OUTAGE, "", Remedy.REPORTED)]
-    assert "came back just now: 1; still away, and left out: 2" in verdict.findings[0].reason
+    assert "nodes that returned now: 1; nodes still missing, left out: 2" in verdict.findings[0].reason
     assert fleet.tick().findings == ()
 
 
@@ -199,7 +199,7 @@ def test_a_fleet_that_really_shrank_is_believed_after_half_an_hour():
     verdict = fleet.tick()
     assert verdict.lost == {}
     assert kinds(verdict) == [(FindingKind.PARTIAL_OUTAGE, "", Remedy.LEFT_OUT)]
-    assert "stayed away for 1800 s" in verdict.findings[0].reason
+    assert "did not return within 1800 s" in verdict.findings[0].reason
     assert fleet.tick().findings == ()
 
 

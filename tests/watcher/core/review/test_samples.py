@@ -450,8 +450,8 @@ def test_an_upward_jump_stays():
     [
         (None, NOW - 10, None),
         (10.0, NOW, None),
-        (10.1, NOW, "10.1 s ahead of ours"),
-        (-3600.0, NOW, "3600.0 s behind ours"),
+        (10.1, NOW, "10.1 s ahead of the clock of load-watcher"),
+        (-3600.0, NOW, "3600.0 s behind the clock of load-watcher"),
         (None, NOW + 5, None),
         (0.0, NOW + 5.5, "5.5 s ahead"),
         (None, -INF, None),
@@ -587,8 +587,8 @@ def test_too_few_samples_for_the_longest_window_are_a_finding_that_names_what_se
     findings = short_of(60, 12, 1, 0, 60, 60)
     assert kinds(findings) == [(FindingKind.SHORT_COVERAGE, name, Remedy.SHORTER_WINDOW) for name in ("b", "c")]
     assert [finding.reason for finding in findings] == [
-        "12 samples are too few for 15m; 5m serves",
-        "1 samples are too few for 15m; the latest sample serves",
+        "12 samples are too few for 15m; served instead: 5m",
+        "1 samples are too few for 15m; served instead: the latest sample",
     ]
 
 

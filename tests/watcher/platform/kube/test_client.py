@@ -98,7 +98,7 @@ def test_a_custom_resource_that_is_not_installed_is_a_case_by_itself():
         for ask in (lambda client: client.list(CUSTOM), lambda client: client.get(CUSTOM, "node-1")):
             with pytest.raises(KubeNoApi, match=r"nodemetrics\.slo\.koordinator\.sh") as caught:
                 asked(server, ask)
-            assert "Does this cluster have slo.koordinator.sh/v1alpha1?" == caught.value.hint
+            assert "Check that this cluster serves slo.koordinator.sh/v1alpha1." == caught.value.hint
 
 
 def test_an_object_that_does_not_fit_its_type_costs_no_other():
@@ -170,7 +170,7 @@ def test_what_lacks_for_a_change_is_named_with_its_subresource():
 
 def test_a_name_that_is_none_is_not_asked_for():
     """It might lead to another object."""
-    with FakeKube() as server, pytest.raises(KubeRefused, match="is no name"):
+    with FakeKube() as server, pytest.raises(KubeRefused, match="is not a valid name"):
         asked(server, lambda client: client.get(PODS, "shop/../../v1/nodes"))
     assert [] == server.asked
 

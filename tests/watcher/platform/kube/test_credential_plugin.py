@@ -128,7 +128,10 @@ def test_a_program_brings_a_client_certificate(tmp_path: Path):
             f'echo \'{{"apiVersion": "{API}", "kind": "x", "status": {{}}}}\'',
             "neither a token nor a client certificate",
         ),
-        (f'echo \'{{"apiVersion": "{API}", "kind": "x", "status": {{"token": "s3cret\\\\n"}}}}\'', "is no token"),
+        (
+            f'echo \'{{"apiVersion": "{API}", "kind": "x", "status": {{"token": "s3cret\\\\n"}}}}\'',
+            "is invalid: it has characters",
+        ),
     ],
     ids=["exit code", "no JSON", "other version", "nothing", "no header"],
 )
@@ -145,7 +148,7 @@ def test_a_program_that_brings_nothing_is_told(tmp_path: Path, script: str, word
 def test_a_program_that_is_not_there_is_told_with_the_way_to_it(tmp_path: Path):
     """Kubeconfigs may say how to install it."""
     user = {"exec": {"apiVersion": API, "command": "no-such-program", "installHint": "Get it from the vendor."}}
-    with FakeKube() as server, pytest.raises(KubeRefused, match="no-such-program is not there") as caught:
+    with FakeKube() as server, pytest.raises(KubeRefused, match="no-such-program was not found") as caught:
         listed(by_kubeconfig(edited(server.kubeconfig(tmp_path / "config"), user=user)))
     assert "Get it from the vendor." == caught.value.hint
 
@@ -157,9 +160,9 @@ def test_a_program_that_waits_for_somebody_is_not_started_twice(tmp_path: Path):
 
     async def check() -> None:
         for _ in range(2):
-            with pytest.raises(KubeUnreachable, match=r"has not answered in 0\.2 s") as caught:
+            with pytest.raises(KubeUnreachable, match=r"did not respond within 0\.2 s") as caught:
                 await plugin.token()
-            assert "Run it once by hand" in caught.value.hint
+            assert "run it once manually" in caught.value.hint
         (tmp_path / "go").touch()
 
         brought = ""
@@ -306,7 +309,7 @@ def test_a_public_client_has_no_secret(tmp_path: Path):
     ("config", "words"),
     [
         ({"id-token": id_token(-1)}, "log in again with kubectl"),
-        ({"id-token": "s3cret"}, "is no token of OIDC"),
+        ({"id-token": "s3cret"}, "is not an OIDC token"),
         ({"refresh-token": "s3cret", "idp-certificate-authority-data": ""}, "certificate verify failed"),
         (
             {"refresh-token": "s3cret", "idp-certificate-authority-data": "", "idp-certificate-authority": "nowhere"},

@@ -126,7 +126,7 @@ def test_an_authority_that_did_not_sign_is_not_trusted(authority: trustme.CA, tm
         server.node("a")
         other = {"certificate-authority-data": b64(trustme.CA().cert_pem)}
         path = server.kubeconfig(tmp_path / "config", **other)
-        with pytest.raises(KubeRefused, match="its certificate is not trusted"):
+        with pytest.raises(KubeRefused, match="the server's certificate is not trusted"):
             listed(by_kubeconfig(path))
         anything: dict[str, Any] = {"insecure-skip-tls-verify": True}
         assert 1 == listed(by_kubeconfig(server.kubeconfig(path, **anything)))
@@ -172,22 +172,22 @@ def test_after_a_refusal_the_kubeconfig_is_read_anew(tmp_path: Path):
 @pytest.mark.parametrize(
     ("user", "cluster", "words"),
     [
-        ({"exec": "aws"}, {}, "exec is no table"),
+        ({"exec": "aws"}, {}, "exec must be a mapping"),
         ({"auth-provider": {"name": "gcp"}}, {}, "its auth provider is not supported"),
         ({"username": "me", "password": SECRET}, {}, "a password is not supported"),
         ({"as": "admin", "token": SECRET}, {}, "impersonation is not supported"),
         ({}, {"proxy-url": "http://proxy"}, "proxy-url, which is not supported"),
-        ({"token": 7}, {}, "token is no text"),
-        ({"token": f"{SECRET}\nX-More: y"}, {}, "is no token"),
+        ({"token": 7}, {}, "token must be a string"),
+        ({"token": f"{SECRET}\nX-More: y"}, {}, "is invalid: it has characters"),
         ({"tokenFile": "nowhere"}, {}, "the token cannot be read from"),
         ({"tokenFile": "empty"}, {}, "is empty"),
-        ({}, {"server": "ftp://x"}, "is no address like https://10.0.0.1:6443"),
-        ({}, {"server": f"https://me:{SECRET}@x"}, "is no address like"),
-        ({}, {"server": ""}, "is no address like"),
+        ({}, {"server": "ftp://x"}, "is not an address like https://10.0.0.1:6443"),
+        ({}, {"server": f"https://me:{SECRET}@x"}, "is not an address like"),
+        ({}, {"server": ""}, "is not an address like"),
         ({}, {"server": "https://x", "certificate-authority": "nowhere"}, "certificate-authority cannot be read from"),
-        ({}, {"server": "https://x", "certificate-authority": "empty"}, "is no PEM file"),
-        ({}, {"server": "https://x", "certificate-authority-data": "%"}, "is no PEM file in base 64"),
-        ({"client-certificate-data": "eA=="}, {"server": "https://x"}, "client-certificate and client-key are no PEM"),
+        ({}, {"server": "https://x", "certificate-authority": "empty"}, "is not a PEM file"),
+        ({}, {"server": "https://x", "certificate-authority-data": "%"}, "is not a PEM file in base64"),
+        ({"client-certificate-data": "eA=="}, {"server": "https://x"}, "client-certificate and client-key are not PEM"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any], words: str):
@@ -206,14 +206,14 @@ def test_what_cannot_work_is_refused_by_name(tmp_path: Path, user: dict[str, Any
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "is no kubeconfig"),
-        ("[]", "is no kubeconfig"),
-        (f"token: {SECRET}: x: [", "is no YAML"),
-        ("clusters: []", "names no context"),
-        ("current-context: a\ncontexts: []", "has no context of the name a"),
-        ("current-context: a\ncontexts: [{name: a, context: {cluster: c}}]", "has no cluster of the name c"),
-        ("current-context: a\ncontexts: [{name: a}]", "names no cluster"),
-        ("clusters: [{name: [1]}]", "is no kubeconfig"),
+        ("", "is not a kubeconfig"),
+        ("[]", "is not a kubeconfig"),
+        (f"token: {SECRET}: x: [", "is not valid YAML"),
+        ("clusters: []", "does not name a context"),
+        ("current-context: a\ncontexts: []", "has no context named a"),
+        ("current-context: a\ncontexts: [{name: a, context: {cluster: c}}]", "has no cluster named c"),
+        ("current-context: a\ncontexts: [{name: a}]", "does not name a cluster"),
+        ("clusters: [{name: [1]}]", "is not a kubeconfig"),
     ],
 )
 def test_a_kubeconfig_that_is_none(tmp_path: Path, content: str, words: str):
@@ -241,7 +241,7 @@ def test_another_context_than_the_current_one(tmp_path: Path):
     for context, server, token in ((None, "http://a:1", "for-a"), ("b", "http://b:2", "for-b")):
         access = find_access(kubeconfig=path, context=context, environ={})
         assert (server, token) == (access.server, access.token)
-    with pytest.raises(KubeRefused, match="has no context of the name c") as refused:
+    with pytest.raises(KubeRefused, match="has no context named c") as refused:
         find_access(kubeconfig=path, context="c", environ={})
     assert "kubectl config view" in refused.value.hint
 

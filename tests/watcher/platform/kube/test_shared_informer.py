@@ -204,7 +204,7 @@ def test_a_fault_of_one_costs_the_others_nothing(caplog: pytest.LogCaptureFixtur
 
         shared(server, work)
     told = [record.getMessage() for record in caplog.records]
-    assert [f"what was to be done about a change of nodes {name} failed" for name in ("a", "b")] == told
+    assert [f"a listener failed on a change of nodes {name}" for name in ("a", "b")] == told
 
 
 def test_another_way_to_the_cluster_is_a_copy_of_its_own():
@@ -277,7 +277,7 @@ def test_a_service_lists_and_watches_the_nodes_once(run_service: RunService, tmp
         wait_for(lambda: ranked() == {"a", "b"}, what="the scheduler's nodes")
         service.config_file.write_text(CONFIG.format(kubeconfig=file, label="other"))
         os.kill(service.pid, signal.SIGHUP)
-        wait_for(lambda: "the settings were reloaded" in service.log(), what="the reload")
+        wait_for(lambda: "settings reloaded" in service.log(), what="the reload")
         server.node("c")
         server.usage("c", time=at(time.time()), cpu="2")
         wait_for(lambda: "c" in ranked(), what="the new node in the scheduler")

@@ -23,16 +23,16 @@ SELECTORS = (
 )
 # With what is told of each.
 NO_SELECTORS = {
-    "app=web,": "a requirement is missing at its end",
-    "app=web;tier=db": "no requirement is 'app=web;tier=db'",
-    "app in web": "no requirement is 'app in web'",
-    "app in (web": "no requirement is 'app in (web'",
-    "a=b,-c=d": "no requirement is '-c=d'",
-    "a b": "no requirement is 'a b'",
-    "a/b/c=d": "no requirement is 'a/b/c=d'",
-    "Example.com/role=x": "no requirement is 'Example.com/role=x'",
-    "=x": "no requirement is '=x'",
-    f"app={'x' * 64}": f"no requirement is 'app={'x' * 36}'",
+    "app=web,": "a requirement is missing at the end",
+    "app=web;tier=db": "invalid requirement 'app=web;tier=db'",
+    "app in web": "invalid requirement 'app in web'",
+    "app in (web": "invalid requirement 'app in (web'",
+    "a=b,-c=d": "invalid requirement '-c=d'",
+    "a b": "invalid requirement 'a b'",
+    "a/b/c=d": "invalid requirement 'a/b/c=d'",
+    "Example.com/role=x": "invalid requirement 'Example.com/role=x'",
+    "=x": "invalid requirement '=x'",
+    f"app={'x' * 64}": f"invalid requirement 'app={'x' * 36}'",
 }
 
 
@@ -86,7 +86,7 @@ def test_what_is_no_selector_is_told_from_where_on(tmp_path: Path, selector: str
     with pytest.raises(SettingsError) as caught:
         loaded(tmp_path, f'[agents]\npods = "{selector}"')
     (problem,) = caught.value.problems
-    told = f'its selector "{selector}" is none of labels: {NO_SELECTORS[selector]}'
+    told = f'its selector "{selector}" is not a label selector: {NO_SELECTORS[selector]}'
     assert ("agents.pods", True) == (problem.key, told in problem.message), problem.message
 
 
@@ -95,13 +95,13 @@ def test_what_is_no_selector_is_told_from_where_on(tmp_path: Path, selector: str
     [
         ('""', "its selector must be text; given empty text"),
         ("7", "must be a label selector"),
-        ('{ namespace = "agents" }', "it has no selector, and would be every pod"),
-        ('{ selector = "a=b", namespaces = "agents" }', "it has 'namespaces'; did you mean namespace?"),
-        ('{ selector = "a=b", namespace = "Agents" }', 'its namespace "Agents" can be the name of none'),
+        ('{ namespace = "agents" }', "it has no selector, and would select every pod"),
+        ('{ selector = "a=b", namespaces = "agents" }', "unknown key 'namespaces'; did you mean namespace?"),
+        ('{ selector = "a=b", namespace = "Agents" }', 'its namespace "Agents" is not a valid namespace name'),
         ('{ selector = "a=b", port = "http" }', "its port must be "),
         ('{ selector = "a=b", port = 0 }', "its port must be "),
-        ('{ selector = "a=b", tls_server_name = "x/y" }', 'its tls_server_name "x/y" is no name of a host'),
-        ('{ selector = "a=b", tls_server_name = "x:1" }', 'its tls_server_name "x:1" is no name of a host'),
+        ('{ selector = "a=b", tls_server_name = "x/y" }', 'its tls_server_name "x/y" is not a host name'),
+        ('{ selector = "a=b", tls_server_name = "x:1" }', 'its tls_server_name "x:1" is not a host name'),
     ],
 )
 def test_a_mistake_in_a_selection_is_told(tmp_path: Path, value: str, told: str) -> None:
@@ -114,5 +114,5 @@ def test_a_mistake_in_a_selection_is_told(tmp_path: Path, value: str, told: str)
 
 
 def test_no_json_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="no JSON: "):
+    with pytest.raises(SettingsError, match="invalid JSON: "):
         loaded(tmp_path, environ={"LOAD_WATCHER_AGENTS_PODS": "{selector"})

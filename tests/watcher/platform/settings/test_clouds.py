@@ -94,9 +94,9 @@ async def _fetch(built: Provider) -> Fetch:
         ('[provider]\nname = "signalfx"', "provider.token", "METRICS_PROVIDER_TOKEN", "provider.token_file"),
         ('[provider]\nname = "datadog"\napp_key = "a"', "provider.token", "an API key", "provider.token_file"),
         ('[provider]\nname = "datadog"\ntoken = "k"', "provider.app_key", "application key", "provider.app_key_file"),
-        (DATADOG + 'host_name_suffix = "*,x:"', "provider.host_name_suffix", "cannot stand", ".example.com"),
-        (DATADOG + 'cluster_name = "a b"', "provider.cluster_name", "cannot stand", "production"),
-        (SIGNALFX + "cluster_name = 'a\"b'", "provider.cluster_name", "cannot stand", "production"),
+        (DATADOG + 'host_name_suffix = "*,x:"', "provider.host_name_suffix", "cannot contain", ".example.com"),
+        (DATADOG + 'cluster_name = "a b"', "provider.cluster_name", "cannot contain", "production"),
+        (SIGNALFX + "cluster_name = 'a\"b'", "provider.cluster_name", "cannot contain", "production"),
     ],
 )
 def test_what_is_missing_or_wrong_is_told(tmp_path: Path, toml: str, key: str, says: str, cure: str):

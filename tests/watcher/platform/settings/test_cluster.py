@@ -63,17 +63,17 @@ def test_the_environment_takes_them_as_promql_writes_them(tmp_path: Path, text: 
 @pytest.mark.parametrize(
     ("value", "part"),
     [
-        ('{ "my-label" = "a" }', '"my-label" is no name of a label'),
-        ('{ __name__ = "up" }', "__name__ is what the queries themselves choose by"),
+        ('{ "my-label" = "a" }', '"my-label" is not a label name'),
+        ('{ __name__ = "up" }', "__name__ is not allowed: the queries select series by it"),
         ("{ shard = 1 }", "the value of shard must be text; given 1"),
         ('{ cluster = ["a", "b"] }', "the value of cluster must be text; given a list"),
-        ("['cluster=a']", '"cluster=a" is not of the form label="value"'),
-        ('[\'cluster="a",env="b"\']', "each of the list must be one matcher"),
-        ("['']", "each of the list must be one matcher"),
-        ("[1]", "each of the list must be one matcher in a text; given 1"),
-        ("['a=\"b\"', 'a = \"b\"']", 'a="b" stands twice'),
-        (r"""['a=~"\d+"']""", "a backslash is written twice"),
-        ('"cluster=a"', 'must be a table of labels with their values, like { cluster = "prod-1" }'),
+        ("['cluster=a']", '"cluster=a" does not have the form label="value"'),
+        ('[\'cluster="a",env="b"\']', "each item of the list must be text with one matcher"),
+        ("['']", "each item of the list must be text with one matcher"),
+        ("[1]", "each item of the list must be text with one matcher; given 1"),
+        ("['a=\"b\"', 'a = \"b\"']", 'a="b" is listed twice'),
+        (r"""['a=~"\d+"']""", "write a backslash as two backslashes"),
+        ('"cluster=a"', 'must be a table of label values, like { cluster = "prod-1" }'),
     ],
 )
 def test_what_is_no_matcher_is_refused(tmp_path: Path, value: str, part: str):

@@ -56,9 +56,9 @@ def test_the_old_name_means_it(tmp_path: Path, name: str):
         (BASE + 'dialect = "sql"', "provider.dialect", '"influxql" or "flux"', 'dialect = "influxql"'),
         (BASE + 'bucket = "b"', "provider.org", "provider.bucket", "set provider.org"),
         (BASE + 'dialect = "flux"', "provider.bucket", 'provider.dialect = "flux"', "provider.org"),
-        (FLUX + 'username = "u"\npassword = "p"', "provider.token", "Authorization", "leave one of them out"),
-        (BASE + QUERY + "'SELECT 1'", "provider.queries.CPU.expression", "from when to when", "<since> and <until>"),
-        (BASE + QUERY + "'<since>'", "provider.queries.CPU.expression", "from when to when", "docs/influxdb.md"),
+        (FLUX + 'username = "u"\npassword = "p"', "provider.token", "Authorization", "remove one of them"),
+        (BASE + QUERY + "'SELECT 1'", "provider.queries.CPU.expression", "has no time range", "<since> and <until>"),
+        (BASE + QUERY + "'<since>'", "provider.queries.CPU.expression", "has no time range", "docs/influxdb.md"),
     ],
 )
 def test_what_is_missing_or_wrong_is_told(tmp_path: Path, toml: str, key: str, says: str, cure: str):

@@ -115,7 +115,7 @@ def test_show_has_every_setting_and_where_it_is_from(tmp_path):
         'windows = ["5m", "30m"] # from environment LOAD_WATCHER_REFRESH_WINDOWS',
         'level = "warning" # from flag --log-level',
         'max_size = "2GiB" # from default',
-        'name = "host" # from default: provider.name is not set, and this is no cluster: this machine\'s own load',
+        'name = "host" # from default: provider.name is not set; the default outside a cluster',
     } <= lines
     shown = re.findall(r"^(?:# )?([a-z_]+)(?: =|  )", text, flags=re.MULTILINE)
     assert shown == [key.of.name for key in KEYS.values() if len(key.table) == 1]

@@ -230,7 +230,7 @@ def test_a_log_level_of_somebody_else_is_passed_over_with_a_notice(loaded):
     """LOG_LEVEL is everybody's name, so a word that is no level keeps the default, as it always did, but is told."""
     settings = loaded(environ={"LOG_LEVEL": "verbose"})
     assert settings.log.level == "info"
-    assert settings.notices == ('LOG_LEVEL="verbose" names no level and is passed over',)
+    assert settings.notices == ('LOG_LEVEL="verbose" ignored: unknown log level',)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_log_level_of_somebody_else_is_passed_over_with_a_notice(loaded):
         ("METRICS_PROVIDER_APPKEY", "did you mean METRICS_PROVIDER_APP_KEY?"),
         (
             "METRICS_PROVIDER_COLOUR",
-            "there are METRICS_PROVIDER_NAME, METRICS_PROVIDER_ADDRESS, METRICS_PROVIDER_TOKEN, "
+            "known variables: METRICS_PROVIDER_NAME, METRICS_PROVIDER_ADDRESS, METRICS_PROVIDER_TOKEN, "
             "METRICS_PROVIDER_APP_KEY",
         ),
     ],
@@ -248,7 +248,7 @@ def test_a_log_level_of_somebody_else_is_passed_over_with_a_notice(loaded):
 def test_an_old_name_that_is_misspelt_is_told(loaded, variable, told):
     """Without its value, which may be a secret; others may use such names, so it is no error."""
     (notice,) = loaded(environ={variable: "s3cret"}).notices
-    assert notice == f"environment {variable} is passed over, it is no setting; {told}"
+    assert notice == f"environment {variable} ignored: unknown setting; {told}"
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_old_names_of_hosted_providers_are_read_for_them_alone(problems, provide
 
 def test_outside_a_cluster_the_default_is_this_host(loaded):
     """With nothing set and no cluster around, it is this machine's own load, and the reason says so."""
-    assert loaded().provider.reason == "provider.name is not set, and this is no cluster: this machine's own load"
+    assert loaded().provider.reason == "provider.name is not set; the default outside a cluster"
     assert loaded(environ=PROMETHEUS).provider.reason == "set by environment METRICS_PROVIDER_NAME"
 
 
@@ -312,9 +312,9 @@ def test_what_metrics_server_does_not_use_is_told(loaded, problems):
     """Its address and credentials are the cluster's; without a name an address is a mistake."""
     environ = {"METRICS_PROVIDER_NAME": "KubernetesMetricsServer", "METRICS_PROVIDER_TOKEN": "x"}
     (notice,) = loaded(environ=environ).notices
-    assert notice.startswith("provider.token is set and not used: the provider metrics-server asks the cluster of")
+    assert notice.startswith("provider.token is set but not used: the provider metrics-server connects to")
     (problem,) = problems(environ=IN_CLUSTER | {"METRICS_PROVIDER_ADDRESS": "http://prometheus:9090"})
-    assert (problem.key, "metrics-server would be asked" in problem.message) == ("provider.name", True)
+    assert (problem.key, "metrics-server would be used" in problem.message) == ("provider.name", True)
 
 
 def test_a_kubeconfig_must_exist_for_who_reads_it(loaded, problems):
@@ -336,7 +336,7 @@ def test_host_by_default_does_not_swallow_an_address(problems, loaded):
     (problem,) = problems(flags={"provider.address": "http://prometheus:9090"})
     assert (problem.key, 'provider.address = "http://prometheus:9090"' in problem.message) == ("provider.name", True)
     settings = loaded(flags={"provider.address": "http://prometheus:9090", "provider.name": "host"})
-    assert settings.notices == ("provider.address is set and not used: the provider host reads this machine only",)
+    assert settings.notices == ("provider.address is set but not used: the provider host reads only this machine",)
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
@@ -357,14 +357,14 @@ MISTAKES = [
     ('[refresh]\nresolution = "1500ms"', "refresh.resolution", "whole seconds"),
     ('[refresh]\nresolution = "61s"', "refresh.resolution", "from 1s to 60s"),
     ("[refresh]\nwindows = []", "refresh.windows", "given an empty list"),
-    ('[refresh]\nwindows = ["15m", "900s"]', "refresh.windows", "stands twice"),
+    ('[refresh]\nwindows = ["15m", "900s"]', "refresh.windows", "is listed twice"),
     ('[refresh]\nwindows = ["25h"]', "refresh.windows", "at most 24h"),
     ('[refresh]\nwindows = "15m"', "refresh.windows", 'a list of durations, like ["5m", "10m", "15m"]; given "15m"'),
     ("[refresh]\nwindows = [[1]]", "refresh.windows", "given a list"),
     ('[store]\nmax_size = "1MiB"', "store.max_size", "at least 16MiB"),
-    ('[store]\nurl = "postgresql+asyncpg://u:pw@h/d"', "store.url", "through psycopg; write postgresql://"),
-    ('[store]\nurl = "postgresql://u:pw@h/"', "store.url", "which names no database"),
-    ('[store]\nurl = "postgresql:///d"', "store.url", "which names no host"),
+    ('[store]\nurl = "postgresql+asyncpg://u:pw@h/d"', "store.url", "with psycopg, use postgresql://"),
+    ('[store]\nurl = "postgresql://u:pw@h/"', "store.url", "without a database"),
+    ('[store]\nurl = "postgresql:///d"', "store.url", "without a host"),
     ('[store]\nurl = "mysql://h/d"', "store.url", 'given "mysql://h/d"'),
     ('[store]\non_unusable = "ignore"', "store.on_unusable", '"fail" or "set-aside"'),
     ('[store]\nkeep = ["cpuu"]', "store.keep", 'did you mean "CPU"?'),
@@ -372,17 +372,17 @@ MISTAKES = [
     ('[log]\nlevel = "verbose"', "log.level", '"debug", "info"'),
     ("[review]\noutage_fraction = 0", "review.outage_fraction", "above 0 and at most 1"),
     ('[provider]\nheaders = "x"', "provider.headers", "a table of texts"),
-    ('[provider.headers]\n"X Y" = "z"', "provider.headers", '"X Y" is no name for a header'),
+    ('[provider.headers]\n"X Y" = "z"', "provider.headers", '"X Y" is not a valid header name'),
     ('[provider]\naddress = "prometheus:9090"', "provider.address", 'given "prometheus:9090"'),
-    ('[provider]\nname = "promethius"', "provider.name", '"promethius" is no provider'),
+    ('[provider]\nname = "promethius"', "provider.name", 'unknown provider "promethius"'),
     ("[provider]\nname = 3", "provider.name", "given 3"),
     # names
-    ("[server]\nprot = 1", "server.prot", "is no setting (file load-watcher.toml)"),
-    ("[sever]\nport = 1", "sever", "is no section"),
+    ("[server]\nprot = 1", "server.prot", "unknown setting (file load-watcher.toml)"),
+    ("[sever]\nport = 1", "sever", "unknown section"),
     ("server = 3", "server", "must be a table, [server]; given a number"),
     ("[provider]\nqueries = 3", "provider.queries", "must be a table"),
-    ('[provider.queries.CPUs]\nunit = "ratio"', "provider.queries.CPUs", "is no setting"),
-    ('[provider.queries.CPU]\nunti = "ratio"', "provider.queries.CPU.unti", "is no setting"),
+    ('[provider.queries.CPUs]\nunit = "ratio"', "provider.queries.CPUs", "unknown setting"),
+    ('[provider.queries.CPU]\nunti = "ratio"', "provider.queries.CPU.unti", "unknown setting"),
     # between settings
     ('[server]\ntls_cert = "/etc/hosts"', "server.tls_key", "server.tls_cert (file load-watcher.toml) needs"),
     ('[server]\ntls_key = "/etc/hosts"', "server.tls_cert", "needs server.tls_cert"),
@@ -392,21 +392,21 @@ MISTAKES = [
     ('[server]\ntoken_file = "/etc"', "server.token_file", "is a directory"),
     ('[provider]\nca_file = "/nowhere"', "provider.ca_file", "does not exist"),
     ('[provider]\nclient_key = "/etc/hosts"', "provider.client_cert", "needs provider.client_cert"),
-    (PROM + 'token = "a"\ntoken_file = "/etc/hosts"', "provider.token", "are set; which of the two tokens"),
+    (PROM + 'token = "a"\ntoken_file = "/etc/hosts"', "provider.token", "are set; only one token"),
     (PROM + 'username = "u"', "provider.password", "needs provider.password or provider.password_file"),
     (PROM + 'password = "p"', "provider.username", "needs provider.username"),
-    (PROM + 'username = "u"\npassword = "p"\npassword_file = "/etc/hosts"', "provider.password", "which password"),
+    (PROM + 'username = "u"\npassword = "p"\npassword_file = "/etc/hosts"', "provider.password", "only one password"),
     (PROM + 'username = "u"\npassword = "p"\ntoken = "t"', "provider.token", "Authorization header"),
-    (PROM + '[provider.queries.GPU]\nexpression = "x"\nunit = "ratio"', "provider.queries.GPU", "does not ask for GPU"),
+    (PROM + '[provider.queries.GPU]\nexpression = "x"\nunit = "ratio"', "provider.queries.GPU", "does not include GPU"),
     (
         PROM + '[provider.queries.CPU]\nexpression = "x"\nunit = "watts"',
         "provider.queries.CPU.unit",
-        '"watts", which cannot become percent',
+        '"watts", which cannot be converted to percent',
     ),
     (
         PROM + '[provider.queries.CPU]\nunit = "ratio"',
         "provider.queries.CPU.expression",
-        "[provider.queries.CPU] needs",
+        "required in [provider.queries.CPU]",
     ),
     (
         '[provider]\ntimeout = "50s"',
@@ -426,7 +426,7 @@ MISTAKES = [
     (
         '[refresh]\nresolution = "7s"',
         "refresh.windows",
-        '"5m" (default) is no whole multiple of refresh.resolution = "7s"',
+        '"5m" (default) is not a whole multiple of refresh.resolution = "7s"',
     ),
     ('[refresh]\nwindows = ["15s", "15m"]', "refresh.windows", "is less than two slots"),
     (
@@ -434,10 +434,10 @@ MISTAKES = [
         "store.retention",
         'store.retention = "5m" (file load-watcher.toml) is shorter than the longest of refresh.windows = ',
     ),
-    ('[peers]\nurls = ["http://lw:2020"]', "peers.urls", "knows this machine alone"),
-    ('[peers]\nurls = ["http://user:word@lw:2020"]', "peers.urls", "given one with a user"),
+    ('[peers]\nurls = ["http://lw:2020"]', "peers.urls", "reads only this machine"),
+    ('[peers]\nurls = ["http://user:word@lw:2020"]', "peers.urls", "given an address with a user"),
     ('[peers]\nca_file = "/nowhere"', "peers.ca_file", "does not exist"),
-    ('[metrics]\nwindows = ["30m"]', "metrics.windows", '"30m" (file load-watcher.toml) is not among refresh.windows'),
+    ('[metrics]\nwindows = ["30m"]', "metrics.windows", '"30m" (file load-watcher.toml) is not in refresh.windows'),
     (
         "[koordinator]\npublish = true",
         "koordinator.publish",
@@ -446,35 +446,35 @@ MISTAKES = [
     (
         '[koordinator]\naggregate_durations = ["5m", "30m"]',
         "koordinator.aggregate_durations",
-        '"30m" (file load-watcher.toml) is not among refresh.windows = ["5m", "10m", "15m"]',
+        '"30m" (file load-watcher.toml) is not in refresh.windows = ["5m", "10m", "15m"]',
     ),
     (
         '[[koordinator.nodes]]\nnames = ["gpu-*"]\naggregate_durations = ["1h"]',
         "koordinator.nodes",
-        '"1h" (file load-watcher.toml) is not among refresh.windows',
+        '"1h" (file load-watcher.toml) is not in refresh.windows',
     ),
     (PROM + 'token = "t"\nheaders = { authorization = "x" }', "provider.headers", "Authorization header"),
     (
         PROM + 'node_label = "kubernetes.io/node"',
         "provider.node_label",
-        '"kubernetes.io/node", which is no name of a label',
+        '"kubernetes.io/node", which is not a valid label name',
     ),
     (
         PROM + '[provider.queries.CPU]\nexpression = "x"\nunit = "ratio"\nnode_label = "a b"',
         "provider.queries.CPU.node_label",
-        '"a b", which is no name',
+        '"a b", which is not a valid label name',
     ),
     (
         PROM + '[provider.queries.CPU]\nexpression = "x"\nunit = "ratio"\nguard = "rate(x[5m])"',
         "provider.queries.CPU.guard",
-        '"rate(x[5m])", which is no metric name or selector',
+        '"rate(x[5m])", which is not a metric name or selector',
     ),
     ('[server]\ntoken_file = "/dev/null/x"', "server.token_file", "does not exist"),
     ('[server]\ntoken_file = "empty"', "server.token_file", "is empty"),
     ('[server]\ntoken_file = "blank"', "server.token_file", "is empty"),
     ('[store]\nkeep = ["NetworkReceive"]', "store.keep", "a list of metric types"),
     # TOML itself
-    ("[server\nport = 1", "config", "load-watcher.toml is no TOML: "),
+    ("[server\nport = 1", "config", "load-watcher.toml: invalid TOML: "),
     ("\ufeff[server]\nport = 1.5", "server.port", "must be a whole number"),  # a byte order mark is none
     ("[server]\nport = ", "config", "(at line 2, column 8"),
     ("[server]\nport = 1\nport = 2", "config", "(at line 3"),
@@ -509,7 +509,7 @@ def test_yaml_is_told_from_a_slip_in_toml(problems, yaml):
         ("[provider.queries.cpu]\n", "did you mean provider.queries.CPU?"),
         ("[provider.querys.CPU]\n", "did you mean provider.queries?"),
         ("[refresh]\nxyzzyxyzzy = 1", "refresh has interval, resolution, windows, "),
-        ("[xyzzy]\n", "there are [cluster], [server], [provider]"),
+        ("[xyzzy]\n", "known sections: [cluster], [server], [provider]"),
         ('[provider]\nname = "promethius"', "did you mean prometheus?"),
         ('[provider]\nname = "kubernetes-metrics-server"', "did you mean metrics-server?"),
     ],
@@ -746,12 +746,15 @@ def test_nodes_may_have_policies_of_their_own(loaded):
     ("rule", "told"),
     [
         ("'gpu-*'", "must be a list of tables"),
-        ("{ name = ['a'], report_interval = 60 }", "number 1 has 'name'; there are names, labels, report_interval"),
-        ("{ names = 'a', report_interval = 60 }", "names of number 1 must be a list of patterns"),
-        ("{ labels = ['a'], report_interval = 60 }", "labels of number 1 must be a table of texts"),
-        ("{ report_interval = 60 }", "number 1 has neither names nor labels"),
-        ("{ names = ['a'] }", "number 1 changes nothing"),
-        ("{ names = ['a'], report_interval = 5 }", "report_interval of number 1 must be a duration of whole seconds"),
+        (
+            "{ name = ['a'], report_interval = 60 }",
+            "rule 1 has the unknown key 'name'; known keys: names, labels, report_interval",
+        ),
+        ("{ names = 'a', report_interval = 60 }", "names of rule 1 must be a list of patterns"),
+        ("{ labels = ['a'], report_interval = 60 }", "labels of rule 1 must be a table of texts"),
+        ("{ report_interval = 60 }", "rule 1 selects no nodes: it has neither names nor labels"),
+        ("{ names = ['a'] }", "rule 1 changes nothing"),
+        ("{ names = ['a'], report_interval = 5 }", "report_interval of rule 1 must be a duration of whole seconds"),
     ],
 )
 def test_a_policy_that_cannot_be_read_says_why(problems, rule, told):

@@ -25,7 +25,7 @@ def test_a_watcher_on_a_server_has_a_name_without_being_given_one(tmp_path: Path
     assert ("load-watcher-0", "environment POD_NAME") == (settings.watcher, settings.origins["store.watcher_id"])
     settings = loaded(tmp_path, SERVER)
     assert socket.gethostname() == settings.watcher
-    assert "default, the name of this host" == settings.origins["store.watcher_id"]
+    assert "default, the host name" == settings.origins["store.watcher_id"]
     settings = loaded(tmp_path, SERVER + 'watcher_id = "a"', POD_NAME="load-watcher-0")
     assert "a" == settings.watcher
 
@@ -43,20 +43,20 @@ def test_a_file_has_one_watcher_whatever_it_is_called(tmp_path: Path):
         tmp_path, 'url = "sqlite:///a.db"\nwatcher_id = "a"\npassword_file = "/etc/hosts"', cluster="c", POD_NAME="p"
     )
     assert "" == settings.watcher
-    expected = {f"store.{name} is set and not used: store.url names a file" for name in ("watcher_id", "password_file")}
+    expected = {f"store.{name} is set but not used: store.url names a file" for name in ("watcher_id", "password_file")}
     assert expected <= set(settings.notices)
 
 
 @pytest.mark.parametrize(
     ("store", "key", "says", "cure"),
     [
-        (SERVER + 'watcher_id = "a/b"', "store.watcher_id", "has a / in it", "choose another"),
-        (SERVER + 'password_file = "none"', "store.password_file", "does not exist", "name a file"),
+        (SERVER + 'watcher_id = "a/b"', "store.watcher_id", "contains a /", "choose a name"),
+        (SERVER + 'password_file = "none"', "store.password_file", "does not exist", "name an existing file"),
         (
             'url = "postgresql://u:pw@h/d"\npassword_file = "/etc/hosts"',
             "store.url",
             "store.password_file is set as well",
-            "leave one of them out",
+            "remove one of them",
         ),
     ],
 )

@@ -225,7 +225,7 @@ def test_series_without_the_tag_are_left_out_with_a_finding():
     assert {"a"} == samples(got).keys()
     assert [FindingKind.UNKNOWN_NODE] == [finding.kind for finding in got.findings]
     assert isinstance(error, ProviderRefused)
-    assert "says its kube_node" in str(error)
+    assert "has the tag kube_node; existing tags: " in str(error)
     assert "provider.node_label" in error.hint
 
 
@@ -257,7 +257,7 @@ def test_a_series_with_values_that_are_none_is_left_out():
     (finding,) = got.findings
     assert (
         FindingKind.NON_FINITE,
-        "3 series cannot be read: a value is no number, or they do not fit their times",
+        "3 unreadable series: a value is not a number, or values and times differ in length",
     ) == (finding.kind, finding.reason)
 
 
@@ -279,14 +279,14 @@ def test_a_half_answer_is_taken_with_its_warning():
     body = answered([HEAD], AT, [[40] * 3]).replace(b'"data"', warning)
     got = answer_of(told(body.partition(b"\r\n\r\n")[2]))
     assert {"a"} == samples(got).keys()
-    assert ["the source warns: some shards timed out for ***"] == [finding.reason for finding in got.findings]
+    assert ["warning of the source: some shards timed out for ***"] == [finding.reason for finding in got.findings]
 
 
 @pytest.mark.parametrize(
     ("body", "kind", "says"),
     [
         (b'{"errors": "could not parse"}', ProviderRefused, "could not parse"),
-        (b'{"data": null}', ProviderMalformed, "not an answer of Datadog"),
+        (b'{"data": null}', ProviderMalformed, "not a response of Datadog"),
         (b'{"data": {"attributes": {"times": [], "series": [{}], "values": []}}}', ProviderMalformed, "1 series"),
         (b'{"data": {"attributes": {"times": ["x"]}}}', ProviderMalformed, "is not the JSON of the Datadog API"),
     ],
@@ -323,7 +323,7 @@ def test_keys_from_files_are_read_for_each_question(tmp_path: Path):
         run(server, renew, **settings)
         before = len(server.asked)
         assert "no application key" in str(failure(server, app_key=""))
-        assert "no token" in str(failure(server, token=""))
+        assert "no API token" in str(failure(server, token=""))
         assert before == len(server.asked)
 
 
@@ -369,8 +369,8 @@ def test_a_limit_that_is_longer_than_a_fetch_is_heeded_by_the_next():
 
         first, second = run(server, twice)
     assert 1 == len(server.asked)
-    assert "asked too often (429): Too many requests" in str(first)
-    assert "wants no question for another" in str(second)
+    assert "rate limit exceeded (429): Too many requests" in str(first)
+    assert "requests are paused for another" in str(second)
     assert "refresh.interval" in first.hint == second.hint
 
 

@@ -136,7 +136,7 @@ def test_what_signalfx_has_no_metric_for_is_told():
         got = fetch(server, metrics=("CPU", "Storage"))
     reasons = {finding.metric: finding.reason for finding in got.findings if finding.kind is FindingKind.NO_SERIES}
     assert "provider.queries.Storage" in reasons[METRIC_BY_KEY["Storage"].name]
-    assert 'no sample of host:* AND sf_metric:"cpu.utilization" in the last 180 s' in reasons[CPU]
+    assert 'no samples of host:* AND sf_metric:"cpu.utilization" in the last 180 s' in reasons[CPU]
     assert [POINTS] == paths(server)
 
 
@@ -209,7 +209,7 @@ def test_pages_without_end_are_not_read_to_it():
     assert {"a"} == samples(got).keys()
     assert len(server.asked) <= 13
     (finding,) = got.findings
-    assert "tells of 10000 time series at most" in finding.reason
+    assert "returns at most 10000 time series" in finding.reason
 
 
 def test_a_count_that_is_only_partial_is_not_believed():
@@ -245,7 +245,7 @@ def test_a_time_series_that_nobody_knows_is_left_out_and_not_looked_for_again():
         got = run(server, twice)
     assert {"a"} == samples(got).keys()
     assert [POINTS, NAMES, POINTS] == paths(server)
-    assert ["2 of 3 series do not say their host"] == [finding.reason for finding in got.findings]
+    assert ["2 of 3 series have no tag host"] == [finding.reason for finding in got.findings]
 
 
 def test_time_series_of_which_none_says_its_host_are_an_error():
@@ -255,7 +255,7 @@ def test_time_series_of_which_none_says_its_host_are_an_error():
         server.fault = lambda asked: names([("E000A", {"host.name": "a"})], count=1) if asked.path == NAMES else None
         error = failure(server)
     assert isinstance(error, ProviderRefused)
-    assert "says its host; what they say is host.name" in str(error)
+    assert "has the tag host; existing tags: host.name" in str(error)
     assert "provider.node_label" in error.hint
 
 
@@ -279,7 +279,7 @@ def test_null_and_unreadable_points():
     got = fetched(f'{{"data": {{"E000A": [[{AT}, null], [{AT - 60000}, 3]], "E001A": [[{AT}, "NaN"]]}}}}')
     assert {"a": [(NOW - 120, 3.0)]} == samples(got)
     assert [
-        (FindingKind.NON_FINITE, "1 series cannot be read: a value is no number, or they do not fit their times")
+        (FindingKind.NON_FINITE, "1 unreadable series: a value is not a number, or values and times differ in length")
     ] == [(finding.kind, finding.reason) for finding in got.findings]
 
 
@@ -287,7 +287,7 @@ def test_a_half_answer_is_taken_with_its_warnings():
     """Errors beside data, whatever their form."""
     got = fetched(f'{{"data": {{"E000A": [[{AT}, 3]]}}, "errors": ["slow shard", {{"code": 7}}]}}')
     assert {"a": [(NOW - 60, 3.0)]} == samples(got)
-    assert ["the source warns: slow shard", "the source warns: {'code': 7}"] == [
+    assert ["warning of the source: slow shard", "warning of the source: {'code': 7}"] == [
         finding.reason for finding in got.findings
     ]
 
@@ -297,7 +297,7 @@ def test_a_half_answer_is_taken_with_its_warnings():
     [
         ('{"errors": ["unknown field"]}', ProviderRefused, "unknown field"),
         ('{"data": {}, "errors": ["unknown field"]}', ProviderRefused, "unknown field"),
-        ("{}", ProviderMalformed, "not an answer of SignalFx"),
+        ("{}", ProviderMalformed, "not a response of SignalFx"),
         ('{"data": []}', ProviderMalformed, "is not the JSON of the SignalFx API"),
     ],
 )
@@ -323,6 +323,6 @@ def test_a_refused_token_is_told_with_what_it_must_be():
     with FakeSignalFx() as server:
         error = failure(server, token="another-token-of-mine")
     assert isinstance(error, ProviderRefused)
-    assert "wants credentials (401): Unauthorized" in str(error)
+    assert "credentials are required (401): Unauthorized" in str(error)
     assert "API scope" in error.hint
     assert "another-token" not in f"{error} {error.hint}"

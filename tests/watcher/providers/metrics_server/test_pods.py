@@ -117,7 +117,7 @@ def test_what_has_no_node_is_left_out_without_a_word():
 @pytest.mark.parametrize(
     ("odd", "kept", "words"),
     [
-        ({"timestamp": "yesterday"}, None, "the time 'yesterday' is none"),
+        ({"timestamp": "yesterday"}, None, "invalid time 'yesterday'"),
         ({"containers": [{"usage": {"cpu": "many", "memory": "1Mi"}}]}, (np.nan, 2**20), "'many' is no Kubernetes"),
         ({"containers": [{"usage": {"cpu": "1", "memory": "1Mb"}}]}, (1.0, np.nan), "'1Mb' is no Kubernetes"),
         ({"containers": 7}, None, "Expected `array | null`"),
@@ -233,10 +233,10 @@ def test_no_pods_at_all_is_a_source_without_pods():
     """A metrics-server that has just started, and one whose pods nobody knows."""
     with FakeKube() as server:
         assert isinstance(error := failure(server), NoPodUsage)
-        assert "after its start" in error.hint
+        assert "After its start" in error.hint
         server.pod_usage("default/gone", ("1", "1Mi"), time=at(NOW - 5))
         assert isinstance(error := failure(server), NoPodUsage)
-        assert "tells of 1 pods, and the cluster has none of them running" in str(error)
+        assert "returned 1 pods, but none of them is running in the cluster" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -190,9 +190,9 @@ def test_a_source_of_the_present():
     ("capacity", "usage", "kind", "words"),
     [
         ({"cpu": "0", "memory": "8Gi"}, {}, FindingKind.OUT_OF_RANGE, "its capacity of cpu is 0"),
-        ({"cpu": "many", "memory": "8Gi"}, {}, FindingKind.NON_FINITE, "'many' is no Kubernetes quantity"),
+        ({"cpu": "many", "memory": "8Gi"}, {}, FindingKind.NON_FINITE, "'many' is not a Kubernetes quantity"),
         ({"memory": "8Gi"}, {}, FindingKind.MISSING, "its status.capacity has no cpu"),
-        ({}, {"cpu": "1 core"}, FindingKind.NON_FINITE, "'1 core' is no Kubernetes quantity"),
+        ({}, {"cpu": "1 core"}, FindingKind.NON_FINITE, "'1 core' is not a Kubernetes quantity"),
         ({}, {"cpu": None}, FindingKind.MISSING, "its usage has no cpu"),
     ],
     ids=["capacity 0", "odd capacity", "no capacity", "odd usage", "no usage"],
@@ -283,7 +283,7 @@ def test_other_metrics_are_not_had_here():
 
     assert [CPU] == [batch.metric.name for batch in got.batches]
     (finding,) = got.findings
-    assert "metrics-server tells CPU and memory only" == finding.reason
+    assert "metrics-server provides only CPU and memory" == finding.reason
 
 
 def test_without_the_right_to_watch_nodes_it_works_and_says_so():
@@ -323,21 +323,21 @@ def test_a_missing_permission_is_named_with_verb_and_resource(resource: str):
 @pytest.mark.parametrize(
     ("answer", "kind", "words"),
     [
-        (told("try later", status=503), ProviderUnreachable, "Is metrics-server running"),
+        (told("try later", status=503), ProviderUnreachable, "Check that metrics-server is running"),
         (told("", status=502), ProviderUnreachable, "502"),
         (told("", status=500), ProviderUnreachable, "500"),
-        (told("no", status=401), ProviderRefused, "credentials are not known"),
-        (told("no", status=404), ProviderRefused, "Is metrics-server installed?"),
+        (told("no", status=401), ProviderRefused, "rejected the credentials"),
+        (told("no", status=404), ProviderRefused, "Check that metrics-server is installed"),
         (told("", status=302, headers={"Location": "https://login/?secret"}), ProviderRefused, "302"),
         (told('{"kind": "NodeMetricsList", "items": [{"meta'), ProviderMalformed, "is not a list of nodes.metrics"),
         (told("<html>Log in</html>"), ProviderMalformed, "a web page"),
-        (told(""), ProviderMalformed, "answered with nothing"),
+        (told(""), ProviderMalformed, "returned an empty response"),
         (told("null"), ProviderMalformed, "is not a list"),
         (told('{"status": "success"}'), ProviderMalformed, "is not a list"),
-        (told('{"kind": "Status"}'), ProviderMalformed, "answered with a Status"),
+        (told('{"kind": "Status"}'), ProviderMalformed, "returned a Status"),
         (told(b"\xff\xfe"), ProviderMalformed, "is not a list"),
         (told("[" * 100_000), ProviderMalformed, "is not a list"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", ProviderMalformed, "is no HTTP"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", ProviderMalformed, "is not valid HTTP"),
         (told("{}")[:-1], ProviderUnreachable, "the connection failed"),
         (b"", ProviderUnreachable, "the connection failed"),
     ],
@@ -383,7 +383,7 @@ def test_no_answer_takes_longer_than_the_timeout(answer: Any):
         wait_for(server.ended.is_set, what="the connection to be hung up")
 
     assert isinstance(error, ProviderUnreachable)
-    assert "in time" in str(error)
+    assert "timed out" in str(error)
 
 
 def test_nobody_there():
@@ -405,7 +405,7 @@ def test_one_missed_answer_is_a_finding_and_all_missed_are_an_outage():
             before = len(server.asked)
             await eventually(lambda: len(server.asked) > before + 2, what="a failure")
             got = await provider.fetch(NOW - 300, NOW)
-            assert "the last question went without an answer" in found(got, FindingKind.QUERY_FAILED)[0].reason
+            assert "the last request failed" in found(got, FindingKind.QUERY_FAILED)[0].reason
             with pytest.raises(ProviderUnreachable, match="503"):
                 await provider.fetch(NOW - 300, NOW)
             server.fault = lambda _: None
@@ -464,7 +464,7 @@ def test_closing_while_it_waits():
             async with asyncio.timeout(2):
                 await provider.close()
             assert {asyncio.current_task()} == asyncio.all_tasks()
-            with pytest.raises(ProviderUnreachable, match="not being asked"):
+            with pytest.raises(ProviderUnreachable, match="not being polled"):
                 await provider.fetch(NOW - 300, NOW)
 
         run(server, check)

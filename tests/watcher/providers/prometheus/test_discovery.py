@@ -65,7 +65,7 @@ def test_candidates_are_looked_for_in_order_until_one_exists():
     assert "/api/v1/query_range" == ranged.path
     assert "[30s]) > 0)" in ranged.query
     assert ("1699999950", "1700000055", "15") == tuple(ranged.parameters[name] for name in ("start", "end", "step"))
-    assert "raw series, there being no instance:node_cpu:ratio" in got.plans[CPU].reason
+    assert "raw series (no series of instance:node_cpu:ratio, " in got.plans[CPU].reason
     assert got.plans[CPU].expression.startswith("1 - avg by (node)")
 
 
@@ -293,7 +293,7 @@ def test_series_that_lost_their_label_are_refused():
     async def work(provider: PrometheusProvider) -> None:
         await ticks(provider, 1)
         cluster.series[CPU] = ADDRESSES
-        with pytest.raises(ProviderRefused, match="they have the labels instance"):
+        with pytest.raises(ProviderRefused, match="their labels: instance"):
             await ticks(provider, 1, first=1)
         with pytest.raises(ProviderRefused):
             await ticks(provider, 1, first=2)
@@ -312,8 +312,8 @@ def test_a_change_of_what_is_asked_is_one_log_line(caplog: pytest.LogCaptureFixt
         run(server, lambda provider: ticks(provider, 7), metrics=("CPU", "Memory"))
 
     lacks, using = [record.getMessage() for record in caplog.records]
-    assert "lacks the series of these metrics: Memory" in lacks
-    assert f"CPU: {CPU} by node because recording rule" in using
+    assert lacks == f"metrics without series at {server.url}, left out: Memory"
+    assert f"CPU: {CPU} by node (recording rule" in using
 
 
 # --- settings --------------------------------------------------------------------------------------------------------

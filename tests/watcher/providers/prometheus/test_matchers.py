@@ -56,17 +56,17 @@ def test_they_are_read_as_promql_writes_them(text: str, expected: list[tuple[str
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("cluster=a", "is not of the form"),
-        ('cluster="a" env="b"', "is not of the form"),
-        ('cluster=="a"', "is not of the form"),
-        ('"a"', "is not of the form"),
-        ("cluster", "is not of the form"),
-        ('cluster="a",,env="b"', "is not of the form"),
-        ('1st="a"', '"1st" is no name of a label'),
-        ('my-label="a"', '"my-label" is no name of a label'),
-        ('ü="a"', "is no name of a label"),
+        ("cluster=a", "does not have the form"),
+        ('cluster="a" env="b"', "does not have the form"),
+        ('cluster=="a"', "does not have the form"),
+        ('"a"', "does not have the form"),
+        ("cluster", "does not have the form"),
+        ('cluster="a",,env="b"', "does not have the form"),
+        ('1st="a"', '"1st" is not a label name'),
+        ('my-label="a"', '"my-label" is not a label name'),
+        ('ü="a"', "is not a label name"),
         ('__name__="up"', "__name__"),
-        (r'a=~"\d"', "a backslash is written twice"),
+        (r'a=~"\d"', "write a backslash as two backslashes"),
     ],
 )
 def test_what_is_none_is_refused_in_words(text: str, part: str):

@@ -84,7 +84,7 @@ async def partial_at_once(provider: PrometheusProvider, thanos: Thanos) -> Fetch
     [
         ({"warnings": [WARNING]}, WARNING),
         ({"warnings": ["PromQL warning: odd", WARNING, "more", "and more"]}, f"{WARNING} (and 2 more)"),
-        ({"isPartial": True}, "it is marked as such (isPartial)"),
+        ({"isPartial": True}, "the response is marked as partial (isPartial)"),
         ({"isPartial": True, "warnings": ["vmstorage-1 is away"]}, "vmstorage-1 is away"),
     ],
 )
@@ -109,7 +109,7 @@ def test_whatever_else_is_said_is_a_whole_answer(says: Mapping[str, Any]):
 
     assert {} == got.partial
     remarks = [(each.kind, each.remedy, each.metric, each.reason) for each in got.findings]
-    expected = (FindingKind.QUERY_FAILED, Remedy.REPORTED, CPU, "the source warns: PromQL warning: odd")
+    expected = (FindingKind.QUERY_FAILED, Remedy.REPORTED, CPU, "warning of the source: PromQL warning: odd")
     assert remarks == ([expected] if "PromQL" in str(says) else [])
 
 
@@ -210,7 +210,7 @@ def test_what_cannot_be_found_in_a_part_is_not_called_absent():
 
     async def work(provider: PrometheusProvider, thanos: Thanos) -> None:
         got = await partial_at_once(provider, thanos)
-        assert "whether there are series for CPU cannot be told" in str(failure_of(got, CPU))
+        assert "it is unknown whether there are series for CPU" in str(failure_of(got, CPU))
         assert [] == [each for each in got.findings if each.kind is FindingKind.NO_SERIES]
         thanos.away = False
         got = await provider.fetch(NOW - 60, NOW)
@@ -267,4 +267,4 @@ def test_the_source_s_words_do_not_give_our_secrets_away():
     got: Fetch = play(thanos, whole_then_partial, headers={"X-Scope-OrgID": secret})
 
     assert {CPU: "no store of ***"} == got.partial
-    assert ["the source warns: PromQL warning: ***"] == [each.reason for each in got.findings]
+    assert ["warning of the source: PromQL warning: ***"] == [each.reason for each in got.findings]

@@ -363,7 +363,10 @@ def slam(asked: Asked) -> Script:
         pytest.param(lambda _: result("matrix", []), ProviderMalformed, "not a vector", id="matrix for a vector"),
         pytest.param(lambda _: told("", headers={"Content-Encoding": "gzip"}), ProviderMalformed, "JSON", id="empty"),
         pytest.param(
-            lambda _: told("not gzip", headers={"Content-Encoding": "gzip"}), ProviderMalformed, "compressed", id="gzip"
+            lambda _: told("not gzip", headers={"Content-Encoding": "gzip"}),
+            ProviderMalformed,
+            "content encoding",
+            id="gzip",
         ),
         pytest.param(lambda _: b"SSH-2.0-OpenSSH_9.2\r\n\r\n", ProviderUnreachable, "connection failed", id="no HTTP"),
         pytest.param(cut, ProviderUnreachable, "connection failed", id="cut"),
@@ -377,7 +380,7 @@ def slam(asked: Asked) -> Script:
         pytest.param(
             lambda _: told("", status=308, headers={"Location": f"https://u:{SECRET}@sso.example/login?state=x"}),
             ProviderRefused,
-            "redirects (308) to https://sso.example/login,",
+            "redirect (308) to https://sso.example/login was",
             id="redirect",
         ),
     ],

@@ -61,12 +61,12 @@ def test_an_answer_has_its_series_and_its_warnings():
         (answered("matrix", [{"metric": {"a": "b"}, "values": [[1, "2"]]}])[:-7], "is not the JSON"),
         (b"[]", "is not the JSON"),
         (b"null", "is not the JSON"),
-        (b'{"status":"success"}', "not an answer of the Prometheus API"),
-        (b'{"status":"success","data":null}', "not an answer of the Prometheus API"),
-        (answered("matrix", None), "not an answer of the Prometheus API"),
-        (b'{"status":"success","data":{"resultType":"matrix"}}', "not an answer of the Prometheus API"),
-        (b'{"status":"maybe","data":{"result":[]}}', "not an answer of the Prometheus API"),
-        (b'{"hello":"world"}', "not an answer of the Prometheus API"),
+        (b'{"status":"success"}', "not a response of the Prometheus API"),
+        (b'{"status":"success","data":null}', "not a response of the Prometheus API"),
+        (answered("matrix", None), "not a response of the Prometheus API"),
+        (b'{"status":"success","data":{"resultType":"matrix"}}', "not a response of the Prometheus API"),
+        (b'{"status":"maybe","data":{"result":[]}}', "not a response of the Prometheus API"),
+        (b'{"hello":"world"}', "not a response of the Prometheus API"),
         (b'{"status":1}', "is not the JSON"),
         (b'{"status":"success","data":{"resultType":"matrix","result":{}}}', "is not the JSON"),
         (b"\xff\xfe{}", "is not the JSON"),
@@ -109,8 +109,8 @@ def test_another_type_of_result_is_malformed(kind: str):
 @pytest.mark.parametrize(
     ("status", "text", "kind", "part", "hint"),
     [
-        (401, "Unauthorized", ProviderRefused, "wants credentials", "provider.token_file"),
-        (403, "Forbidden", ProviderRefused, "forbids", "right to query"),
+        (401, "Unauthorized", ProviderRefused, "credentials are required", "provider.token_file"),
+        (403, "Forbidden", ProviderRefused, "is forbidden", "permission to query"),
         (302, "", ProviderRefused, "https://login.example/x", "provider.address"),
         (404, "404 page not found", ProviderRefused, "query API", "/prometheus"),
         (400, "Client sent an HTTP request to an HTTPS server.", ProviderRefused, "plain HTTP", "https://"),
@@ -127,7 +127,7 @@ def test_another_type_of_result_is_malformed(kind: str):
             422,
             '{"status":"error","errorType":"execution","error":"expanding series: context deadline exceeded"}',
             ProviderUnreachable,
-            "too long",
+            "timed out on the server",
             "Recording rules",
         ),
         (
@@ -137,7 +137,13 @@ def test_another_type_of_result_is_malformed(kind: str):
             "timed out",
             "",
         ),
-        (500, '{"status":"error","errorType":"timeout","error":"slow"}', ProviderUnreachable, "too long", "Recording"),
+        (
+            500,
+            '{"status":"error","errorType":"timeout","error":"slow"}',
+            ProviderUnreachable,
+            "timed out on the server",
+            "Recording",
+        ),
         (503, "Service Unavailable", ProviderUnreachable, "503", ""),
         (502, "<html>Bad Gateway</html>", ProviderUnreachable, "502", ""),
         (504, "", ProviderUnreachable, "504", ""),
@@ -161,7 +167,7 @@ def test_the_hint_tells_wrong_credentials_from_none():
         error_of(401, body=b"", content_type="", location="", authorised=sent).hint for sent in (True, False)
     )
 
-    assert "does not accept" in with_token
+    assert "rejected" in with_token
     assert "Set provider.token" in without
 
 

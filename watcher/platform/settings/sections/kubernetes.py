@@ -1,4 +1,4 @@
-"""[kubernetes] of load-watcher.toml."""
+"""The section [kubernetes] of load-watcher.toml: access to the cluster, and the use of its node names."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ from watcher.platform.settings.declaring import Table, about
 
 @dataclass(frozen=True, repr=False)
 class KubernetesSettings(Table):
-    """The Kubernetes API: for the names of nodes, and for metrics-server."""
+    """Access to the Kubernetes API, for node names and for metrics-server."""
 
     kubeconfig: Path | None = field(
         default=None,
         metadata=about(
             values.PATH,
-            "Kubernetes configuration that says which cluster. Not set: provider.kubeconfig, else the pod's service "
-            "account.",
+            "Kubeconfig of the cluster. Default: provider.kubeconfig, or else the pod's service account.",
             example='"/etc/load-watcher/kubeconfig"',
         ),
     )
     context: str | None = field(
         default=None,
-        metadata=about(values.TEXT, "Context of the kubeconfig. Not set: its current one.", example='"production"'),
+        metadata=about(values.TEXT, "Context of the kubeconfig. Default: its current context.", example='"production"'),
     )
     node_names: str = field(
         default="auto",
         metadata=about(
             values.choice(("auto", "on", "off")),
-            "Whether the source's names of nodes become those of the cluster (docs/node-names.md). auto: if a cluster "
-            "is known, by a kubeconfig or because this runs in one, and the provider is neither host nor "
-            "metrics-server.",
+            "Whether the source's node names are mapped to the node names of the cluster (docs/node-names.md). auto: "
+            "on if there is a kubeconfig or the process runs in a cluster, unless the provider is host, metrics-server "
+            "or replay.",
         ),
     )
     node_label: str = field(
         default="kubernetes.io/hostname",
-        metadata=about(values.TEXT, "Label of nodes by which they are known too, beside their name and addresses."),
+        metadata=about(values.TEXT, "Node label with a further name of the node that the source may use."),
     )

@@ -1,4 +1,4 @@
-"""Whom the service asks besides its source: other replicas, the agents of nodes, and for the dashboard."""
+"""Other components that the service connects to: replicas, node agents, and components shown on the dashboard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from watcher.platform.settings.declaring import Table, about
 def _peer_address(read: Callable[[Any], str]) -> Callable[[Any], str]:
     def checked(value: Any) -> str:
         if "@" in (address := read(value)):
-            raise values.Unfit("given one with a user; replicas know each other by server.token_file")
+            raise values.Unfit("given an address with a user; replicas authenticate with server.token_file")
         return address
 
     return checked
@@ -26,22 +26,22 @@ _PEER = replace(
 )
 _AUTHORITIES = about(
     values.PATH,
-    "Authorities (PEM) that may have signed their certificates. Not set: those of the system.",
+    "CA certificates (PEM) to verify their server certificates. Default: the system's CA certificates.",
     example='"/etc/load-watcher/tls/ca.crt"',
 )
 
 
 @dataclass(frozen=True, repr=False)
 class PeersSettings(Table):
-    """Other replicas. A start takes over the samples of one that is ready, where the source itself does not remember
-    (metrics-server). Not used with other sources, and never waited for longer than `timeout`."""
+    """Other replicas of the service. At its start, the service copies recent samples from a ready replica if the source
+    has no history (metrics-server). Not used with other sources. The copy takes at most `timeout`."""
 
     urls: tuple[str, ...] | None = field(
         default=None,
         metadata=about(
             values.several(_PEER, called='addresses, like ["http://load-watcher-headless:2020"]'),
-            "Where the replicas are. A name stands for all of its addresses, as that of a headless Service does, this "
-            "process among them.",
+            "Base URLs of the replicas. All addresses of a host name are used, for example of a headless Service; "
+            "they may include this process.",
             example='["http://load-watcher-headless:2020"]',
         ),
     )
@@ -49,7 +49,7 @@ class PeersSettings(Table):
         default=3.0,
         metadata=about(
             quantities.duration(lowest=0.1, highest=60),
-            "How long the first refresh waits for all of them together; at most 0.8 of refresh.interval.",
+            "Total time that the first refresh waits for the replicas; at most 0.8 of refresh.interval.",
         ),
     )
     ca_file: Path | None = field(default=None, metadata=_AUTHORITIES)
@@ -57,14 +57,14 @@ class PeersSettings(Table):
 
 @dataclass(frozen=True, repr=False)
 class AgentsSettings(Table):
-    """The node agents of the cluster (load-watcher agent). Where they are named, what pods use is asked of them and not
-    of the source (docs/pods.md)."""
+    """The node agents of the cluster (load-watcher agent). If urls or pods is set, the usage of pods is read from the
+    agents and not from the source (docs/pods.md)."""
 
     urls: tuple[str, ...] | None = field(
         default=None,
         metadata=about(
             values.several(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
-            "Where the agents are. A name stands for all of its addresses, as that of a headless Service does.",
+            "Base URLs of the agents. All addresses of a host name are used, for example of a headless Service.",
             example='["http://load-watcher-agent:2023"]',
         ),
     )
@@ -72,8 +72,9 @@ class AgentsSettings(Table):
         default=None,
         metadata=about(
             selections.pods(port=2023),
-            "The pods of the agents, by label: those that run and are ready are asked at their addresses. namespace: "
-            "not set, our own. tls_server_name: whom their certificates are for; not set, they are asked by http.",
+            "Label selector of the agents' pods; running and ready pods are used. Keys: selector, namespace (default: "
+            "the namespace of this service), port, and tls_server_name, the host name in their certificates (default: "
+            "plain HTTP).",
             example='{ selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }',
         ),
     )
@@ -81,32 +82,32 @@ class AgentsSettings(Table):
         default=None,
         metadata=about(
             values.PATH,
-            "A file with the token that the agents want (agent.token_file), read anew each time.",
+            "File with the bearer token of the agents (agent.token_file); read for each request.",
             example='"/run/secrets/load-watcher/agent-token"',
         ),
     )
     ca_file: Path | None = field(default=None, metadata=_AUTHORITIES)
     timeout: float = field(
-        default=3.0, metadata=about(quantities.duration(lowest=0.1, highest=10), "How long one agent has to answer.")
+        default=3.0, metadata=about(quantities.duration(lowest=0.1, highest=10), "Timeout of a request to an agent.")
     )
 
     @property
     def named(self) -> bool:
-        """Whether there are any, so that pods are asked of them."""
+        """Whether agents are configured, so that the usage of pods is read from them."""
         return self.urls is not None or self.pods is not None
 
 
 @dataclass(frozen=True, repr=False)
 class DashboardSettings(Table):
-    """What the dashboard shows beside the service itself: pages of node agents and QoS Resource Managers, asked for by
-    the service and only to be looked at (docs/dashboard.md)."""
+    """Other components shown on the dashboard: node agents and QoS Resource Managers. The service requests their pages,
+    read-only (docs/dashboard.md)."""
 
     agents: tuple[str, ...] | None = field(
         default=None,
         metadata=about(
             values.several(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
-            "Agents whose plan and audit are shown. A name stands for all of its addresses, as that of a headless "
-            "Service does.",
+            "Base URLs of the agents whose plan and audit log are shown. All addresses of a host name are used, for "
+            "example of a headless Service.",
             example='["http://load-watcher-agent:2023"]',
         ),
     )
@@ -114,7 +115,8 @@ class DashboardSettings(Table):
         default=None,
         metadata=about(
             selections.pods(port=2023),
-            "The same by label, as agents.pods. They are shown with their nodes.",
+            "Label selector of the agents' pods, in place of URLs, with the keys of agents.pods. Each agent is shown "
+            "with its node.",
             example='{ selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }',
         ),
     )
@@ -122,7 +124,7 @@ class DashboardSettings(Table):
         default=None,
         metadata=about(
             values.several(_PEER, called='addresses, like ["http://load-watcher-qrm:2024"]'),
-            "QoS Resource Managers whose pools and CPUs are shown, likewise.",
+            "Base URLs of the QoS Resource Managers whose pools and CPUs are shown; host names as in agents.",
             example='["http://load-watcher-qrm:2024"]',
         ),
     )
@@ -130,7 +132,7 @@ class DashboardSettings(Table):
         default=None,
         metadata=about(
             selections.pods(port=2024),
-            "The same by label, as agents.pods.",
+            "Label selector of the QoS Resource Managers' pods, with the keys of agents.pods.",
             example='{ selector = "app.kubernetes.io/name=load-watcher-qrm", namespace = "load-watcher-qrm" }',
         ),
     )
@@ -138,7 +140,7 @@ class DashboardSettings(Table):
         default=None,
         metadata=about(
             values.PATH,
-            "A file with the token that they want (agent.token_file, qrm.token_file), read anew each time.",
+            "File with the bearer token of these components (agent.token_file, qrm.token_file); read for each request.",
             example='"/run/secrets/load-watcher/agent-token"',
         ),
     )

@@ -1,4 +1,4 @@
-"""Where samples come from: [provider], with what is asked for each metric, and how the Kubernetes API is reached."""
+"""Settings of the source of samples: [provider] with its queries, and [kubernetes]."""
 
 from __future__ import annotations
 
@@ -19,32 +19,30 @@ from watcher.platform.settings.values import Secret
 
 @dataclass(frozen=True, repr=False)
 class QuerySettings(Table):
-    """What a provider is asked for one metric, in place of what it would find out by itself."""
+    """The query of a provider for one metric, in place of the query that the provider would choose."""
 
     expression: str = field(
-        metadata=about(values.TEXT, "The query, in the provider's own language.", example='"instance:node_cpu:ratio"')
+        metadata=about(values.TEXT, "The query, in the provider's query language.", example='"instance:node_cpu:ratio"')
     )
     unit: str = field(
-        metadata=about(values.choice(model.SOURCE_UNITS), "Unit of what the query gives.", example='"ratio"')
+        metadata=about(values.choice(model.SOURCE_UNITS), "Unit of the query's values.", example='"ratio"')
     )
     node_label: str | None = field(
         default=None,
-        metadata=about(
-            values.TEXT, "Label with the name of the node. Not set: provider.node_label.", example='"instance"'
-        ),
+        metadata=about(values.TEXT, "Label with the node name. Default: provider.node_label.", example='"instance"'),
     )
     smoothing: float = field(
         default=0.0,
         metadata=about(
             quantities.duration(highest=HOUR),
-            "Over how long the expression itself averages (rate[5m]: 5m), since that lowers deviations.",
+            "Period over which the expression itself averages (5m for rate[5m]), since this lowers the deviations.",
         ),
     )
     guard: str | None = field(
         default=None,
         metadata=about(
             values.TEXT,
-            "Raw series whose samples show that the node's exporter lives. Not set: none is asked for.",
+            "Selector of a raw series whose samples show that the node's exporter is alive. Default: none is queried.",
             example="'node_cpu_seconds_total{mode=\"idle\"}'",
         ),
     )
@@ -52,14 +50,15 @@ class QuerySettings(Table):
 
 @dataclass(frozen=True, repr=False)
 class ProviderSettings(Table):
-    """Where samples come from. `reason` says why it is this provider."""
+    """The source of samples. `reason` is why this provider was chosen."""
 
     name: str = field(
         default="host",
         metadata=about(
             values.TEXT,
-            "The source of samples. Not set: metrics-server inside a cluster (KUBERNETES_SERVICE_HOST is set), else "
-            "host, this machine's own load.",
+            "Type of the source: host (the load of this machine), metrics-server, prometheus, influxdb, datadog, "
+            "signalfx, replay, or a provider of another package. Default: metrics-server inside a cluster "
+            "(KUBERNETES_SERVICE_HOST is set), otherwise host.",
             example='"prometheus"',
             flag="--provider",
         ),
@@ -69,13 +68,13 @@ class ProviderSettings(Table):
         default=None,
         metadata=about(
             addresses.ADDRESS,
-            "Where the source is. A user and password in it count as username and password.",
+            "URL of the source. A user and password in it are used as username and password.",
             example='"http://prometheus.monitoring:9090"',
             flag="--address",
         ),
     )
     token: Secret | None = field(
-        default=None, metadata=about(values.SECRET, "Bearer token to send. Rather use token_file.", example='"…"')
+        default=None, metadata=about(values.SECRET, "Bearer token to send. Prefer token_file.", example='"…"')
     )
     token_file: Path | None = field(
         default=None,
@@ -92,7 +91,7 @@ class ProviderSettings(Table):
         ),
     )
     password: Secret | None = field(
-        default=None, metadata=about(values.SECRET, "Password of username. Rather use password_file.", example='"…"')
+        default=None, metadata=about(values.SECRET, "Password of username. Prefer password_file.", example='"…"')
     )
     password_file: Path | None = field(
         default=None,
@@ -102,7 +101,7 @@ class ProviderSettings(Table):
         default=None,
         metadata=about(
             values.PATH,
-            "Authorities (PEM) that may have signed the source's certificate. Not set: those of the system.",
+            "CA certificates (PEM) to verify the source's certificate. Default: the system's CA certificates.",
             example='"/etc/load-watcher/prometheus-ca.crt"',
         ),
     )
@@ -110,7 +109,7 @@ class ProviderSettings(Table):
         default=None,
         metadata=about(
             values.PATH,
-            "Certificate (PEM) to show to the source, with its key in client_key or in the same file.",
+            "Client certificate (PEM) for the source, with its private key in client_key or in the same file.",
             example='"/etc/load-watcher/client.crt"',
         ),
     )
@@ -120,13 +119,15 @@ class ProviderSettings(Table):
     )
     insecure_skip_verify: bool = field(
         default=False,
-        metadata=about(values.BOOLEAN, "Take any certificate from the source. Leaves the connection open to anyone."),
+        metadata=about(
+            values.BOOLEAN, "Accept any certificate of the source. Insecure: the connection can be intercepted."
+        ),
     )
     headers: Mapping[str, Secret] = field(
         default_factory=dict,
         metadata=about(
             addresses.HEADERS,
-            "Further headers to send, the tenant of a Mimir for instance.",
+            "Additional HTTP headers to send, for example the tenant of Grafana Mimir.",
             example='{ "X-Scope-OrgID" = "team-a" }',
         ),
     )
@@ -134,16 +135,16 @@ class ProviderSettings(Table):
         default=10.0,
         metadata=about(
             quantities.duration(lowest=0.1, highest=600),
-            "How long one question may take. At most 0.8 of refresh.interval, the deadline of a whole refresh; where "
-            "not set and the interval is short, just that.",
+            "Timeout of a request; at most 0.8 of refresh.interval, the deadline of a refresh. Default: 10s, or that "
+            "deadline if it is shorter.",
         ),
     )
     node_label: str | None = field(
         default=None,
         metadata=about(
             values.TEXT,
-            "Label with the name of the node. Not set: node, kubernetes_node, nodename, or instance without its port, "
-            "in the order that matches; for InfluxDB, Datadog and SignalFx, host.",
+            "Label with the node name. Default: the first that exists of node, kubernetes_node, nodename and instance "
+            "(without port); host for InfluxDB, Datadog and SignalFx.",
             example='"node"',
         ),
     )
@@ -151,8 +152,8 @@ class ProviderSettings(Table):
         default=(),
         metadata=about(
             MATCHERS,
-            "Labels that this cluster's series have where several clusters share a Prometheus, Thanos, Mimir or "
-            "VictoriaMetrics; in every query but the expressions of provider.queries, which are sent as they are.",
+            "Label matchers that select this cluster's series, if several clusters share a Prometheus, Thanos, Mimir "
+            "or VictoriaMetrics. Added to every query except the expressions in provider.queries.",
             example='{ cluster = "prod-1" }',
         ),
     )
@@ -160,7 +161,7 @@ class ProviderSettings(Table):
         default=None,
         metadata=about(
             values.choice(DIALECTS),
-            "Query language of InfluxDB. Not set: influxql for 1.x and 3.x; for 2.x flux if bucket is set, else "
+            "Query language of InfluxDB. Default: influxql for 1.x and 3.x; for 2.x flux if bucket is set, otherwise "
             "influxql.",
             example='"influxql"',
         ),
@@ -168,7 +169,9 @@ class ProviderSettings(Table):
     database: str | None = field(
         default=None,
         metadata=about(
-            values.TEXT, "Database of InfluxDB, for influxql. Not set: bucket, else telegraf.", example='"telegraf"'
+            values.TEXT,
+            "Database of InfluxDB, for influxql. Default: bucket, or else telegraf.",
+            example='"telegraf"',
         ),
     )
     bucket: str | None = field(
@@ -176,18 +179,18 @@ class ProviderSettings(Table):
     )
     org: str | None = field(
         default=None,
-        metadata=about(values.TEXT, "Organisation of InfluxDB that has the bucket, by name.", example='"example"'),
+        metadata=about(values.TEXT, "Name of the InfluxDB organization that owns the bucket.", example='"example"'),
     )
     metrics: tuple[str, ...] = field(
         default=("CPU", "Memory", "Storage", "Bandwidth"),
-        metadata=about(TYPES, "What to ask for: metric types, or single metrics by key."),
+        metadata=about(TYPES, "Metrics to fetch: metric types, or keys of single metrics."),
     )
     queries: Mapping[str, QuerySettings] = field(default_factory=dict)
     trace: Path | None = field(
         default=None,
         metadata=about(
             values.PATH,
-            "The recording that replay replays: a trace, or a file of a load-watcher's store.",
+            "Recording for the provider replay: a trace, or an SQLite database of a load-watcher.",
             example='"trace.csv.gz"',
             flag="--trace",
         ),
@@ -196,7 +199,7 @@ class ProviderSettings(Table):
         default=1.0,
         metadata=about(
             values.number(lowest=0.01, highest=1440),
-            "How many times as fast replay lets the recording pass. Times of samples stay true.",
+            "Speed of the provider replay, as a multiple of real time. Samples get current timestamps.",
             flag="--speed",
         ),
     )
@@ -204,32 +207,33 @@ class ProviderSettings(Table):
         default="loop",
         metadata=about(
             values.choice(("loop", "stop")),
-            "What replay does where the recording ends: begin anew, or give nothing more, so that load grows stale.",
+            "What replay does at the end of the recording. loop: start again. stop: return no more samples, so that "
+            "the load becomes stale.",
         ),
     )
     openshift_auth: bool = field(
         default=False,
         metadata=about(
             values.BOOLEAN,
-            "Verify the source with the service account's own authorities, as OpenShift's monitoring wants.",
+            "Verify the source's certificate with the CA certificates that OpenShift mounts for service accounts. Not "
+            "used if ca_file is set.",
         ),
     )
     app_key: Secret | None = field(
         default=None,
-        metadata=about(values.SECRET, "Application key, for Datadog. Rather use app_key_file.", example='"…"'),
+        metadata=about(values.SECRET, "Application key for Datadog. Prefer app_key_file.", example='"…"'),
     )
     app_key_file: Path | None = field(
         default=None,
         metadata=about(
-            values.PATH, "File with the application key, for Datadog.", example='"/etc/load-watcher/datadog-app-key"'
+            values.PATH, "File with the application key for Datadog.", example='"/etc/load-watcher/datadog-app-key"'
         ),
     )
     kubeconfig: Path | None = field(
         default=None,
         metadata=about(
             values.PATH,
-            "Where kubernetes.kubeconfig is not set: the Kubernetes configuration that says which cluster. Not set: "
-            "the pod's service account.",
+            "Kubeconfig of the cluster, if kubernetes.kubeconfig is not set. Default: the pod's service account.",
             example='"/etc/load-watcher/kubeconfig"',
         ),
     )
@@ -237,17 +241,17 @@ class ProviderSettings(Table):
         default=None,
         metadata=about(
             values.TEXT,
-            "End of the host names to ask for, for SignalFx and Datadog. The domain in it is taken off the names.",
+            "Suffix of the host names to query, for SignalFx and Datadog. Its domain is removed from the node names.",
             example='".example.com"',
         ),
     )
     cluster_name: str | None = field(
         default=None,
-        metadata=about(values.TEXT, "Cluster to ask for, for SignalFx and Datadog.", example='"production"'),
+        metadata=about(values.TEXT, "Name of the cluster to query, for SignalFx and Datadog.", example='"production"'),
     )
 
     @property
     def wanted(self) -> tuple[model.Metric, ...]:
-        """The metrics that `metrics` names, in the model's order."""
+        """The metrics that `metrics` selects, in the order of `model.METRICS`."""
         named = set(self.metrics)
         return tuple(each for each in model.METRICS if each.key in named or each.type.value in named)

@@ -1,4 +1,4 @@
-"""What becomes of samples: [refresh], [review] and [store]."""
+"""Settings for the processing of samples: [refresh], [review] and [store]."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from watcher.platform.settings.quantities import DAY, MINUTE
 
 @dataclass(frozen=True, repr=False)
 class RefreshSettings(Table):
-    """How often samples are fetched, and which windows are kept over them."""
+    """How often samples are fetched, and the windows that are computed from them."""
 
     interval: float = field(
         default=MINUTE,
         metadata=about(
             quantities.duration(lowest=1, highest=600),
-            "How often samples are fetched. A refresh that takes longer than 0.8 of it is given up.",
+            "Interval at which samples are fetched. A refresh that takes longer than 0.8 of the interval is aborted.",
             flag="--interval",
         ),
     )
@@ -28,71 +28,74 @@ class RefreshSettings(Table):
         default=15,
         metadata=about(
             quantities.whole_seconds(lowest=1, highest=60),
-            "Width of a slot of the history: of the samples of one slot the last counts.",
+            "Width of a slot of the history. If a slot has several samples, the last is used.",
         ),
     )
     windows: tuple[model.Window, ...] = field(
         default=DEFAULT_WINDOWS,
         metadata=about(
-            WINDOWS, "The windows to compute, whole multiples of resolution. The history is as long as the longest."
+            WINDOWS,
+            "Lengths of the windows to compute; whole multiples of resolution. The history is as long as the longest.",
         ),
     )
     pods: str = field(
         default="auto",
         metadata=about(
             values.choice(("auto", "on", "off")),
-            "Whether the source is asked once a minute for what pods use (docs/pods.md), which costs more than all "
-            "nodes together. auto: from the first time that somebody asks us until 15 minutes after the last.",
+            "Whether the usage of pods is fetched once a minute (docs/pods.md); this costs the source more than all "
+            "node metrics. auto: from the first request for pod usage until 15 minutes after the last one.",
         ),
     )
     max_staleness: float = field(
         default=5 * MINUTE,
         metadata=about(
             quantities.duration(lowest=1),
-            "Age above which a node's metric is left out, and above which the whole answer is an error.",
+            "Maximum age of samples. Older metrics of a node are omitted; if all are older, requests return an error.",
         ),
     )
 
 
 @dataclass(frozen=True, repr=False)
 class ReviewSettings(Table):
-    """What is done about bad samples."""
+    """How invalid and suspicious samples are handled."""
 
     mode: str = field(
         default="enforce",
         metadata=about(
-            values.choice(("enforce", "observe")), "enforce acts on what is found, observe only reports it."
+            values.choice(("enforce", "observe")),
+            "enforce: apply the remedies of the findings. observe: only report the findings.",
         ),
     )
     carry_slots: int = field(
         default=2,
         metadata=about(
             values.whole(lowest=0, highest=20),
-            "How many slots a node's last value may stand in for missing ones. Never counts as coverage.",
+            "Maximum age, in slots, of the earlier value that replaces a dropped sample of a node. Such values do not "
+            "count as coverage of a window.",
         ),
     )
     outage_fraction: float = field(
         default=0.2,
         metadata=about(
             values.FRACTION,
-            "If more than this part of the known nodes would vanish within one refresh, their last values are kept.",
+            "If more than this share of the known nodes would disappear in one refresh, their last values are kept.",
         ),
     )
     forget_after: float = field(
         default=30 * MINUTE,
-        metadata=about(quantities.duration(lowest=1), "How long a node may be silent before it is no longer known."),
+        metadata=about(quantities.duration(lowest=1), "Time without samples after which a node is forgotten."),
     )
 
 
 @dataclass(frozen=True, repr=False)
 class StoreSettings(Table):
-    """Where windows and recent samples are kept, and for how long."""
+    """Where windows, recent samples and decisions are stored, and for how long."""
 
     url: str = field(
         default="sqlite:///load-watcher.db",
         metadata=about(
             addresses.DATABASE,
-            "The database: a file of this watcher's own, or a PostgreSQL server.",
+            "URL of the database: an SQLite file that only this process uses, or a PostgreSQL server.",
             flag="--store-url",
         ),
     )
@@ -100,7 +103,7 @@ class StoreSettings(Table):
         default=None,
         metadata=about(
             values.PATH,
-            "File with the password of the user in url, for PostgreSQL. Read anew for each connection.",
+            "File with the password of the PostgreSQL user in url; read for each connection.",
             example='"/etc/load-watcher/database-password"',
         ),
     )
@@ -108,48 +111,49 @@ class StoreSettings(Table):
         default=None,
         metadata=about(
             values.NAME,
-            "Whose rows these are in a database that several watchers share, with cluster.name before it; no two that "
-            "run may have the same. Not set: POD_NAME, else the name of the host. A file has one watcher, and no name.",
+            "Name of this process in a PostgreSQL database that several share; it marks its rows, together with "
+            "cluster.name. Must be unique among running processes. Default: POD_NAME, or else the host name. Not used "
+            "with SQLite.",
             example='"load-watcher-0"',
         ),
     )
     retention: float = field(
         default=DAY,
-        metadata=about(quantities.duration(lowest=1), "How long windows are kept. At least the longest window."),
+        metadata=about(quantities.duration(lowest=1), "How long windows are stored; at least the longest window."),
     )
     on_unusable: str = field(
         default="fail",
         metadata=about(
             values.choice(("fail", "set-aside")),
-            "What to do with a database that is corrupt or of a newer version: fail, or set-aside, which renames a "
-            "file and begins a new one, and goes on without a server.",
+            "What to do if the database is corrupt or has a newer schema. fail: do not start. set-aside: rename an "
+            "SQLite file and create a new one; run without a PostgreSQL database.",
         ),
     )
     max_size: int = field(
         default=2 * 2**30,
         metadata=about(
             quantities.size(lowest=16 * 2**20),
-            "How large the database may become, of PostgreSQL this watcher's part of it; above that, the oldest "
-            "windows and decisions go before their time.",
+            "Maximum size of the SQLite file, or of this process's rows in PostgreSQL. Above it, the oldest windows "
+            "and decisions are deleted early.",
         ),
     )
     decisions: float = field(
         default=DAY,
         metadata=about(
             quantities.duration(),
-            "How long what the scheduling plug-ins decided is kept, for load-watcher why; 0s: not at all.",
+            "How long the decisions of the scheduling plug-ins are stored, for load-watcher why; 0s: not stored.",
         ),
     )
     max_decisions: int = field(
         default=100_000,
         metadata=about(
             values.whole(lowest=100, highest=1_000_000),
-            "How many decisions are kept, of one to four kB each; the oldest go first.",
+            "Maximum number of stored decisions, of 1 to 4 kB each; the oldest are deleted first.",
         ),
     )
     upgrade: bool = field(
-        default=True, metadata=about(values.BOOLEAN, "Whether serve brings an older database up to date by itself.")
+        default=True, metadata=about(values.BOOLEAN, "Whether serve upgrades a database with an older schema.")
     )
     keep: tuple[str, ...] = field(
-        default=("CPU", "Memory"), metadata=about(TYPES_ONLY, "Metric types whose windows are kept.")
+        default=("CPU", "Memory"), metadata=about(TYPES_ONLY, "Metric types to store windows of.")
     )

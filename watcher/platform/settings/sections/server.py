@@ -1,4 +1,4 @@
-"""What is served, to whom and under which name: [cluster], [server], [metrics], [koordinator] and [log]."""
+"""Settings of the API and of other output: [cluster], [server], [metrics], [koordinator] and [log]."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from watcher.platform.settings.policy_rules import AGGREGATE_DURATION, POLICY_RU
 
 @dataclass(frozen=True, repr=False)
 class ClusterSettings(Table):
-    """Which cluster this is, where several share a source, a database, or a place to which logs and metrics go."""
+    """The cluster of this service, to distinguish several clusters that share a source, a database, logs or metrics."""
 
     name: str | None = field(
         default=None,
         metadata=about(
             values.NAME,
-            "Stands in JSON logs and on /metrics (load_watcher_cluster_info); stored samples of another cluster are "
-            "not loaded. It chooses no series: that is provider.matchers.",
+            "Name of the cluster, included in JSON logs and on /metrics (load_watcher_cluster_info). Stored samples of "
+            "another cluster are not loaded. It does not select series; for that, set provider.matchers.",
             example='"prod-1"',
         ),
     )
@@ -30,23 +30,25 @@ class ClusterSettings(Table):
 
 @dataclass(frozen=True, repr=False)
 class ServerSettings(Table):
-    """Where the HTTP API listens, and who may use it."""
+    """The address, TLS and authentication of the HTTP API."""
 
     host: str = field(
         default="127.0.0.1",
-        metadata=about(values.TEXT, "Address to listen on. Containers and manifests set 0.0.0.0.", flag="--host"),
+        metadata=about(
+            values.TEXT, "Address to listen on. The container images and manifests set 0.0.0.0.", flag="--host"
+        ),
     )
     port: int = field(
         default=2020,
         metadata=about(
-            values.whole(lowest=0, highest=65535), "Port to listen on; 0 takes any free one.", flag="--port"
+            values.whole(lowest=0, highest=65535), "Port to listen on; 0 selects a free port.", flag="--port"
         ),
     )
     tls_cert: Path | None = field(
         default=None,
         metadata=about(
             values.PATH,
-            "Certificate (PEM, with its chain) to serve https with; needs tls_key.",
+            "Server certificate for HTTPS (PEM, with its chain); needs tls_key.",
             example='"/etc/load-watcher/tls/tls.crt"',
         ),
     )
@@ -58,7 +60,8 @@ class ServerSettings(Table):
         default=None,
         metadata=about(
             values.PATH,
-            "Authorities (PEM) whose client certificates are verified and accepted; needs tls_cert.",
+            "CA certificates (PEM) to verify client certificates. These are optional; a verified one replaces the "
+            "token for reads of details. Needs tls_cert.",
             example='"/etc/load-watcher/tls/clients.crt"',
         ),
     )
@@ -66,55 +69,58 @@ class ServerSettings(Table):
         default=None,
         metadata=about(
             values.PATH,
-            "File with the bearer token that whatever changes state asks for, and reads too under protect_reads.",
+            "File with the bearer token for requests that change state or read details (decisions, pods, pages of "
+            "agents); with protect_reads, for all reads.",
             example='"/etc/load-watcher/token"',
         ),
     )
     protect_reads: bool = field(
-        default=False, metadata=about(values.BOOLEAN, "Whether reading needs the token of token_file as well.")
+        default=False, metadata=about(values.BOOLEAN, "Whether reads need the token of token_file as well.")
     )
 
 
 @dataclass(frozen=True, repr=False)
 class MetricsSettings(Table):
-    """What /metrics shows of the nodes. Each type, operator and window multiplies the series that Prometheus stores."""
+    """Node metrics on /metrics. Each type, operator and window multiplies the number of series in Prometheus."""
 
     types: tuple[str, ...] = field(
-        default=("CPU", "Memory"), metadata=about(TYPES_ONLY, "Metric types that /metrics shows.")
+        default=("CPU", "Memory"), metadata=about(TYPES_ONLY, "Metric types of the nodes' series on /metrics.")
     )
     operators: tuple[str, ...] = field(
-        default=("AVG", "STD"), metadata=about(OPERATORS, "Operators that /metrics shows.")
+        default=("AVG", "STD"), metadata=about(OPERATORS, "Operators of the nodes' series on /metrics.")
     )
     windows: tuple[str, ...] = field(
-        default=("15m",), metadata=about(WINDOW_LABELS, "Windows that /metrics shows; each one of refresh.windows.")
+        default=("15m",),
+        metadata=about(WINDOW_LABELS, "Windows of the nodes' series on /metrics; each must be in refresh.windows."),
     )
 
 
 @dataclass(frozen=True, repr=False)
 class KoordinatorSettings(Table):
-    """The collect policy of NodeMetrics, as served and as LoadAwareScheduling has them from us; koordlet's defaults."""
+    """The collect policy of the NodeMetrics that the API serves and the plug-in LoadAwareScheduling uses, with
+    koordlet's defaults."""
 
     report_interval: int = field(
         default=60,
         metadata=about(
             REPORT_INTERVAL,
-            "How often NodeMetrics are made anew; at least refresh.interval, whatever stands here.",
+            "Interval at which NodeMetrics are updated. The effective interval is at least refresh.interval.",
         ),
     )
     aggregate_duration: int = field(
         default=300,
         metadata=about(
             AGGREGATE_DURATION,
-            "Over how long the usage of nodes and pods is averaged; at most the longest of refresh.windows, whatever "
-            "stands here.",
+            "Period over which the usage of nodes and pods is averaged. The effective period is at most the longest of "
+            "refresh.windows.",
         ),
     )
     aggregate_durations: tuple[model.Window, ...] | None = field(
         default=None,
         metadata=about(
             WINDOWS,
-            "Over how long NodeMetrics have mean and percentiles of nodes, each one of refresh.windows. Not set: all "
-            "of these.",
+            "Periods over which NodeMetrics contain mean and percentiles of nodes; each must be in refresh.windows. "
+            "Default: all of refresh.windows.",
             example='["5m", "10m", "15m"]',
         ),
     )
@@ -122,8 +128,8 @@ class KoordinatorSettings(Table):
         default=(),
         metadata=about(
             POLICY_RULES,
-            "Other values of the three settings above for some nodes, by patterns of their names or by labels that "
-            "they all have; the first of the list that fits a node counts.",
+            "Rules with other values of the three settings above for some nodes, selected by name patterns, labels or "
+            "both; the first rule that matches a node applies.",
             example='[{ names = ["gpu-*"], labels = { pool = "gpu" }, report_interval = "30s" }]',
         ),
     )
@@ -131,16 +137,16 @@ class KoordinatorSettings(Table):
         default=False,
         metadata=about(
             values.BOOLEAN,
-            "Write NodeMetrics to the cluster, where koord-scheduler looks for them (docs/koordinator.md, with the "
-            "rights that it takes). Nodes that a koordlet reports are left to it.",
+            "Write NodeMetrics to the cluster, for koord-scheduler. docs/koordinator.md lists the permissions. Nodes "
+            "that are reported by a koordlet are skipped.",
         ),
     )
     lease_namespace: str | None = field(
         default=None,
         metadata=about(
             values.TEXT,
-            "Namespace of the Lease load-watcher-nodemetrics, by which replicas agree on who writes. Not set: that of "
-            "this pod, or default.",
+            "Namespace of the Lease load-watcher-nodemetrics, with which the replicas elect the writer. Default: the "
+            "namespace of this pod, or else default.",
             example='"load-watcher"',
         ),
     )
@@ -148,19 +154,21 @@ class KoordinatorSettings(Table):
 
 @dataclass(frozen=True, repr=False)
 class LogSettings(Table):
-    """What is logged, and how. The log goes to standard error."""
+    """Level and format of the log, which is written to standard error."""
 
     level: str = field(
         default="info",
         metadata=about(
-            LEVEL, "The least important messages to log. Also known: trace, warn, fatal, panic.", flag="--log-level"
+            LEVEL,
+            "Lowest level of messages to log. Aliases: trace for debug, warn, and fatal or panic for critical.",
+            flag="--log-level",
         ),
     )
     format: str = field(
         default="text",
         metadata=about(
             values.choice(("text", "json")),
-            "text for people, json for collectors: one object a line.",
+            "text: readable lines. json: one JSON object per line, for log collectors.",
             flag="--log-format",
         ),
     )
