@@ -113,7 +113,7 @@ Knobs = Mapping[str, PodKnobs]
 """cpu.weight and memory.high by the uid of the pod."""
 
 
-class Series(msgspec.Struct, frozen=True, gc=False):
+class MetricSample(msgspec.Struct, frozen=True, gc=False):
     """One labelled sample of a metric, at `time` in unix seconds. `labels` have the names that Crane uses (PodName,
     PodNamespace, PodUid, ContainerName, ContainerId, diskName, NetInterface). It is a struct because a cycle creates
     thousands."""
@@ -129,7 +129,7 @@ class State:
     could not be read, or is older than three intervals, is absent, and `missing[name]` has the reason."""
 
     time: float
-    metrics: Mapping[str, tuple[Series, ...]] = field(default_factory=dict)
+    metrics: Mapping[str, tuple[MetricSample, ...]] = field(default_factory=dict)
     pods: tuple[PodState, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
 

@@ -177,10 +177,10 @@ def whole(root: Path, pods: int, *, cycles: int, watermarks: tuple[int, int]) ->
 
 async def look(root: Path, pods: int, cycles: int) -> float:
     """Return the median CPU time of reading the node's files, in milliseconds."""
-    from agent.state.collector import Collector, Places
+    from agent.state.collector import Collector, SystemPaths
     from tests.agent.state.node import KnownPods
 
-    places = Places(str(root / "proc"), str(root / "cgroup"), str(root / "cpu_manager_state"))
+    places = SystemPaths(str(root / "proc"), str(root / "cgroup"), str(root / "cpu_manager_state"))
     collector = Collector(KnownPods(facts(pods)), places=places)
     spent = []
     for _ in range(cycles):

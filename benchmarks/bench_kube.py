@@ -78,10 +78,10 @@ async def measure(url: str, *, whole: bool) -> dict[str, float]:
     from watcher.core.kubernetes.objects import PODS, CustomObject
     from watcher.core.kubernetes.wire import Resource
     from watcher.platform.kube.client import KubeClient
-    from watcher.platform.kube.credentials import Access
+    from watcher.platform.kube.credentials import KubeAccess
     from watcher.platform.kube.informer import Informer
 
-    client = KubeClient(lambda: Access(url, "a benchmark"), timeout=600.0)
+    client = KubeClient(lambda: KubeAccess(url, "a benchmark"), timeout=600.0)
     await client.list(Resource("", "v1", "nodes", CustomObject))  # sets up the connection and loads the libraries
     gc.collect()
     before, began = memory("VmRSS"), time.process_time()

@@ -30,8 +30,16 @@ from benchmarks.report import Table, amount, at_most
 from benchmarks.source import Virtual
 from benchmarks.stall import watching
 from watcher.client import to_pods
-from watcher.client.arrays import decoded_pods
-from watcher.core.pods.table import PodOrigin, PodTable, PodUsage, PublishedPods, empty_table, review, take_in
+from watcher.client.arrays import decode_pods
+from watcher.core.pods.table import (
+    PodOrigin,
+    PodTable,
+    PodUsage,
+    PublishedPods,
+    empty_table,
+    merge_readings,
+    review_pods,
+)
 from watcher.core.publishing.compression import Encoding, compressed
 from watcher.platform.kube.responses import read_large_page
 from watcher.providers.base import PodFetch
@@ -124,8 +132,8 @@ def quickest(call: Callable[[], object], *, times: int = 3) -> float:
 
 
 def into(table: PodTable, usage: PodUsage, now: float) -> PodTable:
-    reviewed, _ = review(usage, now=now, max_ahead_s=30.0)
-    return take_in(table, reviewed, now=now, silent_s=90.0, stale_s=300.0)
+    reviewed, _ = review_pods(usage, now=now, max_ahead_s=30.0)
+    return merge_readings(table, reviewed, now=now, silent_s=90.0, stale_s=300.0)
 
 
 def published(table: PodTable, config: PodConfig) -> PublishedPods:
@@ -161,7 +169,7 @@ def measure_steps(pods: int) -> Measured:
         "next": quickest(partial(into, table, later, after)),
         "body": quickest(ready.body),
         "gzip": quickest(partial(compressed, body, Encoding.GZIP)),
-        "client": quickest(lambda: to_pods(decoded_pods(body), received=0.0, age_at_receipt=0.0)),
+        "client": quickest(lambda: to_pods(decode_pods(body), received=0.0, age_at_receipt=0.0)),
         "vectors MB": sum(map(len, bodies)) / 1e6,
         "list MB": len(listed) / 1e6,
         "body MB": len(body) / 1e6,
@@ -251,7 +259,7 @@ def _work(refresher: PodRefresher) -> list[tuple[str, Callable[[], Any]]]:
         await asyncio.to_thread(compressed, kept["body"], Encoding.GZIP)
 
     async def read() -> None:
-        await asyncio.to_thread(lambda: to_pods(decoded_pods(kept["body"]), received=0.0, age_at_receipt=0.0))
+        await asyncio.to_thread(lambda: to_pods(decode_pods(kept["body"]), received=0.0, age_at_receipt=0.0))
 
     return [("refresh", refresh), ("document", encode), ("client", read)]
 

@@ -24,19 +24,19 @@ from functools import partial
 from pathlib import Path
 
 from agent.qrm.kubelet.grpc_server import PluginServer
-from agent.qrm.kubelet.plugin_client import Endpoint
+from agent.qrm.kubelet.plugin_client import PluginEndpoint
 from agent.qrm.main import Checkpoint
 from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import ResourceRequest
-from agent.qrm.manager.topology import ALIGNED, Hint, Policy, compare, merge, most_of_narrowest
-from agent.qrm.plugins.base import Plugin
+from agent.qrm.manager.topology import ALIGNED, Hint, TopologyPolicy, compare, merge, most_of_narrowest
+from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
-from agent.qrm.plugins.cpu_topology import Cpu, Machine
+from agent.qrm.plugins.cpu_topology import CpuTopology, LogicalCpu
 from agent.qrm.plugins.memory import MemoryPlugin
 from agent.qrm.pods import ROLE_ANNOTATION, PodContainer, QrmPod
-from agent.qrm.roles import SEED_ROLES
+from agent.qrm.roles import DEFAULT_ROLES
 from agent.qrm.runtime import dry_run
 from agent.qrm.store.files import StateFile, write_atomic
 from agent.qrm.telemetry import QrmMetrics
@@ -49,11 +49,11 @@ NODES = 2
 CPUS = 256
 
 
-def machine() -> Machine:
+def machine() -> CpuTopology:
     """Return two sockets of 64 cores with two threads each."""
     cores = CPUS // 2
-    cpus = {i: Cpu(i, i % cores, i % cores // 64, i % cores // 64, i % cores // 8) for i in range(CPUS)}
-    return Machine(cpus, dict.fromkeys(range(NODES), 512 * GIB))
+    cpus = {i: LogicalCpu(i, i % cores, i % cores // 64, i % cores // 64, i % cores // 8) for i in range(CPUS)}
+    return CpuTopology(cpus, dict.fromkeys(range(NODES), 512 * GIB))
 
 
 def pod(number: int) -> QrmPod:
@@ -102,14 +102,14 @@ async def node(directory: Path, pods: int, rounds: int) -> Table:
 
     async with AsyncExitStack() as stack:
         on = machine()
-        plugins: list[Plugin] = [
-            CpuPlugin(on, SEED_ROLES, CpuSettings(frozenset({0, CPUS // 2}))),
-            MemoryPlugin(on, SEED_ROLES, reserved=dict.fromkeys(range(NODES), GIB)),
+        plugins: list[ResourcePlugin] = [
+            CpuPlugin(on, DEFAULT_ROLES, CpuSettings(frozenset({0, CPUS // 2}))),
+            MemoryPlugin(on, DEFAULT_ROLES, reserved=dict.fromkeys(range(NODES), GIB)),
         ]
         allocations, path = Allocations(), directory / "checkpoint"
         checkpoint = Checkpoint(path, QrmMetrics())
         manager = Manager(
-            ManagerSettings(frozenset(range(NODES)), Policy.BEST_EFFORT, recent=0.0),
+            ManagerSettings(frozenset(range(NODES)), TopologyPolicy.BEST_EFFORT, recent=0.0),
             allocations,
             save=lambda: checkpoint.save(allocations),
             monotonic=time.monotonic,
@@ -118,7 +118,7 @@ async def node(directory: Path, pods: int, rounds: int) -> Table:
             server = PluginServer(plugin, directory / f"{plugin.name}.sock", StateFile(directory / plugin.name))
             await server.start()
             stack.push_async_callback(server.stop)
-            endpoint = Endpoint(plugin.resource, directory / f"{plugin.name}.sock")
+            endpoint = PluginEndpoint(plugin.resource, directory / f"{plugin.name}.sock")
             stack.push_async_callback(endpoint.close)
             await endpoint.open()
             await manager.register(plugin.resource, endpoint)
@@ -128,7 +128,7 @@ async def node(directory: Path, pods: int, rounds: int) -> Table:
             with admissions:
                 admission = await manager.admit(each)
             assert admission.admitted, admission
-        cpu = Endpoint("cpu", directory / f"{plugins[0].name}.sock")
+        cpu = PluginEndpoint("cpu", directory / f"{plugins[0].name}.sock")
         stack.push_async_callback(cpu.close)
         add("Allocate for one more container", await _allocations(cpu, rounds), ALLOCATE_MS)
         state = (directory / plugins[0].name).read_bytes()
@@ -139,7 +139,7 @@ async def node(directory: Path, pods: int, rounds: int) -> Table:
     return found
 
 
-async def _allocations(cpu: Endpoint, rounds: int) -> Stopwatch:
+async def _allocations(cpu: PluginEndpoint, rounds: int) -> Stopwatch:
     """Measure the allocation of a container with an exclusive CPU, which is then removed."""
     took = Stopwatch()
     for number in range(rounds):
@@ -207,13 +207,13 @@ def merges(shapes: Sequence[tuple[int, int]]) -> Table:
     for nodes, resources in shapes:
         lists = [every_set(nodes)] * resources
         given = [dict(zip((*ALIGNED, *map(str, range(resources))), lists, strict=False))]
-        numeric = _repeated(partial(merge, Policy.NUMERIC, range(nodes), given), 5).median
-        ours = _repeated(partial(merge, Policy.RESTRICTED, range(nodes), given), 5).median
+        numeric = _repeated(partial(merge, TopologyPolicy.NUMERIC, range(nodes), given), 5).median
+        ours = _repeated(partial(merge, TopologyPolicy.RESTRICTED, range(nodes), given), 5).median
         count = len(lists[0]) ** resources
         theirs = None
         if count <= 1_000_000:
             theirs = _repeated(partial(by_product, lists, nodes), 1).median
-            (best,) = set(merge(Policy.RESTRICTED, range(nodes), given).hints.values())
+            (best,) = set(merge(TopologyPolicy.RESTRICTED, range(nodes), given).hints.values())
             assert best == by_product(lists, nodes)
         found.add(
             f"{nodes}, {resources}",

@@ -31,13 +31,13 @@ from benchmarks.report import Table as Report
 from benchmarks.report import amount, at_most
 from benchmarks.source import names
 from scorers.cluster.pods import pod_info
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.decisions import records
 from scorers.decisions.log import DecisionLog
 from scorers.extender.handlers import Extender
 from scorers.plugin_api.framework import FilterPlugin, ScorePlugin, round_half_away_one
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
-from scorers.profiles.ranking import Profile
+from scorers.profiles.ranking import ProfileRunner
 from tests.fakes.service import Live
 from tests.scorers.simulated_cluster import NOW, load, node, pod
 from watcher.client import Columns
@@ -70,9 +70,9 @@ CONTAINERS = (
 class Cluster:
     """A table of `nodes` nodes, and a profile with all plug-ins."""
 
-    table: Table
+    table: ClusterTable
     nodes: Sequence[str]
-    profile: Profile
+    profile: ProfileRunner
 
     def plugins(self, name: str) -> tuple[list[FilterPlugin], list[ScorePlugin]]:
         """Return the filter plug-ins and the score plug-ins with this name."""
@@ -95,13 +95,13 @@ def loads(nodes: Sequence[str]) -> Columns:
 
 def build(size: int) -> Cluster:
     """Return nodes with four pods each; one of forty pods is recent."""
-    cluster, nodes = Table(), names(size)
+    cluster, nodes = ClusterTable(), names(size)
     models = {name: {"k0": 471.7, "k1": -91.5, "k2": -0.072} for name in nodes}
     settings = tuple(
         PluginSettings(name, args={"NodePowerModel": models} if name == "Peaks" else {}, points=POINTS)
         for name in PLUGINS
     )
-    profile = Profile(ProfileSettings("all", settings), cluster)
+    profile = ProfileRunner(ProfileSettings("all", settings), cluster)
     for name in nodes:
         cluster.set_node(name, node(name, {"cpu": "64", "memory": "256Gi"}))
     for i in range(PODS_ON_A_NODE * size):
@@ -222,9 +222,9 @@ def events(cluster: Cluster, *, rounds: int) -> dict[str, float]:
 # --- HTTP ------------------------------------------------------------------------------------------------------------
 
 
-def alone(cluster: Cluster) -> Profile:
+def alone(cluster: Cluster) -> ProfileRunner:
     """Return a profile with only TargetLoadPacking."""
-    return Profile(ProfileSettings(ALONE, (PluginSettings(ALONE, points=POINTS),)), cluster.table)
+    return ProfileRunner(ProfileSettings(ALONE, (PluginSettings(ALONE, points=POINTS),)), cluster.table)
 
 
 def serve(size: int, *, remembering: bool) -> None:
@@ -359,9 +359,9 @@ def decision_table(cluster: Cluster, *, rounds: int) -> Report:
     info, rows, sampled = pod_info(pod("asking", containers=CONTAINERS)), np.arange(size), cluster.table.load.sampled()
     for name, profile in ((ALONE, alone(cluster)), ("all", cluster.profile)):
         ranked, filtered = profile.rank(info, rows, now=NOW), profile.filter(info, rows, now=NOW)
-        blank = records.about(info, profile=name, time=NOW, columns=columns, window="15m", identity="uid")
-        ranking = partial(records.ranking, ranked, cluster.nodes, sampled=sampled, asked=size, most=10)
-        passed = partial(records.passed, filtered, cluster.nodes, asked=size)
+        blank = records.new_decision(info, profile=name, time=NOW, columns=columns, window="15m", identity="uid")
+        ranking = partial(records.ranking_record, ranked, cluster.nodes, sampled=sampled, asked=size, most=10)
+        passed = partial(records.filter_record, filtered, cluster.nodes, asked=size)
         encode = partial(records.encode, msgspec.structs.replace(blank, filtered=passed(), ranking=ranking()))
         taking, encoding = (
             1e6 * sum(quickest(each, rounds=rounds) for each in several) for several in ((ranking, passed), (encode,))

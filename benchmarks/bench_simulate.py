@@ -19,10 +19,10 @@ from typing import TypeVar
 
 from agent.decision.simulated_eviction import evicted
 from benchmarks.report import Table, amount, at_most
-from load_watcher.simulate.engine import Options, simulate
+from load_watcher.simulate.engine import SimulationOptions, simulate
 from load_watcher.simulate.policies import find_policy
-from load_watcher.simulate.results import Summary
-from load_watcher.simulate.trace_columns import Course, read_course
+from load_watcher.simulate.results import RunSummary
+from load_watcher.simulate.trace_columns import TraceColumns, read_course
 from watcher.traces.files import open_writer, read_trace
 from watcher.traces.generating import generate
 
@@ -52,15 +52,15 @@ def write(path: Path, *, nodes: int, pods: int, hours: float) -> int:
     return path.stat().st_size
 
 
-def read(path: Path) -> Course:
+def read(path: Path) -> TraceColumns:
     """Return the trace as columns."""
     return read_course(read_trace(path))
 
 
-def place(course: Course, name: str) -> Summary:
+def place(course: TraceColumns, name: str) -> RunSummary:
     """Run one policy, including the evictions that it would need."""
     policy, _ = find_policy(name, {}, cwd=Path())
-    return simulate(course, policy, Options(), evictor=partial(evicted, watermark=90.0)).summary()
+    return simulate(course, policy, SimulationOptions(), evictor=partial(evicted, watermark=90.0)).summary()
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.report import Table, amount, at_most
 from benchmarks.source import METRICS, MadeUp, Virtual
-from watcher.platform.malloc import share_one_heap
+from watcher.platform.malloc import limit_malloc_arenas
 
 START = 1_700_000_010.0
 TICKS = 20
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one is not None:
-        share_one_heap()  # as the service does
+        limit_malloc_arenas()  # as the service does
         print(json.dumps(asyncio.run(measure(options.one, ticks=options.ticks))))
         return
     results = [apart(nodes, ticks=options.ticks) for nodes in options.nodes]

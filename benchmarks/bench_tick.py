@@ -33,7 +33,7 @@ from watcher.core.publishing.compression import deflate
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.exposition import View, node_windows
 from watcher.core.review import faults, samples
-from watcher.core.review.outage import Guard
+from watcher.core.review.outage import OutageGuard
 from watcher.core.review.samples import Reviewed
 from watcher.core.windows.history import History
 from watcher.core.windows.snapshot import take_snapshot
@@ -108,7 +108,7 @@ class Stages:
             now=START + 1.0,
             source="Prometheus",
             provenance=self.known,
-            guard=Guard(CONFIG.limits),
+            guard=OutageGuard(CONFIG.limits),
             max_staleness=CONFIG.max_staleness,
         )
         return snapshot

@@ -368,7 +368,7 @@ class TickRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredSamples:
     """Stored samples that are loaded at start, as of the last saved tick, with their origin."""
 
     timestamp: float

@@ -114,7 +114,7 @@ def _unusable(path: Path) -> str:
         connection.close()
 
 
-def _set_aside(path: Path, why: str, *, now: float) -> str:
+def _move_damaged_aside(path: Path, why: str, *, now: float) -> str:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     aside, number = path.with_name(f"{path.name}.set-aside-{stamp}"), 1
     while aside.exists():

@@ -14,7 +14,7 @@ from agent.cgroups.knobs import Knob, Value
 from agent.model import Released
 
 
-class Outcome(StrEnum):
+class AuditOutcome(StrEnum):
     """Outcome of an audit entry."""
 
     BEGUN = "begun"
@@ -32,7 +32,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class AuditEntry:
     """An audit entry: one action that is planned, in progress or finished.
 
     time, finished, measured_at  unix seconds
@@ -55,7 +55,7 @@ class Deed:
     used: Released = field(default_factory=dict)
     before: Mapping[str, Any] = field(default_factory=dict)
     after: Mapping[str, Any] = field(default_factory=dict)
-    outcome: Outcome = Outcome.BEGUN
+    outcome: AuditOutcome = AuditOutcome.BEGUN
     message: str = ""
     finished: float | None = None
     measured: Released | None = None
@@ -76,7 +76,7 @@ _MAPS = ("planned", "used", "before", "after", "measured")
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class StoredOriginal:
     """Original value of a control group, with the value that the agent last wrote (`written`) and the value that it was
     about to write (`intended`). `container` is "" for the pod's own group; `since` is in unix seconds."""
 
@@ -124,11 +124,11 @@ class Filter:
     limit: int = 100
 
 
-def json_lines(write: Callable[[str], object]) -> Callable[[Deed], None]:
+def json_lines(write: Callable[[str], object]) -> Callable[[AuditEntry], None]:
     """Return a `tell` callback that writes each entry as a line of JSON. Write errors are ignored: the entry is in the
     audit file."""
 
-    def tell(deed: Deed) -> None:
+    def tell(deed: AuditEntry) -> None:
         with contextlib.suppress(OSError, ValueError):
             write(json.dumps({"audit": deed.as_json()}, separators=(",", ":")) + "\n")
 

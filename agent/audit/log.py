@@ -29,12 +29,12 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from agent.audit.database import ROWS, AuditError, _connect, _set_aside, _translated, _unusable
-from agent.audit.entries import _MAPS, Deed, Filter, Outcome, Remembered, key_of
+from agent.audit.database import ROWS, AuditError, _connect, _move_damaged_aside, _translated, _unusable
+from agent.audit.entries import _MAPS, AuditEntry, AuditOutcome, Filter, StoredOriginal, key_of
 from agent.cgroups import knobs
 from agent.cgroups.base import Quota
 from agent.cgroups.knobs import Knob, Value
-from agent.decision.eviction_limits import Eviction
+from agent.decision.eviction_limits import EvictionRecord
 from agent.model import Original, Released
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Audit:
     AuditError."""
 
     def __init__(
-        self, connection: sqlite3.Connection, *, path: Path, tell: Callable[[Deed], None], rows: int, notice: str
+        self, connection: sqlite3.Connection, *, path: Path, tell: Callable[[AuditEntry], None], rows: int, notice: str
     ) -> None:
         self.path = path
         self.notice = notice
@@ -60,7 +60,7 @@ class Audit:
         self._rows = rows
         self._lock = threading.RLock()
         self._joined = False
-        self._news: list[Deed] = []
+        self._news: list[AuditEntry] = []
 
     @classmethod
     def open(
@@ -68,7 +68,7 @@ class Audit:
         path: Path,
         *,
         now: float,
-        tell: Callable[[Deed], None] = lambda _: None,
+        tell: Callable[[AuditEntry], None] = lambda _: None,
         rows: int = ROWS,
         begin_anew: bool = True,
     ) -> Self:
@@ -86,7 +86,7 @@ class Audit:
                     " keep their quota until they restart. Otherwise, name the agent's file with --state-file.",
                 )
             if why:
-                notice = _set_aside(path, why, now=now)
+                notice = _move_damaged_aside(path, why, now=now)
                 log.error("%s", notice)
             connection = _connect(path)
         return cls(connection, path=path, tell=tell, rows=rows, notice=notice)
@@ -98,13 +98,15 @@ class Audit:
 
     # --- entries -----------------------------------------------------------------------------------------------------
 
-    def begin(self, deed: Deed) -> Deed:
+    def begin(self, deed: AuditEntry) -> AuditEntry:
         """Record an action before it is carried out; the caller may act once this returns. Returns the entry with its
         id."""
         with self._transaction():
             return self._news_of(self._insert(deed))
 
-    def begin_change(self, deed: Deed, *, path: str, found: Value, intended: Value, afresh: bool = False) -> Deed:
+    def begin_change(
+        self, deed: AuditEntry, *, path: str, found: Value, intended: Value, afresh: bool = False
+    ) -> AuditEntry:
         """Record a change of a group's knob before it is carried out. If no original value is stored, or if `afresh`
         (another program has changed the value since), the current value `found` is stored as the original. Otherwise
         `found` is stored as the value that the agent last wrote, because the agent may have ended before recording
@@ -124,21 +126,21 @@ class Audit:
             )
         return begun
 
-    def finish(self, deed: Deed, outcome: Outcome, *, now: float, message: str = "") -> Deed:
+    def finish(self, deed: AuditEntry, outcome: AuditOutcome, *, now: float, message: str = "") -> AuditEntry:
         """Record the outcome of an entry; `now` is in unix seconds."""
         with self._transaction():
             return self._news_of(self._update(deed, outcome, now=now, message=message))
 
     def finish_change(
         self,
-        deed: Deed,
-        outcome: Outcome,
+        deed: AuditEntry,
+        outcome: AuditOutcome,
         *,
         now: float,
         written: Value | None,
         knob: Knob = knobs.CPU_MAX,
         message: str = "",
-    ) -> Deed:
+    ) -> AuditEntry:
         """Record the outcome of a change of a group's knob. `written` is the value that the agent wrote; None if the
         group no longer has a value of the agent, and then the original value is deleted."""
         key = key_of(deed.container_id, deed.uid, knob)
@@ -152,7 +154,7 @@ class Audit:
                 )
         return done
 
-    def measured(self, deed: Deed, released: Released, *, now: float) -> Deed:
+    def measured(self, deed: AuditEntry, released: Released, *, now: float) -> AuditEntry:
         """Record the measured release of an entry (millicores, bytes); `now` is in unix seconds."""
         with self._transaction():
             self._connection.execute(
@@ -161,7 +163,7 @@ class Audit:
             )
             return self._news_of(replace(deed, measured=released, measured_at=now))
 
-    def unmeasured(self, *, since: float, before: float) -> tuple[Deed, ...]:
+    def unmeasured(self, *, since: float, before: float) -> tuple[AuditEntry, ...]:
         """Entries of that time (unix seconds, `before` excluded) that were carried out and have no measured release
         yet."""
         return self._select(
@@ -169,7 +171,7 @@ class Audit:
             (since, before),
         )
 
-    def deeds(self, wanted: Filter | None = None) -> tuple[Deed, ...]:
+    def deeds(self, wanted: Filter | None = None) -> tuple[AuditEntry, ...]:
         """The entries that match `wanted`, newest first."""
         wanted = wanted or Filter()
         tests = {
@@ -185,7 +187,7 @@ class Audit:
         limit = max(1, min(wanted.limit, MOST_ROWS_ASKED))
         return self._select(" AND ".join(given) or "1", tuple(given.values()), limit=limit)
 
-    def evictions(self, *, after: int = 0) -> Mapping[int, Eviction]:
+    def evictions(self, *, after: int = 0) -> Mapping[int, EvictionRecord]:
         """Evictions that were done, or may have been, with an entry id above `after`: by entry id, oldest first."""
         with self._reading() as connection:
             rows = connection.execute(
@@ -193,7 +195,7 @@ class Audit:
                 " AND outcome IN ('begun', 'done', 'unanswered') ORDER BY id",
                 (after,),
             )
-            return {number: Eviction(*row) for number, *row in rows}
+            return {number: EvictionRecord(*row) for number, *row in rows}
 
     def totals(self) -> Mapping[tuple[str, str], int]:
         """Number of entries by (kind, outcome) since the file was created."""
@@ -202,7 +204,7 @@ class Audit:
 
     # --- original values ---------------------------------------------------------------------------------------------
 
-    def remembered(self, key: str | None = None) -> Mapping[str, Remembered]:
+    def remembered(self, key: str | None = None) -> Mapping[str, StoredOriginal]:
         """Original values of all groups that have, or may have, a value of the agent, by key (`key_of`); with `key`,
         only for this key."""
         with self._reading() as connection:
@@ -286,7 +288,7 @@ class Audit:
         for deed in news:
             self._tell(deed)
 
-    def _news_of(self, deed: Deed) -> Deed:
+    def _news_of(self, deed: AuditEntry) -> AuditEntry:
         """Queue an entry to be reported after the commit; returns it."""
         self._news.append(deed)
         return deed
@@ -296,7 +298,7 @@ class Audit:
         with self._lock, _translated(self.path):
             yield self._connection
 
-    def _insert(self, deed: Deed) -> Deed:
+    def _insert(self, deed: AuditEntry) -> AuditEntry:
         row = {**_as_row(deed), "namespace": deed.namespace}
         del row["id"]
         names, marks = ", ".join(row), ", ".join("?" * len(row))
@@ -306,7 +308,7 @@ class Audit:
             self._connection.execute("DELETE FROM deeds WHERE id <= ?", (number - self._rows,))
         return replace(deed, id=number)
 
-    def _update(self, deed: Deed, outcome: Outcome, *, now: float, message: str) -> Deed:
+    def _update(self, deed: AuditEntry, outcome: AuditOutcome, *, now: float, message: str) -> AuditEntry:
         self._connection.execute(
             "UPDATE deeds SET outcome = ?, message = ?, finished = ? WHERE id = ?", (outcome, message, now, deed.id)
         )
@@ -317,8 +319,10 @@ class Audit:
         )
         return replace(deed, outcome=outcome, message=message, finished=now)
 
-    def _select(self, condition: str, values: tuple[Any, ...], *, limit: int = MOST_ROWS_ASKED) -> tuple[Deed, ...]:
-        names = ", ".join(each.name for each in fields(Deed))
+    def _select(
+        self, condition: str, values: tuple[Any, ...], *, limit: int = MOST_ROWS_ASKED
+    ) -> tuple[AuditEntry, ...]:
+        names = ", ".join(each.name for each in fields(AuditEntry))
         query = f"SELECT {names} FROM deeds WHERE {condition} ORDER BY id DESC LIMIT ?"
         with self._reading() as connection:
             return tuple(_as_deed(row) for row in connection.execute(query, (*values, limit)))
@@ -327,23 +331,23 @@ class Audit:
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _as_row(deed: Deed) -> dict[str, Any]:
+def _as_row(deed: AuditEntry) -> dict[str, Any]:
     row = asdict(deed)
     return {name: json.dumps(value) if name in _MAPS and value is not None else value for name, value in row.items()}
 
 
-def _as_deed(row: tuple[Any, ...]) -> Deed:
-    values = dict(zip((each.name for each in fields(Deed)), row, strict=True))
+def _as_deed(row: tuple[Any, ...]) -> AuditEntry:
+    values = dict(zip((each.name for each in fields(AuditEntry)), row, strict=True))
     for name in _MAPS:
         values[name] = None if values[name] is None else json.loads(values[name])
-    return Deed(**{**values, "outcome": Outcome(values["outcome"])})
+    return AuditEntry(**{**values, "outcome": AuditOutcome(values["outcome"])})
 
 
-def _remembered(row: tuple[Any, ...]) -> Remembered:
+def _remembered(row: tuple[Any, ...]) -> StoredOriginal:
     knob, key, pod, uid, container, path, since, *values = row
     original, written, intended = (None if text is None else knobs.from_text(knob, text) for text in values)
     assert original is not None  # the column is NOT NULL
-    return Remembered(key, pod, uid, container, path, since, original, written, intended)
+    return StoredOriginal(key, pod, uid, container, path, since, original, written, intended)
 
 
 # --- the file --------------------------------------------------------------------------------------------------------

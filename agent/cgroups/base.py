@@ -50,7 +50,7 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True)
-class Cpu:
+class CpuUsage:
     """CPU usage of a group since its creation, and its throttling: the number of periods in which it ran, the number of
     periods in which it used up its quota, and the throttled time. The throttling values are None if the cpu controller
     is not enabled for the group."""
@@ -62,7 +62,7 @@ class Cpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryUsage:
     """Current memory usage of a group in bytes. The working set excludes the inactive file cache, as in the kubelet's
     eviction signals."""
 
@@ -71,7 +71,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Averages:
+class PressureAverages:
     """Percentage of time (0–100) lost to waiting, averaged over 10, 60 and 300 seconds, and its total in
     microseconds."""
 
@@ -86,14 +86,14 @@ class Pressure:
     """Pressure stall information of one resource: time in which some tasks, or all tasks (`full`), waited for it.
     `full` is None if the kernel does not report it."""
 
-    some: Averages
-    full: Averages | None
+    some: PressureAverages
+    full: PressureAverages | None
 
 
 # --- directories and files -------------------------------------------------------------------------------------------
 
 
-class Directory:
+class CgroupDirectory:
     """An open directory, and its path for error messages."""
 
     __slots__ = ("_fd", "path")
@@ -103,7 +103,7 @@ class Directory:
         self.path = path
 
     @classmethod
-    def at(cls, path: str) -> Directory:
+    def at(cls, path: str) -> CgroupDirectory:
         """Open the root of a tree. Only a root may be reached through symbolic links (/sys/fs/cgroup/cpu is often
         one)."""
         try:
@@ -117,19 +117,19 @@ class Directory:
             os.close(self._fd)
             self._fd = -1
 
-    def child(self, name: str) -> Directory:
+    def child(self, name: str) -> CgroupDirectory:
         """Open a subdirectory. Raises CgroupDenied for an invalid name or a symbolic link."""
         path = f"{self.path}/{name}"
         if not name or "/" in name or name in (".", ".."):
             raise errors.CgroupDenied("not a valid group name", path=path)
         try:
-            return Directory(os.open(name, _DIRECTORY, dir_fd=self._fd), path)
+            return CgroupDirectory(os.open(name, _DIRECTORY, dir_fd=self._fd), path)
         except OSError as error:
             if os.path.islink(path):
                 raise errors.CgroupDenied("symbolic links are not followed", path=path) from error
             raise errors.of_read(error, path=path) from error
 
-    def walk(self, path: str) -> Directory:
+    def walk(self, path: str) -> CgroupDirectory:
         """Open the directory at a path relative to this directory."""
         here, names = self, [name for name in path.split("/") if name]
         for name in names:
@@ -139,7 +139,7 @@ class Directory:
                 if here is not self:
                     here.close()
             here = there
-        return here if names else Directory(os.dup(self._fd), self.path)
+        return here if names else CgroupDirectory(os.dup(self._fd), self.path)
 
     def directories(self) -> list[str]:
         """The names of the subdirectories, sorted."""
@@ -239,7 +239,7 @@ class Group(ABC):
         """CPU time used since the group was created, in nanoseconds."""
 
     @abstractmethod
-    def cpu(self) -> Cpu:
+    def cpu(self) -> CpuUsage:
         """CPU time used since the group was created, and how often the group was throttled."""
 
     @abstractmethod
@@ -256,7 +256,7 @@ class Group(ABC):
         """The CPU weight as cpu.shares on both versions; a cpu.weight is converted back with the kubelet's formula."""
 
     @abstractmethod
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryUsage:
         """Memory usage and working set in bytes."""
 
     @abstractmethod

@@ -6,7 +6,7 @@ the name of the file.
 
 from __future__ import annotations
 
-from agent.cgroups.base import Averages, Pressure, Quota
+from agent.cgroups.base import Pressure, PressureAverages, Quota
 
 UNLIMITED_V1 = 2**62
 """Version 1 writes an unlimited memory limit as the largest number of whole pages, close to 2**63."""
@@ -81,7 +81,7 @@ def pressure(content: bytes) -> Pressure:
         name, *pairs = line.split()
         values = dict(pair.split(b"=", 1) for pair in pairs)
         avg10, avg60, avg300 = (_percent(values[key]) for key in (b"avg10", b"avg60", b"avg300"))
-        lines[name] = Averages(avg10, avg60, avg300, natural(values[b"total"]))
+        lines[name] = PressureAverages(avg10, avg60, avg300, natural(values[b"total"]))
     return Pressure(lines[b"some"], lines.get(b"full"))
 
 

@@ -19,7 +19,7 @@ from agent.cgroups.v2 import TreeV2
 
 log = logging.getLogger(__name__)
 
-OF_VERSION_2 = "cgroup.controllers"
+V2_MARKER_FILE = "cgroup.controllers"
 NESTS = ("", "kubelet")
 """Parent groups of `kubepods` that detection tries: none, and that of kind, which starts its kubelets with
 --cgroup-root=/kubelet."""
@@ -96,12 +96,12 @@ def open_tree(layout: Layout) -> Tree:
 
 
 def _version(root: str) -> Version:
-    if os.path.exists(f"{root}/{OF_VERSION_2}"):
+    if os.path.exists(f"{root}/{V2_MARKER_FILE}"):
         return Version.V2
     if _controller(root, "cpu") is None:
         hint = "Mount the host's /sys/fs/cgroup there, or set agent.cgroup to its path."
-        raise NoCgroups(f"no control groups found in {root}: neither {OF_VERSION_2} nor cpu exists", hint=hint)
-    return Version.HYBRID if os.path.exists(f"{root}/{UNIFIED}/{OF_VERSION_2}") else Version.V1
+        raise NoCgroups(f"no control groups found in {root}: neither {V2_MARKER_FILE} nor cpu exists", hint=hint)
+    return Version.HYBRID if os.path.exists(f"{root}/{UNIFIED}/{V2_MARKER_FILE}") else Version.V1
 
 
 def _controller(root: str, name: str) -> str | None:

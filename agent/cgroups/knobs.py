@@ -18,39 +18,39 @@ NOUNS: Mapping[Knob, str] = {CPU_MAX: "quota", CPU_WEIGHT: CPU_WEIGHT, MEMORY_HI
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class CpuWeight:
     """A CPU weight in the unit of the cgroup version: cpu.weight or cpu.shares."""
 
     weight: int
 
 
 @dataclass(frozen=True, slots=True)
-class High:
+class MemoryHigh:
     """Bytes above which a group is throttled and its memory reclaimed; None is unlimited."""
 
     limit: int | None
 
 
-Value = Quota | Weight | High
+Value = Quota | CpuWeight | MemoryHigh
 
 
 def knob_of(value: Value) -> Knob:
     """The name of the limit that a value belongs to."""
-    return CPU_MAX if isinstance(value, Quota) else CPU_WEIGHT if isinstance(value, Weight) else MEMORY_HIGH
+    return CPU_MAX if isinstance(value, Quota) else CPU_WEIGHT if isinstance(value, CpuWeight) else MEMORY_HIGH
 
 
 def read(group: Group, knob: Knob) -> Value:
     """The current value of a group's limit. Raises CgroupError."""
     if knob == CPU_MAX:
         return group.quota()
-    return Weight(group.weight()) if knob == CPU_WEIGHT else High(group.memory_high())
+    return CpuWeight(group.weight()) if knob == CPU_WEIGHT else MemoryHigh(group.memory_high())
 
 
 def write(group: Group, value: Value) -> None:
     """Set a limit of a group. Raises CgroupError."""
     if isinstance(value, Quota):
         group.set_quota(value)
-    elif isinstance(value, Weight):
+    elif isinstance(value, CpuWeight):
         group.set_weight(value.weight)
     else:
         group.set_memory_high(value.limit)
@@ -62,9 +62,9 @@ def at_least(value: Value, other: Value) -> bool:
         if value.quota is None or other.quota is None:
             return value.quota is None
         return value.quota * other.period >= other.quota * value.period
-    if isinstance(value, Weight) and isinstance(other, Weight):
+    if isinstance(value, CpuWeight) and isinstance(other, CpuWeight):
         return value.weight >= other.weight
-    if isinstance(value, High) and isinstance(other, High):
+    if isinstance(value, MemoryHigh) and isinstance(other, MemoryHigh):
         return value.limit is None or (other.limit is not None and value.limit >= other.limit)
     return False
 
@@ -73,7 +73,7 @@ def as_text(value: Value) -> str:
     """The value in the text format of the version 2 file."""
     if isinstance(value, Quota):
         return f"{_or_max(value.quota)} {value.period}"
-    return str(value.weight) if isinstance(value, Weight) else _or_max(value.limit)
+    return str(value.weight) if isinstance(value, CpuWeight) else _or_max(value.limit)
 
 
 def from_text(knob: Knob, text: str) -> Value:
@@ -82,8 +82,8 @@ def from_text(knob: Knob, text: str) -> Value:
         quota, period = text.split()
         return Quota(None if quota == "max" else int(quota), int(period))
     if knob == CPU_WEIGHT:
-        return Weight(int(text))
-    return High(None if text == "max" else int(text))
+        return CpuWeight(int(text))
+    return MemoryHigh(None if text == "max" else int(text))
 
 
 def _or_max(number: int | None) -> str:
@@ -94,13 +94,13 @@ def as_json(value: Value) -> Mapping[str, Any]:
     """The value as it appears in the audit log."""
     if isinstance(value, Quota):
         return {"quota": value.quota, "period": value.period}
-    return {CPU_WEIGHT: value.weight} if isinstance(value, Weight) else {MEMORY_HIGH: value.limit}
+    return {CPU_WEIGHT: value.weight} if isinstance(value, CpuWeight) else {MEMORY_HIGH: value.limit}
 
 
 def in_words(value: Value) -> str:
     """The value with its unit, for log and error messages."""
     if isinstance(value, Quota):
         return "unlimited" if value.quota is None else f"{value.quota} of {value.period} µs"
-    if isinstance(value, Weight):
+    if isinstance(value, CpuWeight):
         return str(value.weight)
     return "unlimited" if value.limit is None else f"{value.limit} bytes"

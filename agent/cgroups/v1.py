@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Mapping
 
 from agent.cgroups import content
-from agent.cgroups.base import Cpu, Directory, Group, Memory, Pressure, Quota, Resource, Tree, read_back
+from agent.cgroups.base import CgroupDirectory, CpuUsage, Group, MemoryUsage, Pressure, Quota, Resource, Tree, read_back
 from agent.cgroups.errors import CgroupError, CgroupUnsupported
 from agent.cgroups.ordering import fits_below
 
@@ -26,7 +26,7 @@ class TreeV1(Tree):
     Controllers that are mounted together, usually cpu and cpuacct, share one tree."""
 
     def __init__(self, roots: Mapping[str, str]) -> None:
-        trees = {path: Directory.at(path) for path in dict.fromkeys(roots.values())}
+        trees = {path: CgroupDirectory.at(path) for path in dict.fromkeys(roots.values())}
         self._roots = {name: trees[path] for name, path in roots.items()}
 
     def open(self, path: str) -> Group:
@@ -44,13 +44,13 @@ class GroupV1(Group):
     least_weight = SHARES[0]
 
     def __init__(
-        self, roots: Mapping[str, Directory], path: str, *, above: GroupV1 | None = None, step: str = ""
+        self, roots: Mapping[str, CgroupDirectory], path: str, *, above: GroupV1 | None = None, step: str = ""
     ) -> None:
         self.path = path
         self._roots = roots
         self._above = above
         self._step = step
-        self._open: dict[str, Directory] = {}
+        self._open: dict[str, CgroupDirectory] = {}
 
     def close(self) -> None:
         for directory in self._open.values():
@@ -63,7 +63,7 @@ class GroupV1(Group):
     def children(self) -> list[str]:
         return self._in("cpuacct").directories()
 
-    def _in(self, controller: str) -> Directory:
+    def _in(self, controller: str) -> CgroupDirectory:
         root = self._roots.get(controller)
         if root is None:
             raise CgroupUnsupported("this machine does not have this controller", path=f"{controller}:{self.path}")
@@ -79,10 +79,10 @@ class GroupV1(Group):
     def cpu_usage_ns(self) -> int:
         return self._in("cpuacct").parse("cpuacct.usage", content.natural, expected="nanoseconds")
 
-    def cpu(self) -> Cpu:
+    def cpu(self) -> CpuUsage:
         usage = self.cpu_usage_ns()
         stat = self._in("cpu").parse("cpu.stat", _throttling, expected="nr_periods, nr_throttled, throttled_time")
-        return Cpu(usage, *stat)
+        return CpuUsage(usage, *stat)
 
     def quota(self) -> Quota:
         quota = self._in("cpu").parse("cpu.cfs_quota_us", content.integer, expected="microseconds or -1")
@@ -97,11 +97,11 @@ class GroupV1(Group):
     def shares(self) -> int:
         return self.weight()
 
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryUsage:
         memory = self._in("memory")
         usage = memory.parse("memory.usage_in_bytes", content.natural, expected="bytes")
         inactive = memory.parse("memory.stat", _inactive_file, expected="statistics with total_inactive_file")
-        return Memory(usage, max(usage - inactive, 0))
+        return MemoryUsage(usage, max(usage - inactive, 0))
 
     def memory_limit(self) -> int | None:
         return self._in("memory").parse("memory.limit_in_bytes", content.limit, expected="bytes")

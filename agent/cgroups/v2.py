@@ -11,7 +11,7 @@ import errno
 import mmap
 
 from agent.cgroups import content
-from agent.cgroups.base import Cpu, Directory, Group, Memory, Pressure, Quota, Resource, Tree, read_back
+from agent.cgroups.base import CgroupDirectory, CpuUsage, Group, MemoryUsage, Pressure, Quota, Resource, Tree, read_back
 from agent.cgroups.errors import CgroupError
 
 WEIGHTS = (1, 10000)
@@ -29,7 +29,7 @@ class TreeV2(Tree):
     """`root` is the mount point of the cgroup2 file system."""
 
     def __init__(self, root: str) -> None:
-        self._root = Directory.at(root)
+        self._root = CgroupDirectory.at(root)
 
     def open(self, path: str) -> Group:
         return GroupV2(self._root, path)
@@ -44,12 +44,12 @@ class GroupV2(Group):
     __slots__ = ("_above", "_open", "_root", "_step", "path")
     least_weight = WEIGHTS[0]
 
-    def __init__(self, root: Directory, path: str, *, above: GroupV2 | None = None, step: str = "") -> None:
+    def __init__(self, root: CgroupDirectory, path: str, *, above: GroupV2 | None = None, step: str = "") -> None:
         self.path = path
         self._root = root
         self._above = above
         self._step = step
-        self._open: Directory | None = None
+        self._open: CgroupDirectory | None = None
 
     def close(self) -> None:
         if self._open is not None:
@@ -63,7 +63,7 @@ class GroupV2(Group):
         return self._here.directories()
 
     @property
-    def _here(self) -> Directory:
+    def _here(self) -> CgroupDirectory:
         if self._open is None:
             above = self._above
             self._open = self._root.walk(self.path) if above is None else above._here.child(self._step)
@@ -74,7 +74,7 @@ class GroupV2(Group):
     def cpu_usage_ns(self) -> int:
         return self._here.parse("cpu.stat", _usage_ns, expected="statistics with usage_usec")
 
-    def cpu(self) -> Cpu:
+    def cpu(self) -> CpuUsage:
         return self._here.parse("cpu.stat", _cpu, expected="statistics with usage_usec")
 
     def quota(self) -> Quota:
@@ -86,11 +86,11 @@ class GroupV2(Group):
     def shares(self) -> int:
         return shares_of_weight(self.weight())
 
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryUsage:
         here = self._here
         usage = here.parse("memory.current", content.natural, expected="bytes")
         inactive = here.parse("memory.stat", _inactive_file, expected="statistics with inactive_file")
-        return Memory(usage, max(usage - inactive, 0))
+        return MemoryUsage(usage, max(usage - inactive, 0))
 
     def memory_limit(self) -> int | None:
         return self._here.parse("memory.max", content.limit, expected="bytes or max")
@@ -138,9 +138,9 @@ def _usage_ns(text: bytes) -> int:
     return 1000 * content.required(text, b"usage_usec")
 
 
-def _cpu(text: bytes) -> Cpu:
+def _cpu(text: bytes) -> CpuUsage:
     throttled = content.field(text, b"throttled_usec")
-    return Cpu(
+    return CpuUsage(
         1000 * content.required(text, b"usage_usec"),
         content.field(text, b"nr_periods"),
         content.field(text, b"nr_throttled"),

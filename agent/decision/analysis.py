@@ -12,7 +12,7 @@ from agent.model import CpuThrottle
 
 
 @dataclass(frozen=True, slots=True)
-class RuleMemory:
+class RuleState:
     """Counts and flags of one rule.
 
     triggered  the rule was triggered at `since` (unix seconds) and has not been restored in full
@@ -29,15 +29,15 @@ class RuleMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class AnalyzerState:
     """State that one cycle passes to the next. `last_triggered` is in unix seconds. `keeps_away` is the last decision
     about new pods; None before the first decision, when a taint from an earlier run may still exist."""
 
-    rules: Mapping[str, RuleMemory] = field(default_factory=dict)
+    rules: Mapping[str, RuleState] = field(default_factory=dict)
     last_triggered: float | None = None
     keeps_away: bool | None = None
 
-    def later(self, seconds: float) -> Memory:
+    def later(self, seconds: float) -> AnalyzerState:
         """Return a copy with all times shifted by `seconds` (negative: earlier), for a wall clock that jumped."""
         last = None if self.last_triggered is None else self.last_triggered + seconds
         rules = {
@@ -48,7 +48,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class NodeEvent:
     """A Kubernetes Event about the node, with the reasons and wording of Crane."""
 
     type: Literal["Normal", "Warning"]
@@ -58,7 +58,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PodDemand:
     """Parameters for acting on one pod, merged over all rules that select it for `metrics`. `weight_first`: lower
     cpu.weight before the CPU quota."""
 
@@ -82,15 +82,15 @@ class Demand:
     down: Watermarks = field(default_factory=dict)
     up: Watermarks = field(default_factory=dict)
     evict: Watermarks = field(default_factory=dict)
-    throttled: Mapping[str, Wanted] = field(default_factory=dict)
-    restored: Mapping[str, Wanted] = field(default_factory=dict)
-    evicted: Mapping[str, Wanted] = field(default_factory=dict)
+    throttled: Mapping[str, PodDemand] = field(default_factory=dict)
+    restored: Mapping[str, PodDemand] = field(default_factory=dict)
+    evicted: Mapping[str, PodDemand] = field(default_factory=dict)
     reclaim: Watermarks = field(default_factory=dict)
-    reclaimed: Mapping[str, Wanted] = field(default_factory=dict)
+    reclaimed: Mapping[str, PodDemand] = field(default_factory=dict)
     hold: Watermarks = field(default_factory=dict)
-    held: Mapping[str, Wanted] = field(default_factory=dict)
+    held: Mapping[str, PodDemand] = field(default_factory=dict)
     loosen: Watermarks = field(default_factory=dict)
-    loosened: Mapping[str, Wanted] = field(default_factory=dict)
+    loosened: Mapping[str, PodDemand] = field(default_factory=dict)
     ceilings: Mapping[str, float] = field(default_factory=dict)
     missed: frozenset[str] = frozenset()
     since: Mapping[str, float] = field(default_factory=dict)
@@ -110,8 +110,8 @@ class Analysis:
     because: str
     may_restore: bool
     released: tuple[str, ...]
-    events: tuple[Event, ...]
+    events: tuple[NodeEvent, ...]
     warnings: tuple[str, ...]
-    memory: Memory
+    memory: AnalyzerState
     unheld: tuple[str, ...] = ()
     """Pods with a lowered memory.high that no rule covers any more."""

@@ -20,13 +20,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from agent.decision.analysis import Analysis, Demand, Event, Memory, RuleMemory, Wanted
+from agent.decision.analysis import Analysis, AnalyzerState, Demand, NodeEvent, PodDemand, RuleState
 from agent.decision.explanation import number
-from agent.decision.plan import RuleFinding, Verdict
+from agent.decision.plan import RuleFinding, RuleVerdict
 from agent.decision.selection import allowed, matches_everything
 from agent.decision.watermark import gathered
-from agent.metrics.action_metric import Metric
-from agent.metrics.options import Counting, Options, Quirk
+from agent.metrics.action_metric import ActionMetric
+from agent.metrics.options import Counting, DecisionOptions, UpstreamQuirk
 from agent.metrics.original_values import Originals, owed_cpu, owed_memory
 from agent.model import (
     CPU_WEIGHT,
@@ -35,16 +35,16 @@ from agent.model import (
     AvoidanceAction,
     CpuThrottle,
     Knobs,
+    MetricSample,
     PodState,
     Policies,
     Rule,
-    Series,
     State,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class _Owed:
+class _Restorable:
     """Original values that the agent lowered and has not restored in full."""
 
     originals: Originals
@@ -70,7 +70,7 @@ class _Takes:
     memory: bool
 
     @classmethod
-    def of(cls, rule: Rule, action: AvoidanceAction | None, metrics: Mapping[str, Metric] | None) -> _Takes:
+    def of(cls, rule: Rule, action: AvoidanceAction | None, metrics: Mapping[str, ActionMetric] | None) -> _Takes:
         if action is None:
             return cls(False, False)
         throttles, holds = action.throttle is not None, MEMORY_HIGH in action.gentle
@@ -83,41 +83,41 @@ class _Takes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _RuleEvaluation:
     """One rule's finding with its counts, pods and action."""
 
     rule: Rule
     finding: RuleFinding
-    before: RuleMemory
-    after: RuleMemory
+    before: RuleState
+    after: RuleState
     pods: tuple[PodState, ...]
     action: AvoidanceAction | None
     takes: _Takes
 
     @property
     def triggered(self) -> bool:
-        return self.finding.verdict is Verdict.TRIGGERED
+        return self.finding.verdict is RuleVerdict.TRIGGERED
 
     @property
     def restored(self) -> bool:
-        return self.finding.verdict is Verdict.RESTORED
+        return self.finding.verdict is RuleVerdict.RESTORED
 
 
 def analyze(
     state: State,
     policies: Policies,
-    memory: Memory,
+    memory: AnalyzerState,
     *,
     originals: Originals | None = None,
-    options: Options | None = None,
+    options: DecisionOptions | None = None,
     knobs: Knobs | None = None,
-    metrics: Mapping[str, Metric] | None = None,
+    metrics: Mapping[str, ActionMetric] | None = None,
 ) -> Analysis:
     """Analyze one cycle. `originals` are the original quotas of containers whose quota is lowered, `knobs` the
     cpu.weight and memory.high of pods. `metrics` limits each rule to the actions that affect its metric; None means no
     such limit."""
-    options = options or Options()
-    owes = _Owed(originals or {}, knobs or {})
+    options = options or DecisionOptions()
+    owes = _Restorable(originals or {}, knobs or {})
     pods_of = {
         name: allowed(name, policies.pod_qos, state.pods, options)
         for name in sorted({r.action for r in policies.rules})
@@ -156,25 +156,27 @@ def _judge(
     pods: tuple[PodState, ...],
     takes: _Takes,
     state: State,
-    memory: Memory,
-    owed: _Owed,
-    options: Options,
-) -> _Judged:
-    before = memory.rules.get(rule.key, RuleMemory())
+    memory: AnalyzerState,
+    owed: _Restorable,
+    options: DecisionOptions,
+) -> _RuleEvaluation:
+    before = memory.rules.get(rule.key, RuleState())
     series = [each for each in state.metrics.get(rule.metric, ()) if rule.selector.matches(each.labels)]
     owes = owed.by(takes, pods)
     if series:
         worst = max(series, key=lambda each: each.value)
         seen = replace(before, seen=True)
         after, verdict = _counted(rule, seen, _side(rule, worst.value), state.time, owes, options)
-        return _Judged(rule, _finding(rule, verdict, after, worst), before, after, pods, action, takes)
+        return _RuleEvaluation(rule, _finding(rule, verdict, after, worst), before, after, pods, action, takes)
     why = state.missing.get(rule.metric) or (
         "no series matches the selector" if rule.metric in state.metrics else "no source collects it"
     )
     if rule.on_missing == "all" and before.seen:
         after, verdict = _counted(rule, before, "above", state.time, owes, options)
-        return _Judged(rule, _finding(rule, verdict, after, None, why), before, after, pods, action, takes)
-    return _Judged(rule, _finding(rule, Verdict.MISSING, before, None, why), before, before, pods, action, takes)
+        return _RuleEvaluation(rule, _finding(rule, verdict, after, None, why), before, after, pods, action, takes)
+    return _RuleEvaluation(
+        rule, _finding(rule, RuleVerdict.MISSING, before, None, why), before, before, pods, action, takes
+    )
 
 
 _Side = Literal["above", "between", "below"]
@@ -192,8 +194,8 @@ def _side(rule: Rule, sample: float) -> _Side:
 
 
 def _counted(
-    rule: Rule, memory: RuleMemory, side: _Side, now: float, owes: bool, options: Options
-) -> tuple[RuleMemory, Verdict]:
+    rule: Rule, memory: RuleState, side: _Side, now: float, owes: bool, options: DecisionOptions
+) -> tuple[RuleState, RuleVerdict]:
     """Return the counts after one more sample, and the verdict. Thresholds below 1 count as 1."""
     needed, calm = max(1, rule.avoidance_threshold), max(1, rule.restore_threshold)
     if options.counting is Counting.CUMULATIVE:
@@ -201,32 +203,34 @@ def _counted(
     if side == "above":
         counted = replace(memory, above=memory.above + 1, below=0)
         if counted.above < needed:
-            return counted, Verdict.COUNTING
+            return counted, RuleVerdict.COUNTING
         since = now if not memory.triggered or memory.since is None else min(memory.since, now)
-        return replace(counted, triggered=True, since=since), Verdict.TRIGGERED
+        return replace(counted, triggered=True, since=since), RuleVerdict.TRIGGERED
     counted = replace(memory, above=0, below=memory.below + 1 if side == "below" else 0)
     if options.counting is Counting.CONSECUTIVE:
-        return counted, Verdict.RESTORED if counted.below >= calm else Verdict.QUIET
+        return counted, RuleVerdict.RESTORED if counted.below >= calm else RuleVerdict.QUIET
     if not memory.triggered and not owes:
-        return counted, Verdict.QUIET
+        return counted, RuleVerdict.QUIET
     # A wall clock that was set back must not keep a rule triggered indefinitely.
     dwelt = memory.since is None or memory.since > now or now - memory.since >= rule.min_dwell_seconds
-    return counted, Verdict.RESTORED if counted.below >= calm and dwelt else Verdict.HOLDING
+    return counted, RuleVerdict.RESTORED if counted.below >= calm and dwelt else RuleVerdict.HOLDING
 
 
-def _counted_cumulatively(memory: RuleMemory, side: _Side, needed: int, calm: int) -> tuple[RuleMemory, Verdict]:
+def _counted_cumulatively(memory: RuleState, side: _Side, needed: int, calm: int) -> tuple[RuleState, RuleVerdict]:
     """Count as current Crane does: `above` survives samples below until a restore."""
     if side == "above":
         above = min(memory.above + 1, needed)
-        verdict = Verdict.TRIGGERED if above >= needed else Verdict.COUNTING
+        verdict = RuleVerdict.TRIGGERED if above >= needed else RuleVerdict.COUNTING
         return replace(memory, above=above, below=0, triggered=memory.triggered or above >= needed), verdict
     below = min(memory.below + 1, calm)
     if memory.above >= needed and below >= calm:
-        return replace(memory, above=0, below=below, triggered=False), Verdict.RESTORED
-    return replace(memory, below=below), Verdict.HOLDING if memory.above >= needed else Verdict.QUIET
+        return replace(memory, above=0, below=below, triggered=False), RuleVerdict.RESTORED
+    return replace(memory, below=below), RuleVerdict.HOLDING if memory.above >= needed else RuleVerdict.QUIET
 
 
-def _finding(rule: Rule, verdict: Verdict, memory: RuleMemory, worst: Series | None, why: str = "") -> RuleFinding:
+def _finding(
+    rule: Rule, verdict: RuleVerdict, memory: RuleState, worst: MetricSample | None, why: str = ""
+) -> RuleFinding:
     finding = RuleFinding(
         rule=rule.key,
         metric=rule.metric,
@@ -241,20 +245,20 @@ def _finding(rule: Rule, verdict: Verdict, memory: RuleMemory, worst: Series | N
         below=memory.below,
         restore_threshold=max(1, rule.restore_threshold),
         preview=rule.preview,
-        blind=worst is None and verdict is not Verdict.MISSING,
+        blind=worst is None and verdict is not RuleVerdict.MISSING,
     )
-    return replace(finding, text=_said(finding, why))
+    return replace(finding, text=_finding_text(finding, why))
 
 
-def _said(finding: RuleFinding, why: str) -> str:
+def _finding_text(finding: RuleFinding, why: str) -> str:
     """One-sentence description of the finding."""
     counts = {
-        Verdict.QUIET: "nothing to do",
-        Verdict.COUNTING: f"{finding.above} of {finding.avoidance_threshold} samples above to trigger",
-        Verdict.TRIGGERED: f"triggered, action {finding.action}",
-        Verdict.HOLDING: f"was triggered; {finding.below} of {finding.restore_threshold} samples below to restore",
-        Verdict.RESTORED: f"restored, action {finding.action}",
-        Verdict.MISSING: "counts unchanged, no action taken",
+        RuleVerdict.QUIET: "nothing to do",
+        RuleVerdict.COUNTING: f"{finding.above} of {finding.avoidance_threshold} samples above to trigger",
+        RuleVerdict.TRIGGERED: f"triggered, action {finding.action}",
+        RuleVerdict.HOLDING: f"was triggered; {finding.below} of {finding.restore_threshold} samples below to restore",
+        RuleVerdict.RESTORED: f"restored, action {finding.action}",
+        RuleVerdict.MISSING: "counts unchanged, no action taken",
     }[finding.verdict]
     preview = " (preview: no action is taken)" if finding.preview else ""
     if finding.sample is None:
@@ -280,11 +284,13 @@ class _Scheduling:
     last_triggered: float | None
 
 
-def _scheduling(enforced: Sequence[_Judged], memory: Memory, now: float, options: Options) -> _Scheduling:
+def _scheduling(
+    enforced: Sequence[_RuleEvaluation], memory: AnalyzerState, now: float, options: DecisionOptions
+) -> _Scheduling:
     """Decide whether to keep new pods away, and whether throttled pods may be restored."""
     # If the wall clock was set back, the cool-down must not become longer by that amount.
     last = None if memory.last_triggered is None else min(memory.last_triggered, now)
-    if Quirk.SCHEDULING in options.quirks:
+    if UpstreamQuirk.SCHEDULING in options.quirks:
         return _upstream_scheduling(enforced, last, now)
     triggered = [each for each in enforced if each.triggered and each.action is not None]
     if triggered:
@@ -298,7 +304,7 @@ def _scheduling(enforced: Sequence[_Judged], memory: Memory, now: float, options
     asks = any(each.after.triggered and each.action is not None for each in enforced)
     nobody_asks = not asks and options.counting is Counting.LATCHED
     unsure = memory.keeps_away is None and any(
-        each.finding.verdict in (Verdict.MISSING, Verdict.COUNTING, Verdict.HOLDING) for each in enforced
+        each.finding.verdict in (RuleVerdict.MISSING, RuleVerdict.COUNTING, RuleVerdict.HOLDING) for each in enforced
     )
     decided = memory.keeps_away is False and options.counting is Counting.LATCHED
     if not decided and (not enforced or (nobody_asks and not unsure)):
@@ -306,13 +312,13 @@ def _scheduling(enforced: Sequence[_Judged], memory: Memory, now: float, options
     return _Scheduling(None, "", False, last)
 
 
-def _holding(enforced: Sequence[_Judged], options: Options) -> bool:
+def _holding(enforced: Sequence[_RuleEvaluation], options: DecisionOptions) -> bool:
     """Whether any triggered rule still has the verdict HOLDING."""
-    held = any(each.after.triggered and each.finding.verdict is Verdict.HOLDING for each in enforced)
+    held = any(each.after.triggered and each.finding.verdict is RuleVerdict.HOLDING for each in enforced)
     return held and options.counting is Counting.LATCHED
 
 
-def _upstream_scheduling(enforced: Sequence[_Judged], last: float | None, now: float) -> _Scheduling:
+def _upstream_scheduling(enforced: Sequence[_RuleEvaluation], last: float | None, now: float) -> _Scheduling:
     if not enforced:
         return _Scheduling(False, "no rule requires it", True, last)
     for each in enforced:
@@ -325,7 +331,7 @@ def _upstream_scheduling(enforced: Sequence[_Judged], last: float | None, now: f
     return _Scheduling(None, "", True, last)
 
 
-def _demand(judged: Sequence[_Judged], may_restore: bool, options: Options) -> Demand:
+def _demand(judged: Sequence[_RuleEvaluation], may_restore: bool, options: DecisionOptions) -> Demand:
     known = [(each, each.action) for each in judged if each.action is not None]
     down = [(each, action.throttle) for each, action in known if action.throttle is not None and each.triggered]
     throttling = [(each, action) for each, action in known if action.throttle is not None]
@@ -344,30 +350,32 @@ def _demand(judged: Sequence[_Judged], may_restore: bool, options: Options) -> D
         up=gathered((rule.metric, _restore_watermark(rule)) for rule in bounds),
         evict=gathered((each.rule.metric, each.rule.watermark) for each, _ in evict),
         throttled=_merged((each, _throttled(each, ratio)) for each, ratio in down),
-        restored=_merged((each, Wanted(frozenset((each.rule.metric,)), _restore_ratio(action))) for each, action in up),
+        restored=_merged(
+            (each, PodDemand(frozenset((each.rule.metric,)), _restore_ratio(action))) for each, action in up
+        ),
         evicted=_merged(
-            (each, Wanted(frozenset((each.rule.metric,)), grace_seconds=_grace(action, options)))
+            (each, PodDemand(frozenset((each.rule.metric,)), grace_seconds=_grace(action, options)))
             for each, action in evict
         ),
         reclaim=gathered((each.rule.metric, each.rule.watermark) for each in reclaim),
-        reclaimed=_merged((each, Wanted(frozenset((each.rule.metric,)))) for each in reclaim),
+        reclaimed=_merged((each, PodDemand(frozenset((each.rule.metric,)))) for each in reclaim),
         hold=gathered((each.rule.metric, each.rule.watermark) for each in hold),
-        held=_merged((each, Wanted(frozenset((each.rule.metric,)))) for each in hold),
+        held=_merged((each, PodDemand(frozenset((each.rule.metric,)))) for each in hold),
         loosen=gathered((each.rule.metric, _restore_watermark(each.rule)) for each in loosen),
-        loosened=_merged((each, Wanted(frozenset((each.rule.metric,)))) for each in loosen),
+        loosened=_merged((each, PodDemand(frozenset((each.rule.metric,)))) for each in loosen),
         ceilings=_ceilings(bounds) if options.counting is Counting.LATCHED else {},
         missed=frozenset(each.rule.metric for each in judged if each.triggered and each.finding.blind),
         since=_since(each for each, _ in evict),
     )
 
 
-def _throttled(judged: _Judged, ratio: CpuThrottle) -> Wanted:
+def _throttled(judged: _RuleEvaluation, ratio: CpuThrottle) -> PodDemand:
     weight_first = judged.action is not None and CPU_WEIGHT in judged.action.gentle
-    return Wanted(frozenset((judged.rule.metric,)), ratio, weight_first=weight_first)
+    return PodDemand(frozenset((judged.rule.metric,)), ratio, weight_first=weight_first)
 
 
-def _grace(action: AvoidanceAction, options: Options) -> float | None:
-    return None if Quirk.GRACE in options.quirks else action.grace_seconds
+def _grace(action: AvoidanceAction, options: DecisionOptions) -> float | None:
+    return None if UpstreamQuirk.GRACE in options.quirks else action.grace_seconds
 
 
 def _restore_ratio(action: AvoidanceAction) -> CpuThrottle:
@@ -383,7 +391,7 @@ def _ceilings(rules: Iterable[Rule]) -> dict[str, float]:
     return found
 
 
-def _since(evicting: Iterable[_Judged]) -> dict[str, float]:
+def _since(evicting: Iterable[_RuleEvaluation]) -> dict[str, float]:
     since: dict[str, float] = {}
     for each in evicting:
         if each.after.since is not None:
@@ -391,20 +399,20 @@ def _since(evicting: Iterable[_Judged]) -> dict[str, float]:
     return since
 
 
-def _merged(wanted: Iterable[tuple[_Judged, Wanted]]) -> dict[str, Wanted]:
+def _merged(wanted: Iterable[tuple[_RuleEvaluation, PodDemand]]) -> dict[str, PodDemand]:
     """Merge by pod (namespace/name), sorted by name."""
-    found: dict[str, Wanted] = {}
+    found: dict[str, PodDemand] = {}
     for judged, each in wanted:
         for pod in judged.pods:
             found[pod.key] = merge(found[pod.key], each) if pod.key in found else each
     return {key: found[key] for key in sorted(found)}
 
 
-def merge(first: Wanted, second: Wanted) -> Wanted:
+def merge(first: PodDemand, second: PodDemand) -> PodDemand:
     """Merge the demands of two rules on the same pod: the larger ratios, the shorter of the given grace periods, and
     cpu.weight first only if both rules ask for it."""
     graces = [grace for grace in (first.grace_seconds, second.grace_seconds) if grace is not None]
-    return Wanted(
+    return PodDemand(
         first.metrics | second.metrics,
         CpuThrottle(
             min_ratio=max(first.throttle.min_ratio, second.throttle.min_ratio),
@@ -415,7 +423,7 @@ def merge(first: Wanted, second: Wanted) -> Wanted:
     )
 
 
-def _released(pods: Iterable[PodState], enforced: Iterable[_Judged], owed: _Owed) -> tuple[str, ...]:
+def _released(pods: Iterable[PodState], enforced: Iterable[_RuleEvaluation], owed: _Restorable) -> tuple[str, ...]:
     """Pods with a lowered quota or weight that no rule covers: the policy was removed or changed, or is in preview."""
     rules = list(enforced)
     # If one triggered rule throttles, a triggered rule with a metric that cannot be throttled covers its pods too.
@@ -429,18 +437,22 @@ def _released(pods: Iterable[PodState], enforced: Iterable[_Judged], owed: _Owed
     return tuple(sorted(pod.key for pod in pods if pod.key not in covered and owed.cpu((pod,))))
 
 
-def _unheld(pods: Iterable[PodState], enforced: Iterable[_Judged], owed: _Owed) -> tuple[str, ...]:
+def _unheld(pods: Iterable[PodState], enforced: Iterable[_RuleEvaluation], owed: _Restorable) -> tuple[str, ...]:
     """Pods with a lowered memory.high that no rule covers."""
     covered = {pod.key for each in enforced if each.takes.memory for pod in each.pods}
     return tuple(sorted(pod.key for pod in pods if pod.key not in covered and owed.memory((pod,))))
 
 
 def _remembered(
-    judged: Sequence[_Judged], scheduling: _Scheduling, memory: Memory, owed: _Owed, options: Options
-) -> Memory:
+    judged: Sequence[_RuleEvaluation],
+    scheduling: _Scheduling,
+    memory: AnalyzerState,
+    owed: _Restorable,
+    options: DecisionOptions,
+) -> AnalyzerState:
     """The state for the next cycle. A triggered rule is reset once it may restore and its pods have their original
     values again."""
-    rules: dict[str, RuleMemory] = {}
+    rules: dict[str, RuleState] = {}
     for each in judged:
         after = replace(each.after, restored=not each.triggered and (each.restored or each.before.restored))
         permitted = scheduling.may_restore or each.rule.preview or each.action is None
@@ -449,22 +461,22 @@ def _remembered(
             after = replace(after, triggered=False, since=None)
         rules[each.rule.key] = after
     keeps_away = memory.keeps_away if scheduling.keep_away is None else scheduling.keep_away
-    return Memory(rules, scheduling.last_triggered, keeps_away)
+    return AnalyzerState(rules, scheduling.last_triggered, keeps_away)
 
 
-def _events(judged: Iterable[_Judged], options: Options) -> tuple[Event, ...]:
+def _events(judged: Iterable[_RuleEvaluation], options: DecisionOptions) -> tuple[NodeEvent, ...]:
     """Events of rules whose verdict changed; with cumulative counting, as in current Crane, a triggered rule has an
     Event in every cycle."""
-    events: list[Event] = []
+    events: list[NodeEvent] = []
     every_cycle = options.counting is Counting.CUMULATIVE
     for each in judged:
         name = f"{each.rule.policy}/{each.rule.name}"
         if each.triggered and (every_cycle or not each.before.triggered or each.before.restored):
             note = f"{name} triggered action {each.rule.action}"
-            events.append(Event("Warning", "AvoidanceTriggered", note, each.rule.key))
+            events.append(NodeEvent("Warning", "AvoidanceTriggered", note, each.rule.key))
         if each.restored and each.before.triggered and not each.before.restored:
             note = f"{name} restored action {each.rule.action}"
-            events.append(Event("Normal", "RestoreTriggered", note, each.rule.key))
+            events.append(NodeEvent("Normal", "RestoreTriggered", note, each.rule.key))
     return tuple(events)
 
 

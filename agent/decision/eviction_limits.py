@@ -14,7 +14,7 @@ from agent.model import EvictStep
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class EvictionRecord:
     """An eviction that was done, may have been done, or is planned. `time` is in unix seconds, `owner` KIND/NAME."""
 
     time: float
@@ -23,7 +23,7 @@ class Eviction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class EvictionLimits:
     """Maximum number of evictions of this node within `window` seconds: in total, of pods of one namespace, and of pods
     of one controller (a service may fail if its ReplicaSet loses two replicas at once)."""
 
@@ -32,7 +32,7 @@ class Limits:
     namespace: int = 3
     owner: int = 1
 
-    def refusal(self, past: tuple[Eviction, ...], step: EvictStep) -> str:
+    def refusal(self, past: tuple[EvictionRecord, ...], step: EvictStep) -> str:
         """Why a limit forbids this eviction, given the evictions of the last `window` seconds; "" if allowed."""
         namespace = step.pod.partition("/")[0]
         of_namespace = [each for each in past if each.namespace == namespace]
@@ -56,10 +56,10 @@ class Limits:
 class Budget:
     """The eviction limits with the evictions of the last `window` seconds."""
 
-    limits: Limits
-    past: tuple[Eviction, ...] = ()
+    limits: EvictionLimits
+    past: tuple[EvictionRecord, ...] = ()
 
     def refusal(self, planned: tuple[EvictStep, ...], step: EvictStep) -> str:
         """Why a limit forbids this eviction after the `planned` ones; "" if allowed."""
-        more = tuple(Eviction(0.0, each.pod.partition("/")[0], each.owner) for each in planned)
+        more = tuple(EvictionRecord(0.0, each.pod.partition("/")[0], each.owner) for each in planned)
         return self.limits.refusal(self.past + more, step)

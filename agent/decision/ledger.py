@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from agent.metrics.options import Options
+from agent.metrics.options import DecisionOptions
 from agent.metrics.pod_actions import usage_released
 from agent.model import (
     CPU,
@@ -72,7 +72,7 @@ MOMENT = 1.0
 """Seconds: times that differ by at most this much belong to the same cycle."""
 
 
-def booked(ledger: Ledger, steps: Iterable[Step], now: float, options: Options) -> Ledger:
+def with_steps(ledger: Ledger, steps: Iterable[Step], now: float, options: DecisionOptions) -> Ledger:
     """Return the ledger with the steps carried out at `now` (unix seconds). A later step replaces an earlier one on the
     same container or pod. The caller passes no failed steps."""
     entries = {each.key: each for each in ledger}
@@ -87,7 +87,7 @@ def booked(ledger: Ledger, steps: Iterable[Step], now: float, options: Options) 
     return tuple(entries[key] for key in sorted(entries))
 
 
-def _in_flight(step: QuotaStep | KnobStep, now: float, options: Options) -> InFlight:
+def _in_flight(step: QuotaStep | KnobStep, now: float, options: DecisionOptions) -> InFlight:
     shows = now + step.lag_seconds
     deadline = max(now + options.effect_seconds, shows)
     if isinstance(step, KnobStep):
@@ -97,7 +97,7 @@ def _in_flight(step: QuotaStep | KnobStep, now: float, options: Options) -> InFl
     return InFlight(step.kind, step.pod, step.uid, now, deadline, step.container_id, target, step.released, shows)
 
 
-def settled(ledger: Ledger, state: State, options: Options) -> Ledger:
+def still_pending(ledger: Ledger, state: State, options: DecisionOptions) -> Ledger:
     """Return the entries whose effect is still pending in this state, including pods that are terminating. The entry of
     a pod that outlives its deadline stays until the pod is gone, so that it does not get a second deadline."""
     pods = {pod.uid: pod for pod in state.pods}
@@ -122,7 +122,7 @@ def settled(ledger: Ledger, state: State, options: Options) -> Ledger:
     return tuple(sorted(kept, key=lambda entry: entry.key))
 
 
-def later(ledger: Ledger, seconds: float) -> Ledger:
+def shifted(ledger: Ledger, seconds: float) -> Ledger:
     """Return a copy with all times shifted by `seconds` (negative: earlier), for a wall clock that jumped."""
     return tuple(
         replace(each, since=each.since + seconds, deadline=each.deadline + seconds, shows=each.shows + seconds)
@@ -133,7 +133,7 @@ def later(ledger: Ledger, seconds: float) -> Ledger:
 def falling(ledger: Ledger, state: State) -> dict[str, float]:
     """Pending release of earlier steps by resource, in millicores and bytes."""
     pods = {pod.uid: pod for pod in state.pods}
-    leaving = going(ledger, state.time)
+    leaving = pods_being_evicted(ledger, state.time)
     total: dict[str, float] = {}
     for entry in _running(ledger, state.time):
         if entry.uid not in pods:
@@ -161,7 +161,7 @@ def rising(ledger: Ledger, state: State) -> dict[str, float]:
     return total
 
 
-def going(ledger: Ledger, now: float) -> frozenset[str]:
+def pods_being_evicted(ledger: Ledger, now: float) -> frozenset[str]:
     """Uids of evicted pods whose deadline has not passed; `now` in unix seconds."""
     return frozenset(entry.uid for entry in _running(ledger, now) if entry.kind == "evict")
 
@@ -175,7 +175,7 @@ def lowered(ledger: Ledger, now: float) -> Mapping[str, float]:
     }
 
 
-def turned(ledger: Ledger, now: float, kind: str, knob: str) -> frozenset[str]:
+def recently_set(ledger: Ledger, now: float, kind: str, knob: str) -> frozenset[str]:
     """Uids of pods whose `knob` was recently changed by a step of this `kind`, and whose effect may be pending."""
     return frozenset(entry.uid for entry in _running(ledger, now) if (entry.kind, entry.knob) == (kind, knob))
 

@@ -21,7 +21,7 @@ from agent.model import Released, Step
 StageKind = Literal["throttle", "reclaim", "hold", "evict", "restore"]
 
 
-class Verdict(StrEnum):
+class RuleVerdict(StrEnum):
     """Verdict on a rule after this cycle's sample."""
 
     QUIET = "quiet"
@@ -46,7 +46,7 @@ class RuleFinding:
     rule: str
     metric: str
     action: str
-    verdict: Verdict
+    verdict: RuleVerdict
     watermark: float
     restore_watermark: float
     sample: float | None = None
@@ -62,7 +62,7 @@ class RuleFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class StageCandidate:
     """One pod that a stage considered, in order. `keys` are its sort keys by name, first to last; `released` is what
     acting on it releases, in millicores and bytes (None if its usage is unknown)."""
 
@@ -109,7 +109,7 @@ class Stage:
     in_flight: float = 0.0
     gap: float | None = None
     gap_after: float | None = None
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[StageCandidate, ...] = ()
     text: str = ""
 
 

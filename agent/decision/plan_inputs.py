@@ -13,15 +13,15 @@ from agent.decision.eviction_limits import Budget
 from agent.decision.ledger import Ledger, falling, rising
 from agent.decision.plan import StageKind
 from agent.decision.watermark import Watermarks, gap_above, gap_below
-from agent.metrics.action_metric import Metric
-from agent.metrics.options import Options, Quirk
+from agent.metrics.action_metric import ActionMetric
+from agent.metrics.options import DecisionOptions, UpstreamQuirk
 from agent.metrics.original_values import Originals
 from agent.metrics.registry import Metrics
 from agent.model import MEMORY, Knobs, State
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class PlanInputs:
     """Inputs of a plan in addition to the analysis.
 
     own          uids and namespace/names of the agent's own pods
@@ -34,7 +34,7 @@ class Given:
 
     state: State
     metrics: Metrics
-    options: Options = field(default_factory=Options)
+    options: DecisionOptions = field(default_factory=DecisionOptions)
     originals: Originals = field(default_factory=dict)
     ledger: Ledger = ()
     own: frozenset[str] = frozenset()
@@ -58,7 +58,7 @@ def most_urgent(kind: StageKind, marks: Watermarks, metrics: Metrics) -> str:
     return next(iter(_by_urgency(able, metrics)), "")
 
 
-def gaps(kind: StageKind, marks: Watermarks, given: Given) -> dict[str, float | None]:
+def gaps(kind: StageKind, marks: Watermarks, given: PlanInputs) -> dict[str, float | None]:
     """The gap to each watermark by metric, in millicores or bytes; None if the usage is missing. Metrics that are not
     quantified, or for which the node's capacity is unknown, have no entry."""
     found: dict[str, float | None] = {}
@@ -74,32 +74,34 @@ def gaps(kind: StageKind, marks: Watermarks, given: Given) -> dict[str, float | 
     return found
 
 
-def in_flight(kind: StageKind, metric: Metric, given: Given) -> float:
+def in_flight(kind: StageKind, metric: ActionMetric, given: PlanInputs) -> float:
     """Pending release of earlier steps (for restore: pending increase), in millicores or bytes."""
     flying = rising if kind == "restore" else falling
     return flying(given.ledger, given.state).get(metric.resource, 0.0)
 
 
-def _missed_by_nobody(given: Given) -> list[str]:
+def _missed_by_nobody(given: PlanInputs) -> list[str]:
     """Missing metrics that no rule names, which Crane counts as missed too (Quirk.ANY_MISSED)."""
-    if Quirk.ANY_MISSED not in given.options.quirks:
+    if UpstreamQuirk.ANY_MISSED not in given.options.quirks:
         return []
     return [name for name in given.metrics if given.state.value(name) is None]
 
 
-def _gap(kind: StageKind, used: float, watermark: float, scale: float, flying: float, options: Options) -> float:
+def _gap(
+    kind: StageKind, used: float, watermark: float, scale: float, flying: float, options: DecisionOptions
+) -> float:
     if kind == "restore":
         return gap_below(used + flying / scale, watermark, scale, options)
     return gap_above(used - flying / scale, watermark, scale, options)
 
 
-def _able(metric: Metric, kind: StageKind) -> bool:
+def _able(metric: ActionMetric, kind: StageKind) -> bool:
     if kind in ("reclaim", "hold"):
         return metric.evict_quantified and metric.resource == MEMORY
     return metric.evictable if kind == "evict" else metric.throttleable
 
 
-def _quantified(metric: Metric, kind: StageKind) -> bool:
+def _quantified(metric: ActionMetric, kind: StageKind) -> bool:
     if kind in ("reclaim", "hold"):
         return _able(metric, kind)
     return metric.evict_quantified if kind == "evict" else metric.throttle_quantified

@@ -24,24 +24,24 @@ from agent.decision import explanation
 from agent.decision.analysis import Analysis
 from agent.decision.ledger import set_since
 from agent.decision.plan import Mode, Plan
-from agent.decision.plan_inputs import Given, gaps
+from agent.decision.plan_inputs import PlanInputs, gaps
 from agent.decision.selection import protection
-from agent.decision.soft_limits import loosened, weight_restored
-from agent.decision.stage_planner import CLOSED, Stages
-from agent.metrics.action_metric import Planned
+from agent.decision.soft_limits import memory_high_restored, weight_restored
+from agent.decision.stage_planner import CLOSED, StagePlanner
+from agent.metrics.action_metric import PodSteps
 from agent.metrics.original_values import is_original, knobs_of
 from agent.model import KnobStep, QuotaStep, SchedulingStep, Step
 
 NOBODY_THROTTLES = "no rule covers it any more"
 
 
-def plan(analysis: Analysis, given: Given) -> Plan:
+def plan(analysis: Analysis, given: PlanInputs) -> Plan:
     """Plan the steps of one cycle."""
-    run = Stages(given)
+    run = StagePlanner(given)
     stages = run.of(analysis.demand)
     scheduling = _scheduling(analysis)
     restored: tuple[Step, ...] = (*_released(analysis.released, given), *_knobs_released(analysis, given))
-    preview = Stages(given)
+    preview = StagePlanner(given)
     preview_stages = preview.of(analysis.preview)
     made = Plan(
         time=analysis.time,
@@ -57,7 +57,7 @@ def plan(analysis: Analysis, given: Given) -> Plan:
     return replace(made, sentences=explanation.sentences(made))
 
 
-def still_needed(step: Step, made: Plan, given: Given, done: Collection[Step] = ()) -> str:
+def still_needed(step: Step, made: Plan, given: PlanInputs, done: Collection[Step] = ()) -> str:
     """Why a step is not needed any more, given a newly read state; "" if it is needed. `done` are the steps of this
     plan that were carried out already; their planned release reduces the gap.
 
@@ -85,7 +85,7 @@ def _scheduling(analysis: Analysis) -> tuple[SchedulingStep, ...]:
     return () if analysis.keep_away is None else (SchedulingStep(analysis.keep_away, analysis.because),)
 
 
-def _released(keys: Iterable[str], given: Given) -> tuple[QuotaStep, ...]:
+def _released(keys: Iterable[str], given: PlanInputs) -> tuple[QuotaStep, ...]:
     """Steps that restore the original quotas of pods that no rule covers any more; `keys` are namespace/name."""
     pods = {pod.key: pod for pod in given.state.pods}
     done = set_since(given.ledger, given.state.time)
@@ -111,7 +111,7 @@ def _released(keys: Iterable[str], given: Given) -> tuple[QuotaStep, ...]:
     )
 
 
-def _knobs_released(analysis: Analysis, given: Given) -> tuple[KnobStep, ...]:
+def _knobs_released(analysis: Analysis, given: PlanInputs) -> tuple[KnobStep, ...]:
     """Steps that restore the original cpu.weight and memory.high of pods that no rule covers any more."""
     pods = {pod.key: pod for pod in given.state.pods}
     done = set_since(given.ledger, given.state.time)
@@ -124,9 +124,9 @@ def _knobs_released(analysis: Analysis, given: Given) -> tuple[KnobStep, ...]:
         if key in analysis.released and knobs.owes_weight:
             steps += _knob_steps(weight_restored(pod, knobs, ""))
         if key in analysis.unheld and knobs.owes_memory:
-            steps += _knob_steps(loosened(pod, knobs, ""))
+            steps += _knob_steps(memory_high_restored(pod, knobs, ""))
     return tuple(steps)
 
 
-def _knob_steps(planned: Planned) -> list[KnobStep]:
+def _knob_steps(planned: PodSteps) -> list[KnobStep]:
     return [replace(step, reason=NOBODY_THROTTLES) for step in planned.steps if isinstance(step, KnobStep)]

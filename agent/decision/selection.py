@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.metrics.options import Options, Quirk
+from agent.metrics.options import DecisionOptions, UpstreamQuirk
 from agent.model import CRITICAL_PRIORITY, PodQos, PodScope, PodState
 
 FINISHED = ("Succeeded", "Failed")
 
 
-def matches(policy: PodQos, pod: PodState, options: Options) -> bool:
+def matches(policy: PodQos, pod: PodState, options: DecisionOptions) -> bool:
     """Whether the PodQOS selects this pod."""
     selects = policy.selector is not None and bool(policy.selector.requirements)
     if not selects and policy.scopes is None:
@@ -34,7 +34,7 @@ def matches_everything(policy: PodQos) -> bool:
 
 
 def allowed(
-    action: str, policies: Iterable[PodQos], pods: Iterable[PodState], options: Options
+    action: str, policies: Iterable[PodQos], pods: Iterable[PodState], options: DecisionOptions
 ) -> tuple[PodState, ...]:
     """The pods on which any PodQOS allows the action, sorted by namespace/name."""
     allowing = [policy for policy in policies if action in policy.allowed_actions]
@@ -58,11 +58,11 @@ def protection(pod: PodState, own: frozenset[str]) -> str:
     return ""
 
 
-def _in_scope(scope: PodScope, pod: PodState, options: Options) -> bool:
+def _in_scope(scope: PodScope, pod: PodState, options: DecisionOptions) -> bool:
     """Whether In or NotIn holds for the exact string or the priority ranges; without values, neither holds."""
     if scope.scope == "Priority":
         ranges = scope.ranges
-        if scope.operator == "NotIn" and Quirk.NOT_IN in options.quirks:
+        if scope.operator == "NotIn" and UpstreamQuirk.NOT_IN in options.quirks:
             ranges = ranges[-1:]
         if not ranges:
             return False

@@ -12,23 +12,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from agent.decision.analysis import Memory
+from agent.decision.analysis import AnalyzerState
 from agent.decision.analyzer import analyze
-from agent.decision.plan_inputs import Given
+from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
 from agent.metrics.cpu_total_utilization import NAME as CPU_PERCENT
 from agent.metrics.memory_total_utilization import NAME as MEMORY_PERCENT
 from agent.metrics.memory_total_utilization import TOTAL
 from agent.metrics.pod_actions import NODE_CORES
 from agent.metrics.registry import Metrics
-from agent.model import AvoidanceAction, EvictStep, PodQos, PodScope, PodState, Policies, Rule, Series, State
+from agent.model import AvoidanceAction, EvictStep, MetricSample, PodQos, PodScope, PodState, Policies, Rule, State
 from agent.qos import QosClass
 
 EVICT = "evict"
 EVERYTHING = PodScope("QOSClass", "In", tuple(each.value for each in QosClass))
 
 
-class Pod(Protocol):
+class SimulatedPod(Protocol):
     """A pod with its usage in cores and bytes; `owner` is KIND/NAME, `started` in unix seconds."""
 
     @property
@@ -51,7 +51,7 @@ class Pod(Protocol):
     def bytes(self) -> int: ...
 
 
-class Node(Protocol):
+class SimulatedNode(Protocol):
     """A node at a point in time (unix seconds), with its capacity and usage in cores and bytes, and its pods."""
 
     @property
@@ -65,10 +65,10 @@ class Node(Protocol):
     @property
     def used_bytes(self) -> float: ...
     @property
-    def pods(self) -> Sequence[Pod]: ...
+    def pods(self) -> Sequence[SimulatedPod]: ...
 
 
-def evicted(node: Node, *, watermark: float) -> tuple[str, ...]:
+def evicted(node: SimulatedNode, *, watermark: float) -> tuple[str, ...]:
     """The uids of the pods that the planner would evict, in eviction order; `watermark` in percent, for both CPU and
     memory."""
     rules = tuple(Rule("simulated", name, name, watermark, EVICT) for name in (CPU_PERCENT, MEMORY_PERCENT))
@@ -78,23 +78,23 @@ def evicted(node: Node, *, watermark: float) -> tuple[str, ...]:
         (PodQos("every pod", frozenset({EVICT}), scopes=(EVERYTHING,)),),
     )
     state = _state(node)
-    given = Given(state, Metrics())
-    made = plan(analyze(state, policies, Memory()), given)
+    given = PlanInputs(state, Metrics())
+    made = plan(analyze(state, policies, AnalyzerState()), given)
     return tuple(step.uid for step in made.steps if isinstance(step, EvictStep))
 
 
-def _state(node: Node) -> State:
+def _state(node: SimulatedNode) -> State:
     values = {
         CPU_PERCENT: 100.0 * node.used_cores / node.cores,
         MEMORY_PERCENT: 100.0 * node.used_bytes / node.bytes,
         NODE_CORES: node.cores,
         TOTAL: float(node.bytes),
     }
-    metrics = {name: (Series(value, node.time),) for name, value in values.items()}
+    metrics = {name: (MetricSample(value, node.time),) for name, value in values.items()}
     return State(node.time, metrics, tuple(_pod(pod) for pod in node.pods))
 
 
-def _pod(pod: Pod) -> PodState:
+def _pod(pod: SimulatedPod) -> PodState:
     return PodState(
         pod.namespace,
         pod.name,

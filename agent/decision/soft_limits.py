@@ -14,7 +14,7 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from agent.metrics.action_metric import Planned
+from agent.metrics.action_metric import PodSteps
 from agent.metrics.pod_actions import UNKNOWN_MEMORY
 from agent.model import CPU, CPU_WEIGHT, MEMORY, MEMORY_HIGH, KnobStep, PodKnobs, PodState
 
@@ -28,7 +28,7 @@ advance."""
 _MILLI = 1_000.0
 
 
-def weight_lowered(pod: PodState, knobs: PodKnobs, quotas: Planned) -> Planned:
+def weight_lowered(pod: PodState, knobs: PodKnobs, quotas: PodSteps) -> PodSteps:
     """Replace these quota steps by a step that lowers cpu.weight to the minimum. Returns `quotas` unchanged if the
     weight was lowered before, is at its minimum, or is unknown, or if the quotas release no CPU."""
     hoped = quotas.released.get(CPU, 0.0)
@@ -39,30 +39,30 @@ def weight_lowered(pod: PodState, knobs: PodKnobs, quotas: Planned) -> Planned:
     step = KnobStep(
         pod.key, pod.uid, CPU_WEIGHT, knobs.weight, knobs.least_weight, metric, released=quotas.released, aim=aim
     )
-    return Planned((step,), quotas.released)
+    return PodSteps((step,), quotas.released)
 
 
-def weight_restored(pod: PodState, knobs: PodKnobs, metric: str) -> Planned:
+def weight_restored(pod: PodState, knobs: PodKnobs, metric: str) -> PodSteps:
     """Plan restoring the original cpu.weight in one step."""
     if knobs.weight is None:
-        return Planned(problem="its cpu.weight cannot be read now")
+        return PodSteps(problem="its cpu.weight cannot be read now")
     step = KnobStep(pod.key, pod.uid, CPU_WEIGHT, knobs.weight, knobs.original_weight, metric, kind="restore")
-    return Planned((step,))
+    return PodSteps((step,))
 
 
-def held_back(pod: PodState, knobs: PodKnobs, metric: str, gap: float) -> Planned:
+def memory_high_lowered(pod: PodState, knobs: PodKnobs, metric: str, gap: float) -> PodSteps:
     """Plan setting memory.high below the pod's usage; `gap` in bytes."""
     if pod.memory is None:
-        return Planned(problem=UNKNOWN_MEMORY, unknown=True)
+        return PodSteps(problem=UNKNOWN_MEMORY, unknown=True)
     if knobs.memory_high is None:
-        return Planned(problem="its control group has no memory.high (cgroup v2 only)")
+        return PodSteps(problem="its control group has no memory.high (cgroup v2 only)")
     wanted = pod.memory - min(gap, MOST_HELD * pod.memory)
     least = -(-(pod.memory_request or 1) // GRAIN) * GRAIN
     after = max(int(wanted) // GRAIN * GRAIN, least)
     if after >= pod.memory:
-        return Planned(problem="its memory usage does not exceed its request")
+        return PodSteps(problem="its memory usage does not exceed its request")
     if pod.memory > (1.0 + SLACK) * knobs.memory_high or after >= knobs.memory_high:
-        return Planned(problem="its memory.high is below its usage already, and the kernel can reclaim no more")
+        return PodSteps(problem="its memory.high is below its usage already, and the kernel can reclaim no more")
     released = {MEMORY: float(pod.memory - after)}
     step = KnobStep(
         pod.key,
@@ -75,15 +75,15 @@ def held_back(pod: PodState, knobs: PodKnobs, metric: str, gap: float) -> Planne
         aim=float(after),
         kind="hold",
     )
-    return Planned((step,), released)
+    return PodSteps((step,), released)
 
 
-def loosened(pod: PodState, knobs: PodKnobs, metric: str) -> Planned:
+def memory_high_restored(pod: PodState, knobs: PodKnobs, metric: str) -> PodSteps:
     """Plan restoring the original memory.high in one step."""
     if knobs.memory_high is None:
-        return Planned(problem="its memory.high cannot be read now")
+        return PodSteps(problem="its memory.high cannot be read now")
     before, after = limit(knobs.memory_high), limit(knobs.original_high)
-    return Planned((KnobStep(pod.key, pod.uid, MEMORY_HIGH, before, after, metric, kind="restore"),))
+    return PodSteps((KnobStep(pod.key, pod.uid, MEMORY_HIGH, before, after, metric, kind="restore"),))
 
 
 def limit(high: float | None) -> int | None:

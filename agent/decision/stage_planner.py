@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from agent.decision import explanation
-from agent.decision.analysis import Demand, Wanted
-from agent.decision.ledger import going, lowered, raised, set_since, turned
-from agent.decision.plan import Candidate, Mode, Stage, StageKind
-from agent.decision.plan_inputs import Given, divided, gaps, in_flight, most_urgent
+from agent.decision.analysis import Demand, PodDemand
+from agent.decision.ledger import lowered, pods_being_evicted, raised, recently_set, set_since
+from agent.decision.plan import Mode, Stage, StageCandidate, StageKind
+from agent.decision.plan_inputs import PlanInputs, divided, gaps, in_flight, most_urgent
 from agent.decision.selection import protection
-from agent.decision.soft_limits import held_back, loosened, weight_lowered, weight_restored
+from agent.decision.soft_limits import memory_high_lowered, memory_high_restored, weight_lowered, weight_restored
 from agent.decision.watermark import Watermarks, gap_below
-from agent.metrics.action_metric import Circumstances, Metric, Planned
-from agent.metrics.options import Quirk
-from agent.metrics.original_values import knobs_of, owed, owed_cpu, owed_memory
+from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
+from agent.metrics.options import UpstreamQuirk
+from agent.metrics.original_values import knobs_of, owed_cpu, owed_memory, quota_lowered
 from agent.metrics.pod_actions import UNKNOWN_MEMORY
 from agent.metrics.sorters import Sorter
 from agent.model import CPU_WEIGHT, MEMORY, MEMORY_HIGH, EvictStep, KnobStep, PodState, PodStep, QuotaStep, ReclaimStep
@@ -30,12 +30,12 @@ CLOSED = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _Considered:
     """A pod considered for a metric. `why` is the reason why it was not chosen; "" if it was."""
 
     pod: PodState
-    metric: Metric
-    planned: Planned
+    metric: ActionMetric
+    planned: PodSteps
     why: str = ""
 
 
@@ -46,34 +46,34 @@ class _Task:
 
     kind: StageKind
     marks: Watermarks
-    wanted: Mapping[str, Wanted]
+    wanted: Mapping[str, PodDemand]
     ceilings: Mapping[str, float]
     gaps: dict[str, float] = field(default_factory=dict)
-    looked: list[_Looked] = field(default_factory=list)
+    looked: list[_Considered] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     came_back: dict[str, float] = field(default_factory=dict)
 
-    def look(self, looked: _Looked) -> None:
+    def look(self, looked: _Considered) -> None:
         """Add a considered pod, chosen or not."""
         self.looked.append(looked)
         if not looked.why:
             self.taken.add(looked.pod.uid)
 
     @property
-    def chosen(self) -> list[_Looked]:
+    def chosen(self) -> list[_Considered]:
         """The chosen pods in the order of selection."""
         return [each for each in self.looked if not each.why]
 
 
-class Stages:
+class StagePlanner:
     """Plans the stages of one demand. The release of one stage is subtracted from the gaps of the next. `steps`
     collects the steps; `left_alone` has the pods that must not be changed, with the reason."""
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, given: PlanInputs) -> None:
         self._given = given
         self._pods = {pod.key: _as_throttled(pod, given) for pod in given.state.pods}
         self._set = set_since(given.ledger, given.state.time)
-        self._weighing = turned(given.ledger, given.state.time, "throttle", CPU_WEIGHT)
+        self._weighing = recently_set(given.ledger, given.state.time, "throttle", CPU_WEIGHT)
         self._freed: dict[str, float] = {}
         self.steps: list[PodStep] = []
         self.left_alone = _left_alone(given)
@@ -113,13 +113,13 @@ class Stages:
             return ()
         name = most_urgent("hold", task.marks, self._given.metrics)
         metric, watermark = self._given.metrics[name], task.marks[name][0]
-        if turned(self._given.ledger, self._given.state.time, "restore", MEMORY_HIGH):
+        if recently_set(self._given.ledger, self._given.state.time, "restore", MEMORY_HIGH):
             text = f"{name}: waits for the effect of a memory.high that was restored recently"
             return (self._told("restore", name, watermark, Mode.WAITING, text),)
         for pod in reversed(self._sorter(metric).sort(pod for pod in owing if pod.key not in self.left_alone)):
             why = "one at a time" if task.taken else ""
-            planned = loosened(pod, knobs_of(pod, knobs), name)
-            task.look(_Looked(pod, metric, planned, why or _refusal("restore", planned)))
+            planned = memory_high_restored(pod, knobs_of(pod, knobs), name)
+            task.look(_Considered(pod, metric, planned, why or _refusal("restore", planned)))
         self._take(task)
         told = ", ".join(each.pod.key for each in task.chosen) or "no pod"
         text = f"{name}: restores memory.high of {told}, of {len(owing)} with a lowered one"
@@ -156,7 +156,7 @@ class Stages:
         if others:
             return self._all_of_them(task, Mode.NOT_QUANTIFIED, f"{', '.join(others)} cannot be quantified")
         found = gaps(task.kind, task.marks, self._given)
-        any_missed = Quirk.ANY_MISSED in self._given.options.quirks
+        any_missed = UpstreamQuirk.ANY_MISSED in self._given.options.quirks
         missed = [name for name, gap in found.items() if gap is None and (any_missed or name in may_miss)]
         if missed:
             return self._all_of_them(task, Mode.MISSED, f"the usage of {', '.join(missed)} is missing")
@@ -177,7 +177,7 @@ class Stages:
             planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room=None)
             planned = _lagging(self._gently(task, metric, pod, planned), lag)
             why = _refusal(task.kind, planned) or self._recent(task.kind, pod) or self._too_many(task, planned)
-            task.look(_Looked(pod, metric, planned, why))
+            task.look(_Considered(pod, metric, planned, why))
         self._take(task, reason)
         acted = f"{explanation.VERBS[task.kind]} all possible pods, {len(task.chosen)} of {len(task.looked)}"
         stage = self._told(task.kind, urgent, task.marks[urgent][0], mode, f"{urgent}: {reason}; {acted}")
@@ -203,12 +203,12 @@ class Stages:
         for metric in metrics:
             if metric.name in opened:
                 self._until_closed(task, metric)
-        if task.kind == "evict" and Quirk.OWN_GAP not in self._given.options.quirks:
+        if task.kind == "evict" and UpstreamQuirk.OWN_GAP not in self._given.options.quirks:
             self._let_go(task)
         self._take(task)
         return tuple(self._told_precisely(task, metric, opened.get(metric.name)) for metric in metrics)
 
-    def _until_closed(self, task: _Task, metric: Metric) -> None:
+    def _until_closed(self, task: _Task, metric: ActionMetric) -> None:
         """Consider the allowed pods for one metric, in order, until its gap is closed."""
         keys = [key for key, each in task.wanted.items() if metric.name in each.metrics]
         for pod in self._ordered(task.kind, metric, keys):
@@ -216,7 +216,7 @@ class Stages:
             planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room)
             if task.kind == "evict" and planned.steps:
                 planned = self._evicted_for_all(task, metric, pod, planned)
-            looked = _Looked(pod, metric, self._gently(task, metric, pod, _worth_it(planned)))
+            looked = _Considered(pod, metric, self._gently(task, metric, pod, _worth_it(planned)))
             if pod.uid in task.taken:
                 looked = replace(looked, why="it is chosen for another metric already")
             elif task.gaps[metric.name] <= CLOSED:
@@ -228,7 +228,7 @@ class Stages:
             if not looked.why:
                 self._credit(task, looked, 1.0)
 
-    def _evicted_for_all(self, task: _Task, metric: Metric, pod: PodState, planned: Planned) -> Planned:
+    def _evicted_for_all(self, task: _Task, metric: ActionMetric, pod: PodState, planned: PodSteps) -> PodSteps:
         """Add the pod's release of the resources of all other metrics, because each metric plans its own resource
         only."""
         others = [self._given.metrics[name] for name in task.gaps if name != metric.name]
@@ -236,9 +236,9 @@ class Stages:
         for other in others:
             released |= self._planned("evict", other, pod, task.wanted[pod.key], None).released
         released |= planned.released
-        return Planned(tuple(replace(step, released=released) for step in planned.steps), released)
+        return PodSteps(tuple(replace(step, released=released) for step in planned.steps), released)
 
-    def _room(self, task: _Task, metric: Metric) -> float | None:
+    def _room(self, task: _Task, metric: ActionMetric) -> float | None:
         """Maximum amount (millicores or bytes) that restoring may give back below the throttling watermark; None for
         no limit."""
         ceiling, used, scale = task.ceilings.get(metric.name), *self._measured(metric)
@@ -247,17 +247,17 @@ class Stages:
         used += in_flight("restore", metric, self._given) / scale
         return max(0.0, gap_below(used, ceiling, scale, self._given.options) - task.came_back.get(metric.resource, 0.0))
 
-    def _measured(self, metric: Metric) -> tuple[float | None, float | None]:
+    def _measured(self, metric: ActionMetric) -> tuple[float | None, float | None]:
         return self._given.state.value(metric.name), metric.scale(self._given.state)
 
-    def _futile(self, looked: _Looked) -> str:
+    def _futile(self, looked: _Considered) -> str:
         """Why evicting this pod would not reduce the gap; "" if it would."""
         evicts = any(isinstance(step, EvictStep) for step in looked.planned.steps)
-        if not evicts or Quirk.FUTILE in self._given.options.quirks:
+        if not evicts or UpstreamQuirk.FUTILE in self._given.options.quirks:
             return ""
         return "" if looked.planned.released.get(looked.metric.resource, 0.0) > CLOSED else "it would release nothing"
 
-    def _too_many(self, task: _Task, planned: Planned) -> str:
+    def _too_many(self, task: _Task, planned: PodSteps) -> str:
         """Why the node's eviction limits forbid evicting this pod too; "" if they allow it."""
         if self._given.budget is None:
             return ""
@@ -265,9 +265,9 @@ class Stages:
         asked = (step for step in planned.steps if isinstance(step, EvictStep))
         return next(filter(None, (self._given.budget.refusal(chosen, step) for step in asked)), "")
 
-    def _credit(self, task: _Task, looked: _Looked, sign: float) -> None:
+    def _credit(self, task: _Task, looked: _Considered, sign: float) -> None:
         """Subtract a pod's release from the gaps of the released resources; `sign` -1.0 adds it back."""
-        own_only = Quirk.OWN_GAP in self._given.options.quirks
+        own_only = UpstreamQuirk.OWN_GAP in self._given.options.quirks
         for resource, amount in looked.planned.released.items() if task.kind == "restore" else ():
             task.came_back[resource] = task.came_back.get(resource, 0.0) + sign * amount
         for name in task.gaps:
@@ -288,12 +288,12 @@ class Stages:
             else:
                 self._credit(task, each, 1.0)
 
-    def _may_be_spared(self, task: _Task, each: _Looked) -> bool:
+    def _may_be_spared(self, task: _Task, each: _Considered) -> bool:
         """Whether there are other chosen pods, and none of them ranks higher."""
         sorter, others = self._sorter(each.metric), [other for other in task.chosen if other is not each]
         return bool(others) and not any(sorter.rank(each.pod, other.pod) < 0 for other in others)
 
-    def _told_precisely(self, task: _Task, metric: Metric, gap: float | None) -> Stage:
+    def _told_precisely(self, task: _Task, metric: ActionMetric, gap: float | None) -> Stage:
         """The stage of one metric, with its text and candidates; `gap` before the chosen pods."""
         stage = self._told(task.kind, metric.name, task.marks[metric.name][0], Mode.PRECISE, "")
         if gap is None:
@@ -310,48 +310,50 @@ class Stages:
 
     # --- pods --------------------------------------------------------------------------------------------------------
 
-    def _ordered(self, kind: StageKind, metric: Metric, keys: Iterable[str]) -> list[PodState]:
+    def _ordered(self, kind: StageKind, metric: ActionMetric, keys: Iterable[str]) -> list[PodState]:
         """The pods that may be acted on, in the order of the metric (for restore: reversed)."""
         quirks = self._given.options.quirks
         pods = [self._pods[key] for key in keys if key in self._pods and key not in self.left_alone]
-        if kind == "restore" and Quirk.QUOTAS not in quirks:
+        if kind == "restore" and UpstreamQuirk.QUOTAS not in quirks:
             pods = [pod for pod in pods if owed_cpu((pod,), self._given.originals, self._given.knobs)]
         ordered = self._sorter(metric).sort(pods)
-        if kind == "restore" and Quirk.RESTORE_FORWARD not in quirks:
+        if kind == "restore" and UpstreamQuirk.RESTORE_FORWARD not in quirks:
             ordered.reverse()
         return ordered
 
-    def _sorter(self, metric: Metric) -> Sorter:
+    def _sorter(self, metric: ActionMetric) -> Sorter:
         return metric.sort if metric.sortable and metric.sort is not None else self._given.metrics.chains.general
 
-    def _planned(self, kind: StageKind, metric: Metric, pod: PodState, wanted: Wanted, room: float | None) -> Planned:
+    def _planned(
+        self, kind: StageKind, metric: ActionMetric, pod: PodState, wanted: PodDemand, room: float | None
+    ) -> PodSteps:
         """The steps of the action on one pod, as the metric plans them; `room` in millicores or bytes."""
         given = self._given
-        circumstances = Circumstances(given.state, given.options, given.originals, room)
+        circumstances = PlanContext(given.state, given.options, given.originals, room)
         if kind == "evict":
             if pod.daemon and not given.options.evict_daemons:
-                return Planned(problem="its DaemonSet would recreate it immediately")
-            return metric.evict(pod, wanted.grace_seconds, circumstances) if metric.evict else Planned()
+                return PodSteps(problem="its DaemonSet would recreate it immediately")
+            return metric.evict(pod, wanted.grace_seconds, circumstances) if metric.evict else PodSteps()
         if kind == "reclaim":
             return _reclaiming(pod, metric, room or 0.0)
         if any(each in self._set for each in (pod.uid, *(container.id for container in pod.containers))):
-            return Planned(problem="it was already changed in this cycle")
+            return PodSteps(problem="it was already changed in this cycle")
         if kind == "hold" and (pod.uid, MEMORY_HIGH) in given.unturned:
-            return Planned(problem="the kernel recently refused to lower its memory.high")
+            return PodSteps(problem="the kernel recently refused to lower its memory.high")
         if kind == "hold":
-            return held_back(pod, knobs_of(pod, given.knobs), metric.name, room or 0.0)
+            return memory_high_lowered(pod, knobs_of(pod, given.knobs), metric.name, room or 0.0)
         function = metric.throttle if kind == "throttle" else metric.restore
-        return function(pod, wanted.throttle, circumstances) if function else Planned()
+        return function(pod, wanted.throttle, circumstances) if function else PodSteps()
 
-    def _gently(self, task: _Task, metric: Metric, pod: PodState, planned: Planned) -> Planned:
+    def _gently(self, task: _Task, metric: ActionMetric, pod: PodState, planned: PodSteps) -> PodSteps:
         """Lower cpu.weight before the quotas, and restore it after the quotas."""
         knobs = knobs_of(pod, self._given.knobs)
-        if task.kind == "restore" and not owed((pod,), self._given.originals) and knobs.owes_weight:
+        if task.kind == "restore" and not quota_lowered((pod,), self._given.originals) and knobs.owes_weight:
             return weight_restored(pod, knobs, metric.name)
         if task.kind != "throttle" or not planned.steps:
             return planned
         if pod.uid in self._weighing:
-            return Planned(problem="its cpu.weight was lowered recently and is still taking effect")
+            return PodSteps(problem="its cpu.weight was lowered recently and is still taking effect")
         weight_first = task.wanted[pod.key].weight_first and (pod.uid, CPU_WEIGHT) not in self._given.unturned
         return weight_lowered(pod, knobs, planned) if weight_first else planned
 
@@ -365,9 +367,9 @@ class Stages:
                 for resource, amount in each.planned.released.items():
                     self._freed[resource] = self._freed.get(resource, 0.0) + amount
 
-    def _candidates(self, task: _Task, metric: Metric) -> tuple[Candidate, ...]:
+    def _candidates(self, task: _Task, metric: ActionMetric) -> tuple[StageCandidate, ...]:
         return tuple(
-            Candidate(
+            StageCandidate(
                 pod=each.pod.key,
                 uid=each.pod.uid,
                 keys=self._sorter(metric).values(each.pod),
@@ -383,9 +385,9 @@ class Stages:
         return Stage(kind, name, mode, watermark, used=self._given.state.value(name), text=text)
 
 
-def _left_alone(given: Given) -> dict[str, str]:
+def _left_alone(given: PlanInputs) -> dict[str, str]:
     """Pods that must not be changed (namespace/name), with the reason."""
-    leaving = going(given.ledger, given.state.time)
+    leaving = pods_being_evicted(given.ledger, given.state.time)
     found: dict[str, str] = {}
     for pod in sorted(given.state.pods, key=lambda each: each.key):
         reason = protection(pod, given.own) or given.unavailable.get(pod.key, "")
@@ -396,7 +398,7 @@ def _left_alone(given: Given) -> dict[str, str]:
     return found
 
 
-def _as_throttled(pod: PodState, given: Given) -> PodState:
+def _as_throttled(pod: PodState, given: PlanInputs) -> PodState:
     """The pod with the usage that its containers will have when recently lowered quotas take effect. Usage above those
     quotas counts as released already, so no second step may release it."""
     recent = lowered(given.ledger, given.state.time)
@@ -410,32 +412,32 @@ def _as_throttled(pod: PodState, given: Given) -> PodState:
     return replace(pod, containers=containers, cpu=None if pod.cpu is None else max(0.0, pod.cpu - above))
 
 
-def _reclaiming(pod: PodState, metric: Metric, gap: float) -> Planned:
+def _reclaiming(pod: PodState, metric: ActionMetric, gap: float) -> PodSteps:
     """Plan reclaiming page cache from one pod, at most the gap (bytes), because the pod has to read reclaimed pages
     again."""
     if pod.memory is None:
-        return Planned(problem=UNKNOWN_MEMORY, unknown=True)
+        return PodSteps(problem=UNKNOWN_MEMORY, unknown=True)
     amount = min(ceil(gap), pod.memory)
     if amount <= 0:
-        return Planned(problem="it has no memory to reclaim")
-    return Planned((ReclaimStep(pod.key, pod.uid, amount, metric.name),))
+        return PodSteps(problem="it has no memory to reclaim")
+    return PodSteps((ReclaimStep(pod.key, pod.uid, amount, metric.name),))
 
 
-def _refusal(kind: StageKind, planned: Planned) -> str:
+def _refusal(kind: StageKind, planned: PodSteps) -> str:
     """Why there are no steps for the pod; "" if there are."""
     if planned.problem:
         return planned.problem
     return "" if planned.steps else f"it has nothing to {kind}"
 
 
-def _lagging(planned: Planned, seconds: float) -> Planned:
+def _lagging(planned: PodSteps, seconds: float) -> PodSteps:
     """Set the delay in seconds until the metrics show the effect of the steps."""
     turns = (QuotaStep, KnobStep)
     steps = (replace(step, lag_seconds=seconds) if isinstance(step, turns) else step for step in planned.steps)
     return replace(planned, steps=tuple(steps))
 
 
-def _worth_it(planned: Planned) -> Planned:
+def _worth_it(planned: PodSteps) -> PodSteps:
     """Drop quota steps for containers without a quota whose usage the new quota would not reduce."""
     steps = tuple(
         step
@@ -444,4 +446,4 @@ def _worth_it(planned: Planned) -> Planned:
     )
     if steps or not planned.steps:
         return replace(planned, steps=steps)
-    return Planned(problem="a quota would release nothing")
+    return PodSteps(problem="a quota would release nothing")

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from agent.metrics.options import Options, Quirk
+from agent.metrics.options import DecisionOptions, UpstreamQuirk
 
 Watermarks = Mapping[str, tuple[float, ...]]
 """Watermarks by metric, in the metric's unit, in ascending order."""
@@ -32,12 +32,12 @@ def gathered(values: Iterable[tuple[str, float]]) -> dict[str, tuple[float, ...]
     return {metric: tuple(sorted(found[metric])) for metric in sorted(found)}
 
 
-def gap_above(used: float, watermark: float, scale: float, options: Options) -> float:
+def gap_above(used: float, watermark: float, scale: float, options: DecisionOptions) -> float:
     """Amount that throttling or evicting has to release, in millicores or bytes; 0 or less for none."""
     return (1.0 + options.excess) * (max(0.0, used) - watermark) * scale
 
 
-def gap_below(used: float, watermark: float, scale: float, options: Options) -> float:
+def gap_below(used: float, watermark: float, scale: float, options: DecisionOptions) -> float:
     """Amount that restoring may give back, in millicores or bytes; 0 or less for none."""
-    sign = 1.0 if Quirk.RESTORE_MORE in options.quirks else -1.0
+    sign = 1.0 if UpstreamQuirk.RESTORE_MORE in options.quirks else -1.0
     return (1.0 + sign * options.excess) * (watermark - max(0.0, used)) * scale

@@ -19,7 +19,7 @@ ANOTHER = "another enforcing load-watcher agent"
 CURE = "find both with `ps -ef` or `kubectl get pods -A -o wide`, and stop one of them"
 
 
-class Claim:
+class CgroupLock:
     """The lock on the groups in the directory that `place()` returns; `place` raises NoCgroups if there are none. Its
     methods block for the duration of a few system calls."""
 

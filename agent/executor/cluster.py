@@ -7,14 +7,14 @@ import logging
 import time
 from collections.abc import Callable
 
-from agent.executor.control_map import Controls
-from agent.executor.report import Fate
+from agent.executor.control_map import ControlMap
+from agent.executor.report import StepOutcome
 from agent.model import CRITICAL_PRIORITY, SCHEDULING_CONDITION, SCHEDULING_TAINT, EvictStep, SchedulingStep
 from watcher.core.kubernetes.errors import KubeError, KubeNotFound, KubeUnreachable
 from watcher.core.kubernetes.objects import PODS, Pod, Taint
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.events import About, Reporter, report
-from watcher.platform.kube.eviction import Evictor, Outcome
+from watcher.platform.kube.events import EventSource, EventSubject, report
+from watcher.platform.kube.eviction import EvictionOutcome, Evictor
 from watcher.platform.kube.node_changes import add_taint, remove_taint, set_condition
 
 log = logging.getLogger(__name__)
@@ -24,24 +24,24 @@ TAINT_EFFECT = "PreferNoSchedule"
 MIRROR = "kubernetes.io/config.mirror"
 PATIENCE_S = 3.0
 """Timeout in seconds of API calls that delay quota changes."""
-SILENT_FOR_S = 60.0
+EVENT_PAUSE_S = 60.0
 """Seconds without Events after one could not be written, so that not all Events of a plan wait for the server."""
-TOLD_AGAIN_AFTER_S = 600.0
+EVENT_INTERVAL_S = 600.0
 """Minimum interval in seconds between Events of the same reason about a pod, for actions that repeat in every cycle."""
-AGAIN_AFTER_S = 30.0
+BUDGET_RETRY_S = 30.0
 """Seconds before an eviction that a PodDisruptionBudget refused is retried, if the API returns no delay."""
 
 FATES = {
-    Outcome.EVICTED: Fate.DONE,
-    Outcome.GONE: Fate.GONE,
-    Outcome.PROTECTED: Fate.PROTECTED,
-    Outcome.FORBIDDEN: Fate.FAILED,
-    Outcome.REFUSED: Fate.FAILED,
-    Outcome.UNANSWERED: Fate.UNANSWERED,
+    EvictionOutcome.EVICTED: StepOutcome.DONE,
+    EvictionOutcome.GONE: StepOutcome.GONE,
+    EvictionOutcome.PROTECTED: StepOutcome.PROTECTED,
+    EvictionOutcome.FORBIDDEN: StepOutcome.FAILED,
+    EvictionOutcome.REFUSED: StepOutcome.FAILED,
+    EvictionOutcome.UNANSWERED: StepOutcome.UNANSWERED,
 }
 
 
-class Cluster:
+class ClusterActions:
     """Kubernetes API operations of the executor on one node."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Cluster:
         of one eviction with its retries, `patience` that of all other calls, so that an unresponsive server does not
         delay quota changes. Retry delays of budgets use `monotonic`, which wall clock changes do not affect."""
         self.node = node
-        self.controls = Controls(client, control, node=node, patience=patience)
+        self.controls = ControlMap(client, control, node=node, patience=patience)
         self._client = client
         self._evictor = Evictor(client)
         self._within = within
@@ -67,37 +67,40 @@ class Cluster:
         self._clock = clock
         self._monotonic = monotonic
         self._not_before: dict[str, float] = {}
-        self._reporter = Reporter(component=COMPONENT, host=node)
+        self._reporter = EventSource(component=COMPONENT, host=node)
         self._silent_since: float | None = None
         self._told_at: dict[tuple[str, str], float] = {}
 
     # --- evictions ---------------------------------------------------------------------------------------------------
 
-    async def objection(self, step: EvictStep) -> tuple[Fate, str] | None:
+    async def objection(self, step: EvictStep) -> tuple[StepOutcome, str] | None:
         """Why this pod must not be evicted, with the step's result; None if it may be. It reads the pod from the API,
         because the node's data may be outdated, and a critical pod must never be evicted. Raises KubeUnreachable."""
         now = self._monotonic()
         self._not_before = {uid: until for uid, until in self._not_before.items() if until > now}
         if (until := self._not_before.get(step.uid)) is not None:
-            return Fate.PROTECTED, f"a disruption budget refused it recently; next attempt in {until - now:.0f} s"
+            return (
+                StepOutcome.PROTECTED,
+                f"a disruption budget refused it recently; next attempt in {until - now:.0f} s",
+            )
         try:
             pod = await self._client.get(PODS, step.pod)
         except KubeNotFound:
-            return Fate.GONE, "the pod does not exist"
+            return StepOutcome.GONE, "the pod does not exist"
         except KubeUnreachable:
             raise
         except KubeError as error:
-            return Fate.FAILED, f"the pod cannot be read from the API: {error}"
+            return StepOutcome.FAILED, f"the pod cannot be read from the API: {error}"
         return _objection(pod, step)
 
-    async def evict(self, step: EvictStep) -> tuple[Fate, str]:
+    async def evict(self, step: EvictStep) -> tuple[StepOutcome, str]:
         """Evict the pod through the eviction API. Transient errors (a busy server) are retried for `within` seconds.
         Raises nothing."""
         done = await self._evictor.evict(
             step.pod, within=self._within, uid=step.uid, grace_seconds=int(step.grace_seconds)
         )
-        if done.outcome is Outcome.PROTECTED:
-            self._not_before[step.uid] = self._monotonic() + (done.retry_after or AGAIN_AFTER_S)
+        if done.outcome is EvictionOutcome.PROTECTED:
+            self._not_before[step.uid] = self._monotonic() + (done.retry_after or BUDGET_RETRY_S)
         text = ". ".join(filter(None, (done.message, done.hint)))
         return FATES[done.outcome], text
 
@@ -130,15 +133,15 @@ class Cluster:
 
     # --- Events ------------------------------------------------------------------------------------------------------
 
-    async def tell(self, about: About | None, *, reason: str, message: str, warning: bool = True) -> None:
+    async def tell(self, about: EventSubject | None, *, reason: str, message: str, warning: bool = True) -> None:
         """Write an Event about a pod, or about this node (None). A failure does not stop the plan: it is logged once,
-        and no Events are written for SILENT_FOR_S."""
+        and no Events are written for EVENT_PAUSE_S."""
         now = self._clock()
-        if self._silent_since is not None and 0.0 <= now - self._silent_since < SILENT_FOR_S:
+        if self._silent_since is not None and 0.0 <= now - self._silent_since < EVENT_PAUSE_S:
             return
         try:
             async with asyncio.timeout(self._patience):
-                subject = about or About("Node", self.node)
+                subject = about or EventSubject("Node", self.node)
                 await report(
                     self._client, subject, reason=reason, message=message, warning=warning, by=self._reporter, now=now
                 )
@@ -149,26 +152,26 @@ class Cluster:
         else:
             self._silent_since = None
 
-    async def tell_seldom(self, about: About, *, reason: str, message: str, warning: bool = True) -> None:
-        """Write an Event about a repeated action on a pod: at most one per reason in TOLD_AGAIN_AFTER_S."""
+    async def tell_seldom(self, about: EventSubject, *, reason: str, message: str, warning: bool = True) -> None:
+        """Write an Event about a repeated action on a pod: at most one per reason in EVENT_INTERVAL_S."""
         now = self._clock()
-        lately = {each: at for each, at in self._told_at.items() if 0.0 <= now - at < TOLD_AGAIN_AFTER_S}
+        lately = {each: at for each, at in self._told_at.items() if 0.0 <= now - at < EVENT_INTERVAL_S}
         if (about.uid, reason) not in lately:
             lately[about.uid, reason] = now
             await self.tell(about, reason=reason, message=message, warning=warning)
         self._told_at = lately
 
 
-def _objection(pod: Pod, step: EvictStep) -> tuple[Fate, str] | None:
+def _objection(pod: Pod, step: EvictStep) -> tuple[StepOutcome, str] | None:
     metadata = pod.metadata
     if metadata.uid != step.uid:
-        return Fate.GONE, "another pod has that name now"
+        return StepOutcome.GONE, "another pod has that name now"
     if metadata.deletion_timestamp is not None:
-        return Fate.GONE, "it is terminating already"
+        return StepOutcome.GONE, "it is terminating already"
     if pod.status.phase in ("Succeeded", "Failed"):
-        return Fate.GONE, f"it has finished ({pod.status.phase})"
+        return StepOutcome.GONE, f"it has finished ({pod.status.phase})"
     if (pod.spec.priority or 0) >= CRITICAL_PRIORITY:
-        return Fate.NOT_ALLOWED, f"it is system-critical (priority {pod.spec.priority})"
+        return StepOutcome.NOT_ALLOWED, f"it is system-critical (priority {pod.spec.priority})"
     if MIRROR in metadata.annotations or any(owner.kind == "Node" for owner in metadata.owner_references):
-        return Fate.NOT_ALLOWED, "it is a static pod: the kubelet would start it again"
+        return StepOutcome.NOT_ALLOWED, "it is a static pod: the kubelet would start it again"
     return None

@@ -23,7 +23,7 @@ LABELS |= {("app.kubernetes.io/name", "crane-agent")}
 ENDED = ("Succeeded", "Failed")
 
 
-def rivals(pods: Iterable[PodState], processes: Iterable[str] = ()) -> tuple[str, ...]:
+def conflicting_agents(pods: Iterable[PodState], processes: Iterable[str] = ()) -> tuple[str, ...]:
     """Descriptions of the detected agents, for example "koordlet (pod koordinator-system/koordlet-x2x4z)". `processes`
     are process names."""
     found = [

@@ -39,7 +39,7 @@ NODES_AT_ONCE = "nodes-at-once"
 RECENT = "recent-evictions"
 
 
-class Enforcement(StrEnum):
+class EnforcementSwitch(StrEnum):
     """Value of the key `enforcement`."""
 
     ON = "on"
@@ -48,11 +48,11 @@ class Enforcement(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class ControlData:
     """Content of the ConfigMap. `recent` are (unix seconds, node). `problem` is the reason why no eviction is allowed
     regardless of the content; "" for none."""
 
-    enforcement: Enforcement = Enforcement.ON
+    enforcement: EnforcementSwitch = EnforcementSwitch.ON
     per_minute: int = 0
     nodes_at_once: float = 0.0
     """A number of nodes or, below 1, a fraction of all nodes. "1" is one node, "100%" is infinity."""
@@ -62,11 +62,11 @@ class Control:
     """The API does not respond: no more requests in this cycle."""
 
 
-def read_control(data: Mapping[str, str]) -> Control:
+def read_control(data: Mapping[str, str]) -> ControlData:
     """Parse the ConfigMap's data. An unknown value of `enforcement` counts as off, the safe choice. Pure."""
     problems = []
-    word = data.get(ENFORCEMENT, Enforcement.ON).strip().lower()
-    known = word in [each.value for each in Enforcement]
+    word = data.get(ENFORCEMENT, EnforcementSwitch.ON).strip().lower()
+    known = word in [each.value for each in EnforcementSwitch]
     if not known:
         problems.append(f'{ENFORCEMENT} must be "on", "off" or "restore", not {word[:40]!r}: treated as off')
     per_minute = _whole(data.get(PER_MINUTE, ""))
@@ -75,8 +75,8 @@ def read_control(data: Mapping[str, str]) -> Control:
     nodes = _nodes(data.get(NODES_AT_ONCE, ""))
     if nodes is None:
         problems.append(f'{NODES_AT_ONCE} must be a number of nodes or a percentage of them, for example "5%"')
-    return Control(
-        Enforcement(word) if known else Enforcement.OFF,
+    return ControlData(
+        EnforcementSwitch(word) if known else EnforcementSwitch.OFF,
         per_minute or 0,
         nodes or 0.0,
         _recent(data.get(RECENT, "")),
@@ -84,7 +84,7 @@ def read_control(data: Mapping[str, str]) -> Control:
     )
 
 
-def refusal(control: Control, *, node: str, nodes: int, now: float) -> str:
+def refusal(control: ControlData, *, node: str, nodes: int, now: float) -> str:
     """Why the budget forbids an eviction on `node`, in a cluster of `nodes` nodes; "" if it allows it. `now` in unix
     seconds. Pure."""
     if control.problem:
@@ -137,7 +137,7 @@ def _written(recent: tuple[tuple[float, str], ...]) -> str:
     return "".join(f"{time:.0f} {node}\n" for time, node in recent)
 
 
-class Controls:
+class ControlMap:
     """Client of the control ConfigMap with the name `key` (NAMESPACE/NAME). `patience` is the timeout of a read in
     seconds."""
 
@@ -146,11 +146,11 @@ class Controls:
         self._key = key
         self._node = node
         self._patience = patience
-        self.last: Enforcement | None = None
+        self.last: EnforcementSwitch | None = None
         """The last value read; None if there was no ConfigMap. At the start, the executor sets the saved value."""
         self._nodes: tuple[float, int] | None = None
 
-    async def look(self) -> Control:
+    async def look(self) -> ControlData:
         """Read the ConfigMap. Raises nothing: if it cannot be read, evictions are not allowed, and the last value of
         `enforcement` stays in effect."""
         try:
@@ -158,7 +158,7 @@ class Controls:
                 control = read_control((await self._client.get(CONFIG_MAPS, self._key)).data)
         except KubeNotFound:
             self.last = None
-            return Control(problem=f"the ConfigMap {self._key} with the eviction budget does not exist")
+            return ControlData(problem=f"the ConfigMap {self._key} with the eviction budget does not exist")
         except TimeoutError:
             return self._unknown("the API does not respond", away=True)
         except KubeError as error:
@@ -166,9 +166,9 @@ class Controls:
         self.last = control.enforcement
         return control
 
-    def _unknown(self, why: str, *, away: bool) -> Control:
+    def _unknown(self, why: str, *, away: bool) -> ControlData:
         problem = f"the ConfigMap {self._key} cannot be read: {why}"
-        return Control(self.last or Enforcement.ON, problem=problem, away=away)
+        return ControlData(self.last or EnforcementSwitch.ON, problem=problem, away=away)
 
     async def take(self, *, now: float) -> str:
         """Spend a token of the budget for one eviction; `now` in unix seconds. Returns why none is available, "" if it
@@ -188,7 +188,7 @@ class Controls:
     async def _take_once(self, nodes: int, now: float) -> str:
         read = await self._client.get(CONFIG_MAPS, self._key)
         control = read_control(read.data)
-        if control.enforcement is not Enforcement.ON:
+        if control.enforcement is not EnforcementSwitch.ON:
             return f"{ENFORCEMENT} is {control.enforcement}"
         if why := refusal(control, node=self._node, nodes=nodes, now=now):
             return why

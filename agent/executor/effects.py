@@ -5,7 +5,7 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from agent.audit.entries import Deed
+from agent.audit.entries import AuditEntry
 from agent.model import CPU, MEMORY, EvictStep, KnobStep, PodState, QuotaStep, ReclaimStep, Released, State, Step
 
 MILLI = 1000.0
@@ -20,7 +20,7 @@ def used_by(step: Step, state: State) -> Released:
     return {}
 
 
-def measured(deed: Deed, state: State) -> Released | None:
+def measured(deed: AuditEntry, state: State) -> Released | None:
     """Decrease of usage since the audit entry (for restore: increase) for the planned resources, in millicores and
     bytes. A pod or container that is gone counts as using nothing. None if it cannot be measured."""
     if PODS_MISSING in state.missing:

@@ -13,23 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from agent.audit.entries import Deed, Outcome, Remembered, key_of
+from agent.audit.entries import AuditEntry, AuditOutcome, StoredOriginal, key_of
 from agent.audit.log import Audit
 from agent.cgroups import knobs
 from agent.cgroups.base import Quota
 from agent.cgroups.errors import CgroupError, CgroupGone
-from agent.cgroups.knobs import CPU_WEIGHT, NOUNS, High, Knob, Value, Weight, as_json, at_least, in_words
+from agent.cgroups.knobs import CPU_WEIGHT, NOUNS, CpuWeight, Knob, MemoryHigh, Value, as_json, at_least, in_words
 from agent.executor.groups import Groups
-from agent.executor.report import Fate, Result
+from agent.executor.report import StepOutcome, StepResult
 from agent.model import KnobStep, QuotaStep
 
 
 @dataclass(frozen=True, slots=True)
-class PutBack:
+class RestoreResult:
     """Result of restoring one stored original value: `fate` is DONE, GONE, FOREIGN or FAILED."""
 
-    remembered: Remembered
-    fate: Fate
+    remembered: StoredOriginal
+    fate: StepOutcome
     text: str = ""
 
 
@@ -38,7 +38,7 @@ class Changed:
     """Result of a step. `first`: it was the first to lower the group's value; `last`: the group has its original value
     again."""
 
-    result: Result
+    result: StepResult
     first: bool = False
     last: bool = False
 
@@ -70,11 +70,11 @@ def _change(step: QuotaStep | KnobStep) -> _Change:
         before, after = (Quota(quota, step.period) for quota in (step.before, step.after))
         return _Change(step, before, after, step.container_id)
     if step.knob == CPU_WEIGHT:
-        return _Change(step, Weight(step.before or 0), Weight(step.after or 0), "")
-    return _Change(step, High(step.before), High(step.after), "")
+        return _Change(step, CpuWeight(step.before or 0), CpuWeight(step.after or 0), "")
+    return _Change(step, MemoryHigh(step.before), MemoryHigh(step.after), "")
 
 
-def told_of(step: QuotaStep | KnobStep, deed: Deed) -> Deed:
+def with_change(step: QuotaStep | KnobStep, deed: AuditEntry) -> AuditEntry:
     """Return the audit entry with the values before and after the step."""
     change = _change(step)
     name = step.container if isinstance(step, QuotaStep) else ""
@@ -82,7 +82,7 @@ def told_of(step: QuotaStep | KnobStep, deed: Deed) -> Deed:
     return replace(deed, container=name, container_id=change.container_id, before=before, after=after)
 
 
-class Quotas:
+class KnobWriter:
     """Writes quotas, cpu.weight and memory.high. Methods may raise AuditError; every write to a group is recorded in
     the audit file first."""
 
@@ -91,7 +91,7 @@ class Quotas:
         self._groups = groups
         self._clock = clock
 
-    def carry_out(self, step: QuotaStep | KnobStep, deed: Deed) -> Changed:
+    def carry_out(self, step: QuotaStep | KnobStep, deed: AuditEntry) -> Changed:
         """Carry out one step of a plan; `deed` is its audit entry."""
         change = _change(step)
         known = self._audit.remembered(change.key).get(change.key)
@@ -101,58 +101,60 @@ class Quotas:
         except CgroupGone:
             result = self._gone(change, known)
         except CgroupError as error:
-            result = Result(step, Fate.FAILED, _told(error))
-        if result.fate is not Fate.DONE:
+            result = StepResult(step, StepOutcome.FAILED, _told(error))
+        if result.fate is not StepOutcome.DONE:
             return Changed(result)
         left = bool(self._audit.remembered(change.key))
         return Changed(result, first=known is None and left, last=not left)
 
-    def _gone(self, change: _Change, known: Remembered | None) -> Result:
+    def _gone(self, change: _Change, known: StoredOriginal | None) -> StepResult:
         if known is not None:
             self._audit.forget(change.key)
-        return Result(change.step, Fate.GONE, "the container is gone" if change.container_id else "the pod is gone")
+        return StepResult(
+            change.step, StepOutcome.GONE, "the container is gone" if change.container_id else "the pod is gone"
+        )
 
-    def _made(self, change: _Change, deed: Deed, path: str, known: Remembered | None) -> Result:
+    def _made(self, change: _Change, deed: AuditEntry, path: str, known: StoredOriginal | None) -> StepResult:
         step, found, wanted = change.step, self._read(path, change.knob), change.after
         foreign = known is not None and not known.is_ours(found) and found != known.original
         if foreign and step.kind == "restore":
             return self._leave(change, deed, found)
         if found != change.before:
             text = f"its {change.noun} is {in_words(found)} now, not {in_words(change.before)}"
-            return Result(step, Fate.FOREIGN, text)
+            return StepResult(step, StepOutcome.FOREIGN, text)
         if found == wanted:
             if known is not None and found == known.original:
                 self._audit.forget(change.key)
-            return Result(step, Fate.NOT_NEEDED, f"its {change.noun} is {in_words(found)} already")
+            return StepResult(step, StepOutcome.NOT_NEEDED, f"its {change.noun} is {in_words(found)} already")
         original = found if known is None or foreign else known.original
         begun = self._audit.begin_change(deed, path=path, found=found, intended=wanted, afresh=foreign)
         return self._write(change, begun, path, original=original)
 
-    def _write(self, change: _Change, begun: Deed, path: str, *, original: Value) -> Result:
+    def _write(self, change: _Change, begun: AuditEntry, path: str, *, original: Value) -> StepResult:
         step, wanted = change.step, change.after
         try:
             with self._groups.open(path) as group:
                 knobs.write(group, wanted)
         except CgroupError as error:
             gone = isinstance(error, CgroupGone)
-            outcome, fate = (Outcome.GONE, Fate.GONE) if gone else (Outcome.FAILED, Fate.FAILED)
+            outcome, fate = (AuditOutcome.GONE, StepOutcome.GONE) if gone else (AuditOutcome.FAILED, StepOutcome.FAILED)
             self._audit.finish(begun, outcome, now=self._clock(), message=_told(error))
             if gone or self._read_or_none(path, change.knob) == original:
                 self._audit.forget(change.key)
-            return Result(step, fate, _told(error), begun.id)
+            return StepResult(step, fate, _told(error), begun.id)
         left = None if wanted == original else wanted
-        self._audit.finish_change(begun, Outcome.DONE, now=self._clock(), written=left, knob=change.knob)
+        self._audit.finish_change(begun, AuditOutcome.DONE, now=self._clock(), written=left, knob=change.knob)
         text = f"its {change.noun} is {in_words(wanted)}" + (", the original value" if left is None else "")
-        return Result(step, Fate.DONE, text, begun.id)
+        return StepResult(step, StepOutcome.DONE, text, begun.id)
 
-    def _leave(self, change: _Change, deed: Deed, found: Value) -> Result:
+    def _leave(self, change: _Change, deed: AuditEntry, found: Value) -> StepResult:
         """Record that a value to be restored was changed by another program and is left unchanged."""
         text = f"another program set its {change.noun} to {in_words(found)}: left unchanged"
         begun = self._audit.begin(deed)
         self._audit.finish_change(
-            begun, Outcome.FOREIGN, now=self._clock(), written=None, knob=change.knob, message=text
+            begun, AuditOutcome.FOREIGN, now=self._clock(), written=None, knob=change.knob, message=text
         )
-        return Result(change.step, Fate.FOREIGN, text, begun.id)
+        return StepResult(change.step, StepOutcome.FOREIGN, text, begun.id)
 
     def _read(self, path: str, knob: Knob) -> Value:
         """Read the value of a knob. Raises CgroupGone only if other groups of the kubelet exist, CgroupError
@@ -177,7 +179,7 @@ class Quotas:
             if (each.container_id or each.uid) not in present and self._is_gone(each):
                 self._audit.forget(each.key)
 
-    def _is_gone(self, remembered: Remembered) -> bool:
+    def _is_gone(self, remembered: StoredOriginal) -> bool:
         try:
             self._read(remembered.path, remembered.knob)
         except CgroupGone:
@@ -201,12 +203,12 @@ class Quotas:
                 deed = _restoring(each, found, now=self._clock(), reason="its value is above the original", cycle=0)
                 begun = self._audit.begin(deed)
                 self._audit.finish_change(
-                    begun, Outcome.FOREIGN, now=self._clock(), written=None, knob=each.knob, message=text
+                    begun, AuditOutcome.FOREIGN, now=self._clock(), written=None, knob=each.knob, message=text
                 )
 
     # --- all values --------------------------------------------------------------------------------------------------
 
-    def put_all_back(self, *, reason: str, cycle: int = 0) -> tuple[PutBack, ...]:
+    def put_all_back(self, *, reason: str, cycle: int = 0) -> tuple[RestoreResult, ...]:
         """Restore all original values, also after a crash; only the audit file is needed. A value that fails stays
         stored and does not affect the others.
 
@@ -214,7 +216,7 @@ class Quotas:
         that hundreds of values need only two disk syncs while the process may be about to be killed."""
         owing = tuple(self._audit.remembered().values())
         found = {each.key: self._look(each) for each in owing}
-        begun: dict[str, Deed] = {}
+        begun: dict[str, AuditEntry] = {}
         with self._audit.together():
             for each in owing:
                 value = found[each.key]
@@ -231,45 +233,49 @@ class Quotas:
                 self._conclude(result, begun.get(result.remembered.key))
         return results
 
-    def _look(self, remembered: Remembered) -> Value | CgroupError:
+    def _look(self, remembered: StoredOriginal) -> Value | CgroupError:
         try:
             return self._read(remembered.path, remembered.knob)
         except CgroupError as error:
             return error
 
-    def _put_back(self, remembered: Remembered, found: Value | CgroupError) -> PutBack:
+    def _put_back(self, remembered: StoredOriginal, found: Value | CgroupError) -> RestoreResult:
         noun = NOUNS[remembered.knob]
         gone = "the container is gone" if remembered.container_id else "the pod is gone"
         if isinstance(found, CgroupGone):
-            return PutBack(remembered, Fate.GONE, gone)
+            return RestoreResult(remembered, StepOutcome.GONE, gone)
         if isinstance(found, CgroupError):
-            return PutBack(remembered, Fate.FAILED, _told(found))
+            return RestoreResult(remembered, StepOutcome.FAILED, _told(found))
         if found == remembered.original:
-            return PutBack(remembered, Fate.DONE, f"its {noun} is already {in_words(found)}, the original value")
+            return RestoreResult(
+                remembered, StepOutcome.DONE, f"its {noun} is already {in_words(found)}, the original value"
+            )
         if not remembered.is_ours(found):
-            return PutBack(
-                remembered, Fate.FOREIGN, f"another program set its {noun} to {in_words(found)}: left unchanged"
+            return RestoreResult(
+                remembered, StepOutcome.FOREIGN, f"another program set its {noun} to {in_words(found)}: left unchanged"
             )
         try:
             with self._groups.open(remembered.path) as group:
                 knobs.write(group, remembered.original)
         except CgroupGone:
-            return PutBack(remembered, Fate.GONE, gone)
+            return RestoreResult(remembered, StepOutcome.GONE, gone)
         except CgroupError as error:
-            return PutBack(remembered, Fate.FAILED, _told(error))
-        return PutBack(remembered, Fate.DONE, f"its {noun} is {in_words(remembered.original)}, the original value")
+            return RestoreResult(remembered, StepOutcome.FAILED, _told(error))
+        return RestoreResult(
+            remembered, StepOutcome.DONE, f"its {noun} is {in_words(remembered.original)}, the original value"
+        )
 
-    def _conclude(self, result: PutBack, begun: Deed | None) -> None:
+    def _conclude(self, result: RestoreResult, begun: AuditEntry | None) -> None:
         if begun is not None:
-            outcome, text = Outcome(result.fate.value), "" if result.fate is Fate.DONE else result.text
+            outcome, text = AuditOutcome(result.fate.value), "" if result.fate is StepOutcome.DONE else result.text
             self._audit.finish(begun, outcome, now=self._clock(), message=text)
-        if result.fate is not Fate.FAILED:
+        if result.fate is not StepOutcome.FAILED:
             self._audit.forget(result.remembered.key)
 
 
-def _restoring(remembered: Remembered, found: Value, *, now: float, reason: str, cycle: int) -> Deed:
+def _restoring(remembered: StoredOriginal, found: Value, *, now: float, reason: str, cycle: int) -> AuditEntry:
     """The audit entry of restoring a group's original value."""
-    return Deed(
+    return AuditEntry(
         time=now,
         kind="restore",
         cycle=cycle,

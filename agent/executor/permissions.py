@@ -8,11 +8,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from agent.audit.log import Audit
-from agent.decision.eviction_limits import Limits
-from agent.executor.cgroup_lock import Claim
-from agent.executor.cluster import Cluster
+from agent.decision.eviction_limits import EvictionLimits
+from agent.executor.cgroup_lock import CgroupLock
+from agent.executor.cluster import ClusterActions
 from agent.executor.groups import Groups
-from agent.executor.knob_writer import Quotas
+from agent.executor.knob_writer import KnobWriter
 from agent.executor.recent_evictions import RecentEvictions
 
 
@@ -21,10 +21,10 @@ class Permissions:
     """Permissions from the settings of this node."""
 
     enforce: bool = False
-    limits: Limits = field(default_factory=Limits)
+    limits: EvictionLimits = field(default_factory=EvictionLimits)
     beside_others: bool = False
     """Enforce although a koordlet, a crane-agent or another load-watcher agent manages the same groups."""
-    claim: Claim | None = None
+    claim: CgroupLock | None = None
     """Lock on the control groups against other load-watcher agents."""
     proc: Path = Path("/proc")
     """Path of the host's /proc, to detect processes of other agents."""
@@ -44,8 +44,8 @@ class _Means:
 
     audit: Audit
     groups: Groups
-    quotas: Quotas
-    cluster: Cluster | None
-    limits: Limits
+    quotas: KnobWriter
+    cluster: ClusterActions | None
+    limits: EvictionLimits
     recent: RecentEvictions
     clock: Callable[[], float]

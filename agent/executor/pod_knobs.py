@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from agent.audit.entries import Remembered
+from agent.audit.entries import StoredOriginal
 from agent.cgroups.errors import CgroupError
-from agent.cgroups.knobs import High, Weight
+from agent.cgroups.knobs import CpuWeight, MemoryHigh
 from agent.executor.groups import Groups
 from agent.model import Knobs, PodKnobs, PodState
 
@@ -20,14 +20,14 @@ T = TypeVar("T")
 UNLIMITED = float("inf")
 
 
-def look_at(pods: Iterable[PodState], groups: Groups, remembered: Iterable[Remembered]) -> Knobs:
+def read_knobs(pods: Iterable[PodState], groups: Groups, remembered: Iterable[StoredOriginal]) -> Knobs:
     """Read the knobs of pods, by uid. Values that cannot be read are None; raises nothing."""
     weights: dict[str, int] = {}
     highs: dict[str, float] = {}
     for each in remembered:
-        if isinstance(each.original, Weight):
+        if isinstance(each.original, CpuWeight):
             weights[each.uid] = each.original.weight
-        elif isinstance(each.original, High):
+        elif isinstance(each.original, MemoryHigh):
             highs[each.uid] = _bytes(each.original.limit)
     return {
         pod.uid: replace(_now(pod.uid, groups), original_weight=weights.get(pod.uid), original_high=highs.get(pod.uid))

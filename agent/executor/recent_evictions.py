@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agent.audit.log import Audit
-from agent.decision.eviction_limits import Eviction
+from agent.decision.eviction_limits import EvictionRecord
 
 
 class RecentEvictions:
@@ -36,7 +36,7 @@ class RecentEvictions:
         if self._at is not None:
             self._at[number] = self._monotonic()
 
-    def past(self) -> tuple[Eviction, ...]:
+    def past(self) -> tuple[EvictionRecord, ...]:
         """The evictions within the window, oldest first. Raises AuditError."""
         now, wall, known = self._monotonic(), self._clock(), self._at
         found = self._audit.evictions(after=self._over)

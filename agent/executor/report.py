@@ -12,7 +12,7 @@ from enum import StrEnum
 from agent.model import KnobStep, Step
 
 
-class Stance(StrEnum):
+class EnforcementLevel(StrEnum):
     """Enforcement level: the steps that the executor may carry out."""
 
     PREVIEW = "preview"
@@ -26,7 +26,7 @@ class Stance(StrEnum):
     """No new steps, and all original values are restored now."""
 
 
-class Fate(StrEnum):
+class StepOutcome(StrEnum):
     """Result of carrying out one step."""
 
     WOULD = "would"
@@ -47,15 +47,15 @@ class Fate(StrEnum):
     FAILED = "failed"
 
 
-UNAVAILABLE = frozenset({Fate.GONE, Fate.PROTECTED, Fate.FAILED, Fate.FOREIGN})
+UNAVAILABLE = frozenset({StepOutcome.GONE, StepOutcome.PROTECTED, StepOutcome.FAILED, StepOutcome.FOREIGN})
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StepResult:
     """Result of one step with its reason, and the id of its audit entry (0: none)."""
 
     step: Step
-    fate: Fate
+    fate: StepOutcome
     text: str = ""
     deed: int = 0
 
@@ -63,17 +63,19 @@ class Result:
     def booked(self) -> bool:
         """Whether the ledger counts the step's release: it was done, or may have been (another eviction could be one
         too many), or the pod to be evicted was already gone."""
-        return self.fate in (Fate.DONE, Fate.UNANSWERED) or (self.fate is Fate.GONE and self.step.kind == "evict")
+        return self.fate in (StepOutcome.DONE, StepOutcome.UNANSWERED) or (
+            self.fate is StepOutcome.GONE and self.step.kind == "evict"
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class PlanReport:
     """Results of one plan. `why` is the reason for the enforcement level; `trouble` is the error that stopped the plan,
     and `fault` is true if it is an internal error of the agent."""
 
-    stance: Stance
+    stance: EnforcementLevel
     why: str = ""
-    results: tuple[Result, ...] = ()
+    results: tuple[StepResult, ...] = ()
     trouble: str = ""
     fault: bool = False
 
@@ -100,12 +102,12 @@ class Report:
             if isinstance(each.step, KnobStep) and _refused_gently(each)
         )
 
-    def count(self, fate: Fate) -> int:
+    def count(self, fate: StepOutcome) -> int:
         """Number of steps with this result."""
         return sum(each.fate is fate for each in self.results)
 
 
-def _refused_gently(result: Result) -> bool:
+def _refused_gently(result: StepResult) -> bool:
     """Whether a soft limit failed; the pod may then still be throttled or evicted."""
     step = result.step
-    return isinstance(step, KnobStep) and step.kind != "restore" and result.fate is Fate.FAILED
+    return isinstance(step, KnobStep) and step.kind != "restore" and result.fate is StepOutcome.FAILED

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent.metrics.options import Options
+from agent.metrics.options import DecisionOptions
 from agent.metrics.original_values import Originals
 from agent.metrics.sorters import Sorter
 from agent.model import CpuThrottle, EvictStep, PodState, PodStep, Released, State
@@ -21,19 +21,19 @@ LEAST_PRIORITY, MOST_PRIORITY = 0, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class PlanContext:
     """Inputs of a metric's function in addition to the pod. `originals` are the CPU quotas before the agent's first
     write, by container id. `room` is the maximum amount that restoring may give back, in the unit of the release
     (millicores or bytes); None for no limit."""
 
     state: State
-    options: Options
+    options: DecisionOptions
     originals: Originals = field(default_factory=dict)
     room: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PodSteps:
     """The steps for one pod with their release by resource (millicores, bytes). With a `problem`, there are no steps,
     and `problem` is the reason (unknown usage, quota at its minimum); `unknown`: the reason is an unknown usage."""
 
@@ -43,8 +43,8 @@ class Planned:
     unknown: bool = False
 
 
-ThrottleFunction = Callable[[PodState, CpuThrottle, Circumstances], Planned]
-EvictFunction = Callable[[PodState, float | None, Circumstances], Planned]
+ThrottleFunction = Callable[[PodState, CpuThrottle, PlanContext], PodSteps]
+EvictFunction = Callable[[PodState, float | None, PlanContext], PodSteps]
 
 
 def one(_: State) -> float | None:
@@ -53,7 +53,7 @@ def one(_: State) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class ActionMetric:
     """A metric that rules can name, with its actions. Raises ValueError for contradictory attributes.
 
     name             name of the collected value
@@ -100,7 +100,7 @@ class Metric:
             raise ValueError(f"metric {self.name or '(unnamed)'}: {'; '.join(found)}")
 
 
-def eviction(pod: PodState, grace: float | None, metric: str, released: Released) -> Planned:
+def eviction(pod: PodState, grace: float | None, metric: str, released: Released) -> PodSteps:
     """Plan evicting a pod; `grace` in seconds, None for the pod's own. The caller checks that it releases something."""
     step = EvictStep(
         pod=pod.key,
@@ -110,4 +110,4 @@ def eviction(pod: PodState, grace: float | None, metric: str, released: Released
         released=released,
         owner=pod.owner,
     )
-    return Planned((step,), released)
+    return PodSteps((step,), released)

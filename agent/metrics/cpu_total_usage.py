@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.metrics.action_metric import Metric
+from agent.metrics.action_metric import ActionMetric
 from agent.metrics.pod_actions import evicting, restoring, throttling
 from agent.metrics.sorters import Chains
 from agent.model import CPU
@@ -10,10 +10,10 @@ from agent.model import CPU
 NAME = "cpu_total_usage"
 
 
-def metrics(chains: Chains) -> tuple[Metric, ...]:
+def metrics(chains: Chains) -> tuple[ActionMetric, ...]:
     """The metric; its steps release millicores."""
     return (
-        Metric(
+        ActionMetric(
             name=NAME,
             action_priority=5,
             sortable=True,

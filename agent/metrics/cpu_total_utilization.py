@@ -3,7 +3,7 @@ be throttled; a rule that throttles must use cpu_total_usage."""
 
 from __future__ import annotations
 
-from agent.metrics.action_metric import Metric
+from agent.metrics.action_metric import ActionMetric
 from agent.metrics.cpu_quota import MILLICORES
 from agent.metrics.pod_actions import NODE_CORES, evicting
 from agent.metrics.sorters import Chains
@@ -17,10 +17,10 @@ def _millicores_in_a_percent(state: State) -> float | None:
     return None if cores is None else cores * MILLICORES / 100.0
 
 
-def metrics(chains: Chains) -> tuple[Metric, ...]:
+def metrics(chains: Chains) -> tuple[ActionMetric, ...]:
     """The metric; one percent is a hundredth of the node's cores, in millicores."""
     return (
-        Metric(
+        ActionMetric(
             name=NAME,
             action_priority=5,
             sortable=True,

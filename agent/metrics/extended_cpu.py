@@ -3,7 +3,7 @@ eviction are quantified, and only affect pods with that resource; other pods wou
 
 from __future__ import annotations
 
-from agent.metrics.action_metric import Circumstances, Metric, Planned, ThrottleFunction
+from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps, ThrottleFunction
 from agent.metrics.cpu_quota import MILLICORES
 from agent.metrics.pod_actions import evicting, restoring, throttling
 from agent.metrics.sorters import Chains, class_and_priority, cpu_usage, ext_cpu_usage, ordered_by, running_time
@@ -17,18 +17,18 @@ def _millicores_in_a_core(_: State) -> float:
 
 
 def _if_extended(function: ThrottleFunction) -> ThrottleFunction:
-    def of_extended(pod: PodState, ratio: CpuThrottle, circumstances: Circumstances) -> Planned:
+    def of_extended(pod: PodState, ratio: CpuThrottle, circumstances: PlanContext) -> PodSteps:
         if not pod.extended_cpu_limit:
-            return Planned(problem="it has no extended CPU (gocrane.io/cpu)")
+            return PodSteps(problem="it has no extended CPU (gocrane.io/cpu)")
         return function(pod, ratio, circumstances)
 
     return of_extended
 
 
-def metrics(_: Chains) -> tuple[Metric, ...]:
+def metrics(_: Chains) -> tuple[ActionMetric, ...]:
     """The metric, in cores; its steps release millicores."""
     return (
-        Metric(
+        ActionMetric(
             name=NAME,
             action_priority=4,
             sortable=True,

@@ -3,7 +3,7 @@ a shortage kills processes, so it has the highest priority. Eviction is quantifi
 
 from __future__ import annotations
 
-from agent.metrics.action_metric import MOST_PRIORITY, Metric
+from agent.metrics.action_metric import MOST_PRIORITY, ActionMetric
 from agent.metrics.pod_actions import evicting
 from agent.metrics.sorters import Chains
 from agent.model import MEMORY
@@ -11,10 +11,10 @@ from agent.model import MEMORY
 NAME = "memory_total_usage"
 
 
-def metrics(chains: Chains) -> tuple[Metric, ...]:
+def metrics(chains: Chains) -> tuple[ActionMetric, ...]:
     """The metric; evicting a pod releases its working set in bytes."""
     return (
-        Metric(
+        ActionMetric(
             name=NAME,
             action_priority=MOST_PRIORITY,
             sortable=True,

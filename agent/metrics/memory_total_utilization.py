@@ -3,7 +3,7 @@ quantified."""
 
 from __future__ import annotations
 
-from agent.metrics.action_metric import MOST_PRIORITY, Metric
+from agent.metrics.action_metric import MOST_PRIORITY, ActionMetric
 from agent.metrics.pod_actions import evicting
 from agent.metrics.sorters import Chains
 from agent.model import MEMORY, State
@@ -17,10 +17,10 @@ def _bytes_in_a_percent(state: State) -> float | None:
     return None if total is None else total / 100.0
 
 
-def metrics(chains: Chains) -> tuple[Metric, ...]:
+def metrics(chains: Chains) -> tuple[ActionMetric, ...]:
     """The metric; one percent is a hundredth of the node's memory, in bytes."""
     return (
-        Metric(
+        ActionMetric(
             name=NAME,
             action_priority=MOST_PRIORITY,
             sortable=True,

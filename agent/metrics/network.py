@@ -3,7 +3,7 @@ pod is unknown, so the metrics are not quantified, and a rule acts on all of its
 
 from __future__ import annotations
 
-from agent.metrics.action_metric import Metric
+from agent.metrics.action_metric import ActionMetric
 from agent.metrics.pod_actions import evicting
 from agent.metrics.sorters import Chains
 
@@ -17,9 +17,11 @@ NAMES = (
 )
 
 
-def metrics(chains: Chains) -> tuple[Metric, ...]:
+def metrics(chains: Chains) -> tuple[ActionMetric, ...]:
     """The network metrics; they can only evict, in the general pod order."""
     return tuple(
-        Metric(name=name, action_priority=2, sortable=True, sort=chains.general, evictable=True, evict=evicting(name))
+        ActionMetric(
+            name=name, action_priority=2, sortable=True, sort=chains.general, evictable=True, evict=evicting(name)
+        )
         for name in NAMES
     )

@@ -1,8 +1,8 @@
 """Options of the analyzer and planner, for behavior that differs between this project and versions of Crane.
 
-The default is the recommended behavior: the Crane design without its known faults. `Options.upstream()` reproduces
-gocrane/crane of 2024-12 (with two repairs without which it takes no action), for comparison and migration.
-`Options.v06()` counts samples as Crane v0.6.0 does.
+The default is the recommended behavior: the Crane design without its known faults. `DecisionOptions.upstream()`
+reproduces gocrane/crane of 2024-12 (with two repairs without which it takes no action), for comparison and migration.
+`DecisionOptions.v06()` counts samples as Crane v0.6.0 does.
 
 Pure: no I/O, no clock.
 """
@@ -32,7 +32,7 @@ class Order(StrEnum):
     UPSTREAM = "upstream"
 
 
-class Quirk(StrEnum):
+class UpstreamQuirk(StrEnum):
     """Behaviors of Crane that differ from this project's; each can be enabled separately."""
 
     SCHEDULING = "scheduling"
@@ -57,7 +57,7 @@ class Quirk(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DecisionOptions:
     """Options of the analyzer and planner.
 
     excess               fraction by which the gap of throttling and eviction is enlarged, and that of restoring reduced
@@ -74,7 +74,7 @@ class Options:
     evict_daemons: bool = False
     counting: Counting = Counting.LATCHED
     order: Order = Order.SEED
-    quirks: frozenset[Quirk] = frozenset()
+    quirks: frozenset[UpstreamQuirk] = frozenset()
 
     @classmethod
     def upstream(cls, *, excess: float = 0.10) -> Self:
@@ -85,7 +85,7 @@ class Options:
             evict_daemons=True,
             counting=Counting.CUMULATIVE,
             order=Order.UPSTREAM,
-            quirks=frozenset(Quirk),
+            quirks=frozenset(UpstreamQuirk),
         )
 
     @classmethod

@@ -28,14 +28,14 @@ def is_original(container: ContainerState, original: Original | None) -> bool:
     return original.quota is not None and now >= original.quota / original.period
 
 
-def owed(pods: Iterable[PodState], originals: Originals) -> bool:
+def quota_lowered(pods: Iterable[PodState], originals: Originals) -> bool:
     """Whether any container of these pods has a quota below its original value."""
     return any(not is_original(each, originals.get(each.id)) for pod in pods for each in pod.containers)
 
 
 def owed_cpu(pods: Iterable[PodState], originals: Originals, knobs: Knobs) -> bool:
     """Whether any of these pods has a quota or cpu.weight below its original value."""
-    return any(owed((pod,), originals) or knobs_of(pod, knobs).owes_weight for pod in pods)
+    return any(quota_lowered((pod,), originals) or knobs_of(pod, knobs).owes_weight for pod in pods)
 
 
 def owed_memory(pods: Iterable[PodState], knobs: Knobs) -> bool:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agent.metrics import cpu_quota, upstream_quota
-from agent.metrics.action_metric import Circumstances, EvictFunction, Planned, ThrottleFunction, eviction
+from agent.metrics.action_metric import EvictFunction, PlanContext, PodSteps, ThrottleFunction, eviction
 from agent.metrics.cpu_quota import MILLICORES, NewQuota
-from agent.metrics.options import Quirk
-from agent.metrics.original_values import owed
+from agent.metrics.options import UpstreamQuirk
+from agent.metrics.original_values import quota_lowered
 from agent.model import CPU, EXTENDED_CPU, MEMORY, ContainerState, CpuThrottle, PodState, QuotaStep
 
 NODE_CORES = "cpu_core_numbers"
 UNKNOWN_CPU = "its CPU usage is unknown, so the release cannot be computed"
 UNKNOWN_MEMORY = "its memory usage is unknown, so the release cannot be computed"
 
-NextQuota = Callable[[ContainerState, float, CpuThrottle, Circumstances], NewQuota | None]
+NextQuota = Callable[[ContainerState, float, CpuThrottle, PlanContext], NewQuota | None]
 
 
 def usage_released(pod: PodState) -> dict[str, float]:
@@ -38,13 +38,13 @@ def evicting(metric: str, resource: str = "") -> EvictFunction:
     """Return a function that plans the eviction of a pod for a metric. If the pod's usage of `resource` is unknown, it
     plans no step. Without `resource` the metric is not quantified, and the known usage is the release."""
 
-    def evict(pod: PodState, grace: float | None, circumstances: Circumstances) -> Planned:
+    def evict(pod: PodState, grace: float | None, circumstances: PlanContext) -> PodSteps:
         released = usage_released(pod)
-        futile = Quirk.FUTILE in circumstances.options.quirks
+        futile = UpstreamQuirk.FUTILE in circumstances.options.quirks
         if resource == EXTENDED_CPU and not pod.extended_cpu_limit:
-            return Planned(problem="it has no extended CPU (gocrane.io/cpu)")
+            return PodSteps(problem="it has no extended CPU (gocrane.io/cpu)")
         if resource and resource not in released and not futile:
-            return Planned(problem=UNKNOWN_MEMORY if resource == MEMORY else UNKNOWN_CPU, unknown=True)
+            return PodSteps(problem=UNKNOWN_MEMORY if resource == MEMORY else UNKNOWN_CPU, unknown=True)
         return eviction(pod, grace, metric, released)
 
     return evict
@@ -53,15 +53,15 @@ def evicting(metric: str, resource: str = "") -> EvictFunction:
 def throttling(metric: str) -> ThrottleFunction:
     """Return a function that plans lowering the CPU quota of each container of a pod by one step."""
 
-    def throttle(pod: PodState, ratio: CpuThrottle, circumstances: Circumstances) -> Planned:
-        quirks = Quirk.QUOTAS in circumstances.options.quirks
+    def throttle(pod: PodState, ratio: CpuThrottle, circumstances: PlanContext) -> PodSteps:
+        quirks = UpstreamQuirk.QUOTAS in circumstances.options.quirks
         if ratio.step_ratio <= 0 and not quirks:
-            return Planned(problem="its action has stepCPURatio 0, which lowers nothing")
+            return PodSteps(problem="its action has stepCPURatio 0, which lowers nothing")
         lower = upstream_quota.lowered if quirks else cpu_quota.lowered
         planned = _steps(pod, metric, ratio, circumstances, lambda c, usage, step, _: lower(c, usage, step))
         if planned.steps or planned.problem:
             return planned
-        return Planned(problem="its quotas are at their minimum (request, minCPURatio, or the kernel's minimum)")
+        return PodSteps(problem="its quotas are at their minimum (request, minCPURatio, or the kernel's minimum)")
 
     return throttle
 
@@ -70,20 +70,18 @@ def restoring(metric: str) -> ThrottleFunction:
     """Return a function that plans raising the CPU quota of each container of a pod by one step, towards the
     original."""
 
-    def restore(pod: PodState, ratio: CpuThrottle, circumstances: Circumstances) -> Planned:
-        next_quota = _upstream_raise if Quirk.QUOTAS in circumstances.options.quirks else _raise
+    def restore(pod: PodState, ratio: CpuThrottle, circumstances: PlanContext) -> PodSteps:
+        next_quota = _upstream_raise if UpstreamQuirk.QUOTAS in circumstances.options.quirks else _raise
         planned = _steps(pod, metric, ratio, circumstances, next_quota)
         if planned.steps or planned.problem:
             return planned
-        at_home = not owed((pod,), circumstances.originals)
-        return Planned(problem="it has its original quotas" if at_home else "a step would exceed the watermark")
+        at_home = not quota_lowered((pod,), circumstances.originals)
+        return PodSteps(problem="it has its original quotas" if at_home else "a step would exceed the watermark")
 
     return restore
 
 
-def _raise(
-    container: ContainerState, usage: float, ratio: CpuThrottle, circumstances: Circumstances
-) -> NewQuota | None:
+def _raise(container: ContainerState, usage: float, ratio: CpuThrottle, circumstances: PlanContext) -> NewQuota | None:
     original = circumstances.originals.get(container.id)
     if original is None:
         return None
@@ -91,20 +89,20 @@ def _raise(
     return cpu_quota.raised(container, usage, ratio, original, node_cores=cores, room=circumstances.room)
 
 
-def _upstream_raise(container: ContainerState, usage: float, ratio: CpuThrottle, _: Circumstances) -> NewQuota | None:
+def _upstream_raise(container: ContainerState, usage: float, ratio: CpuThrottle, _: PlanContext) -> NewQuota | None:
     return upstream_quota.raised(container, usage, ratio)
 
 
 def _steps(
-    pod: PodState, metric: str, ratio: CpuThrottle, circumstances: Circumstances, next_quota: NextQuota
-) -> Planned:
+    pod: PodState, metric: str, ratio: CpuThrottle, circumstances: PlanContext, next_quota: NextQuota
+) -> PodSteps:
     """The steps of all containers with a name (the sandbox has none) and a known usage, and their total release."""
     steps: list[QuotaStep] = []
     changes: list[float] = []
     containers = [container for container in pod.containers if container.name]
     known = [container for container in containers if container.cpu is not None]
     if not known:
-        return Planned(problem=UNKNOWN_CPU if containers else "it has no running container", unknown=bool(containers))
+        return PodSteps(problem=UNKNOWN_CPU if containers else "it has no running container", unknown=bool(containers))
     for container in known:
         new = next_quota(container, container.cpu or 0.0, ratio, circumstances)
         if new is None:
@@ -114,11 +112,11 @@ def _steps(
         changes.append(new.millicores)
         if restores and circumstances.room is not None:
             room = max(0.0, circumstances.room - new.millicores)
-            circumstances = Circumstances(circumstances.state, circumstances.options, circumstances.originals, room)
+            circumstances = PlanContext(circumstances.state, circumstances.options, circumstances.originals, room)
     if not steps:
-        return Planned()
-    last_only = Quirk.QUOTAS in circumstances.options.quirks
-    return Planned(tuple(steps), _released(pod, changes[-1] if last_only else sum(changes)))
+        return PodSteps()
+    last_only = UpstreamQuirk.QUOTAS in circumstances.options.quirks
+    return PodSteps(tuple(steps), _released(pod, changes[-1] if last_only else sum(changes)))
 
 
 def _step(pod: PodState, container: ContainerState, metric: str, new: NewQuota, *, restores: bool) -> QuotaStep:

@@ -5,7 +5,7 @@ CPU pressure can throttle; rules on all of them can evict."""
 
 from __future__ import annotations
 
-from agent.metrics.action_metric import Metric
+from agent.metrics.action_metric import ActionMetric
 from agent.metrics.pod_actions import evicting, restoring, throttling
 from agent.metrics.sorters import Chains
 
@@ -14,7 +14,7 @@ SPANS = {"avg10": 10.0, "avg60": 60.0, "avg300": 300.0}
 """Averaging period in seconds of each suffix."""
 
 
-def metrics(chains: Chains) -> tuple[Metric, ...]:
+def metrics(chains: Chains) -> tuple[ActionMetric, ...]:
     """The pressure metrics. Memory has a higher priority than CPU, because tasks that wait for memory are close to
     being killed."""
     return tuple(
@@ -25,8 +25,8 @@ def metrics(chains: Chains) -> tuple[Metric, ...]:
     )
 
 
-def _cpu(name: str, chains: Chains, seconds: float) -> Metric:
-    return Metric(
+def _cpu(name: str, chains: Chains, seconds: float) -> ActionMetric:
+    return ActionMetric(
         name=name,
         action_priority=3,
         sortable=True,
@@ -40,8 +40,8 @@ def _cpu(name: str, chains: Chains, seconds: float) -> Metric:
     )
 
 
-def _memory(name: str, chains: Chains, seconds: float) -> Metric:
-    return Metric(
+def _memory(name: str, chains: Chains, seconds: float) -> ActionMetric:
+    return ActionMetric(
         name=name,
         action_priority=6,
         sortable=True,
@@ -52,8 +52,8 @@ def _memory(name: str, chains: Chains, seconds: float) -> Metric:
     )
 
 
-def _io(name: str, chains: Chains, seconds: float) -> Metric:
-    return Metric(
+def _io(name: str, chains: Chains, seconds: float) -> ActionMetric:
+    return ActionMetric(
         name=name,
         action_priority=3,
         sortable=True,

@@ -15,11 +15,11 @@ from agent.metrics import (
     pressure,
     trigger_only,
 )
-from agent.metrics.action_metric import Metric
+from agent.metrics.action_metric import ActionMetric
 from agent.metrics.options import Order
 from agent.metrics.sorters import CHAINS, Chains
 
-TABLE: tuple[Callable[[Chains], tuple[Metric, ...]], ...] = (
+TABLE: tuple[Callable[[Chains], tuple[ActionMetric, ...]], ...] = (
     cpu_total_usage.metrics,
     cpu_total_utilization.metrics,
     memory_total_usage.metrics,
@@ -33,22 +33,22 @@ UPSTREAM = TABLE[:4]
 """The part of the table that Crane registers."""
 
 
-class Metrics(Mapping[str, Metric]):
+class Metrics(Mapping[str, ActionMetric]):
     """The registry of metrics by name; the watcher's windows are found by their name prefix. `extra` are user-defined
     metrics and metrics of other packages. Raises ValueError if two metrics have the same name."""
 
     def __init__(
         self,
         order: Order = Order.SEED,
-        extra: Iterable[Metric] = (),
-        table: Iterable[Callable[[Chains], tuple[Metric, ...]]] = TABLE,
+        extra: Iterable[ActionMetric] = (),
+        table: Iterable[Callable[[Chains], tuple[ActionMetric, ...]]] = TABLE,
     ) -> None:
         self._chains = CHAINS[order]
-        self._metrics: dict[str, Metric] = {}
+        self._metrics: dict[str, ActionMetric] = {}
         for metric in (*(metric for make in table for metric in make(self._chains)), *extra):
             self.register(metric)
 
-    def register(self, metric: Metric) -> None:
+    def register(self, metric: ActionMetric) -> None:
         """Add a metric. Raises ValueError if its name is taken or has the prefix of window metrics."""
         if metric.name in self._metrics or metric.name.startswith(trigger_only.WINDOW_PREFIX):
             raise ValueError(f"the metric name {metric.name} is already in use; choose another name")
@@ -59,7 +59,7 @@ class Metrics(Mapping[str, Metric]):
         """The sorters of the configured order."""
         return self._chains
 
-    def __getitem__(self, name: str) -> Metric:
+    def __getitem__(self, name: str) -> ActionMetric:
         if name not in self._metrics and name.startswith(trigger_only.WINDOW_PREFIX):
             return trigger_only.window(name, self._chains)
         return self._metrics[name]
@@ -74,6 +74,6 @@ class Metrics(Mapping[str, Metric]):
         return len(self._metrics)
 
 
-def upstream_metrics(extra: Iterable[Metric] = ()) -> Metrics:
+def upstream_metrics(extra: Iterable[ActionMetric] = ()) -> Metrics:
     """The registry with only Crane's metrics and its pod order."""
     return Metrics(Order.UPSTREAM, extra, UPSTREAM)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from agent.metrics.action_metric import LEAST_PRIORITY, Metric
+from agent.metrics.action_metric import LEAST_PRIORITY, ActionMetric
 from agent.metrics.pod_actions import evicting, restoring, throttling
 from agent.metrics.sorters import Chains
 
@@ -17,7 +17,7 @@ WINDOW_PREFIX = "window_"
 ActsOn = Literal["cpu", "memory", "anything"]
 
 
-def window(name: str, chains: Chains) -> Metric:
+def window(name: str, chains: Chains) -> ActionMetric:
     """The metric for a window of the watcher, by its name; windows of CPU can be throttled."""
     kind, _, minutes = name.removeprefix(WINDOW_PREFIX).partition("_")
     return triggering(
@@ -38,11 +38,11 @@ def triggering(
     throttleable: bool = False,
     evictable: bool = True,
     lag_seconds: float = 60.0,
-) -> Metric:
+) -> ActionMetric:
     """Create a trigger-only metric. `acts_on` selects the pod order; `throttleable` and `evictable` are the allowed
     actions; `lag_seconds` is the delay until the metric shows their effect. Raises ValueError for an invalid
     priority."""
-    return Metric(
+    return ActionMetric(
         name=name,
         action_priority=action_priority,
         sortable=True,

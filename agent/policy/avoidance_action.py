@@ -8,16 +8,16 @@ from contextlib import contextmanager
 
 from agent import model
 from agent.policy import schema
-from agent.policy.documents import Document
+from agent.policy.documents import PolicyDocument
 from agent.policy.metadata import _annotation
-from agent.policy.problems import Complaints, near, shown
+from agent.policy.problems import ProblemCollector, near, shown
 from agent.policy.struct_reader import read
 
 _GENTLE: tuple[model.GentleKnob, ...] = (model.CPU_WEIGHT, model.MEMORY_HIGH)
 _PERCENTAGE = re.compile(r"\d{1,10}(?:\.\d{1,10})?", re.ASCII)
 
 
-def _avoidance_action(document: Document, complaints: Complaints) -> model.AvoidanceAction:
+def _avoidance_action(document: PolicyDocument, complaints: ProblemCollector) -> model.AvoidanceAction:
     with complaints.at("spec"):
         spec = read(schema.AvoidanceActionSpec, document.content.get("spec"), complaints)
         throttle = spec.throttle.cpu_throttle if spec.throttle is not None else None
@@ -45,12 +45,12 @@ def _avoidance_action(document: Document, complaints: Complaints) -> model.Avoid
     )
 
 
-def _grace(eviction: schema.Eviction | None) -> float | None:
+def _grace(eviction: schema.EvictionSpec | None) -> float | None:
     seconds = None if eviction is None else eviction.termination_grace_period_seconds
     return None if seconds is None else float(seconds)
 
 
-def _restore_step(document: Document, complaints: Complaints) -> int | None:
+def _restore_step(document: PolicyDocument, complaints: ProblemCollector) -> int | None:
     text = _annotation(document, schema.RESTORE_STEP_ANNOTATION)
     if not text:
         return None
@@ -61,7 +61,7 @@ def _restore_step(document: Document, complaints: Complaints) -> int | None:
     return None
 
 
-def _gentle(document: Document, complaints: Complaints) -> frozenset[model.GentleKnob]:
+def _gentle(document: PolicyDocument, complaints: ProblemCollector) -> frozenset[model.GentleKnob]:
     """The soft limits to set first, from the comma-separated annotation."""
     names = [name.strip() for name in _annotation(document, schema.GENTLE_ANNOTATION).split(",") if name.strip()]
     with _at_annotation(schema.GENTLE_ANNOTATION, complaints):
@@ -72,7 +72,7 @@ def _gentle(document: Document, complaints: Complaints) -> frozenset[model.Gentl
 
 
 @contextmanager
-def _at_annotation(name: str, complaints: Complaints) -> Iterator[None]:
+def _at_annotation(name: str, complaints: ProblemCollector) -> Iterator[None]:
     with complaints.at("metadata"), complaints.at("annotations"), complaints.at(name):
         yield
 

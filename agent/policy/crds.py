@@ -28,7 +28,7 @@ RESOURCES: tuple[tuple[str, str, str, type[msgspec.Struct]], ...] = (
 )
 REQUIRED: dict[type[msgspec.Struct], tuple[str, ...]] = {
     schema.NodeQosSpec: ("rules",),
-    schema.Rule: ("name", "metricRule", "actionName"),
+    schema.RuleSpec: ("name", "metricRule", "actionName"),
     schema.MetricRule: ("name", "value"),
     schema.LabelRequirement: ("key", "operator"),
     schema.ScopeRequirement: ("scopeName", "operator", "values"),

@@ -15,17 +15,17 @@ from typing import Any
 import msgspec
 import yaml
 
-from agent.policy.problems import Complaints, Place, shown
+from agent.policy.problems import PolicyLocation, ProblemCollector, shown
 
 LARGEST_FILE = 1 << 20
 """Characters; a ConfigMap cannot be larger."""
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class PolicyDocument:
     """One object as written in the file, with its location."""
 
-    place: Place
+    place: PolicyLocation
     content: dict[str, Any]
 
     @property
@@ -46,7 +46,7 @@ class Document:
         return str(self.metadata.get("name") or "")
 
 
-class _Loader(yaml.SafeLoader):
+class _StrictYamlLoader(yaml.SafeLoader):
     """A YAML loader with the restrictions of Kubernetes: no duplicate keys, aliases or dates."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -79,7 +79,7 @@ class _Loader(yaml.SafeLoader):
 
 
 # 2026-01-01 and 12:30:00 are strings in Kubernetes; JSON has no dates.
-_Loader.yaml_implicit_resolvers = {
+_StrictYamlLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
@@ -89,12 +89,12 @@ def one_value(text: str) -> Any:
     """The value of a text with a single YAML document, such as an annotation. Raises ValueError with the reason if it
     is invalid."""
     try:
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=_StrictYamlLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ValueError(_in_one_line(error)) from error
 
 
-def read_text(origin: str, text: str, complaints: Complaints) -> tuple[Document, ...] | None:
+def read_text(origin: str, text: str, complaints: ProblemCollector) -> tuple[PolicyDocument, ...] | None:
     """The objects of a file; None, with a problem reported, if the file as a whole cannot be read."""
     if len(text) > LARGEST_FILE:
         complaints.problem(f"has {len(text):,} characters, more than {LARGEST_FILE:,}", "Split it.")
@@ -103,16 +103,16 @@ def read_text(origin: str, text: str, complaints: Complaints) -> tuple[Document,
         values = (
             [msgspec.json.decode(text)]
             if text.lstrip()[:1] == "{" and _is_json(text)
-            else list(yaml.load_all(text, Loader=_Loader))
+            else list(yaml.load_all(text, Loader=_StrictYamlLoader))
         )
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         complaints.problem(
             f"is not YAML: {_in_one_line(error)}", "Check the file with kubectl apply --dry-run=client -f FILE."
         )
         return None
-    documents: list[Document] = []
+    documents: list[PolicyDocument] = []
     for number, value in enumerate(values, start=1):
-        complaints.place = Place(origin, number)
+        complaints.place = PolicyLocation(origin, number)
         documents += _objects(value, complaints)
     return tuple(documents)
 
@@ -132,14 +132,14 @@ def _in_one_line(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
 
 
-def _objects(value: Any, complaints: Complaints) -> Iterator[Document]:
+def _objects(value: Any, complaints: ProblemCollector) -> Iterator[PolicyDocument]:
     """The object itself, or the items if it is a List."""
     if value is None:
         return
     if not isinstance(value, dict):
         complaints.problem(f"must be a Kubernetes object, and is {shown(value)}")
         return
-    document = Document(complaints.place, value)
+    document = PolicyDocument(complaints.place, value)
     if document.kind.endswith("List") and isinstance(items := value.get("items"), list):
         for number, item in enumerate(items):
             with complaints.at("items"), complaints.at(number):
@@ -147,4 +147,4 @@ def _objects(value: Any, complaints: Complaints) -> Iterator[Document]:
         return
     origin, number, path = complaints.place.origin, complaints.place.document, complaints.place.path
     named = f"{document.kind or 'object'}/{document.name}" if document.name else document.kind
-    yield Document(Place(origin, number, " ".join(filter(None, (path, named)))), value)
+    yield PolicyDocument(PolicyLocation(origin, number, " ".join(filter(None, (path, named)))), value)

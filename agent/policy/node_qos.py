@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from agent import model
 from agent.policy import schema
-from agent.policy.documents import Document, one_value
+from agent.policy.documents import PolicyDocument, one_value
 from agent.policy.metadata import _annotation, _check_label
 from agent.policy.pod_qos import label_selector
-from agent.policy.problems import Complaints, near, shown
+from agent.policy.problems import ProblemCollector, near, shown
 from agent.policy.struct_reader import read
 from watcher.core.kubernetes.quantity import NANO, nano
 
@@ -30,7 +30,7 @@ class NodeQos:
     rules: tuple[model.Rule, ...]
 
 
-def _node_qos(document: Document, metrics: Collection[str], complaints: Complaints) -> NodeQos:
+def _node_qos(document: PolicyDocument, metrics: Collection[str], complaints: ProblemCollector) -> NodeQos:
     with complaints.at("spec"):
         spec = read(schema.NodeQosSpec, document.content.get("spec"), complaints)
         if spec.node_quality_probe is not None:
@@ -49,7 +49,7 @@ def _node_qos(document: Document, metrics: Collection[str], complaints: Complain
     return NodeQos(document.name, selector, rules)
 
 
-def check_probe(probe: schema.NodeQualityProbe, document: Document, complaints: Complaints) -> None:
+def check_probe(probe: schema.NodeQualityProbe, document: PolicyDocument, complaints: ProblemCollector) -> None:
     """Crane's rule: a probe has exactly one of nodeLocalGet and httpGet. (Without a probe, metrics are read on the
     node.)"""
     given = (document.content.get("spec") or {}).get("nodeQualityProbe") or {}
@@ -62,12 +62,12 @@ def check_probe(probe: schema.NodeQualityProbe, document: Document, complaints: 
 
 
 def read_rules(
-    rules: Collection[schema.Rule],
+    rules: Collection[schema.RuleSpec],
     *,
     policy: str,
     metrics: Collection[str],
     additions: Mapping[str, schema.RuleAddition],
-    complaints: Complaints,
+    complaints: ProblemCollector,
 ) -> tuple[model.Rule, ...]:
     """The rules of a NodeQOS. A problem in one rule does not hide problems in the next."""
     if not rules:
@@ -85,12 +85,12 @@ def read_rules(
 
 
 def _rule(
-    given: schema.Rule,
+    given: schema.RuleSpec,
     *,
     policy: str,
     metrics: Collection[str],
     addition: schema.RuleAddition | None,
-    complaints: Complaints,
+    complaints: ProblemCollector,
 ) -> model.Rule:
     with complaints.at("name"):
         if not given.name:
@@ -128,7 +128,7 @@ def _rule(
 
 
 def read_metric_rule(
-    rule: schema.MetricRule, *, metrics: Collection[str], complaints: Complaints
+    rule: schema.MetricRule, *, metrics: Collection[str], complaints: ProblemCollector
 ) -> tuple[float, model.LabelSelector]:
     """The watermark and the series selector. Problems of name and value are reported independently of each other."""
     with complaints.at("name"):
@@ -145,7 +145,7 @@ def read_metric_rule(
         return _watermark(rule.value, complaints), selector
 
 
-def _watermark(value: schema.Quantity | None, complaints: Complaints) -> float:
+def _watermark(value: schema.Quantity | None, complaints: ProblemCollector) -> float:
     """The integer value of a quantity, rounded up like Quantity.Value() in Kubernetes; 0.0 if invalid."""
     cure = 'Give a quantity above 0, like "4000", "70" or "3Gi", in the unit of the metric.'
     if value is None:
@@ -175,7 +175,9 @@ def _whole_or_zero(quantity: str | int | float) -> float:
         return 0.0
 
 
-def _additions(document: Document, rules: Collection[str], complaints: Complaints) -> Mapping[str, schema.RuleAddition]:
+def _additions(
+    document: PolicyDocument, rules: Collection[str], complaints: ProblemCollector
+) -> Mapping[str, schema.RuleAddition]:
     """The rule settings in the annotation, by rule name."""
     text = _annotation(document, schema.RULES_ANNOTATION)
     if not text:
@@ -193,7 +195,7 @@ def _additions(document: Document, rules: Collection[str], complaints: Complaint
         return {str(name): _addition(str(name), value, rules, complaints) for name, value in given.items()}
 
 
-def _addition(name: str, given: object, rules: Collection[str], complaints: Complaints) -> schema.RuleAddition:
+def _addition(name: str, given: object, rules: Collection[str], complaints: ProblemCollector) -> schema.RuleAddition:
     with complaints.at(name):
         if name not in rules:
             complaints.problem("this NodeQOS has no rule with this name", near(name, rules))

@@ -17,11 +17,11 @@ import msgspec
 from agent import model
 from agent.policy import schema
 from agent.policy.avoidance_action import _avoidance_action
-from agent.policy.documents import Document
+from agent.policy.documents import PolicyDocument
 from agent.policy.metadata import _check_annotations, _check_name
 from agent.policy.node_qos import NodeQos, _node_qos
 from agent.policy.pod_qos import _pod_qos
-from agent.policy.problems import Complaints, Place, near, shown
+from agent.policy.problems import PolicyLocation, ProblemCollector, near, shown
 from agent.policy.schema import AVOIDANCE_ACTION, NODE_QOS, OLDER_NODE_QOS, POD_QOS
 
 KINDS = (NODE_QOS, OLDER_NODE_QOS, AVOIDANCE_ACTION, POD_QOS)
@@ -38,7 +38,7 @@ Parsed = NodeQos | model.AvoidanceAction | model.PodQos
 class PolicyObject:
     """One successfully read object, with its location."""
 
-    place: Place
+    place: PolicyLocation
     kind: str
     value: Parsed
 
@@ -48,7 +48,9 @@ class PolicyObject:
         return self.kind, self.value.name
 
 
-def read_object(document: Document, *, metrics: Collection[str], complaints: Complaints) -> PolicyObject | None:
+def read_object(
+    document: PolicyDocument, *, metrics: Collection[str], complaints: ProblemCollector
+) -> PolicyObject | None:
     """The policy in a document, as far as it can be read; None if the document does not contain a policy. `metrics` are
     the metric names that rules may use. Problems and notices are added to `complaints`."""
     complaints.place = document.place
@@ -70,7 +72,7 @@ def read_object(document: Document, *, metrics: Collection[str], complaints: Com
     return PolicyObject(document.place, kind, value)
 
 
-def _kind_of(document: Document, complaints: Complaints) -> str:
+def _kind_of(document: PolicyDocument, complaints: ProblemCollector) -> str:
     """The document's kind if it is one of KINDS, otherwise "". Reports a problem or notice for other kinds."""
     kind, group = document.kind, document.api_version.partition("/")[0]
     if group == schema.GROUP and kind in INERT_KINDS:
@@ -101,9 +103,9 @@ def _kind_of(document: Document, complaints: Complaints) -> str:
 # --- shared helpers --------------------------------------------------------------------------------------------------
 
 
-def as_document(kind: str, item: Any, *, origin: str) -> Document:
+def as_document(kind: str, item: Any, *, origin: str) -> PolicyDocument:
     """An object of the Kubernetes API (with `metadata` and `spec`) as a document."""
     metadata = {"name": item.metadata.name, "annotations": dict(item.metadata.annotations)}
-    place = Place(origin, object=f"{kind}/{item.metadata.name}")
+    place = PolicyLocation(origin, object=f"{kind}/{item.metadata.name}")
     content = {"apiVersion": schema.API_VERSION, "kind": kind, "metadata": metadata, "spec": item.spec}
-    return Document(place, msgspec.to_builtins(content))
+    return PolicyDocument(place, msgspec.to_builtins(content))

@@ -6,14 +6,14 @@ from typing import Literal
 
 from agent import model
 from agent.policy import schema
-from agent.policy.documents import Document
+from agent.policy.documents import PolicyDocument
 from agent.policy.metadata import _PRIORITY, _annotation
-from agent.policy.problems import Complaints, near, shown
+from agent.policy.problems import ProblemCollector, near, shown
 from agent.policy.struct_reader import read
 from agent.qos import QosClass
 
 
-def _pod_qos(document: Document, complaints: Complaints) -> model.PodQos:
+def _pod_qos(document: PolicyDocument, complaints: ProblemCollector) -> model.PodQos:
     with complaints.at("spec"):
         spec = read(schema.PodQosSpec, document.content.get("spec"), complaints)
         selector, scopes = None, None
@@ -51,7 +51,7 @@ def _is_everything(scope: model.PodScope) -> bool:
     return any(lowest <= users[0] and highest >= users[1] for lowest, highest in scope.ranges)
 
 
-def _check_every_pod(document: Document, complaints: Complaints) -> None:
+def _check_every_pod(document: PolicyDocument, complaints: ProblemCollector) -> None:
     """Reject an empty scopeSelector, which selects every pod in Crane, unless an annotation confirms it."""
     if _annotation(document, schema.EVERY_POD_ANNOTATION) == "true":
         complaints.notice(f"selects every pod, as the annotation {schema.EVERY_POD_ANNOTATION} confirms")
@@ -62,7 +62,7 @@ def _check_every_pod(document: Document, complaints: Complaints) -> None:
         )
 
 
-def _scopes(given: schema.ScopeSelector, complaints: Complaints) -> tuple[model.PodScope, ...]:
+def _scopes(given: schema.ScopeSelector, complaints: ProblemCollector) -> tuple[model.PodScope, ...]:
     found = []
     with complaints.at("matchExpressions"):
         for number, each in enumerate(given.match_expressions):
@@ -73,7 +73,7 @@ def _scopes(given: schema.ScopeSelector, complaints: Complaints) -> tuple[model.
     return tuple(found)
 
 
-def _scope(given: schema.ScopeRequirement, complaints: Complaints) -> model.PodScope | None:
+def _scope(given: schema.ScopeRequirement, complaints: ProblemCollector) -> model.PodScope | None:
     for field, word in (("scopeName", given.scope_name), ("operator", given.operator)):
         if not word:
             with complaints.at(field):
@@ -96,7 +96,7 @@ def _scope(given: schema.ScopeRequirement, complaints: Complaints) -> model.PodS
 _CLASSES = tuple(each.value for each in QosClass if each.value)
 
 
-def _range(value: str, complaints: Complaints) -> list[tuple[int, int]]:
+def _range(value: str, complaints: ProblemCollector) -> list[tuple[int, int]]:
     """Parse "1000" or "0-3000", both ends inclusive. Unlike in Crane, numbers may be negative ("-100--1")."""
     match = _PRIORITY.fullmatch(value)
     if match is None:
@@ -109,7 +109,7 @@ def _range(value: str, complaints: Complaints) -> list[tuple[int, int]]:
     return [(lowest, highest)]
 
 
-def label_selector(given: schema.LabelSelector, complaints: Complaints) -> model.LabelSelector:
+def label_selector(given: schema.LabelSelectorSpec, complaints: ProblemCollector) -> model.LabelSelector:
     """Convert a selector as Kubernetes interprets it; matchLabels become `In` with one value."""
     requirements: list[tuple[str, Literal["In", "NotIn", "Exists", "DoesNotExist"], tuple[str, ...]]] = [
         (key, "In", (value,)) for key, value in given.match_labels.items()
@@ -123,7 +123,7 @@ def label_selector(given: schema.LabelSelector, complaints: Complaints) -> model
     return model.LabelSelector(tuple(requirements))
 
 
-def _check_requirement(given: schema.LabelRequirement, complaints: Complaints) -> None:
+def _check_requirement(given: schema.LabelRequirement, complaints: ProblemCollector) -> None:
     for field, word in (("key", given.key), ("operator", given.operator)):
         if not word:
             with complaints.at(field):

@@ -12,10 +12,10 @@ from typing import Protocol
 
 from agent import model
 from agent.policy import schema
-from agent.policy.documents import Document, read_text
+from agent.policy.documents import PolicyDocument, read_text
 from agent.policy.node_qos import NodeQos
 from agent.policy.objects import PolicyObject, read_object
-from agent.policy.problems import Complaints, Notice, Place, Problem, near
+from agent.policy.problems import PolicyLocation, PolicyNotice, PolicyProblem, ProblemCollector, near
 from agent.policy.schema import AVOIDANCE_ACTION
 
 MOST_PERCENT = 100.0
@@ -24,7 +24,7 @@ Key = tuple[str, str]
 """Kind and name of an object."""
 
 
-class Abilities(Protocol):
+class MetricCapabilities(Protocol):
     """Actions that a metric supports (agent.metrics.Metric implements this)."""
 
     @property
@@ -42,7 +42,7 @@ class TriggerOnly:
     evictable: bool = False
 
 
-KnownMetrics = Mapping[str, Abilities]
+KnownMetrics = Mapping[str, MetricCapabilities]
 """By the metric names that rules may use."""
 
 
@@ -84,13 +84,13 @@ class PolicySet:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PolicyReadResult:
     """The result of reading policies. With problems, `policies` has only the objects that could be read and must not be
     used. `unread` are the origins (files or API objects) whose content is unknown."""
 
     policies: PolicySet
-    problems: tuple[Problem, ...] = ()
-    notices: tuple[Notice, ...] = ()
+    problems: tuple[PolicyProblem, ...] = ()
+    notices: tuple[PolicyNotice, ...] = ()
     unread: frozenset[str] = frozenset()
 
     @property
@@ -98,16 +98,18 @@ class Reading:
         return not self.problems
 
 
-def read_texts(texts: Mapping[str, str], *, metrics: KnownMetrics, unread: Mapping[str, str] | None = None) -> Reading:
+def read_texts(
+    texts: Mapping[str, str], *, metrics: KnownMetrics, unread: Mapping[str, str] | None = None
+) -> PolicyReadResult:
     """Read policies from texts by file name. `unread` maps files that could not be opened to the reason. Raises
     nothing."""
-    complaints, documents = Complaints(Place("")), list[Document]()
+    complaints, documents = ProblemCollector(PolicyLocation("")), list[PolicyDocument]()
     failed = dict(unread or {})
     for origin, why in sorted(failed.items()):
-        complaints.place = Place(origin)
+        complaints.place = PolicyLocation(origin)
         complaints.problem(f"cannot be read: {why}")
     for origin in sorted(texts):
-        complaints.place = Place(origin)
+        complaints.place = PolicyLocation(origin)
         found = read_text(origin, texts[origin], complaints)
         if found is None:
             failed[origin] = "not YAML"
@@ -116,8 +118,12 @@ def read_texts(texts: Mapping[str, str], *, metrics: KnownMetrics, unread: Mappi
 
 
 def read_documents(
-    documents: Sequence[Document], *, metrics: KnownMetrics, complaints: Complaints, unread: Collection[str] = ()
-) -> Reading:
+    documents: Sequence[PolicyDocument],
+    *,
+    metrics: KnownMetrics,
+    complaints: ProblemCollector,
+    unread: Collection[str] = (),
+) -> PolicyReadResult:
     """Read policies from documents. Raises nothing."""
     objects: dict[Key, PolicyObject] = {}
     for document in documents:
@@ -133,10 +139,10 @@ def read_documents(
     _check_watermarks(result, complaints)
     problems = sorted(complaints.problems, key=lambda each: (each.place.origin, each.place.document))
     notices = sorted(complaints.notices, key=lambda each: (each.place.origin, each.place.document))
-    return Reading(result, tuple(problems), tuple(notices), frozenset(unread))
+    return PolicyReadResult(result, tuple(problems), tuple(notices), frozenset(unread))
 
 
-def _where(place: Place) -> str:
+def _where(place: PolicyLocation) -> str:
     return f"{place.origin} document {place.document}" if place.document else place.origin
 
 
@@ -146,7 +152,7 @@ def _selects(selector: model.LabelSelector | None, labels: Mapping[str, str] | N
     return labels is not None and selector.matches(labels)
 
 
-def _check_actions(policies: PolicySet, complaints: Complaints) -> None:
+def _check_actions(policies: PolicySet, complaints: ProblemCollector) -> None:
     """Every rule's action must exist; a PodQOS may name missing actions, which it then does not allow."""
     actions = {name for kind, name in policies.objects if kind == AVOIDANCE_ACTION}
     for each in policies.objects.values():
@@ -162,7 +168,7 @@ def _check_actions(policies: PolicySet, complaints: Complaints) -> None:
                     complaints.notice(f"unknown AvoidanceAction {name}")
 
 
-def _check_abilities(policies: PolicySet, metrics: KnownMetrics, complaints: Complaints) -> None:
+def _check_abilities(policies: PolicySet, metrics: KnownMetrics, complaints: ProblemCollector) -> None:
     """Report actions that a rule's metric does not support, such as throttling for memory."""
     actions = policies.for_node({}).actions
     for each in policies.objects.values():
@@ -186,14 +192,14 @@ def _check_abilities(policies: PolicySet, metrics: KnownMetrics, complaints: Com
                         )
 
 
-def _check_watermarks(policies: PolicySet, complaints: Complaints) -> None:
-    rules: list[tuple[Place, model.Rule]] = []
+def _check_watermarks(policies: PolicySet, complaints: ProblemCollector) -> None:
+    rules: list[tuple[PolicyLocation, model.Rule]] = []
     for each in policies.objects.values():
         if not isinstance(each.value, NodeQos):
             continue
         for rule in each.value.rules:
             place = each.place
-            rules.append((Place(place.origin, place.document, place.object, f"rule {rule.name}"), rule))
+            rules.append((PolicyLocation(place.origin, place.document, place.object, f"rule {rule.name}"), rule))
     for place, rule in rules:
         complaints.place = place
         if rule.restore_watermark is not None and rule.restore_watermark > rule.watermark > 0:
@@ -219,7 +225,7 @@ def _is_percentage(metric: str) -> bool:
     return metric.endswith("_utilization") or metric.startswith(("psi_", "window_cpu_", "window_memory_"))
 
 
-def _check_pair(one: model.Rule, other: model.Rule, complaints: Complaints) -> None:
+def _check_pair(one: model.Rule, other: model.Rule, complaints: ProblemCollector) -> None:
     """Check two rules on the same series with the same action. Several watermarks of a metric are allowed, and the
     lowest applies; but if one rule restores what the other takes, they contradict each other."""
     same = (one.metric, one.selector, one.action) == (other.metric, other.selector, other.action)

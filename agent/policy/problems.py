@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PolicyLocation:
     """A location: the file (or "Kubernetes API"), the number of the document in it from 1 (0: the whole file), the
     object as KIND/NAME, and the path inside it as kubectl writes it ("spec.rules[0].name")."""
 
@@ -30,10 +30,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class PolicyProblem:
     """One reason to reject a set of policies."""
 
-    place: Place
+    place: PolicyLocation
     message: str
     cure: str = ""
 
@@ -42,10 +42,10 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class PolicyNotice:
     """A likely mistake that is not a reason to reject the set."""
 
-    place: Place
+    place: PolicyLocation
     message: str
 
     def __str__(self) -> str:
@@ -53,19 +53,19 @@ class Notice:
 
 
 @dataclass(slots=True)
-class Complaints:
+class ProblemCollector:
     """Collects the problems and notices of one object; `place` is the current location."""
 
-    place: Place
-    problems: list[Problem] = field(default_factory=list)
-    notices: list[Notice] = field(default_factory=list)
+    place: PolicyLocation
+    problems: list[PolicyProblem] = field(default_factory=list)
+    notices: list[PolicyNotice] = field(default_factory=list)
 
     @contextmanager
     def at(self, part: str | int) -> Iterator[None]:
         """Inside the context, problems and notices refer to this field or element."""
         outer, place = self.place, self.place
         path = f"{place.path}[{part}]" if isinstance(part, int) else ".".join(filter(None, (place.path, part)))
-        self.place = Place(place.origin, place.document, place.object, path)
+        self.place = PolicyLocation(place.origin, place.document, place.object, path)
         try:
             yield
         finally:
@@ -75,7 +75,7 @@ class Complaints:
         """Add a problem at the current location. Only the first problem of a field is recorded, because later ones
         follow from it, as "is missing" follows from an unreadable value."""
         if all(each.place != self.place for each in self.problems):
-            self.problems.append(Problem(self.place, message, cure))
+            self.problems.append(PolicyProblem(self.place, message, cure))
 
     def spotless(self) -> bool:
         """Whether the current location and everything inside it is free of problems."""
@@ -88,7 +88,7 @@ class Complaints:
 
     def notice(self, message: str) -> None:
         """Add a notice at the current location."""
-        self.notices.append(Notice(self.place, message))
+        self.notices.append(PolicyNotice(self.place, message))
 
 
 def near(name: str, known: Collection[str]) -> str:

@@ -62,7 +62,7 @@ class LabelRequirement(_Fields, frozen=True):
     values: tuple[str, ...] = ()
 
 
-class LabelSelector(_Fields, frozen=True):
+class LabelSelectorSpec(_Fields, frozen=True):
     """A Kubernetes label selector: the labels that are required."""
 
     match_labels: dict[str, str] = {}
@@ -89,11 +89,11 @@ class MetricRule(_Fields, frozen=True):
     """The metric and watermark that trigger a rule."""
 
     name: str = ""
-    selector: LabelSelector | None = None
+    selector: LabelSelectorSpec | None = None
     value: Quantity | None = None
 
 
-class Rule(_Fields, frozen=True):
+class RuleSpec(_Fields, frozen=True):
     """An action to run while a metric stays above its watermark."""
 
     name: str = ""
@@ -107,9 +107,9 @@ class Rule(_Fields, frozen=True):
 class NodeQosSpec(_Fields, frozen=True):
     """Rules for the selected nodes: the actions to run while a node's metric is above its watermark."""
 
-    selector: LabelSelector | None = None
+    selector: LabelSelectorSpec | None = None
     node_quality_probe: NodeQualityProbe | None = None
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[RuleSpec, ...] = ()
     elastic_cpu_limit: Declared = None
     mem_limit: Declared = None
     memory_compression: Declared = None
@@ -124,27 +124,27 @@ class RuleAddition(_Fields, frozen=True):
     on_missing: Literal["nothing", "all"] = "nothing"
 
 
-class CpuThrottle(_Fields, frozen=True):
+class CpuThrottleSpec(_Fields, frozen=True):
     """Lower limit and step size of CPU throttling, in percent."""
 
     min_cpu_ratio: Percent = msgspec.field(default=0, name="minCPURatio")
     step_cpu_ratio: Percent = msgspec.field(default=0, name="stepCPURatio")
 
 
-class MemoryThrottle(_Fields, frozen=True):
+class MemoryThrottleSpec(_Fields, frozen=True):
     """Reclaims page cache of pods that keep running."""
 
     force_gc: bool = msgspec.field(default=False, name="forceGC")
 
 
-class Throttle(_Fields, frozen=True):
+class ThrottleSpec(_Fields, frozen=True):
     """Resources to take from pods that keep running."""
 
-    cpu_throttle: CpuThrottle | None = None
-    memory_throttle: MemoryThrottle | None = None
+    cpu_throttle: CpuThrottleSpec | None = None
+    memory_throttle: MemoryThrottleSpec | None = None
 
 
-class Eviction(_Fields, frozen=True):
+class EvictionSpec(_Fields, frozen=True):
     """How pods are evicted from the node."""
 
     termination_grace_period_seconds: Seconds | None = None
@@ -154,8 +154,8 @@ class AvoidanceActionSpec(_Fields, frozen=True):
     """The action of rules; without throttle and eviction it only keeps new pods away."""
 
     cool_down_seconds: Threshold = 300
-    throttle: Throttle | None = None
-    eviction: Eviction | None = None
+    throttle: ThrottleSpec | None = None
+    eviction: EvictionSpec | None = None
     description: Annotated[str, Meta(max_length=1024)] = ""
 
 
@@ -176,7 +176,7 @@ class ScopeSelector(_Fields, frozen=True):
 class PodQosSpec(_Fields, frozen=True):
     """The actions that are allowed for the selected pods."""
 
-    label_selector: LabelSelector | None = None
+    label_selector: LabelSelectorSpec | None = None
     scope_selector: ScopeSelector | None = None
     allowed_actions: tuple[str, ...] = ()
     pod_quality_probe: Declared = None

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Protocol
 
 from agent.policy import schema
-from agent.policy.documents import LARGEST_FILE, Document
+from agent.policy.documents import LARGEST_FILE, PolicyDocument
 from agent.policy.objects import as_document
-from agent.policy.policy_set import Key, KnownMetrics, PolicySet, Reading, read_documents, read_texts
-from agent.policy.problems import Complaints, Notice, Place, Problem
+from agent.policy.policy_set import Key, KnownMetrics, PolicyReadResult, PolicySet, read_documents, read_texts
+from agent.policy.problems import PolicyLocation, PolicyNotice, PolicyProblem, ProblemCollector
 from agent.policy.schema import AVOIDANCE_ACTION, NODE_QOS, POD_QOS
 from watcher.core.kubernetes.errors import KubeNoApi
 from watcher.core.kubernetes.objects import CustomObject
@@ -34,13 +34,13 @@ PLURALS = {NODE_QOS: "nodeqoss", AVOIDANCE_ACTION: "avoidanceactions", POD_QOS: 
 
 
 @dataclass(frozen=True, slots=True)
-class InForce:
+class ActivePolicies:
     """The active policies. `policies` is None until the first valid set: until then the agent neither acts nor
     restores. `problems` keep the newest set from becoming active; /explain and /metrics report them."""
 
     policies: PolicySet | None = None
-    problems: tuple[Problem, ...] = ()
-    notices: tuple[Notice, ...] = ()
+    problems: tuple[PolicyProblem, ...] = ()
+    notices: tuple[PolicyNotice, ...] = ()
 
 
 class PolicySource(Protocol):
@@ -49,17 +49,17 @@ class PolicySource(Protocol):
     async def start(self) -> None:
         """Start watching for changes; does not fail if the source is not available yet."""
 
-    async def refresh(self) -> InForce:
+    async def refresh(self) -> ActivePolicies:
         """The active policies. Called once per cycle, and cheap if nothing changed. Raises nothing."""
 
     async def close(self) -> None:
         """Stop watching and release resources."""
 
 
-def after(old: InForce, reading: Reading, *, there: Collection[Key]) -> InForce:
+def next_active_policies(old: ActivePolicies, reading: PolicyReadResult, *, there: Collection[Key]) -> ActivePolicies:
     """The active policies after a reading; `there` are the keys of the objects that still exist. Pure."""
     if reading.usable:
-        return InForce(reading.policies, (), reading.notices)
+        return ActivePolicies(reading.policies, (), reading.notices)
     kept = None
     if old.policies is not None:
         gone = {
@@ -71,7 +71,7 @@ def after(old: InForce, reading: Reading, *, there: Collection[Key]) -> InForce:
     return replace(old, policies=kept, problems=reading.problems, notices=reading.notices)
 
 
-def _tell(old: InForce, new: InForce, *, origin: str) -> None:
+def _tell(old: ActivePolicies, new: ActivePolicies, *, origin: str) -> None:
     """Log changes between `old` and `new`."""
     if new.problems and new.problems != old.problems:
         told = "\n".join(f"  {each}" for each in new.problems)
@@ -98,7 +98,7 @@ class DirectoryPolicies:
         self._directory = directory
         self._metrics = metrics
         self._signature: Signature | None = None
-        self._in_force = InForce()
+        self._in_force = ActivePolicies()
 
     async def start(self) -> None:
         """Does nothing: this source has no background task."""
@@ -106,11 +106,11 @@ class DirectoryPolicies:
     async def close(self) -> None:
         """Does nothing: this source has no background task."""
 
-    async def refresh(self) -> InForce:
+    async def refresh(self) -> ActivePolicies:
         """Read the files again if a file was added, removed or changed."""
         return await asyncio.to_thread(self._refresh)
 
-    def _refresh(self) -> InForce:
+    def _refresh(self) -> ActivePolicies:
         try:
             signature = _signature(self._directory)
         except OSError as error:
@@ -124,12 +124,12 @@ class DirectoryPolicies:
             self._take(reading, there=reading.policies.objects.keys())
         return self._in_force
 
-    def _take(self, reading: Reading, *, there: Collection[Key]) -> None:
-        old, self._in_force = self._in_force, after(self._in_force, reading, there=there)
+    def _take(self, reading: PolicyReadResult, *, there: Collection[Key]) -> None:
+        old, self._in_force = self._in_force, next_active_policies(self._in_force, reading, there=there)
         _tell(old, self._in_force, origin=str(self._directory))
 
 
-def check_policies(path: Path, *, metrics: KnownMetrics) -> Reading:
+def check_policies(path: Path, *, metrics: KnownMetrics) -> PolicyReadResult:
     """The result of `load-watcher agent --check PATH`: all problems of the policies in a directory or in one file.
     Raises nothing."""
     if path.is_file():
@@ -137,10 +137,10 @@ def check_policies(path: Path, *, metrics: KnownMetrics) -> Reading:
     try:
         names = [name for name, *_ in _signature(path)]
     except OSError as error:
-        return _unreadable(path, error, InForce())
+        return _unreadable(path, error, ActivePolicies())
     reading = _read(path, names, metrics=metrics)
     if not names:
-        notice = Notice(Place(str(path)), f"contains no file *{', *'.join(SUFFIXES)}")
+        notice = PolicyNotice(PolicyLocation(str(path)), f"contains no file *{', *'.join(SUFFIXES)}")
         return replace(reading, notices=(*reading.notices, notice))
     return reading
 
@@ -155,7 +155,7 @@ def _signature(directory: Path) -> Signature:
     return tuple(found)
 
 
-def _read(directory: Path, names: Collection[str], *, metrics: KnownMetrics) -> Reading:
+def _read(directory: Path, names: Collection[str], *, metrics: KnownMetrics) -> PolicyReadResult:
     texts, unread = dict[str, str](), dict[str, str]()
     for name in names:
         try:
@@ -168,11 +168,15 @@ def _read(directory: Path, names: Collection[str], *, metrics: KnownMetrics) -> 
     return read_texts(texts, metrics=metrics, unread=unread)
 
 
-def _unreadable(directory: Path, error: OSError, old: InForce) -> Reading:
+def _unreadable(directory: Path, error: OSError, old: ActivePolicies) -> PolicyReadResult:
     cure = "The agent needs to list this directory and to read its files."
-    problem = Problem(Place(str(directory)), f"cannot be read: {error.strerror or type(error).__name__}", cure)
+    problem = PolicyProblem(
+        PolicyLocation(str(directory)), f"cannot be read: {error.strerror or type(error).__name__}", cure
+    )
     objects = {} if old.policies is None else old.policies.objects
-    return Reading(PolicySet(objects), (problem,), (), frozenset(each.place.origin for each in objects.values()))
+    return PolicyReadResult(
+        PolicySet(objects), (problem,), (), frozenset(each.place.origin for each in objects.values())
+    )
 
 
 # --- the Kubernetes API ----------------------------------------------------------------------------------------------
@@ -186,7 +190,7 @@ class ClusterPolicies:
         self._metrics = metrics
         self._changed = True
         self._known: Mapping[str, object] = {}
-        self._in_force = InForce()
+        self._in_force = ActivePolicies()
         self._informers = {
             kind: Informer(
                 client,
@@ -208,12 +212,14 @@ class ClusterPolicies:
     def _mark(self) -> None:
         self._changed = True
 
-    async def refresh(self) -> InForce:
+    async def refresh(self) -> ActivePolicies:
         """Read the objects again if one was added, removed or changed, once all kinds have been listed."""
         waiting = {kind: _waiting(informer) for kind, informer in self._informers.items()}
         why = {kind: reason for kind, reason in waiting.items() if reason}
         if why:
-            problems = tuple(Problem(Place(API_ORIGIN, object=kind), reason) for kind, reason in why.items())
+            problems = tuple(
+                PolicyProblem(PolicyLocation(API_ORIGIN, object=kind), reason) for kind, reason in why.items()
+            )
             self._put(replace(self._in_force, problems=problems))
             self._changed = True
         elif self._changed or self._unread() != self._known:
@@ -225,18 +231,18 @@ class ClusterPolicies:
         return {kind: dict(informer.unread) for kind, informer in self._informers.items()}
 
     def _take(self) -> None:
-        documents, complaints = list[Document](), Complaints(Place(API_ORIGIN))
+        documents, complaints = list[PolicyDocument](), ProblemCollector(PolicyLocation(API_ORIGIN))
         there: set[Key] = set()
         for kind, informer in self._informers.items():
             there |= {(kind, name) for name in (*informer.objects, *informer.unread)}
             documents += [as_document(kind, informer.objects[name], origin=API_ORIGIN) for name in informer.objects]
             for name, why in informer.unread.items():
-                complaints.place = Place(API_ORIGIN, object=f"{kind}/{name}")
+                complaints.place = PolicyLocation(API_ORIGIN, object=f"{kind}/{name}")
                 complaints.problem(f"cannot be read: {why}")
         reading = read_documents(documents, metrics=self._metrics, complaints=complaints)
-        self._put(after(self._in_force, reading, there=there))
+        self._put(next_active_policies(self._in_force, reading, there=there))
 
-    def _put(self, new: InForce) -> None:
+    def _put(self, new: ActivePolicies) -> None:
         old, self._in_force = self._in_force, new
         _tell(old, new, origin=f"the {API_ORIGIN}")
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from agent.policy.problems import Complaints, near, shown
+from agent.policy.problems import ProblemCollector, near, shown
 from agent.policy.schema import OTHER_SPELLINGS, NoEffect
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
@@ -24,13 +24,13 @@ _ABSENT: Any = object()
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def read(kind: type[StructT], given: object, complaints: Complaints) -> StructT:
+def read(kind: type[StructT], given: object, complaints: ProblemCollector) -> StructT:
     """`given` as a `kind`: all readable fields, with defaults for the rest. Null counts as absent, as in Kubernetes."""
     value = {} if given is None else _readable(kind, given, complaints)
     return msgspec.convert({} if value is _ABSENT else value, kind)
 
 
-def _readable(kind: Any, given: Any, complaints: Complaints) -> Any:
+def _readable(kind: Any, given: Any, complaints: ProblemCollector) -> Any:
     """The part of a value that fits its type, as plain values."""
     if typing.get_origin(kind) is Annotated:
         base, *marks = typing.get_args(kind)
@@ -54,7 +54,7 @@ def _readable(kind: Any, given: Any, complaints: Complaints) -> Any:
         return _ABSENT
 
 
-def _readable_fields(kind: type[msgspec.Struct], given: Any, complaints: Complaints) -> Any:
+def _readable_fields(kind: type[msgspec.Struct], given: Any, complaints: ProblemCollector) -> Any:
     if not isinstance(given, Mapping):
         complaints.problem(f"must be a mapping, and is {shown(given)}")
         return _ABSENT
@@ -75,13 +75,13 @@ def _readable_fields(kind: type[msgspec.Struct], given: Any, complaints: Complai
     return result
 
 
-def _note_null(kind: Any, complaints: Complaints) -> None:
+def _note_null(kind: Any, complaints: ProblemCollector) -> None:
     """Report a null struct: `eviction:` without a value looks like an eviction but is not one."""
     if isinstance(bare := _without_none(kind), type) and issubclass(bare, msgspec.Struct):
         complaints.notice("is null, which is the same as absent; write {} for an empty mapping")
 
 
-def _readable_list(kind: Any, given: Any, complaints: Complaints) -> Any:
+def _readable_list(kind: Any, given: Any, complaints: ProblemCollector) -> Any:
     if not isinstance(given, list):
         complaints.problem(f"must be a list, and is {shown(given)}")
         return _ABSENT
@@ -96,7 +96,7 @@ def _readable_list(kind: Any, given: Any, complaints: Complaints) -> Any:
     return result
 
 
-def _readable_map(kind: Any, given: Any, complaints: Complaints) -> Any:
+def _readable_map(kind: Any, given: Any, complaints: ProblemCollector) -> Any:
     if not isinstance(given, Mapping):
         complaints.problem(f"must be a mapping, and is {shown(given)}")
         return _ABSENT

@@ -14,8 +14,8 @@ from agent.state.pod_facts import is_static
 from watcher.core.kubernetes.errors import KubeError, KubeNotFound
 from watcher.core.kubernetes.objects import NODES, PODS
 from watcher.platform.kube.client import KubeClient, PatchKind
-from watcher.platform.kube.events import About, Reporter, report
-from watcher.platform.kube.eviction import Evictor, Outcome
+from watcher.platform.kube.events import EventSource, EventSubject, report
+from watcher.platform.kube.eviction import EvictionOutcome, Evictor
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ NATIVE = frozenset({"cpu", "memory"})
 """Resources that the kubelet publishes itself; all other resources in a node's status have a domain prefix."""
 
 
-class Cluster:
+class QrmClusterClient:
     """The Kubernetes API as used by the manager of one node. `evicts`: whether running pods that cannot be admitted are
     evicted."""
 
@@ -34,7 +34,7 @@ class Cluster:
         self._node = node
         self._evictor = Evictor(client) if evicts else None
         self._clock = clock
-        self._reporter = Reporter(component=COMPONENT, host=node)
+        self._reporter = EventSource(component=COMPONENT, host=node)
         self._events_fail = False
         self._published: Mapping[str, Mapping[str, str]] = {}
         self._publishing_fails = ""
@@ -42,7 +42,7 @@ class Cluster:
     async def inadmissible(self, pod: QrmPod, admission: Admission) -> None:
         """Write an Event with the kubelet's reason and message, and evict the pod if configured."""
         try:
-            about = About("Pod", pod.key, pod.uid)
+            about = EventSubject("Pod", pod.key, pod.uid)
             told = {"reason": admission.reason, "message": admission.message}
             await report(self._client, about, **told, warning=True, by=self._reporter, now=self._clock())
         except KubeError as error:
@@ -63,7 +63,7 @@ class Cluster:
             log.warning("not evicting the inadmissible pod %s: %s", pod.key, objection)
             return
         done = await evictor.evict(pod.key, within=EVICT_WITHIN_S, uid=pod.uid)
-        if done.outcome is Outcome.EVICTED:
+        if done.outcome is EvictionOutcome.EVICTED:
             log.warning("evicted the inadmissible pod %s", pod.key)
         else:
             log.warning("cannot evict the inadmissible pod %s: %s %s", pod.key, done.outcome, done.message)

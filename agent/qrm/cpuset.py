@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 CpuSet = frozenset[int]
 
-NONE: CpuSet = frozenset()
-MOST = 1 << 16
+EMPTY: CpuSet = frozenset()
+MAX_CPU = 1 << 16
 """Numbers from this value on are rejected: the largest kernels support 8,192 CPUs, and a parsed range is expanded in
 memory."""
 
@@ -25,7 +25,7 @@ def parse(text: str) -> CpuSet:
     """
     stripped = text.strip()
     if not stripped:
-        return NONE
+        return EMPTY
     found: set[int] = set()
     for part in stripped.split(","):
         match = _RANGE.fullmatch(part)
@@ -34,8 +34,8 @@ def parse(text: str) -> CpuSet:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise ValueError(f"the range {part!r} in {_shown(text)} ends before it begins")
-        if last >= MOST:
-            raise ValueError(f"{part!r} in {_shown(text)} is greater than {MOST - 1}")
+        if last >= MAX_CPU:
+            raise ValueError(f"{part!r} in {_shown(text)} is greater than {MAX_CPU - 1}")
         found.update(range(first, last + 1))
     return frozenset(found)
 

@@ -16,29 +16,29 @@ import msgspec
 
 from agent.cgroups.detection import Layout, find_layout
 from agent.cgroups.paths import Driver
-from agent.qrm.cluster_client import Cluster
+from agent.qrm.cluster_client import QrmClusterClient
 from agent.qrm.external_plugins import outside_plugins
 from agent.qrm.kubelet.grpc_server import CannotServe, LegacyRegistration, PluginServer, PodResources, SocketServer
 from agent.qrm.kubelet.messages import PLUGIN_TYPE, info_from_bytes
-from agent.qrm.kubelet.plugin_client import Endpoint
+from agent.qrm.kubelet.plugin_client import PluginEndpoint
 from agent.qrm.kubelet.registration import Registry, ResourcePlugins
 from agent.qrm.manager.admission import Apply, ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import CPU, RECLAIMED_MILLICPU
-from agent.qrm.manager.topology import Policy, check_nodes
-from agent.qrm.pages import Pages, Parts
+from agent.qrm.manager.topology import TopologyPolicy, check_nodes
+from agent.qrm.pages import QrmComponents, QrmPages
 from agent.qrm.plugins.adjuster import Adjuster, LocalUsage
-from agent.qrm.plugins.base import Plugin
+from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
-from agent.qrm.plugins.cpu_topology import Machine
+from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.katalyst import KatalystCpuPlugin, KatalystSettings
 from agent.qrm.plugins.memory import MemoryPlugin
 from agent.qrm.plugins.nic import NicPlugin
 from agent.qrm.plugins.sysfs import NoTopology, read_machine, read_nics
-from agent.qrm.pod_source import ApiPods, Pods, Source, kubelet_pods
+from agent.qrm.pod_source import ApiPods, NodePodSource, NodePodSources, kubelet_pods
 from agent.qrm.pods import QrmPod
-from agent.qrm.reconciler import Rounds
+from agent.qrm.reconciler import Reconciler
 from agent.qrm.runtime import dry_run
 from agent.qrm.runtime.cgroup import CgroupRuntime
 from agent.qrm.runtime.cri import CriRuntime
@@ -51,7 +51,7 @@ from agent.service.build import kube_client
 from agent.service.node_server import CannotRun, listening, read_token, stop_signal
 from agent.state.kubelet import KubeletError, kubelet_access
 from watcher import __version__
-from watcher.platform.entry_points import Refused
+from watcher.platform.entry_points import ExtensionError
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.settings.tables import Settings
 from watcher.platform.telemetry.instruments import Instruments
@@ -63,7 +63,7 @@ CHECKPOINT = "kubelet_qrm_checkpoint"
 KUBELET_POLICIES = (("cpu_manager_state", "none"), ("memory_manager_state", "None"))
 """State files of the kubelet, and the policy that each must have so that the kubelet does not set cpusets itself."""
 REGISTER_S = 60.0
-REGISTER_AGAIN_S = 0.2
+REGISTER_RETRY_S = 0.2
 
 
 # --- components ---------------------------------------------------------------------------------------------------
@@ -96,17 +96,17 @@ def check_kubelet(settings: QrmSettings) -> None:
         )
 
 
-def machine_of(settings: QrmSettings) -> Machine:
+def read_topology(settings: QrmSettings) -> CpuTopology:
     """Read the CPU topology of the machine. Raises CannotRun."""
     try:
         machine = read_machine(settings.sys)
-        check_nodes(Policy(settings.policy), len(machine.nodes))
+        check_nodes(TopologyPolicy(settings.policy), len(machine.nodes))
     except (NoTopology, ValueError) as error:
         raise CannotRun(str(error)) from None
     return machine
 
 
-def cpu_plugin(settings: QrmSettings, machine: Machine) -> Plugin:
+def cpu_plugin(settings: QrmSettings, machine: CpuTopology) -> ResourcePlugin:
     """The CPU plug-in for qrm.cpu_policy. Raises ValueError if the machine has too few CPUs or the reserved CPUs do not
     exist."""
     if settings.cpu_policy == AS_KATALYST:
@@ -118,10 +118,10 @@ def cpu_plugin(settings: QrmSettings, machine: Machine) -> Plugin:
     return CpuPlugin(machine, settings.roles(), sizes)
 
 
-def builtin_plugins(settings: QrmSettings, machine: Machine) -> list[Plugin]:
+def builtin_plugins(settings: QrmSettings, machine: CpuTopology) -> list[ResourcePlugin]:
     """The built-in plug-ins that are enabled and that this machine supports. Raises CannotRun."""
     roles = settings.roles()
-    made: list[Plugin] = []
+    made: list[ResourcePlugin] = []
     try:
         if settings.cpu_plugin:
             made.append(cpu_plugin(settings, machine))
@@ -137,18 +137,18 @@ def builtin_plugins(settings: QrmSettings, machine: Machine) -> list[Plugin]:
     return made
 
 
-def all_plugins(settings: QrmSettings, machine: Machine) -> list[Plugin]:
+def all_plugins(settings: QrmSettings, machine: CpuTopology) -> list[ResourcePlugin]:
     """The built-in plug-ins and the plug-ins of other packages. Raises CannotRun."""
     plugins = builtin_plugins(settings, machine)
     try:
         return plugins + outside_plugins(machine, settings.roles(), plugins)
-    except Refused as error:
+    except ExtensionError as error:
         raise CannotRun(f"{error}\n  {error.hint}") from None
 
 
-def pod_sources(settings: QrmSettings, client: KubeClient | None) -> Pods:
+def pod_sources(settings: QrmSettings, client: KubeClient | None) -> NodePodSources:
     """The sources of the node's pods: Kubernetes API and kubelet. Raises CannotRun if neither is configured."""
-    sources: list[Source] = []
+    sources: list[NodePodSource] = []
     if client is not None:
         sources.append(ApiPods(client, settings.node_name()))
     if settings.kubelet is not None:
@@ -167,7 +167,7 @@ def pod_sources(settings: QrmSettings, client: KubeClient | None) -> Pods:
             "no source of pods: neither the Kubernetes API nor a kubelet is configured\n"
             "  set kubernetes.kubeconfig or qrm.kubelet, or run with --mode server"
         )
-    return Pods(sources)
+    return NodePodSources(sources)
 
 
 class Checkpoint:
@@ -231,18 +231,18 @@ def applier(settings: QrmSettings, stack: AsyncExitStack) -> Apply:
 
 
 @asynccontextmanager
-async def assembled(settings: QrmSettings, everything: Settings) -> AsyncIterator[Parts]:
+async def running_components(settings: QrmSettings, everything: Settings) -> AsyncIterator[QrmComponents]:
     """Build and start all components, and stop them at the end of the context. Raises CannotRun."""
     check_kubelet(settings)
     async with AsyncExitStack() as stack:
         metrics = QrmMetrics()
-        machine = machine_of(settings)
+        machine = read_topology(settings)
         try:
             settings.state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
         except OSError as error:
             raise CannotRun(f"cannot create the directory {settings.state_dir}: {error.strerror}") from None
         builtin = await _serve_plugins(settings, all_plugins(settings, machine), stack)
-        parts = Parts(settings, metrics, builtin)
+        parts = QrmComponents(settings, metrics, builtin)
         if settings.mode != SERVER:
             parts.rounds = await _manage(parts, everything, machine, stack)
         if CPU in builtin and isinstance(plugin := builtin[CPU].plugin, CpuPlugin):
@@ -255,7 +255,7 @@ async def assembled(settings: QrmSettings, everything: Settings) -> AsyncIterato
 
 
 async def _serve_plugins(
-    settings: QrmSettings, plugins: list[Plugin], stack: AsyncExitStack
+    settings: QrmSettings, plugins: list[ResourcePlugin], stack: AsyncExitStack
 ) -> Mapping[str, PluginServer]:
     served = {}
     for plugin in plugins:
@@ -270,7 +270,9 @@ async def _serve_plugins(
     return served
 
 
-async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: AsyncExitStack) -> Rounds:
+async def _manage(
+    parts: QrmComponents, everything: Settings, machine: CpuTopology, stack: AsyncExitStack
+) -> Reconciler:
     """The manager, with its plug-ins registered and its reconcile rounds running."""
     settings, metrics = parts.settings, parts.metrics
     checkpoint = Checkpoint(settings.state_dir / CHECKPOINT, metrics)
@@ -279,7 +281,7 @@ async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: A
         ManagerSettings(
             nodes=frozenset(machine.nodes),
             cpus=machine.all,
-            policy=Policy(settings.policy),
+            policy=TopologyPolicy(settings.policy),
             pod_scope=settings.scope == "pod",
             names=settings.all_names(),
             skip_annotations=frozenset(settings.skip_annotations),
@@ -290,41 +292,43 @@ async def _manage(parts: Parts, everything: Settings, machine: Machine, stack: A
         save=partial(checkpoint.save, allocations),
         monotonic=time.monotonic,
     )
-    observed = partial(Endpoint, observe=metrics.observe_call)
+    observed = partial(PluginEndpoint, observe=metrics.observe_call)
     handler = ResourcePlugins(manager, open_endpoint=observed)
     registry = Registry(settings.plugins_dir, {PLUGIN_TYPE: handler}, monotonic=time.monotonic)
     stack.push_async_callback(registry.close)
-    await _registered(registry, manager, parts)
+    await _wait_for_registration(registry, manager, parts)
     client = kube_client(settings.kubernetes, everything)
     pods = pod_sources(settings, client)
     cluster = None
     if client is not None:
         stack.push_async_callback(client.close)
         evicts = settings.evict_inadmissible and settings.mode in (CRI, CGROUP)
-        cluster = Cluster(client, node=settings.node_name(), evicts=evicts, clock=time.time)
+        cluster = QrmClusterClient(client, node=settings.node_name(), evicts=evicts, clock=time.time)
     await pods.start()
     stack.push_async_callback(pods.close)
     publishes = cluster is not None and settings.publish_capacity and settings.mode in (CRI, CGROUP)
-    rounds = Rounds(
+    rounds = Reconciler(
         manager,
         pods,
         applier(settings, stack),
         period=settings.reconcile_period,
         report=cluster.inadmissible if cluster is not None else None,
-        publish=partial(cluster.publish, manager, partial(_offered, parts)) if cluster and publishes else None,
+        publish=partial(cluster.publish, manager, partial(_headroom_capacity, parts))
+        if cluster and publishes
+        else None,
     )
     metrics.rounds, rounds.observe = rounds, metrics.observe_round
     listing = PodResources(manager, lambda: rounds.known, cpus=machine.all - settings.reserved_cpus)
-    await _answer(settings.pod_resources_path, listing.add_to, stack)
+    await _serve_socket(settings.pod_resources_path, listing.add_to, stack)
     legacy = LegacyRegistration(manager, settings.state_dir, open_endpoint=observed)
-    await _answer(settings.state_dir / "kubelet.sock", legacy.add_to, stack)
+    await _serve_socket(settings.state_dir / "kubelet.sock", legacy.add_to, stack)
     stack.push_async_callback(rounds.close)
     _in_background(stack, registry.run(), "qrm-registration")
     _in_background(stack, rounds.run(), "qrm-rounds")
     return rounds
 
 
-def _offered(parts: Parts) -> dict[str, float]:
+def _headroom_capacity(parts: QrmComponents) -> dict[str, float]:
     """The headroom of the offline pool as published in the node's status: whole CPUs (or millicpu), because Kubernetes
     requires integers for extended resources."""
     name, last = parts.settings.headroom_resource, parts.adjuster.last if parts.adjuster is not None else None
@@ -333,7 +337,7 @@ def _offered(parts: Parts) -> dict[str, float]:
     return {name: float(math.floor(last.headroom * (1000 if name == RECLAIMED_MILLICPU else 1)))}
 
 
-async def _registered(registry: Registry, manager: Manager, parts: Parts) -> None:
+async def _wait_for_registration(registry: Registry, manager: Manager, parts: QrmComponents) -> None:
     """Wait until the built-in plug-ins are registered, before the first pod is admitted: a pod that is admitted without
     a plug-in gets nothing of its resource. Raises CannotRun after REGISTER_S seconds."""
     give_up = time.monotonic() + REGISTER_S
@@ -345,10 +349,10 @@ async def _registered(registry: Registry, manager: Manager, parts: Parts) -> Non
         if time.monotonic() > give_up:
             where = parts.settings.plugins_dir
             raise CannotRun(f"the plug-in for {missing[0]} did not register in {where}; check the log")
-        await asyncio.sleep(REGISTER_AGAIN_S)
+        await asyncio.sleep(REGISTER_RETRY_S)
 
 
-async def _answer(path: Path, add: Callable[[Any], None], stack: AsyncExitStack) -> None:
+async def _serve_socket(path: Path, add: Callable[[Any], None], stack: AsyncExitStack) -> None:
     """Serve a gRPC service on a unix socket. Raises CannotRun."""
     server = SocketServer(path, [add])
     try:
@@ -358,7 +362,7 @@ async def _answer(path: Path, add: Callable[[Any], None], stack: AsyncExitStack)
     stack.push_async_callback(server.stop)
 
 
-async def _adjust(parts: Parts, cpu: PluginServer, stack: AsyncExitStack) -> Adjuster:
+async def _adjust(parts: QrmComponents, cpu: PluginServer, stack: AsyncExitStack) -> Adjuster:
     """Build the adjuster and start it in the background."""
     settings, rounds = parts.settings, parts.rounds
     windows = None
@@ -412,10 +416,10 @@ def run(settings: QrmSettings, everything: Settings) -> int:
 async def serve(settings: QrmSettings, everything: Settings) -> int:
     """Start, run until a signal arrives, and shut down. Properties that were set on containers remain."""
     stop = stop_signal(renewing="settings need a restart")
-    async with assembled(settings, everything) as parts:
+    async with running_components(settings, everything) as parts:
         telemetry = Instruments(version=__version__, cluster=everything.cluster.name or "")
         telemetry.add(parts.metrics)
-        async with listening(settings, Pages(parts, telemetry), telemetry) as address:
+        async with listening(settings, QrmPages(parts, telemetry), telemetry) as address:
             log.info("plug-ins register in %s; mode is %s", settings.plugins_dir, settings.mode)
             print(f"load-watcher qrm listens on {address}", flush=True)
             await stop.wait()

@@ -5,8 +5,8 @@ Import this module only if a load-watcher is configured: the client and its depe
 
 from __future__ import annotations
 
-from agent.qrm.plugins.adjuster import Seen
-from agent.state.background_value import Kept
+from agent.qrm.plugins.adjuster import WindowReading
+from agent.state.background_value import BackgroundValue
 from watcher.client import NodeClient, WatcherError
 from watcher.model import METRIC_BY_KEY, Operator
 
@@ -15,12 +15,14 @@ ASK_EVERY_S = 30.0
 CPU_NAME = METRIC_BY_KEY["CPU"].name
 
 
-class NodeWindows:
+class WatcherLoadWindows:
     """Average CPU usage of this node over WINDOWS, requested from load-watcher every `interval` seconds."""
 
     def __init__(self, client: NodeClient, *, interval: float = ASK_EVERY_S) -> None:
         self._client = client
-        self._load = Kept("load-watcher's windows", client.refresh, interval=interval, failures=(WatcherError,))
+        self._load = BackgroundValue(
+            "load-watcher's windows", client.refresh, interval=interval, failures=(WatcherError,)
+        )
 
     async def start(self) -> None:
         """Start the requests; does not wait for the first response."""
@@ -31,25 +33,25 @@ class NodeWindows:
         await self._load.close()
         await self._client.close()
 
-    def read(self, *, monotonic: float, max_age: float) -> Seen:
+    def read(self, *, monotonic: float, max_age: float) -> WindowReading:
         """The last response. A window that covers less time than its name states counts as missing."""
         load = self._load.copy
         if load is None:
             why = f"no windows from load-watcher: {self._load.failure or 'no response yet'}"
-            return Seen(missing=dict.fromkeys(WINDOWS, why))
+            return WindowReading(missing=dict.fromkeys(WINDOWS, why))
         age = load.age(monotonic)
         if age > max_age:
             why = self._load.failure or "its metrics source has no newer samples"
-            return Seen(missing=dict.fromkeys(WINDOWS, f"the newest sample is {age:.0f} s old: {why}"))
+            return WindowReading(missing=dict.fromkeys(WINDOWS, f"the newest sample is {age:.0f} s old: {why}"))
         found = {
             window: value
             for (name, _, window), (value, covers) in load.values.items()
             if name == CPU_NAME and covers == window
         }
         why = "load-watcher does not have this window for this node yet"
-        return Seen(found, age if found else None, {window: why for window in WINDOWS if window not in found})
+        return WindowReading(found, age if found else None, {window: why for window in WINDOWS if window not in found})
 
 
-def node_windows(address: str, node: str, *, token: str | None) -> NodeWindows:
+def node_windows(address: str, node: str, *, token: str | None) -> WatcherLoadWindows:
     """The windows of a node from the load-watcher at `address`."""
-    return NodeWindows(NodeClient(address, node, windows=WINDOWS, operators=(Operator.AVG,), token=token))
+    return WatcherLoadWindows(NodeClient(address, node, windows=WINDOWS, operators=(Operator.AVG,), token=token))

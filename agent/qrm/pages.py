@@ -12,11 +12,11 @@ from aiohttp import hdrs, web
 from agent.qrm import cpuset
 from agent.qrm.kubelet.grpc_server import PluginServer
 from agent.qrm.plugins.adjuster import Adjuster
-from agent.qrm.reconciler import Rounds
+from agent.qrm.reconciler import Reconciler
 from agent.qrm.settings import QrmSettings
 from agent.qrm.telemetry import QrmMetrics
-from agent.service.node_server import answer
-from watcher.platform.http.openapi import Answer, Operation
+from agent.service.node_server import json_response
+from watcher.platform.http.openapi import Operation, ResponseSpec
 from watcher.platform.http.routing import Access, ApiError, Route
 from watcher.platform.telemetry.instruments import CONTENT_TYPE, Instruments
 
@@ -27,28 +27,28 @@ while."""
 
 
 @dataclass
-class Parts:
+class QrmComponents:
     """The running components. `rounds` is None in the mode server, `adjuster` if load does not resize pools; `builtin`
     are the plug-ins that this process serves, by resource."""
 
     settings: QrmSettings
     metrics: QrmMetrics
     builtin: Mapping[str, PluginServer]
-    rounds: Rounds | None = None
+    rounds: Reconciler | None = None
     adjuster: Adjuster | None = None
 
 
-class Pages:
+class QrmPages:
     """The HTTP routes of the process."""
 
-    def __init__(self, parts: Parts, telemetry: Instruments) -> None:
+    def __init__(self, parts: QrmComponents, telemetry: Instruments) -> None:
         self._parts = parts
         self._telemetry = telemetry
 
     def public(self) -> list[Route]:
         """Routes without authentication: probes and Prometheus metrics."""
-        health = Operation("whether reconcile rounds complete", {200: Answer("rounds complete", dict[str, Any])})
-        metrics = Operation("metrics of the QoS Resource Manager", {200: Answer("exposition", str)})
+        health = Operation("whether reconcile rounds complete", {200: ResponseSpec("rounds complete", dict[str, Any])})
+        metrics = Operation("metrics of the QoS Resource Manager", {200: ResponseSpec("exposition", str)})
         return [
             Route("/healthz", "healthz", self.health, health, access=Access.OPEN),
             Route("/metrics", "metrics", self.metrics, metrics, access=Access.OPEN),
@@ -56,9 +56,9 @@ class Pages:
 
     def all(self) -> list[Route]:
         """All routes, including the routes that show details of pods."""
-        state = Operation("pods, pools, plug-ins and the last round", {200: Answer("the state", dict[str, Any])})
+        state = Operation("pods, pools, plug-ins and the last round", {200: ResponseSpec("the state", dict[str, Any])})
         explain = Operation(
-            "recent admissions and resizes with their reasons", {200: Answer("newest first", dict[str, Any])}
+            "recent admissions and resizes with their reasons", {200: ResponseSpec("newest first", dict[str, Any])}
         )
         return [
             *self.public(),
@@ -70,10 +70,10 @@ class Pages:
         """200 while rounds complete, 503 if they are stuck."""
         rounds = self._parts.rounds
         if rounds is None:
-            return answer({"status": "ok"})
+            return json_response({"status": "ok"})
         if rounds.age > max(STUCK_ROUNDS * rounds.period, STUCK_S):
             raise ApiError(503, "stuck", f"no round completed for {rounds.age:.0f} s", "check the log")
-        return answer({"status": "ok", "age_s": round(rounds.age, 3), "trouble": rounds.last.trouble})
+        return json_response({"status": "ok", "age_s": round(rounds.age, 3), "trouble": rounds.last.trouble})
 
     async def metrics(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The metrics in the Prometheus exposition format."""
@@ -84,7 +84,7 @@ class Pages:
     async def state(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The current state of all components as JSON."""
         parts = self._parts
-        return answer(
+        return json_response(
             {
                 "mode": parts.settings.mode,
                 "node": parts.settings.node_name(),
@@ -100,7 +100,7 @@ class Pages:
     async def explain(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         rounds, adjuster = self._parts.rounds, self._parts.adjuster
         last = adjuster.last if adjuster is not None else None
-        return answer(
+        return json_response(
             {
                 "admissions": [record.as_json() for record in reversed(rounds.history)] if rounds is not None else [],
                 "resize": None if last is None else last.as_json(),

@@ -14,14 +14,14 @@ from typing import Any, Protocol
 import msgspec
 
 from agent.qrm.pods import PodContainer, QrmPod
-from agent.state.kubelet import KubeletLists
+from agent.state.kubelet import KubeletPodList
 from agent.state.pod_facts import HASH, MIRROR, NANO, is_static
-from agent.state.readings import NoPods
+from agent.state.readings import PodsUnknown
 from watcher.core.kubernetes.objects import Container, Owner, Quantities
 from watcher.core.kubernetes.quantity import nano
-from watcher.core.kubernetes.wire import Metadata, Resource
+from watcher.core.kubernetes.wire import MinimalMetadata, Resource
 from watcher.platform.kube.client import KubeClient, Selector
-from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.informer import Informer
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ FRESH_S = 60.0
 ENDED = frozenset({"Succeeded", "Failed"})
 
 
-class _Metadata(Metadata, frozen=True, rename="camel", gc=False):
+class _QrmPodMetadata(MinimalMetadata, frozen=True, rename="camel", gc=False):
     """Pod metadata with all annotations, because roles and types can be in any annotation."""
 
     uid: str = ""
@@ -46,31 +46,31 @@ class _ContainerStatus(msgspec.Struct, frozen=True, rename={"container_id": "con
     state: dict[str, Any] = {}
 
 
-class _Spec(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class _QrmPodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
 
 
-class _Status(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class _QrmPodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
     phase: str = ""
     qos_class: str = ""
     container_statuses: tuple[_ContainerStatus, ...] | None = None
     init_container_statuses: tuple[_ContainerStatus, ...] | None = None
 
 
-class Pod(msgspec.Struct, frozen=True, gc=False):
+class QrmPodObject(msgspec.Struct, frozen=True, gc=False):
     """A pod object, reduced to the fields that the manager and its plug-ins need."""
 
-    metadata: _Metadata = _Metadata()
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
+    metadata: _QrmPodMetadata = _QrmPodMetadata()
+    spec: _QrmPodSpec = _QrmPodSpec()
+    status: _QrmPodStatus = _QrmPodStatus()
 
 
-PODS: Resource[Pod] = Resource("", "v1", "pods", Pod)
-_POD = msgspec.json.Decoder(Pod)
+PODS: Resource[QrmPodObject] = Resource("", "v1", "pods", QrmPodObject)
+_POD = msgspec.json.Decoder(QrmPodObject)
 
 
-def qrm_pod(pod: Pod) -> QrmPod | None:
+def qrm_pod(pod: QrmPodObject) -> QrmPod | None:
     """Convert a pod object to a QrmPod; None for a pod that has ended. For a static pod, the UID is that of its control
     group, which is the same in the kubelet and in the API's mirror pod. Raises ValueError for an invalid quantity."""
     if pod.status.phase in ENDED:
@@ -93,7 +93,7 @@ def qrm_pod(pod: Pod) -> QrmPod | None:
     )
 
 
-def _containers(spec: _Spec, ids: Mapping[str, str]) -> Iterator[PodContainer]:
+def _containers(spec: _QrmPodSpec, ids: Mapping[str, str]) -> Iterator[PodContainer]:
     for init, containers in ((True, spec.init_containers), (False, spec.containers)):
         for each in containers:
             requests = _amounts({**each.resources.limits, **each.resources.requests})
@@ -107,7 +107,7 @@ def _amounts(quantities: Quantities) -> dict[str, float]:
     return {name: amount / NANO for name, text in quantities.items() if (amount := nano(text))}
 
 
-class Source(Protocol):
+class NodePodSource(Protocol):
     """A source of the node's pods."""
 
     async def start(self) -> None: ...
@@ -115,7 +115,8 @@ class Source(Protocol):
     async def close(self) -> None: ...
 
     def listing(self, *, monotonic: float, max_age: float) -> Sequence[QrmPod | None]:
-        """The pods, with None for pods that are ignored. Raises NoPods if the data is older than `max_age` seconds."""
+        """The pods, with None for pods that are ignored. Raises PodsUnknown if the data is older than `max_age`
+        seconds."""
         ...
 
 
@@ -123,8 +124,10 @@ class ApiPods:
     """The pods of `node` from the Kubernetes API, through a watch. The caller closes the client."""
 
     def __init__(self, client: KubeClient, node: str) -> None:
-        self._informer: Informer[Pod] = Informer(client, PODS, selector=Selector(fields=f"spec.nodeName={node}"))
-        self._read: dict[str, tuple[Pod, QrmPod | None]] = {}
+        self._informer: Informer[QrmPodObject] = Informer(
+            client, PODS, selector=Selector(fields=f"spec.nodeName={node}")
+        )
+        self._read: dict[str, tuple[QrmPodObject, QrmPod | None]] = {}
         self._true_at: float | None = None
 
     async def start(self) -> None:
@@ -135,23 +138,23 @@ class ApiPods:
         await self._informer.close()
 
     def listing(self, *, monotonic: float, max_age: float) -> Sequence[QrmPod | None]:
-        """The pods after the last watch event. Raises NoPods."""
+        """The pods after the last watch event. Raises PodsUnknown."""
         informer = self._informer
         if informer.synced.is_set() and informer.error is None:
             self._true_at = monotonic
         hint = informer.error.hint if informer.error is not None else ""
         if self._true_at is None or monotonic - self._true_at > max_age:
-            raise NoPods(f"no pods from the Kubernetes API: {informer.error or 'no response yet'}", hint=hint)
+            raise PodsUnknown(f"no pods from the Kubernetes API: {informer.error or 'no response yet'}", hint=hint)
         # The informer replaces changed objects, so the result for an identical object is still valid.
         before, read = self._read, {}
         for name, pod in informer.objects.items():
             known = before.get(name)
-            read[name] = known if known is not None and known[0] is pod else (pod, _understood(name, pod))
+            read[name] = known if known is not None and known[0] is pod else (pod, _parse_or_skip(name, pod))
         self._read = read
         return [pod for _, pod in self._read.values()]
 
 
-def _understood(name: str, pod: Pod) -> QrmPod | None:
+def _parse_or_skip(name: str, pod: QrmPodObject) -> QrmPod | None:
     try:
         return qrm_pod(pod)
     except ValueError as error:
@@ -159,15 +162,15 @@ def _understood(name: str, pod: Pod) -> QrmPod | None:
         return None
 
 
-def kubelet_pods(access: Access, *, interval: float) -> KubeletLists[QrmPod | None]:
+def kubelet_pods(access: KubeAccess, *, interval: float) -> KubeletPodList[QrmPod | None]:
     """A source that lists the kubelet's pods every `interval` seconds."""
-    return KubeletLists(access, lambda raw: qrm_pod(_POD.decode(raw)), interval=interval)
+    return KubeletPodList(access, lambda raw: qrm_pod(_POD.decode(raw)), interval=interval)
 
 
-class Pods:
+class NodePodSources:
     """Combines several sources: uses the first source with fresh data, otherwise the first source with any data."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[NodePodSource]) -> None:
         self._sources = sources
 
     async def start(self) -> None:
@@ -179,17 +182,17 @@ class Pods:
             await source.close()
 
     def listing(self, *, monotonic: float) -> tuple[QrmPod, ...]:
-        """The pods that have not ended, sorted by namespace and name. Raises NoPods if no source ever had data."""
-        failures: list[NoPods] = []
+        """The pods that have not ended, sorted by namespace and name. Raises PodsUnknown if no source ever had data."""
+        failures: list[PodsUnknown] = []
         for max_age in (FRESH_S, math.inf):
             for source in self._sources:
                 try:
                     found = source.listing(monotonic=monotonic, max_age=max_age)
-                except NoPods as error:
+                except PodsUnknown as error:
                     failures.append(error)
                     continue
                 return tuple(sorted((pod for pod in found if pod is not None), key=lambda pod: (pod.key, pod.uid)))
         if not failures:
             hint = "set kubernetes.kubeconfig or qrm.kubelet"
-            raise NoPods("neither the Kubernetes API nor a kubelet is configured", hint=hint)
+            raise PodsUnknown("neither the Kubernetes API nor a kubelet is configured", hint=hint)
         raise failures[0]

@@ -19,9 +19,9 @@ from typing import Any
 from agent.qrm.manager.admission import Admission, Apply, Reconciled
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.topology import Hint
-from agent.qrm.pod_source import Pods
+from agent.qrm.pod_source import NodePodSources
 from agent.qrm.pods import QrmPod
-from agent.state.readings import NoPods
+from agent.state.readings import PodsUnknown
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ REMEMBERED = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AdmissionRecord:
     """One admission. `time` is in unix seconds, `at` is in seconds of the monotonic clock."""
 
     time: float
@@ -87,7 +87,7 @@ def _hint(hint: Hint | None) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class ReconcileRound:
     """The result of the last round. `time` is in unix seconds; `trouble` is the reason why the round failed, "" if it
     succeeded."""
 
@@ -101,7 +101,7 @@ Report = Callable[[QrmPod, Admission], Awaitable[None]]
 """Reports an inadmissible pod (Event) and evicts it if configured."""
 
 
-class Rounds:
+class Reconciler:
     """Processes all pods of the node every `period` seconds, one round at a time; rounds that are late are skipped.
 
     `report` is called for each inadmissible pod, once for each message. `publish` is called after each round.
@@ -110,7 +110,7 @@ class Rounds:
     def __init__(
         self,
         manager: Manager,
-        pods: Pods,
+        pods: NodePodSources,
         apply: Apply,
         *,
         period: float,
@@ -125,10 +125,10 @@ class Rounds:
         """The pods of the last round."""
         self.settled = False
         """Whether at least one round has admitted the pods."""
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, AdmissionRecord] = {}
         """The last admission of each existing pod, by UID."""
-        self.history: deque[Record] = deque(maxlen=REMEMBERED)
-        self.last = Round()
+        self.history: deque[AdmissionRecord] = deque(maxlen=REMEMBERED)
+        self.last = ReconcileRound()
         self.admissions: Counter[tuple[str, str]] = Counter()
         self.updates: Counter[str] = Counter()
         self.skipped = 0
@@ -152,7 +152,7 @@ class Rounds:
         return self._monotonic() - self._ended
 
     @property
-    def inadmissible(self) -> list[Record]:
+    def inadmissible(self) -> list[AdmissionRecord]:
         """The last admissions of running pods that were rejected, by UID."""
         return [record for _, record in sorted(self.records.items()) if not record.admission.admitted]
 
@@ -178,7 +178,7 @@ class Rounds:
             task.cancel()
         await asyncio.gather(*self._aside, return_exceptions=True)
 
-    async def round(self) -> Round:
+    async def round(self) -> ReconcileRound:
         """Run one round: admit new pods, forget pods that ended, and apply the plug-ins' allocations to containers."""
         began = self._monotonic()
         result, trouble = Reconciled(), ""
@@ -189,7 +189,7 @@ class Rounds:
             self.settled = True
             if self._publish is not None:
                 await self._publish()
-        except NoPods as error:
+        except PodsUnknown as error:
             trouble = f"{error}. {error.hint}".rstrip(". ")
         except OSError as error:
             trouble = f"cannot write the checkpoint: {error.strerror or error}"
@@ -201,7 +201,7 @@ class Rounds:
         self._ended = self._monotonic()
         seconds = self._ended - began
         self.observe(seconds)
-        self.last = Round(self._clock(), seconds, result, trouble)
+        self.last = ReconcileRound(self._clock(), seconds, result, trouble)
         return self.last
 
     async def _count(self, *what: Any) -> None:
@@ -231,11 +231,11 @@ class Rounds:
             if known is not None and not stirred and self._monotonic() - known.at < RETRY_S:
                 continue
             admission = await self.manager.admit(pod, active=active)
-            record = Record(self._clock(), self._monotonic(), pod, admission)
+            record = AdmissionRecord(self._clock(), self._monotonic(), pod, admission)
             self.records[pod.uid] = record
             self._tell(record, again=known is not None)
 
-    def _tell(self, record: Record, *, again: bool) -> None:
+    def _tell(self, record: AdmissionRecord, *, again: bool) -> None:
         admission = record.admission
         if not again or admission.admitted:
             self.admissions["admitted" if admission.admitted else "rejected", admission.reason] += 1
@@ -250,7 +250,7 @@ class Rounds:
             task.add_done_callback(self._aside.discard)
 
     @staticmethod
-    async def _aside_report(report: Report, record: Record) -> None:
+    async def _aside_report(report: Report, record: AdmissionRecord) -> None:
         """Runs as a separate task, because the Kubernetes API may be slow."""
         try:
             await report(record.pod, record.admission)

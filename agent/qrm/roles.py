@@ -47,7 +47,7 @@ def role_table(classes: Mapping[str, Sequence[str]], *, nic: Sequence[str] = ())
     return RoleTable(by_role, frozenset(nic))
 
 
-SEED_ROLES = role_table(
+DEFAULT_ROLES = role_table(
     {
         ONLINE: ("online-micro_service",),
         OFFLINE: ("ETL", "transcoding"),

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from agent.qrm import cpuset
-from agent.qrm.cpuset import NONE, CpuSet
+from agent.qrm.cpuset import EMPTY, CpuSet
 from agent.qrm.manager.request import CPU, RECLAIMED_MILLICPU
-from agent.qrm.manager.topology import Policy
+from agent.qrm.manager.topology import TopologyPolicy
 from agent.qrm.plugins.nic import Nic, NicAddress
 from agent.qrm.plugins.resize import ResizeSettings
-from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, SEED_ROLES, RoleTable, role_table
+from agent.qrm.roles import DEFAULT_ROLES, EXCLUSIVE, OFFLINE, ONLINE, RoleTable, role_table
 from agent.service.node_settings import (
     CGROUP_DRIVER,
     CGROUP_NEST,
@@ -36,15 +36,15 @@ from watcher.platform.settings import addresses, quantities, values
 from watcher.platform.settings.declaring import about
 from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.section_reader import read_table
-from watcher.platform.settings.values import Kind, Unfit
+from watcher.platform.settings.values import InvalidValue, ValueKind
 
 SECTION = "qrm"
 DRY_RUN, CRI, CGROUP, SERVER = MODES = ("dry-run", "cri", "cgroup", "server")
-NOT_A_MODE = "nri"
+NRI = "nri"
 """Not supported; recognized in order to return a specific error."""
 SCOPES = ("container", "pod")
 BY_ROLE, AS_KATALYST = CPU_POLICIES = ("roles", "katalyst")
-CPUS = values.whole(lowest=0, highest=8192)
+CPUS = values.integer(lowest=0, highest=8192)
 SECONDS = quantities.duration(lowest=0.1, highest=3600)
 DEFAULTS = ResizeSettings()
 
@@ -54,7 +54,7 @@ DEFAULTS = ResizeSettings()
 
 def _read_number(value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value) or not 0 <= value <= 1000:
-        raise Unfit
+        raise InvalidValue
     return float(value)
 
 
@@ -62,22 +62,22 @@ def _read_number_text(text: str) -> float:
     try:
         return _read_number(float(text))
     except ValueError:
-        raise Unfit from None
+        raise InvalidValue from None
 
 
-NUMBER = Kind("a number from 0 to 1000", _read_number, _read_number_text, repr)
+NUMBER = ValueKind("a number from 0 to 1000", _read_number, _read_number_text, repr)
 
 
 def _read_cpus(value: Any) -> CpuSet:
     if not isinstance(value, str):
-        raise Unfit
+        raise InvalidValue
     try:
         return cpuset.parse(value)
     except ValueError as error:
-        raise Unfit(str(error)) from None
+        raise InvalidValue(str(error)) from None
 
 
-CPU_LIST = Kind(
+CPU_LIST = ValueKind(
     'CPUs in the list format of the kernel, like "0-1,40-41"',
     _read_cpus,
     _read_cpus,
@@ -88,13 +88,13 @@ CPU_LIST = Kind(
 def _read_pair(value: Any) -> tuple[str, str]:
     name, equals, other = value.partition("=") if isinstance(value, str) else ("", "", "")
     if not equals or not name.strip() or not other.strip():
-        raise Unfit
+        raise InvalidValue
     if "=" in other:
-        raise Unfit(f"{value!r} contains more than one =")
+        raise InvalidValue(f"{value!r} contains more than one =")
     return name.strip(), other.strip()
 
 
-PAIR = Kind(
+PAIR = ValueKind(
     'two names, like "best-effort-cpu=cpu"',
     _read_pair,
     _read_pair,
@@ -104,14 +104,14 @@ PAIR = Kind(
 
 def _read_nic(value: Any) -> Nic:
     if not isinstance(value, str) or not value.strip():
-        raise Unfit
+        raise InvalidValue
     name, *more = value.split()
     given = dict(part.partition("=")[::2] for part in more)
     if unknown := sorted(set(given) - {"numa", "ipv4", "ipv6", "netns"}):
-        raise Unfit(f"{unknown[0]!r} is not an attribute of a network card; use numa, ipv4, ipv6 or netns")
+        raise InvalidValue(f"{unknown[0]!r} is not an attribute of a network card; use numa, ipv4, ipv6 or netns")
     numa = given.get("numa", "-1")
     if not re.fullmatch(r"-1|[0-9]{1,3}", numa):
-        raise Unfit(f"{numa!r} is not a NUMA node number")
+        raise InvalidValue(f"{numa!r} is not a NUMA node number")
     address = NicAddress(_address(given.get("ipv4", ""), 4), _address(given.get("ipv6", ""), 6))
     return Nic(name, int(numa), address, given.get("netns", ""))
 
@@ -124,7 +124,7 @@ def _address(text: str, version: int) -> str:
             return text
     except ValueError:
         pass
-    raise Unfit(f"{text!r} is not an IPv{version} address")
+    raise InvalidValue(f"{text!r} is not an IPv{version} address")
 
 
 def _write_nic(nic: Nic) -> str:
@@ -133,17 +133,17 @@ def _write_nic(nic: Nic) -> str:
     return values.write_text(" ".join(parts))
 
 
-NIC = Kind(
+NIC = ValueKind(
     'a network interface and its attributes, like "eth1 numa=1 ipv4=10.0.0.7 ipv6=fdbd::20 netns=/var/run/netns/ns1"',
     _read_nic,
     _read_nic,
     _write_nic,
 )
-ROLES = values.several(values.NAME, called="roles")
+ROLES = values.list_of(values.NAME, called="roles")
 
 
 def _roles_of(name: str) -> tuple[str, ...]:
-    return tuple(role for role, known in SEED_ROLES.classes.items() if known == name)
+    return tuple(role for role, known in DEFAULT_ROLES.classes.items() if known == name)
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -202,9 +202,9 @@ class QrmSettings(NodeTable):
         ),
     )
     policy: str = field(
-        default=Policy.BEST_EFFORT.value,
+        default=TopologyPolicy.BEST_EFFORT.value,
         metadata=about(
-            values.choice(each.value for each in Policy),
+            values.choice(each.value for each in TopologyPolicy),
             "Topology policy that merges the NUMA hints of the plug-ins, as in the kubelet's Topology Manager.",
         ),
     )
@@ -225,7 +225,7 @@ class QrmSettings(NodeTable):
     names: tuple[tuple[str, str], ...] = field(
         default=(),
         metadata=about(
-            values.several(PAIR, called="pairs of names"),
+            values.list_of(PAIR, called="pairs of names"),
             "Resource names that pods request, mapped to the resource names of the plug-ins.",
             example='["best-effort-cpu=cpu"]',
             flag="--qos-resource-manager-resource-names-map",
@@ -234,7 +234,7 @@ class QrmSettings(NodeTable):
     skip_annotations: tuple[str, ...] = field(
         default=(),
         metadata=about(
-            values.several(values.NAME, called="annotations"),
+            values.list_of(values.NAME, called="annotations"),
             "Keys of annotations; pods with any of these annotations are ignored.",
             example='["example.org/unmanaged"]',
         ),
@@ -262,7 +262,7 @@ class QrmSettings(NodeTable):
         default=True, metadata=about(values.BOOLEAN, "Whether to serve the built-in network card plug-in.")
     )
     reserved_cpus: CpuSet = field(
-        default=NONE,
+        default=EMPTY,
         metadata=about(CPU_LIST, "CPUs reserved for the system; no pod gets them.", example='"0-1,40-41"'),
     )
     reserved_memory: int = field(
@@ -284,13 +284,13 @@ class QrmSettings(NodeTable):
         ),
     )
     nic_roles: tuple[str, ...] = field(
-        default=tuple(sorted(SEED_ROLES.nic)),
+        default=tuple(sorted(DEFAULT_ROLES.nic)),
         metadata=about(ROLES, "Roles of pods that get a network card without requesting one."),
     )
     nics: tuple[Nic, ...] = field(
         default=(),
         metadata=about(
-            values.several(NIC, called="network cards"),
+            values.list_of(NIC, called="network cards"),
             "Network cards and their addresses; default: the cards found on the machine, without addresses.",
             example='["eth1 numa=1 ipv6=fdbd:dc05:3:155::20 netns=/var/run/netns/ns1"]',
         ),
@@ -330,7 +330,7 @@ class QrmSettings(NodeTable):
     step_up: int = field(
         default=DEFAULTS.step_up,
         metadata=about(
-            values.whole(lowest=1, highest=8192),
+            values.integer(lowest=1, highest=8192),
             "Maximum number of CPUs by which the online pool grows in one adjustment.",
         ),
     )
@@ -449,7 +449,7 @@ class QrmSettings(NodeTable):
 def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, list[Problem]]:
     """Read the table [qrm]. Returns the settings and all problems that were found."""
     settings, problems = read_table(QrmSettings, given, section=SECTION, cwd=cwd)
-    if str(given.get("mode")).lower() == NOT_A_MODE:
+    if str(given.get("mode")).lower() == NRI:
         told = "mode nri is not supported"
         cure = 'to update running containers, set qrm.mode = "cri" or "cgroup" (docs/qrm.md)'
         problems = [Problem("qrm.mode", told, cure), *(each for each in problems if each.key != "qrm.mode")]

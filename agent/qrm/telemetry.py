@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from agent.qrm.plugins.adjuster import Adjuster
 from agent.qrm.plugins.cpu import CpuPlugin
-from agent.qrm.reconciler import Rounds
+from agent.qrm.reconciler import Reconciler
 from agent.qrm.roles import OFFLINE, ONLINE
 from watcher.platform.telemetry.instruments import Timings, counter, gauge
 
@@ -21,7 +21,7 @@ class QrmMetrics:
     """The metrics. `rounds`, `cpu` and `adjuster` are None if the component does not run."""
 
     def __init__(self) -> None:
-        self.rounds: Rounds | None = None
+        self.rounds: Reconciler | None = None
         self.cpu: CpuPlugin | None = None
         self.adjuster: Adjuster | None = None
         self.checkpoints: Counter[str] = Counter()
@@ -84,7 +84,7 @@ class QrmMetrics:
         yield counter("qrm_resize", "Resizes of the online pool.", resizes)
 
 
-def _of_rounds(rounds: Rounds) -> Iterator[Family]:
+def _of_rounds(rounds: Reconciler) -> Iterator[Family]:
     admissions = [({"result": r, "reason": why}, float(n)) for (r, why), n in sorted(rounds.admissions.items())]
     yield counter("qrm_admissions", "Admissions of pods.", admissions)
     updates = [({"result": result}, float(n)) for result, n in sorted(rounds.updates.items())]

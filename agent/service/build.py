@@ -18,25 +18,25 @@ from agent.audit.database import AuditError
 from agent.audit.entries import json_lines
 from agent.audit.log import Audit
 from agent.cgroups.paths import Driver
-from agent.decision.analysis import Event
-from agent.executor.cluster import Cluster
+from agent.decision.analysis import NodeEvent
+from agent.executor.cluster import ClusterActions
 from agent.executor.executor import Executor
 from agent.executor.permissions import Permissions
 from agent.metrics.registry import Metrics
-from agent.policy.policy_set import Abilities, KnownMetrics, TriggerOnly
+from agent.policy.policy_set import KnownMetrics, MetricCapabilities, TriggerOnly
 from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
 from agent.service.custom_metrics import installed_metrics
-from agent.service.loop import Agent, Clocks, Surroundings
+from agent.service.loop import Agent, Clocks, NodeIdentity
 from agent.service.node_server import CannotRun, read_token
 from agent.service.settings import AgentSettings
-from agent.service.sources import NobodyTells, OwnNode, WrittenGroups, own_pod
+from agent.service.sources import NoPodSource, OwnNode, WritableCgroups, own_pod
 from agent.service.telemetry import AgentMetrics
-from agent.state.api_pods import InformedPods
-from agent.state.collector import COLLECTED, Collector, Places
+from agent.state.api_pods import InformerPods
+from agent.state.collector import COLLECTED, Collector, SystemPaths
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
 from agent.state.queries import QueryMetrics
-from agent.state.readings import MetricSource, NoPods, PodSource
-from watcher.platform.entry_points import Refused
+from agent.state.readings import MetricSource, PodSource, PodsUnknown
+from watcher.platform.entry_points import ExtensionError
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
 from watcher.platform.settings.tables import Settings
@@ -45,7 +45,7 @@ LOOK_PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Assembled:
+class AgentRuntime:
     """An agent with its dependencies."""
 
     agent: Agent
@@ -78,7 +78,7 @@ def kube_client(wanted: bool | None, settings: Settings) -> KubeClient | None:
 def pod_source(settings: AgentSettings, client: KubeClient | None) -> PodSource:
     """The source of the node's pods: kubelet, Kubernetes API, or none. Raises CannotRun."""
     if settings.kubelet is None:
-        return NobodyTells() if client is None else InformedPods(client, settings.node_name())
+        return NoPodSource() if client is None else InformerPods(client, settings.node_name())
     try:
         access = kubelet_access(
             settings.kubelet,
@@ -96,7 +96,7 @@ def metrics_of(settings: AgentSettings) -> Metrics:
     try:
         order = settings.options().order
         return installed_metrics(order, [query.metric(name, order) for name, query in settings.queries.items()])
-    except Refused as error:
+    except ExtensionError as error:
         raise CannotRun(f"{error}\n  {error.hint}") from None
 
 
@@ -105,24 +105,24 @@ def metric_sources(settings: AgentSettings) -> list[MetricSource]:
     sources: list[MetricSource] = []
     # Imported only if configured: these modules with their imports take a tenth of the agent's memory.
     if settings.watcher is not None:
-        from agent.state.windows import OPERATORS, WINDOWS, WindowMetrics
+        from agent.state.windows import OPERATORS, WINDOWS, WatcherWindows
         from watcher.client import NodeClient
 
         token = read_token(settings.watcher_token_file)
         client = NodeClient(settings.watcher, settings.node_name(), windows=WINDOWS, operators=OPERATORS, token=token)
-        sources.append(WindowMetrics(client))
+        sources.append(WatcherWindows(client))
     if settings.queries and settings.prometheus is not None:
-        from agent.state.prometheus import PrometheusQuestions, prometheus_config
+        from agent.state.prometheus import PrometheusQueryClient, prometheus_config
 
         config = prometheus_config(settings.prometheus, settings.prometheus_token_file)
         expressions = {name: query.expression for name, query in settings.queries.items()}
-        sources.append(QueryMetrics(PrometheusQuestions(config), expressions, node=settings.node_name()))
+        sources.append(QueryMetrics(PrometheusQueryClient(config), expressions, node=settings.node_name()))
     return sources
 
 
-def known(metrics: Metrics) -> KnownMetrics:
+def known_metrics(metrics: Metrics) -> KnownMetrics:
     """The metrics that rules may name: metrics with actions, and metrics that are only measured and keep pods away."""
-    return ChainMap[str, Abilities](metrics, dict.fromkeys(COLLECTED, TriggerOnly()))  # type: ignore[arg-type]
+    return ChainMap[str, MetricCapabilities](metrics, dict.fromkeys(COLLECTED, TriggerOnly()))  # type: ignore[arg-type]
 
 
 def policy_source(settings: AgentSettings, client: KubeClient | None, metrics: KnownMetrics) -> PolicySource:
@@ -138,7 +138,7 @@ def policy_source(settings: AgentSettings, client: KubeClient | None, metrics: K
 
 
 @asynccontextmanager
-async def assembled(settings: AgentSettings, everything: Settings) -> AsyncIterator[Assembled]:
+async def build_agent(settings: AgentSettings, everything: Settings) -> AsyncIterator[AgentRuntime]:
     """Build and start the agent with its dependencies, and close them at the end. Raises CannotRun."""
     async with AsyncExitStack() as stack:
         audit = open_audit(settings)
@@ -149,8 +149,8 @@ async def assembled(settings: AgentSettings, everything: Settings) -> AsyncItera
         own = None if client is None else OwnNode(client, settings.node_name())
         options, node = settings.options(), settings.node_name()
         metrics = metrics_of(settings)
-        policies = policy_source(settings, client, known(metrics))
-        places = Places(proc=str(settings.proc), cgroup=str(settings.cgroup))
+        policies = policy_source(settings, client, known_metrics(metrics))
+        places = SystemPaths(proc=str(settings.proc), cgroup=str(settings.cgroup))
         pods = pod_source(settings, client)
         collector = Collector(
             pods,
@@ -167,8 +167,10 @@ async def assembled(settings: AgentSettings, everything: Settings) -> AsyncItera
             if part is not None:
                 await part.start()
                 stack.push_async_callback(part.close)
-        cluster = None if client is None else Cluster(client, node=node, control=settings.control, clock=time.time)
-        groups = WrittenGroups(settings)
+        cluster = (
+            None if client is None else ClusterActions(client, node=node, control=settings.control, clock=time.time)
+        )
+        groups = WritableCgroups(settings)
         stack.callback(groups.close)
         enforce = settings.mode == "enforce"
         if enforce:
@@ -188,7 +190,7 @@ async def assembled(settings: AgentSettings, everything: Settings) -> AsyncItera
             audit=audit,
             metrics=metrics,
             options=options,
-            surroundings=Surroundings(node, own.labels if own else dict, own_pod(os.environ)),
+            surroundings=NodeIdentity(node, own.labels if own else dict, own_pod(os.environ)),
             clocks=Clocks(time.time, time.monotonic),
             interval=settings.interval,
             tell=_teller(cluster) if cluster and enforce else None,
@@ -199,7 +201,7 @@ async def assembled(settings: AgentSettings, everything: Settings) -> AsyncItera
             await agent.recall()
         except AuditError as error:
             raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
-        yield Assembled(agent, audit, executor, told, partial(_informed, pods, policies, own))
+        yield AgentRuntime(agent, audit, executor, told, partial(_informed, pods, policies, own))
 
 
 async def _informed(pods: PodSource, policies: PolicySource, own: OwnNode | None) -> bool:
@@ -208,13 +210,13 @@ async def _informed(pods: PodSource, policies: PolicySource, own: OwnNode | None
         return False
     try:
         pods.listing(monotonic=time.monotonic(), max_age=LOOK_PATIENCE_S)
-    except NoPods:
-        return isinstance(pods, NobodyTells)
+    except PodsUnknown:
+        return isinstance(pods, NoPodSource)
     return True
 
 
-def _teller(cluster: Cluster) -> Any:
-    async def tell(event: Event) -> None:
+def _teller(cluster: ClusterActions) -> Any:
+    async def tell(event: NodeEvent) -> None:
         await cluster.tell(None, reason=event.reason, message=event.note, warning=event.type == "Warning")
 
     return tell

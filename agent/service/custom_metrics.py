@@ -7,42 +7,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.metrics.action_metric import Metric
+from agent.metrics.action_metric import ActionMetric
 from agent.metrics.options import Order
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from watcher.platform import entry_points
-from watcher.platform.entry_points import Refused
+from watcher.platform.entry_points import ExtensionError
 
 ENTRY_POINT_GROUP = "load_watcher.agent_metrics"
 
 
-def installed_metrics(order: Order = Order.SEED, extra: Iterable[Metric] = ()) -> Metrics:
+def installed_metrics(order: Order = Order.SEED, extra: Iterable[ActionMetric] = ()) -> Metrics:
     """The registry with built-in and packaged metrics, and `extra` ones (`agent.metrics.trigger_only.triggering`).
     Raises Refused."""
     metrics = Metrics(order)
     for metric in extra:
         _register(metrics, metric, "the settings", "Give it another name.")
     for name in sorted(entry_points.names(ENTRY_POINT_GROUP)):
-        package = entry_points.home(ENTRY_POINT_GROUP, name)
+        package = entry_points.packages_of(ENTRY_POINT_GROUP, name)
         for metric in _of_package(name, order):
             _register(metrics, metric, f"the package {package}", f"Uninstall {package}, or report this to its authors.")
     return metrics
 
 
-def _register(metrics: Metrics, metric: Metric, source: str, hint: str) -> None:
+def _register(metrics: Metrics, metric: ActionMetric, source: str, hint: str) -> None:
     try:
         metrics.register(metric)
     except ValueError as error:
-        raise Refused(f"cannot register a metric of {source}: {error}", hint) from error
+        raise ExtensionError(f"cannot register a metric of {source}: {error}", hint) from error
 
 
-def _of_package(name: str, order: Order) -> tuple[Metric, ...]:
+def _of_package(name: str, order: Order) -> tuple[ActionMetric, ...]:
     """The metrics that an entry point returns. Raises Refused."""
-    made = entry_points.made(ENTRY_POINT_GROUP, name, CHAINS[order], what="metric")
-    if not isinstance(made, tuple) or not all(isinstance(metric, Metric) for metric in made):
-        package = entry_points.home(ENTRY_POINT_GROUP, name)
-        raise Refused(
+    made = entry_points.build(ENTRY_POINT_GROUP, name, CHAINS[order], what="metric")
+    if not isinstance(made, tuple) or not all(isinstance(metric, ActionMetric) for metric in made):
+        package = entry_points.packages_of(ENTRY_POINT_GROUP, name)
+        raise ExtensionError(
             f"entry point {name} of package {package} must return a tuple of metrics, not {type(made).__name__}",
             "See docs/own-metric.md for the return value.",
         )

@@ -20,14 +20,14 @@ import msgspec
 from aiohttp import hdrs
 
 from agent.cgroups.detection import NoCgroups, Version, top_of
-from agent.executor.conflicts import process_names, rivals
-from agent.policy.source import ClusterPolicies, InForce, check_policies
+from agent.executor.conflicts import conflicting_agents, process_names
+from agent.policy.source import ActivePolicies, ClusterPolicies, check_policies
 from agent.service import build, sources
 from agent.service.node_server import CannotRun, read_token
 from agent.service.settings import AgentSettings, read_settings
-from watcher.platform.checks.examination import Examination, aside
-from watcher.platform.checks.results import Result, count, fail, ok, skipped, some, warn
-from watcher.platform.net.loopback import EVERYWHERE
+from watcher.platform.checks.examination import CheckContext, in_thread
+from watcher.platform.checks.results import CheckResult, count, fail, ok, shorten_names, skipped, warn
+from watcher.platform.net.loopback import LOOPBACK_OF_WILDCARD
 from watcher.platform.net.redaction import without_credentials
 from watcher.platform.settings.tables import Settings
 from watcher.providers.base import ProviderError
@@ -43,7 +43,7 @@ UNSEEN = "the rule takes no action until the metric is available; docs/agent-sta
 NONE_YET = "write policies: see docs/agent-policies.md, and the samples in deploy/agent/policies"
 
 
-class _Explanation(msgspec.Struct):
+class _ExplainResponse(msgspec.Struct):
     """The fields of GET /explain that the doctor reads."""
 
     node: str
@@ -56,21 +56,21 @@ class _Explanation(msgspec.Struct):
     plan: dict[str, Any] | None = None
 
 
-async def agent(examination: Examination) -> Sequence[Result]:
+async def check_agent(examination: CheckContext) -> Sequence[CheckResult]:
     """Check a running agent, or the requirements of one, with the [agent] settings."""
     everything = examination.the(Settings)
     table = everything.parts.get("agent", {})
     if not table:
         return [skipped("these settings have no [agent] table", "pass the agent's settings: --config FILE")]
-    own, _ = await aside(lambda: read_settings(table, cwd=examination.cwd))
-    results: list[Result] = []
+    own, _ = await in_thread(lambda: read_settings(table, cwd=examination.cwd))
+    results: list[CheckResult] = []
     try:
         results += (running := await _running(own))
         if not running:
             results.append(skipped(f"no agent responds at {_url(own)}; checking the requirements of mode {own.mode}"))
             results += await _policies(own, everything)
-            results += await aside(lambda: list(_claimed(own)))
-        results += await aside(lambda: [*_groups(own), *_rivals(own)])
+            results += await in_thread(lambda: list(_claimed(own)))
+        results += await in_thread(lambda: [*_groups(own), *_rivals(own)])
         return [*results, *await _watcher(own), *await _queries(own)]
     except CannotRun as error:
         return [*results, fail(str(error).partition("\n")[0], "run load-watcher agent --once for details")]
@@ -80,11 +80,11 @@ async def agent(examination: Examination) -> Sequence[Result]:
 
 
 def _url(own: AgentSettings) -> str:
-    host = EVERYWHERE.get(own.host, own.host)
+    host = LOOPBACK_OF_WILDCARD.get(own.host, own.host)
     return f"http://{f'[{host}]' if ':' in host else host}:{own.port}"
 
 
-async def _running(own: AgentSettings) -> list[Result]:
+async def _running(own: AgentSettings) -> list[CheckResult]:
     """Check the agent at the configured address; empty if none responds there. Raises CannotRun."""
     url = _url(own)
     try:
@@ -97,7 +97,7 @@ async def _running(own: AgentSettings) -> list[Result]:
                 told = f"the program that responds at {url} is not a load-watcher agent"
                 return [fail(told, "stop that program, or set another agent.port")]
             results = [fail(f"the agent is stuck: {error.get('message')}", "see the agent's log")] if stuck else []
-            token = await aside(lambda: read_token(own.token_file))
+            token = await in_thread(lambda: read_token(own.token_file))
             status, body = await _get(session, f"{url}/explain", token=token)
     except (aiohttp.ClientError, OSError):
         return []
@@ -105,13 +105,13 @@ async def _running(own: AgentSettings) -> list[Result]:
         cure = "set agent.token_file to the file with the agent's token"
         return [*results, fail(f"the agent at {url} requires its token for reading", cure)]
     try:
-        return [*results, *_explained(msgspec.json.decode(body, type=_Explanation), own, url)]
+        return [*results, *_explained(msgspec.json.decode(body, type=_ExplainResponse), own, url)]
     except (msgspec.DecodeError, KeyError):
         cure = "check that the agent and the doctor have the same version"
         return [*results, warn(f"GET /explain of the agent at {url} returned an unknown format ({status})", cure)]
 
 
-def _explained(told: _Explanation, own: AgentSettings, url: str) -> Iterator[Result]:
+def _explained(told: _ExplainResponse, own: AgentSettings, url: str) -> Iterator[CheckResult]:
     stance = told.stance or "waiting for policies"
     what = f"an agent runs at {url}: node {told.node}, cycle {told.cycle}, {stance}"
     if own.mode == "enforce" and told.stance != "enforce":
@@ -130,12 +130,12 @@ def _explained(told: _Explanation, own: AgentSettings, url: str) -> Iterator[Res
             yield warn(f"rule {rule['rule']}: metric {rule['metric']} is missing: {why}", UNSEEN)
 
 
-def _judged(problems: Sequence[str], *, known: bool, there: int, what: str) -> Iterator[Result]:
+def _judged(problems: Sequence[str], *, known: bool, there: int, what: str) -> Iterator[CheckResult]:
     """Result for the policies; `there` is the number of rules or objects, and `what` names them."""
     if problems:
         kept = "the previous policies remain in effect" if known else "no rule is evaluated"
         cure = "load-watcher agent --check DIRECTORY finds such problems before the policies are deployed"
-        yield fail(f"{count(len(problems), 'problem')} in policies, so {kept}: {some(problems)}", cure)
+        yield fail(f"{count(len(problems), 'problem')} in policies, so {kept}: {shorten_names(problems)}", cure)
     elif not known:
         yield fail("no policies were read yet, so no rule is evaluated", "check that the Kubernetes API is reachable")
     elif not there:
@@ -147,13 +147,13 @@ def _judged(problems: Sequence[str], *, known: bool, there: int, what: str) -> I
 # --- requirements of an agent ----------------------------------------------------------------------------------------
 
 
-async def _policies(own: AgentSettings, everything: Settings) -> list[Result]:
+async def _policies(own: AgentSettings, everything: Settings) -> list[CheckResult]:
     """Check the configured policies, from the directory or the API. Raises CannotRun."""
-    metrics = build.known(build.metrics_of(own))
+    metrics = build.known_metrics(build.metrics_of(own))
     directory = own.policies
     if directory is not None:
-        reading = await aside(lambda: check_policies(directory, metrics=metrics))
-        found = InForce(reading.policies if reading.usable else None, reading.problems)
+        reading = await in_thread(lambda: check_policies(directory, metrics=metrics))
+        found = ActivePolicies(reading.policies if reading.usable else None, reading.problems)
     else:
         client = build.kube_client(own.kubernetes, everything)
         if client is None:
@@ -167,7 +167,7 @@ async def _policies(own: AgentSettings, everything: Settings) -> list[Result]:
     return list(_judged([str(each) for each in found.problems], known=known, there=there, what="read"))
 
 
-async def _listed(policies: ClusterPolicies) -> InForce:
+async def _listed(policies: ClusterPolicies) -> ActivePolicies:
     await policies.start()
     try:
         for _ in range(round(LIST_S / LOOK_AGAIN_S)):
@@ -179,8 +179,8 @@ async def _listed(policies: ClusterPolicies) -> InForce:
         await policies.close()
 
 
-def _groups(own: AgentSettings) -> Iterator[Result]:
-    groups = sources.WrittenGroups(own)
+def _groups(own: AgentSettings) -> Iterator[CheckResult]:
+    groups = sources.WritableCgroups(own)
     try:
         layout = groups.layout()
         file = Path(top_of(layout), "cpu.max" if layout.version is Version.V2 else "cpu.cfs_quota_us")
@@ -196,9 +196,9 @@ def _groups(own: AgentSettings) -> Iterator[Result]:
         yield ok(f"control groups of {layout.version} with driver {layout.driver} in {layout.root}: quotas can be set")
 
 
-def _rivals(own: AgentSettings) -> Iterator[Result]:
+def _rivals(own: AgentSettings) -> Iterator[CheckResult]:
     """Check for processes of other agents; a running load-watcher agent also detects them by their pods."""
-    found = rivals((), process_names(own.proc))
+    found = conflicting_agents((), process_names(own.proc))
     if not found:
         yield ok("no koordlet or crane-agent process runs on this node")
         return
@@ -206,9 +206,9 @@ def _rivals(own: AgentSettings) -> Iterator[Result]:
     yield fail(told, ALONE) if own.mode == "enforce" and not own.beside_others else warn(told, ALONE)
 
 
-def _claimed(own: AgentSettings) -> Iterator[Result]:
+def _claimed(own: AgentSettings) -> Iterator[CheckResult]:
     """Check whether another enforcing agent holds the lock on the control groups."""
-    groups = sources.WrittenGroups(own)
+    groups = sources.WritableCgroups(own)
     try:
         if others := groups.claim.others():
             told = f"{others[0]} holds the lock on the control groups, and does not respond at {_url(own)}"
@@ -217,15 +217,15 @@ def _claimed(own: AgentSettings) -> Iterator[Result]:
         groups.close()
 
 
-async def _watcher(own: AgentSettings) -> list[Result]:
+async def _watcher(own: AgentSettings) -> list[CheckResult]:
     """Check that the watcher reports windows for this node. Raises CannotRun."""
     if own.watcher is None:
         return []
-    from agent.state.windows import OPERATORS, WINDOWS, YOUNG_S
+    from agent.state.windows import MAX_AGE_S, OPERATORS, WINDOWS
     from watcher.client import NodeClient, WatcherError
 
     where, node = without_credentials(own.watcher), own.node_name()
-    token = await aside(lambda: read_token(own.watcher_token_file))
+    token = await in_thread(lambda: read_token(own.watcher_token_file))
     client = NodeClient(own.watcher, node, windows=WINDOWS, operators=OPERATORS, token=token, timeout=ANSWER_S)
     try:
         load = await client.refresh()
@@ -234,7 +234,7 @@ async def _watcher(own: AgentSettings) -> list[Result]:
         return [fail(f"the watcher at {where} returned no windows for {node}: {error}", cure)]
     finally:
         await client.close()
-    if (age := load.age(time.monotonic())) > YOUNG_S:
+    if (age := load.age(time.monotonic())) > MAX_AGE_S:
         return [
             warn(
                 f"the watcher's newest sample of {node} is {age:.0f} s old",
@@ -244,12 +244,12 @@ async def _watcher(own: AgentSettings) -> list[Result]:
     return [ok(f"the watcher at {where} returns windows for {node}")]
 
 
-async def _queries(own: AgentSettings) -> list[Result]:
+async def _queries(own: AgentSettings) -> list[CheckResult]:
     if own.prometheus is None or not own.queries:
         return []
-    from agent.state.prometheus import PrometheusQuestions, prometheus_config
+    from agent.state.prometheus import PrometheusQueryClient, prometheus_config
 
-    questions = PrometheusQuestions(prometheus_config(own.prometheus, own.prometheus_token_file))
+    questions = PrometheusQueryClient(prometheus_config(own.prometheus, own.prometheus_token_file))
     results = []
     try:
         for name, query in own.queries.items():

@@ -18,24 +18,24 @@ import msgspec
 
 from agent.audit.database import AuditError
 from agent.audit.log import Audit
-from agent.decision.analysis import Analysis, Event, Memory
+from agent.decision.analysis import Analysis, AnalyzerState, NodeEvent
 from agent.decision.analyzer import analyze
-from agent.decision.ledger import InFlight, Ledger, booked, later, settled
+from agent.decision.ledger import InFlight, Ledger, shifted, still_pending, with_steps
 from agent.decision.plan import Plan
-from agent.decision.plan_inputs import Given
+from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan, still_needed
 from agent.executor.executor import Executor
-from agent.executor.report import Report
-from agent.metrics.options import Options
+from agent.executor.report import PlanReport
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.model import Policies, SchedulingStep, State, Step
-from agent.policy.source import InForce, PolicySource
+from agent.policy.source import ActivePolicies, PolicySource
 
 log = logging.getLogger(__name__)
 
-MEMORY_KEPT = "memory"
-LEDGER_KEPT = "ledger"
-TIME_KEPT = "time"
+ANALYZER_STATE_KEY = "memory"
+LEDGER_KEY = "ledger"
+TIME_KEY = "time"
 INTERRUPTED_INTERVALS = 3.0
 """After this many intervals without a cycle, samples before and after the gap are not consecutive."""
 JUMP_S = 5.0
@@ -46,7 +46,7 @@ FRESH_S = 1.0
 """Seconds: before a step, a state younger than this is not read again; a rate over less time is inaccurate."""
 
 
-class Collects(Protocol):
+class StateCollector(Protocol):
     """Reads the state of the node; `now` is in unix seconds."""
 
     async def collect(self, now: float) -> State: ...
@@ -61,7 +61,7 @@ class Clocks:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class NodeIdentity:
     """The agent's node and own pod. `labels()` returns the node's labels, None while they are unknown; `own` has the
     uid and the namespace/name of the agent's pod."""
 
@@ -79,10 +79,10 @@ class Cycle:
     time: float = 0.0
     seconds: float = 0.0
     state: State = field(default_factory=lambda: State(0.0))
-    in_force: InForce = field(default_factory=InForce)
+    in_force: ActivePolicies = field(default_factory=ActivePolicies)
     policies: Policies = field(default_factory=Policies)
     plan: Plan | None = None
-    reports: tuple[Report, ...] = ()
+    reports: tuple[PlanReport, ...] = ()
     trouble: str = ""
 
 
@@ -92,16 +92,16 @@ class Agent:
     def __init__(
         self,
         *,
-        collector: Collects,
+        collector: StateCollector,
         policies: PolicySource,
         executor: Executor,
         audit: Audit,
         metrics: Metrics,
-        options: Options,
-        surroundings: Surroundings,
+        options: DecisionOptions,
+        surroundings: NodeIdentity,
         clocks: Clocks,
         interval: float,
-        tell: Callable[[Event], Awaitable[None]] | None = None,
+        tell: Callable[[NodeEvent], Awaitable[None]] | None = None,
     ) -> None:
         self.surroundings = surroundings
         self.interval = interval
@@ -121,7 +121,7 @@ class Agent:
         self._looked: tuple[float, float] | None = None
         self._verdicts: dict[str, str] = {}
         self._kept: dict[str, object] = {}
-        self._memory = Memory()
+        self._memory = AnalyzerState()
         self._ledger: Ledger = ()
         self._refused: dict[tuple[str, str], float] = {}
 
@@ -153,12 +153,12 @@ class Agent:
         """Load the state that the previous process saved. Raises AuditError."""
         memory, ledger, time = await asyncio.to_thread(
             lambda: (
-                self._audit.kept(MEMORY_KEPT, Memory),
-                self._audit.kept(LEDGER_KEPT, tuple[InFlight, ...]),
-                self._audit.kept(TIME_KEPT, float),
+                self._audit.kept(ANALYZER_STATE_KEY, AnalyzerState),
+                self._audit.kept(LEDGER_KEY, tuple[InFlight, ...]),
+                self._audit.kept(TIME_KEY, float),
             )
         )
-        self._memory = Memory() if memory is None else memory
+        self._memory = AnalyzerState() if memory is None else memory
         self._ledger = () if ledger is None else ledger
         if time is None or self._clocks.wall() - time > INTERRUPTED_INTERVALS * self.interval:
             self._memory = _interrupted(self._memory)
@@ -197,7 +197,7 @@ class Agent:
                     "wall clock jumped by %+.0f s (clock change or suspend); pending deadlines shifted accordingly",
                     jump,
                 )
-                self._ledger, self._memory = later(self._ledger, jump), self._memory.later(jump)
+                self._ledger, self._memory = shifted(self._ledger, jump), self._memory.later(jump)
         self._looked = now, monotonic
 
     async def _decide(self, cycle: Cycle, *, unsure: bool) -> Cycle:
@@ -217,8 +217,8 @@ class Agent:
         )
         if unsure:
             analysis = _with_nothing_undone(analysis, self._memory)
-        self._ledger = settled(self._ledger, cycle.state, self._options)
-        given = Given(
+        self._ledger = still_pending(self._ledger, cycle.state, self._options)
+        given = PlanInputs(
             state=cycle.state,
             metrics=self._metrics,
             options=self._options,
@@ -250,7 +250,7 @@ class Agent:
         await self._tell_changes(analysis)
         return replace(cycle, plan=first, reports=tuple(reports))
 
-    async def _carry_out(self, made: Plan, given: Given, cycle: Cycle) -> Report:
+    async def _carry_out(self, made: Plan, given: PlanInputs, cycle: Cycle) -> PlanReport:
         """Carry out a plan and add its steps to the ledger immediately, so that a later failure in this cycle cannot
         lead to a second eviction for the same load."""
         fresh, read_at = given, self._clocks.monotonic()
@@ -263,7 +263,7 @@ class Agent:
             return still_needed(step, made, fresh, done)
 
         report = await self._executor.run(made, state=given.state, cycle=cycle.number, needed=needed)
-        self._ledger = booked(self._ledger, report.booked, cycle.time, self._options)
+        self._ledger = with_steps(self._ledger, report.booked, cycle.time, self._options)
         self._refused |= dict.fromkeys(report.unturned, self._clocks.monotonic())
         self.failures += report.fault
         return report
@@ -277,9 +277,9 @@ class Agent:
 
     async def _keep(self, now: float) -> None:
         """Save changed state to the audit file; `now` in unix seconds. Raises AuditError."""
-        kept: list[tuple[str, object]] = [(MEMORY_KEPT, self._memory), (LEDGER_KEPT, self._ledger)]
+        kept: list[tuple[str, object]] = [(ANALYZER_STATE_KEY, self._memory), (LEDGER_KEY, self._ledger)]
         if any(each.above or each.below for each in self._memory.rules.values()):
-            kept.append((TIME_KEPT, now))  # counts of consecutive samples are valid only without a gap
+            kept.append((TIME_KEY, now))  # counts of consecutive samples are valid only without a gap
         changed = {name: value for name, value in kept if self._kept.get(name) != value}
         if changed:
             await asyncio.to_thread(self._write, changed)
@@ -325,12 +325,12 @@ class Agent:
         }
 
 
-def _interrupted(memory: Memory) -> Memory:
+def _interrupted(memory: AnalyzerState) -> AnalyzerState:
     """The analyzer state after a pause: counts of consecutive samples are reset, triggered rules stay triggered."""
     return replace(memory, rules={key: replace(each, above=0, below=0) for key, each in memory.rules.items()})
 
 
-def _with_nothing_undone(analysis: Analysis, before: Memory) -> Analysis:
+def _with_nothing_undone(analysis: Analysis, before: AnalyzerState) -> Analysis:
     """While the node's labels are unknown (at the start, or without the API), no policy counts as removed: lowered
     values stay lowered, and the taint stays."""
     rules = {**before.rules, **analysis.memory.rules}

@@ -8,16 +8,16 @@ import logging
 from typing import Any
 
 from agent.audit.database import AuditError
-from agent.decision.plan import Verdict
+from agent.decision.plan import RuleVerdict
 from agent.executor.permissions import OnExit
 from agent.service import node_server
-from agent.service.build import LOOK_PATIENCE_S, Assembled, assembled
+from agent.service.build import LOOK_PATIENCE_S, AgentRuntime, build_agent
 from agent.service.node_server import listening, stop_signal
-from agent.service.pages import Pages
+from agent.service.pages import AgentPages
 from agent.service.restore import _still_tainted, in_words
 from agent.service.settings import AgentSettings
 from watcher import __version__
-from watcher.platform.malloc import share_one_heap
+from watcher.platform.malloc import limit_malloc_arenas
 from watcher.platform.settings.tables import Settings
 from watcher.platform.telemetry.instruments import Instruments
 
@@ -47,13 +47,13 @@ def run(settings: AgentSettings, everything: Settings) -> int:
 
 async def serve(settings: AgentSettings, everything: Settings) -> int:
     """Run the agent until a stop signal, then restore if on_exit says so; returns the exit code."""
-    share_one_heap()  # each cycle runs in a different thread
+    limit_malloc_arenas()  # each cycle runs in a different thread
     stop = stop_signal(renewing="SIGHUP ignored: policies are reloaded automatically; other settings need a restart")
-    async with assembled(settings, everything) as made:
+    async with build_agent(settings, everything) as made:
         _say(settings)
         telemetry = Instruments(version=__version__, cluster=everything.cluster.name or "")
         telemetry.add(made.metrics)
-        pages = Pages(made, telemetry)
+        pages = AgentPages(made, telemetry)
         async with listening(settings, pages, telemetry) as address:
             print(f"load-watcher agent listens on {address}", flush=True)
             gc.freeze()  # objects that exist now are permanent: exclude them from garbage collection,
@@ -73,7 +73,7 @@ def _say(settings: AgentSettings) -> None:
     log.info("the agent on node %s %s; audit file: %s", settings.node_name(), says, settings.state_file)
 
 
-async def _leave(made: Assembled, settings: AgentSettings) -> int:
+async def _leave(made: AgentRuntime, settings: AgentSettings) -> int:
     on_exit = OnExit(settings.on_exit)
     try:
         put_back = await made.executor.leave(on_exit)
@@ -94,7 +94,7 @@ async def _leave(made: Assembled, settings: AgentSettings) -> int:
 async def look_once(settings: AgentSettings, everything: Settings, *, pause: float) -> dict[str, Any]:
     """Run cycles, `pause` seconds apart, until no rule has the verdict COUNTING, at most MOST_LOOKS after the first
     one, which has no rates. Returns the explanation of the last cycle. Raises CannotRun."""
-    async with assembled(settings, everything) as made:
+    async with build_agent(settings, everything) as made:
         for _ in range(round(LOOK_PATIENCE_S / LOOK_AGAIN_S)):
             if await made.informed():
                 break
@@ -103,7 +103,7 @@ async def look_once(settings: AgentSettings, everything: Settings, *, pause: flo
         for _ in range(MOST_LOOKS):
             await asyncio.sleep(pause)
             plan = (await made.agent.cycle()).plan
-            counting = [rule.text for rule in (plan.rules if plan else ()) if rule.verdict is Verdict.COUNTING]
+            counting = [rule.text for rule in (plan.rules if plan else ()) if rule.verdict is RuleVerdict.COUNTING]
             if not counting:
                 break
             log.info("next cycle in %g s, because rules need more samples: %s", pause, "; ".join(counting))

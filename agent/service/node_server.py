@@ -32,7 +32,7 @@ class CannotRun(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Protection:
+class TokenProtection:
     """Access protection of the HTTP API by a bearer token (None: no token)."""
 
     token: str | None
@@ -54,7 +54,7 @@ class Listening(Protocol):
     def metrics_port(self) -> int: ...
 
 
-class Pages(Protocol):
+class PageRoutes(Protocol):
     """The HTTP routes of a process."""
 
     def public(self) -> list[Route]:
@@ -80,14 +80,14 @@ def read_token(path: Path | None) -> str | None:
     return token
 
 
-def answer(body: object) -> web.Response:
+def json_response(body: object) -> web.Response:
     """A JSON response that must not be cached."""
     headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
     return web.Response(body=msgspec.json.encode(body), headers=headers)
 
 
 @asynccontextmanager
-async def listening(settings: Listening, pages: Pages, telemetry: Instruments) -> AsyncIterator[str]:
+async def listening(settings: Listening, pages: PageRoutes, telemetry: Instruments) -> AsyncIterator[str]:
     """Serve all routes, and a second listener if configured; without a token, the second one serves only the public
     routes. Yields the URL of the first listener. Raises CannotRun."""
     token = read_token(settings.token_file)
@@ -104,19 +104,19 @@ async def _listen(
     stack: AsyncExitStack, routes: Iterable[Route], token: str | None, telemetry: Instruments, *, host: str, port: int
 ) -> str:
     """Serve `routes` until the stack unwinds; returns the URL. Raises CannotRun."""
-    runner = make_runner(application(Router(routes, protection=Protection(token), meter=telemetry)))
+    runner = make_runner(application(Router(routes, protection=TokenProtection(token), meter=telemetry)))
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     try:
         await web.TCPSite(runner, host, port, shutdown_timeout=SHUTDOWN_S).start()
     except OSError as error:
-        raise CannotRun(f"cannot listen on {host}:{port}: {_why_not(error)}") from None
+        raise CannotRun(f"cannot listen on {host}:{port}: {_listen_error(error)}") from None
     found = runner.addresses[0]
     name = f"[{found[0]}]" if ":" in found[0] else found[0]
     return f"http://{name}:{found[1]}"
 
 
-def _why_not(error: OSError) -> str:
+def _listen_error(error: OSError) -> str:
     """Reason and remedy for a failed bind. It does not use asyncio's message, which repeats the address."""
     reason = error.strerror or str(error)
     if error.errno is not None and error.errno in errno.errorcode:

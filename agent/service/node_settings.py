@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from agent.cgroups.paths import Driver
 from watcher.platform.settings import values
-from watcher.platform.settings.declaring import Table, about
+from watcher.platform.settings.declaring import SettingsTable, about
 from watcher.platform.settings.problems import Problem
 
-ANY_PORT = values.whole(lowest=0, highest=65535)
+ANY_PORT = values.integer(lowest=0, highest=65535)
 
 NODE = about(
     values.NAME,
@@ -58,7 +58,7 @@ def nest_problems(nest: str | None, *, section: str) -> list[Problem]:
     return [Problem(f"{section}.cgroup_nest", "must be the name of one group, without slashes", cure)]
 
 
-class NodeTable(Table):
+class NodeTable(SettingsTable):
     """A settings table that has the key `node`."""
 
     node: str | None

@@ -12,13 +12,13 @@ import msgspec
 from aiohttp import hdrs, web
 
 from agent.audit.database import AuditError
-from agent.audit.entries import Filter, Outcome
+from agent.audit.entries import AuditOutcome, Filter
 from agent.decision.plan import StageKind
-from agent.service.build import Assembled
-from agent.service.node_server import answer
+from agent.service.build import AgentRuntime
+from agent.service.node_server import json_response
 from agent.state.collector import PODS
-from watcher.platform.http.openapi import Answer, Operation, Parameter
-from watcher.platform.http.parameters import BadParameter, moment_of, shown
+from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec
+from watcher.platform.http.parameters import BadParameter, moment_of, truncated
 from watcher.platform.http.routing import Access, ApiError, Route
 from watcher.platform.telemetry.instruments import CONTENT_TYPE, Instruments
 
@@ -33,7 +33,7 @@ _FILTERS = (
     Parameter("since", "earliest time: unix seconds, an RFC 3339 date, or an age (-10m)"),
     Parameter("until", "latest time: unix seconds, an RFC 3339 date, or an age (-10m)"),
     Parameter("kind", f"kind of entry, one of {', '.join(_KINDS)}"),
-    Parameter("outcome", f"outcome of the entry, one of {', '.join(Outcome)}"),
+    Parameter("outcome", f"outcome of the entry, one of {', '.join(AuditOutcome)}"),
     Parameter("namespace", "namespace of the pod"),
     Parameter("pod", "pod as NAMESPACE/NAME"),
     Parameter("before_id", "only entries with a lower id, for the next page", {"type": "integer"}),
@@ -41,17 +41,17 @@ _FILTERS = (
 )
 
 
-class Pages:
+class AgentPages:
     """The HTTP routes of the agent."""
 
-    def __init__(self, made: Assembled, telemetry: Instruments) -> None:
+    def __init__(self, made: AgentRuntime, telemetry: Instruments) -> None:
         self._made = made
         self._telemetry = telemetry
 
     def public(self) -> list[Route]:
         """Routes that need no token: health check and metrics."""
-        ok = Operation("whether the agent's cycles succeed", {200: Answer("cycles succeed", dict[str, Any])})
-        metrics = Operation("metrics of the agent", {200: Answer("metrics in the Prometheus text format", str)})
+        ok = Operation("whether the agent's cycles succeed", {200: ResponseSpec("cycles succeed", dict[str, Any])})
+        metrics = Operation("metrics of the agent", {200: ResponseSpec("metrics in the Prometheus text format", str)})
         return [
             Route("/healthz", "healthz", self.health, ok, access=Access.OPEN),
             Route("/metrics", "metrics", self.metrics, metrics, access=Access.OPEN),
@@ -59,9 +59,11 @@ class Pages:
 
     def all(self) -> list[Route]:
         """All routes, including routes with pod data."""
-        explain = Operation("explanation of the last cycle", {200: Answer("the explanation", dict[str, Any])})
-        pods = Operation("usage of each pod of the node", {200: Answer("the pods of the last cycle", dict[str, Any])})
-        audit = Operation("audit entries, newest first", {200: Answer("the entries", dict[str, Any])}, _FILTERS)
+        explain = Operation("explanation of the last cycle", {200: ResponseSpec("the explanation", dict[str, Any])})
+        pods = Operation(
+            "usage of each pod of the node", {200: ResponseSpec("the pods of the last cycle", dict[str, Any])}
+        )
+        audit = Operation("audit entries, newest first", {200: ResponseSpec("the entries", dict[str, Any])}, _FILTERS)
         return [
             *self.public(),
             Route("/explain", "explain", self.explain, explain, access=Access.DETAIL),
@@ -74,7 +76,7 @@ class Pages:
         agent = self._made.agent
         if agent.age > ALIVE_INTERVALS * agent.interval:
             raise ApiError(503, "stuck", f"no cycle succeeded for {agent.age:.0f} s", "see the agent's log")
-        return answer({"status": "ok", "cycle": agent.last.number, "age_s": round(agent.age, 3)})
+        return json_response({"status": "ok", "cycle": agent.last.number, "age_s": round(agent.age, 3)})
 
     async def metrics(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """Metrics in the Prometheus text format."""
@@ -89,7 +91,7 @@ class Pages:
 
     async def explain(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The explanation of the last cycle."""
-        return answer(self._made.agent.explanation())
+        return json_response(self._made.agent.explanation())
 
     async def pods(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The pods of the last cycle with their usage (cores, bytes), for a load-watcher without another source of pod
@@ -103,7 +105,7 @@ class Pages:
             for pod in sorted(state.pods, key=lambda pod: pod.key)
         ]
         node = agent.surroundings.node
-        return answer({"node": node, "time": state.time, "span_s": agent.interval, "pods": used})
+        return json_response({"node": node, "time": state.time, "span_s": agent.interval, "pods": used})
 
     async def audit(self, request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The audit entries that match the query, newest first."""
@@ -112,7 +114,7 @@ class Pages:
             deeds = await asyncio.to_thread(self._made.audit.deeds, wanted)
         except AuditError as error:
             raise ApiError(503, "no_audit", str(error), error.hint) from None
-        return answer({"deeds": [deed.as_json() for deed in deeds]})
+        return json_response({"deeds": [deed.as_json() for deed in deeds]})
 
 
 def _filter(query: Mapping[str, str], *, now: float) -> Filter:
@@ -120,12 +122,12 @@ def _filter(query: Mapping[str, str], *, now: float) -> Filter:
     known = {parameter.name for parameter in _FILTERS}
     if unknown := sorted(set(query) - known):
         hint = f"valid parameters: {', '.join(sorted(known))}"
-        raise BadParameter(f"unknown parameter {shown(unknown[0])!r}", hint)
-    for name, values in (("kind", _KINDS), ("outcome", tuple(Outcome))):
+        raise BadParameter(f"unknown parameter {truncated(unknown[0])!r}", hint)
+    for name, values in (("kind", _KINDS), ("outcome", tuple(AuditOutcome))):
         if name in query and query[name] not in values:
-            raise BadParameter(f"unknown {name} {shown(query[name])!r}", f"valid values: {', '.join(values)}")
+            raise BadParameter(f"unknown {name} {truncated(query[name])!r}", f"valid values: {', '.join(values)}")
     if "pod" in query and query["pod"].count("/") != 1:
-        raise BadParameter(f"{shown(query['pod'])!r} is not a pod", "use ?pod=NAMESPACE/NAME")
+        raise BadParameter(f"{truncated(query['pod'])!r} is not a pod", "use ?pod=NAMESPACE/NAME")
     times = {name: moment_of({name: [query[name]]}, name, now=now) for name in ("since", "until") if name in query}
     try:
         return msgspec.convert({**query, **times}, Filter, strict=False)

@@ -7,27 +7,27 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from agent.audit.database import AuditError
-from agent.executor.cluster import Cluster
+from agent.executor.cluster import ClusterActions
 from agent.executor.executor import Executor
-from agent.executor.knob_writer import PutBack
+from agent.executor.knob_writer import RestoreResult
 from agent.model import SCHEDULING_TAINT
 from agent.service.build import kube_client, open_audit
 from agent.service.node_server import CannotRun
 from agent.service.settings import AgentSettings
-from agent.service.sources import WrittenGroups
+from agent.service.sources import WritableCgroups
 from watcher.core.kubernetes.errors import KubeError
 from watcher.platform.settings.tables import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreSummary:
     """Result of `restore`: one entry for each stored original value, and a message if the taint remains ("" if not)."""
 
-    quotas: tuple[PutBack, ...]
+    quotas: tuple[RestoreResult, ...]
     tainted: str = ""
 
 
-async def restore(settings: AgentSettings, everything: Settings) -> Restored:
+async def restore(settings: AgentSettings, everything: Settings) -> RestoreSummary:
     """Restore all original values and remove the taint, after a crash or before an uninstall. Raises CannotRun."""
     async with AsyncExitStack() as stack:
         if not settings.state_file.exists():
@@ -38,13 +38,13 @@ async def restore(settings: AgentSettings, everything: Settings) -> Restored:
         client = kube_client(settings.kubernetes, everything)
         if client is not None:
             stack.push_async_callback(client.close)
-            cluster = Cluster(client, node=settings.node_name(), control=settings.control, clock=time.time)
-        groups = WrittenGroups(settings)
+            cluster = ClusterActions(client, node=settings.node_name(), control=settings.control, clock=time.time)
+        groups = WritableCgroups(settings)
         stack.callback(groups.close)
         try:
             executor = Executor(audit, groups.groups, cluster=cluster)
             quotas = await executor.restore_all(reason="load-watcher agent restore")
-            return Restored(quotas, _still_tainted(settings) if await executor.tainted() else "")
+            return RestoreSummary(quotas, _still_tainted(settings) if await executor.tainted() else "")
         except (AuditError, KubeError) as error:
             raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
 
@@ -59,7 +59,7 @@ def _still_tainted(settings: AgentSettings) -> str:
     )
 
 
-def in_words(each: PutBack) -> str:
+def in_words(each: RestoreResult) -> str:
     """Describe the result of restoring one value of a container or pod."""
     container = f", container {each.remembered.container}" if each.remembered.container else ""
     return f"{each.remembered.pod}{container}: {each.text}"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from agent.decision.eviction_limits import Limits
+from agent.decision.eviction_limits import EvictionLimits
 from agent.executor.permissions import OnExit
-from agent.metrics.action_metric import Metric
-from agent.metrics.options import Options, Order
+from agent.metrics.action_metric import ActionMetric
+from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import ActsOn, triggering
 from agent.service.node_settings import (
@@ -29,21 +29,21 @@ from agent.service.node_settings import (
 )
 from watcher.platform.net.loopback import is_loopback
 from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.declaring import Table, about, settings_fields
+from watcher.platform.settings.declaring import SettingsTable, about, settings_fields
 from watcher.platform.settings.problems import Problem
-from watcher.platform.settings.reference import documented
+from watcher.platform.settings.reference import format_table
 from watcher.platform.settings.section_reader import read_table
 from watcher.platform.settings.tables import Key
 
 SECTION = "agent"
 MODES = ("preview", "enforce")
-FEW = values.whole(lowest=0, highest=1000)
+FEW = values.integer(lowest=0, highest=1000)
 INTERVAL = quantities.duration(lowest=0.2, highest=3600)
 KEY = values.NAME
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class Query(Table):
+class Query(SettingsTable):
     """One table [agent.queries.NAME]: a metric from a PromQL expression."""
 
     expression: str = field(
@@ -67,7 +67,7 @@ class Query(Table):
     )
     evictable: bool = field(default=True, metadata=about(values.BOOLEAN, "Whether rules on the metric may evict pods."))
 
-    def metric(self, name: str, order: Order) -> Metric:
+    def metric(self, name: str, order: Order) -> ActionMetric:
         """The metric for the registry: it triggers rules and is never quantified."""
         chains = CHAINS[order]
         return triggering(
@@ -254,7 +254,7 @@ class AgentSettings(NodeTable):
     interfaces: tuple[str, ...] = field(
         default=("eth0",),
         metadata=about(
-            values.several(values.NAME, called="names of interfaces"), "Network interfaces that are measured."
+            values.list_of(values.NAME, called="names of interfaces"), "Network interfaces that are measured."
         ),
     )
     run_queues: bool = field(
@@ -271,9 +271,9 @@ class AgentSettings(NodeTable):
     queries: Mapping[str, Query] = field(default_factory=dict)
     """User-defined metrics by name, from [agent.queries.NAME]."""
 
-    def options(self) -> Options:
+    def options(self) -> DecisionOptions:
         """Options of the analyzer and planner."""
-        return Options(
+        return DecisionOptions(
             excess=self.excess,
             settle_seconds=self.settle,
             effect_seconds=self.effect,
@@ -282,9 +282,9 @@ class AgentSettings(NodeTable):
             order=Order(self.order),
         )
 
-    def limits(self) -> Limits:
+    def limits(self) -> EvictionLimits:
         """Eviction limits of this node."""
-        return Limits(
+        return EvictionLimits(
             window=self.eviction_window,
             node=self.evictions_per_node,
             namespace=self.evictions_per_namespace,
@@ -365,7 +365,7 @@ def documentation() -> str:
     """The content of the page docs/agent-settings.md."""
     own = [Key((SECTION,), each) for each in settings_fields(AgentSettings) if each.metadata]
     queries = [Key((SECTION, "queries", "NAME"), each) for each in settings_fields(Query)]
-    tables = [documented("## `[agent]`", _OWN, own), documented("## `[agent.queries.NAME]`", _QUERIES, queries)]
+    tables = [format_table("## `[agent]`", _OWN, own), format_table("## `[agent.queries.NAME]`", _QUERIES, queries)]
     return "\n".join([_HEADER, *tables])
 
 

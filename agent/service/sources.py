@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout, find_layout, open_tree, top_of
 from agent.cgroups.paths import Driver
-from agent.executor.cgroup_lock import Claim
+from agent.executor.cgroup_lock import CgroupLock
 from agent.executor.groups import Groups, KubeletGroups
 from agent.service.settings import AgentSettings
-from agent.state.readings import NoPods, PodFacts
+from agent.state.readings import PodFacts, PodsUnknown
 from watcher.core.kubernetes.objects import NODES, Node
 from watcher.core.kubernetes.quantity import nano
 from watcher.platform.kube.client import KubeClient, Selector
@@ -48,7 +48,7 @@ class OwnNode:
             return None
 
 
-class NobodyTells:
+class NoPodSource:
     """Pod source without kubelet and API: node metrics are available, the pods are unknown."""
 
     async def start(self) -> None:
@@ -58,12 +58,12 @@ class NobodyTells:
         """Do nothing, because there is no source."""
 
     def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
-        """Always raises NoPods, with a hint."""
+        """Always raises PodsUnknown, with a hint."""
         hint = "Set agent.kubelet, or kubernetes.kubeconfig."
-        raise NoPods("neither a kubelet nor a Kubernetes API is configured", hint=hint)
+        raise PodsUnknown("neither a kubelet nor a Kubernetes API is configured", hint=hint)
 
 
-class WrittenGroups:
+class WritableCgroups:
     """The control groups that the agent writes to, detected at the first use, because the kubelet may start after the
     agent."""
 
@@ -73,7 +73,7 @@ class WrittenGroups:
         self._nest = settings.cgroup_nest
         self._tree: Tree | None = None
         self.groups: Groups = KubeletGroups(self.layout, self._opened)
-        self.claim = Claim(lambda: top_of(self.layout()))
+        self.claim = CgroupLock(lambda: top_of(self.layout()))
 
     def layout(self) -> Layout:
         """The layout of the kubelet's control groups. Raises NoCgroups."""

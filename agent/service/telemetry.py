@@ -8,14 +8,14 @@ from typing import Protocol
 
 from prometheus_client.metrics_core import Metric as Family
 
-from agent.decision.plan import Stage, Verdict
+from agent.decision.plan import RuleVerdict, Stage
 from agent.service.loop import Cycle
 from watcher.platform.telemetry.instruments import Timings, counter, gauge
 
 CYCLE_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
-class Running(Protocol):
+class AgentStatus(Protocol):
     """The agent's state that the metrics report."""
 
     last: Cycle
@@ -30,7 +30,7 @@ class AgentMetrics:
     """Reports the last cycle at every scrape. `totals` are the audit entries since the file was created, by kind and
     outcome; `held` is the number of values that the agent has to restore."""
 
-    def __init__(self, agent: Running) -> None:
+    def __init__(self, agent: AgentStatus) -> None:
         self._agent = agent
         self.totals: Mapping[tuple[str, str], int] = {}
         self.held = 0
@@ -67,7 +67,7 @@ class AgentMetrics:
         verdicts = [
             ({**labels, "verdict": verdict.value}, float(each.verdict is verdict))
             for labels, each in by_rule
-            for verdict in Verdict
+            for verdict in RuleVerdict
         ]
         yield gauge("agent_rule_status", "1 for the current verdict of a rule, 0 for the others.", verdicts)
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 
-from agent.state.pod_facts import PODS, Pod, facts_of
-from agent.state.readings import NoPods, PodFacts
+from agent.state.pod_facts import PODS, AgentPod, facts_of
+from agent.state.readings import PodFacts, PodsUnknown
 from watcher.platform.kube.client import KubeClient, Selector
 from watcher.platform.kube.informer import Informer
 
 log = logging.getLogger(__name__)
 
 
-class InformedPods:
+class InformerPods:
     """Watches the pods of `node` (its name in Kubernetes). Does not close the client."""
 
     def __init__(self, client: KubeClient, node: str) -> None:
-        self._informer: Informer[Pod] = Informer(client, PODS, selector=Selector(fields=f"spec.nodeName={node}"))
-        self._facts: dict[str, tuple[Pod, PodFacts | None]] = {}
+        self._informer: Informer[AgentPod] = Informer(client, PODS, selector=Selector(fields=f"spec.nodeName={node}"))
+        self._facts: dict[str, tuple[AgentPod, PodFacts | None]] = {}
         self._true_at: float | None = None
 
     async def start(self) -> None:
@@ -30,16 +30,16 @@ class InformedPods:
 
     def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
         """The pods after the last event. The copy is current while the watch lasts; otherwise its age counts from the
-        last call that found the watch working. Raises NoPods."""
+        last call that found the watch working. Raises PodsUnknown."""
         informer = self._informer
         if informer.synced.is_set() and informer.error is None:
             self._true_at = monotonic
         hint = informer.error.hint if informer.error is not None else ""
         if self._true_at is None:
             why = informer.error or "the Kubernetes API has not responded yet"
-            raise NoPods(f"the pods of this node are unknown: {why}", hint=hint)
+            raise PodsUnknown(f"the pods of this node are unknown: {why}", hint=hint)
         if (age := monotonic - self._true_at) > max_age:
-            raise NoPods(f"the last list of pods is {age:.0f} s old: {informer.error}", hint=hint)
+            raise PodsUnknown(f"the last list of pods is {age:.0f} s old: {informer.error}", hint=hint)
         # Objects are replaced, never modified, so the facts of an identical object are reused.
         before = self._facts
         self._facts = {
@@ -49,7 +49,7 @@ class InformedPods:
         return tuple(facts for _, (_, facts) in sorted(self._facts.items()) if facts is not None)
 
 
-def _facts(name: str, pod: Pod) -> PodFacts | None:
+def _facts(name: str, pod: AgentPod) -> PodFacts | None:
     try:
         return facts_of(pod)
     except ValueError as error:

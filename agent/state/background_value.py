@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class BackgroundValue(Generic[T]):
     """A background task that calls `refresh` every `interval` seconds. `what` names the value in the log. `failures`
     are the expected exceptions of `refresh` (with or without a `hint`); any other exception is a bug, which is logged
     and does not end the task."""

@@ -20,14 +20,14 @@ from typing import TypeVar
 import msgspec
 
 from agent.cgroups import paths
-from agent.cgroups.base import Cpu, Group, Tree
+from agent.cgroups.base import CpuUsage, Group, Tree
 from agent.cgroups.detection import Layout
 from agent.cgroups.errors import CgroupError, CgroupGone
-from agent.model import ContainerState, PodState, Series
+from agent.model import ContainerState, MetricSample, PodState
 from agent.qos import QosClass
 from agent.state import proc_parsers
-from agent.state.rates import FIRST, run_queue_time, usage_cores
-from agent.state.readings import PodFacts, Readings
+from agent.state.rates import NO_PREVIOUS_READING, run_queue_time, usage_cores
+from agent.state.readings import MetricReadings, PodFacts
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +40,11 @@ SHARES = "container_cpu_limit"
 QUOTA = "container_cpu_quota"
 PERIOD = "container_cpu_period"
 RUN_QUEUE = "container_sched_run_queue_time"
-OF_GROUPS = (CPU, MEMORY, SHARES, QUOTA, PERIOD)
+CGROUP_METRICS = (CPU, MEMORY, SHARES, QUOTA, PERIOD)
 EXTENDED_CPU = "ext_res_container_cpu_total_usage"
 EXTENDED_MEMORY = "ext_res_container_mem_total_usage"
 
-KNOWN = (QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT)
+QOS_CLASSES = (QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT)
 """Classes to search for a pod whose QoS class is unknown."""
 
 
@@ -59,10 +59,10 @@ class _Counters(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(slots=True)
-class _Look:
+class _CgroupContext:
     """Context of one cycle: the clocks, the open groups of the QoS classes, and the results."""
 
-    readings: Readings
+    readings: MetricReadings
     now: float
     monotonic: Callable[[], float]
     longest: float
@@ -79,10 +79,10 @@ class _Look:
             if value is not None:
                 if metric not in series:
                     series[metric] = []
-                series[metric].append(Series(float(value), now, labels))
+                series[metric].append(MetricSample(float(value), now, labels))
 
 
-class Usage:
+class CgroupUsageReader:
     """Reads the control groups of pods in a tree with this layout, which must have a driver. With `run_queues`, the
     time that each process waits for a CPU is read, too."""
 
@@ -99,7 +99,7 @@ class Usage:
     def discover(self) -> tuple[paths.PodGroup, ...]:
         """The pods that have control groups, whether or not their objects are known. Raises CgroupError."""
         found = []
-        for qos in KNOWN:
+        for qos in QOS_CLASSES:
             above = self._place("any", qos)[0]
             try:
                 with self._tree.open(above) as group:
@@ -112,7 +112,7 @@ class Usage:
     def read(
         self,
         pods: Iterable[PodFacts],
-        readings: Readings,
+        readings: MetricReadings,
         *,
         now: float,
         monotonic: Callable[[], float],
@@ -120,7 +120,7 @@ class Usage:
     ) -> tuple[PodState, ...]:
         """The pods with their usage; their series are added to `readings` with time `now` (unix seconds). Rates cover
         the time since the last call, at most `longest` seconds."""
-        look = _Look(readings, now, monotonic, longest, {}, {}, [], [], [])
+        look = _CgroupContext(readings, now, monotonic, longest, {}, {}, [], [], [])
         try:
             measured = tuple(self._read_pod(facts, look) for facts in pods)
         finally:
@@ -129,16 +129,16 @@ class Usage:
         self._before = look.counters
         there = {pod.uid for pod in measured}
         self._names = {uid: names for uid, names in self._names.items() if uid in there}
-        if len(self._places) > 2 * len(measured) + len(KNOWN):
+        if len(self._places) > 2 * len(measured) + len(QOS_CLASSES):
             self._places.clear()  # most belong to pods that have ended
         self._conclude(look)
         return measured
 
     # --- a pod -------------------------------------------------------------------------------------------------------
 
-    def _read_pod(self, facts: PodFacts, look: _Look) -> PodState:
+    def _read_pod(self, facts: PodFacts, look: _CgroupContext) -> PodState:
         if facts.runs and paths.is_uid(facts.group_uid):
-            for qos in (facts.pod.qos,) if facts.pod.qos in KNOWN else KNOWN:
+            for qos in (facts.pod.qos,) if facts.pod.qos in QOS_CLASSES else QOS_CLASSES:
                 above, name = self._place(facts.group_uid, qos)
                 if above not in look.classes:
                     look.classes[above] = self._tree.open(above)
@@ -152,7 +152,7 @@ class Usage:
                         break
         return replace(facts.pod, containers=())
 
-    def _measure(self, facts: PodFacts, group: Group, look: _Look) -> PodState:
+    def _measure(self, facts: PodFacts, group: Group, look: _CgroupContext) -> PodState:
         """The pod with its usage. Raises CgroupGone if it has no group."""
         pod = facts.pod
         at = look.monotonic()
@@ -195,7 +195,7 @@ class Usage:
     # --- a container -------------------------------------------------------------------------------------------------
 
     def _read_container(
-        self, facts: PodFacts, container: ContainerState, group: Group, look: _Look
+        self, facts: PodFacts, container: ContainerState, group: Group, look: _CgroupContext
     ) -> ContainerState | None:
         """The container with its usage; None if it has ended or its quota cannot be read."""
         with group:
@@ -239,7 +239,7 @@ class Usage:
             throttled=throttled,
         )
 
-    def _cores(self, path: str, counters: _Counters, look: _Look) -> float | None:
+    def _cores(self, path: str, counters: _Counters, look: _CgroupContext) -> float | None:
         """Average cores in use since the previous reading; stores the counters for the next one."""
         before = self._before.get(path)
         look.counters[path] = counters
@@ -263,7 +263,7 @@ class Usage:
 
     # --- the end of a cycle ------------------------------------------------------------------------------------------
 
-    def _conclude(self, look: _Look) -> None:
+    def _conclude(self, look: _CgroupContext) -> None:
         """Add the totals over all pods, record why metrics are missing, and log when errors begin or end."""
         readings, now = look.readings, look.now
         # If no pod has extended resources, the value is a known 0.
@@ -276,11 +276,11 @@ class Usage:
         why = (
             str(look.faults[0])
             if look.faults
-            else FIRST
+            else NO_PREVIOUS_READING
             if look.counters
             else "no pod of this node has a control group"
         )
-        wanted = (*OF_GROUPS, EXTENDED_CPU, EXTENDED_MEMORY)
+        wanted = (*CGROUP_METRICS, EXTENDED_CPU, EXTENDED_MEMORY)
         readings.miss(why, *(metric for metric in wanted if metric not in readings.series))
         if RUN_QUEUE not in readings.series:
             readings.miss(why if self._run_queues else "reading it is disabled (agent.run_queues)", RUN_QUEUE)
@@ -293,7 +293,7 @@ class Usage:
         self._faulty = bool(look.faults)
 
 
-def _unless_faulty(reading: Callable[[], T], look: _Look) -> T | None:
+def _unless_faulty(reading: Callable[[], T], look: _CgroupContext) -> T | None:
     """The result of a reading; None if it fails, and the error is recorded. Raises CgroupGone."""
     try:
         return reading()
@@ -304,8 +304,8 @@ def _unless_faulty(reading: Callable[[], T], look: _Look) -> T | None:
         return None
 
 
-def _without_throttling(group: Group) -> Cpu:
-    return Cpu(group.cpu_usage_ns())
+def _without_throttling(group: Group) -> CpuUsage:
+    return CpuUsage(group.cpu_usage_ns())
 
 
 def _was_throttled(before: _Counters | None, now: _Counters) -> bool | None:

@@ -17,11 +17,11 @@ from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout, NoCgroups, find_layout, open_tree
 from agent.cgroups.errors import CgroupError
 from agent.cgroups.paths import Driver
-from agent.model import PodState, Series, State
-from agent.state.cgroup_usage import EXTENDED_CPU, EXTENDED_MEMORY, MEMORY, OF_GROUPS, RUN_QUEUE, Usage
-from agent.state.proc_reader import CPU_RATES, DISK, LOADS, NETWORK, PRESSURES, SPANS, Node
+from agent.model import MetricSample, PodState, State
+from agent.state.cgroup_usage import CGROUP_METRICS, EXTENDED_CPU, EXTENDED_MEMORY, MEMORY, RUN_QUEUE, CgroupUsageReader
+from agent.state.proc_reader import CPU_RATES, DISK, LOADS, NETWORK, PRESSURES, SPANS, ProcReader
 from agent.state.proc_reader import MEMORY as OF_MEMORY
-from agent.state.readings import MetricSource, NoPods, PodFacts, PodSource, Readings
+from agent.state.readings import MetricReadings, MetricSource, PodFacts, PodSource, PodsUnknown
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +32,16 @@ COLLECTED = frozenset(
     {
         *("cpu_core_numbers", "exclusive_cpu_idle", *CPU_RATES, *LOADS, *OF_MEMORY, *DISK, *NETWORK),
         *(f"psi_{what}_{share}_{span}" for what in PRESSURES for share in ("some", "full") for span in SPANS),
-        *(*OF_GROUPS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY, EXTENDED_SHARE),
+        *(*CGROUP_METRICS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY, EXTENDED_SHARE),
     }
 )
 """Every metric that is measured here and that a rule may name."""
-YOUNG_INTERVALS = 3.0
+MAX_AGE_INTERVALS = 3.0
 """Age in intervals above which a sample is missing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class SystemPaths:
     """Paths: in a pod the mount points of the host's directories, in tests a temporary directory."""
 
     proc: str = "/proc"
@@ -62,7 +62,7 @@ class Collector:
         self,
         pods: PodSource,
         *,
-        places: Places | None = None,
+        places: SystemPaths | None = None,
         interval: float = 10.0,
         interfaces: tuple[str, ...] = ("eth0",),
         driver: Driver | None = None,
@@ -73,20 +73,22 @@ class Collector:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pods = pods
-        self._places = places or Places()
-        self._longest = YOUNG_INTERVALS * interval
+        self._places = places or SystemPaths()
+        self._longest = MAX_AGE_INTERVALS * interval
         self._driver = driver
         self._nest = nest
         self._sources = sources
         self._extended_cpu_allocatable = extended_cpu_allocatable
         self._run_queues = run_queues
         self._monotonic = monotonic
-        self._node = Node(self._places.proc, interfaces=interfaces, cpu_manager_state=self._places.cpu_manager_state)
+        self._node = ProcReader(
+            self._places.proc, interfaces=interfaces, cpu_manager_state=self._places.cpu_manager_state
+        )
         # A cancelled cycle leaves its thread running; reads must not overlap.
         self._reading = threading.Lock()
         self._layout: Layout | None = None
         self._tree: Tree | None = None
-        self._usage: Usage | None = None
+        self._usage: CgroupUsageReader | None = None
 
     async def start(self) -> None:
         """Start the pod source and the metric sources."""
@@ -103,13 +105,13 @@ class Collector:
 
     async def collect(self, now: float) -> State:
         """Read the current state of the node; `now` is its wall-clock time in unix seconds."""
-        readings = Readings()
+        readings = MetricReadings()
         monotonic = self._monotonic()
         brought = [source.read(now=now, monotonic=monotonic) for source in self._sources]
         facts: tuple[PodFacts, ...] | None = None
         try:
             facts = self._pods.listing(monotonic=monotonic, max_age=self._longest)
-        except NoPods as error:
+        except PodsUnknown as error:
             readings.miss(f"{error}. {error.hint}" if error.hint else str(error), PODS)
         self._add_extended_share(facts, readings, now)
         measured = await asyncio.to_thread(self._read, facts, readings, now)
@@ -119,7 +121,7 @@ class Collector:
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
-    def _read(self, facts: tuple[PodFacts, ...] | None, readings: Readings, now: float) -> tuple[PodState, ...]:
+    def _read(self, facts: tuple[PodFacts, ...] | None, readings: MetricReadings, now: float) -> tuple[PodState, ...]:
         with self._reading:
             self._node.read(readings, now=now, monotonic=self._monotonic, longest=self._longest)
             return self._read_pods(facts, readings, now)
@@ -128,7 +130,9 @@ class Collector:
         with self._reading:
             self._let_go()
 
-    def _read_pods(self, facts: tuple[PodFacts, ...] | None, readings: Readings, now: float) -> tuple[PodState, ...]:
+    def _read_pods(
+        self, facts: tuple[PodFacts, ...] | None, readings: MetricReadings, now: float
+    ) -> tuple[PodState, ...]:
         try:
             usage = self._opened()
             if facts is None:
@@ -141,17 +145,19 @@ class Collector:
         except (NoCgroups, CgroupError) as error:
             self._let_go()
             why = f"{error}. {error.hint}" if error.hint else str(error)
-            readings.miss(why, *OF_GROUPS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY)
+            readings.miss(why, *CGROUP_METRICS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY)
             return tuple(replace(each.pod, containers=()) for each in facts or ())
 
-    def _opened(self) -> Usage:
+    def _opened(self) -> CgroupUsageReader:
         """The control-group reader, created on first use, because the kubelet may start after the agent. Raises
         NoCgroups and CgroupError."""
         if self._usage is None:
             layout = find_layout(self._places.cgroup, driver=self._driver, nest=self._nest)
             layout.path_of(())
             self._tree = open_tree(layout)
-            self._usage = Usage(self._tree, layout, proc_root=self._places.proc, run_queues=self._run_queues)
+            self._usage = CgroupUsageReader(
+                self._tree, layout, proc_root=self._places.proc, run_queues=self._run_queues
+            )
             if layout != self._layout:
                 log.info("using control groups %s with the %s driver in %s", layout.version, layout.driver, layout.root)
             self._layout = layout
@@ -165,16 +171,18 @@ class Collector:
     # --- pieces ------------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _tell_unknown(groups: int, readings: Readings) -> None:
+    def _tell_unknown(groups: int, readings: MetricReadings) -> None:
         """Record that pods have control groups but no source for their objects. No action is taken on them, because a
         control group shows neither a pod's priority nor whether it is critical."""
         why = readings.missing[PODS]
         readings.missing[PODS] = (
             f"{why} ({groups} pods have control groups, but without their objects no action is taken on them)"
         )
-        readings.miss(f"the pods of this node are unknown: {why}", *OF_GROUPS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY)
+        readings.miss(
+            f"the pods of this node are unknown: {why}", *CGROUP_METRICS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY
+        )
 
-    def _add_extended_share(self, facts: tuple[PodFacts, ...] | None, readings: Readings, now: float) -> None:
+    def _add_extended_share(self, facts: tuple[PodFacts, ...] | None, readings: MetricReadings, now: float) -> None:
         """Add the percentage of the node's gocrane.io/cpu that its pods request."""
         allocatable = self._extended_cpu_allocatable()
         if facts is None:
@@ -186,5 +194,5 @@ class Collector:
             readings.add(EXTENDED_SHARE, 100.0 * asked / allocatable, now)
 
 
-def _frozen(series: Mapping[str, list[Series]]) -> Mapping[str, tuple[Series, ...]]:
+def _frozen(series: Mapping[str, list[MetricSample]]) -> Mapping[str, tuple[MetricSample, ...]]:
     return {metric: tuple(each) for metric, each in series.items()}

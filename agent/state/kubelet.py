@@ -19,13 +19,13 @@ from typing import Any, Generic, TypeVar
 import aiohttp
 import msgspec
 
-from agent.state.background_value import Kept
-from agent.state.pod_facts import Pod, facts_of
-from agent.state.readings import NoPods, PodFacts
+from agent.state.background_value import BackgroundValue
+from agent.state.pod_facts import AgentPod, facts_of
+from agent.state.readings import PodFacts, PodsUnknown
 from watcher import __version__
-from watcher.core.kubernetes.errors import KubeError, shown
+from watcher.core.kubernetes.errors import KubeError, printable
 from watcher.core.kubernetes.wire import ObjectList, Versioned, key_of
-from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.refusals import missing_rule
 from watcher.platform.net.http_body import read_at_most
 
@@ -36,7 +36,7 @@ MAX_BODY = 64 << 20
 TIMEOUT_S = 5.0
 
 _LIST = msgspec.json.Decoder(ObjectList[msgspec.Raw])  # type: ignore[type-var]  # Raw has no metadata
-_POD = msgspec.json.Decoder(Pod)
+_POD = msgspec.json.Decoder(AgentPod)
 
 FactsT = TypeVar("FactsT")
 
@@ -56,7 +56,7 @@ def kubelet_access(
     authority: Path | None = None,
     insecure: bool = False,
     name: str | None = None,
-) -> Access:
+) -> KubeAccess:
     """Access to the kubelet at `address` (https://10.0.0.7:10250): with the current token in `token_file`, trusting the
     certificates of `authority`, or any certificate if `insecure`. `name` is the name in its certificate if the address
     does not contain it. Raises KubeletError."""
@@ -69,16 +69,16 @@ def kubelet_access(
         if insecure:
             tls.check_hostname = False
             tls.verify_mode = ssl.CERT_NONE
-    return Access(address.rstrip("/"), "the agent's settings", tls=tls, token_file=token_file, tls_server_name=name)
+    return KubeAccess(address.rstrip("/"), "the agent's settings", tls=tls, token_file=token_file, tls_server_name=name)
 
 
-class KubeletLists(Generic[FactsT]):
+class KubeletPodList(Generic[FactsT]):
     """Requests the kubelet's pods every `interval` seconds. `read` converts each pod; it raises msgspec.ValidationError
     or ValueError for a pod that cannot be read, which is then ignored."""
 
     def __init__(
         self,
-        access: Access,
+        access: KubeAccess,
         read: Callable[[msgspec.Raw], FactsT],
         *,
         interval: float = 10.0,
@@ -91,7 +91,7 @@ class KubeletLists(Generic[FactsT]):
         self._monotonic = monotonic
         self._known: Mapping[bytes, FactsT | None] = {}
         self._session: aiohttp.ClientSession | None = None
-        self._pods = Kept("the kubelet's pods", self._list, interval=interval, failures=(KubeletError,))
+        self._pods = BackgroundValue("the kubelet's pods", self._list, interval=interval, failures=(KubeletError,))
 
     async def start(self) -> None:
         """Start requesting. Does not wait for the first response."""
@@ -105,13 +105,13 @@ class KubeletLists(Generic[FactsT]):
             self._session = None
 
     def listing(self, *, monotonic: float, max_age: float) -> tuple[FactsT, ...]:
-        """The last response. Raises NoPods if there is none, or if it is older than `max_age` seconds."""
+        """The last response. Raises PodsUnknown if there is none, or if it is older than `max_age` seconds."""
         failure = self._pods.failure
         if self._pods.copy is None:
-            raise NoPods(f"the pods of this node are unknown: {failure or 'the kubelet has not responded yet'}")
+            raise PodsUnknown(f"the pods of this node are unknown: {failure or 'the kubelet has not responded yet'}")
         asked, pods = self._pods.copy
         if (age := monotonic - asked) > max_age:
-            raise NoPods(f"the kubelet's last list of pods is {age:.0f} s old: {failure or 'it responds slowly'}")
+            raise PodsUnknown(f"the kubelet's last list of pods is {age:.0f} s old: {failure or 'it responds slowly'}")
         return pods
 
     # --- in the background -------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class KubeletLists(Generic[FactsT]):
             raise KubeletError(f"{url}: no response within {self._timeout:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             hint = "Check that this is the node's address and that the authority signed the kubelet's certificate."
-            raise KubeletError(f"{url}: {shown(str(error)) or type(error).__name__}", hint=hint) from error
+            raise KubeletError(f"{url}: {printable(str(error)) or type(error).__name__}", hint=hint) from error
         if body is None:
             raise KubeletError(f"{url}: the response is larger than {MAX_BODY >> 20} MiB")
         return await asyncio.to_thread(self._understood, body, url)
@@ -156,10 +156,10 @@ class KubeletLists(Generic[FactsT]):
         try:
             listed = _LIST.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            start = shown(body[:200].decode(errors="replace"))
+            start = printable(body[:200].decode(errors="replace"))
             raise KubeletError(f"{url}: the response is not a list of pods ({error}): {start}") from error
         if listed.kind != "PodList":
-            raise KubeletError(f"{url}: the response is a {shown(listed.kind)}, not a PodList")
+            raise KubeletError(f"{url}: the response is a {printable(listed.kind)}, not a PodList")
         known: dict[bytes, FactsT | None] = {}
         for raw in listed.items or ():
             digest = hashlib.blake2b(raw, digest_size=16).digest()
@@ -175,20 +175,20 @@ class KubeletLists(Generic[FactsT]):
             return None
 
 
-class KubeletPods(KubeletLists[PodFacts]):
+class KubeletPods(KubeletPodList[PodFacts]):
     """The kubelet's pods as PodFacts, sorted by name."""
 
-    def __init__(self, access: Access, **how: Any) -> None:
+    def __init__(self, access: KubeAccess, **how: Any) -> None:
         super().__init__(access, lambda raw: facts_of(_POD.decode(raw)), **how)
 
     def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
-        """The last response. Raises NoPods if there is none, or if it is older than `max_age` seconds."""
+        """The last response. Raises PodsUnknown if there is none, or if it is older than `max_age` seconds."""
         return tuple(sorted(super().listing(monotonic=monotonic, max_age=max_age), key=lambda each: each.pod.key))
 
 
 def _name(raw: msgspec.Raw) -> str:
     try:
-        return shown(key_of(msgspec.json.decode(raw, type=Versioned)))
+        return printable(key_of(msgspec.json.decode(raw, type=Versioned)))
     except msgspec.ValidationError:
         return "without a name"
 

@@ -41,7 +41,7 @@ class ContainerStatus(msgspec.Struct, frozen=True, rename={"container_id": "cont
     state: dict[str, Any] = {}
 
 
-class Spec(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class AgentPodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Desired state of a pod."""
 
     node_name: str = ""
@@ -51,7 +51,7 @@ class Spec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     init_containers: tuple[Container, ...] = ()
 
 
-class Status(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class AgentPodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Current status of a pod and its containers."""
 
     phase: str = ""
@@ -61,18 +61,18 @@ class Status(msgspec.Struct, frozen=True, rename="camel", gc=False):
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
-class Pod(msgspec.Struct, frozen=True, gc=False):
+class AgentPod(msgspec.Struct, frozen=True, gc=False):
     """A Pod object, reduced to the fields that the agent uses."""
 
     metadata: ObjectMetadata = ObjectMetadata()
-    spec: Spec = Spec()
-    status: Status = Status()
+    spec: AgentPodSpec = AgentPodSpec()
+    status: AgentPodStatus = AgentPodStatus()
 
 
-PODS: Resource[Pod] = Resource("", "v1", "pods", Pod)
+PODS: Resource[AgentPod] = Resource("", "v1", "pods", AgentPod)
 
 
-def facts_of(pod: Pod) -> PodFacts:
+def facts_of(pod: AgentPod) -> PodFacts:
     """Convert a pod object. Raises ValueError for an invalid quantity."""
     metadata, spec, status = pod.metadata, pod.spec, pod.status
     declared = {each.name: each for each in (*spec.containers, *spec.init_containers)}

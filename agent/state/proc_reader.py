@@ -16,8 +16,17 @@ import msgspec
 
 from agent.cgroups import content
 from agent.state import proc_parsers
-from agent.state.rates import FIRST, WENT_BACK, CpuTimes, NoRate, busy_percent, growth, idle_percent, seconds_between
-from agent.state.readings import Readings
+from agent.state.rates import (
+    COUNTER_RESET,
+    NO_PREVIOUS_READING,
+    CpuTimes,
+    NoRate,
+    busy_percent,
+    growth,
+    idle_percent,
+    seconds_between,
+)
+from agent.state.readings import MetricReadings
 
 T = TypeVar("T")
 
@@ -46,7 +55,7 @@ SPANS = ("avg10", "avg60", "avg300")
 NO_PRESSURE = "this kernel does not report pressure: it must be built with CONFIG_PSI and booted with psi=1"
 
 
-class Unread(Exception):
+class ProcReadError(Exception):
     """A file could not be read or parsed."""
 
 
@@ -58,14 +67,14 @@ class _CpuManagerState(msgspec.Struct, rename="camel"):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _CounterSample:
     """Counters with the monotonic time at which they were read."""
 
     at: float
     counters: Any
 
 
-class Node:
+class ProcReader:
     """Reads /proc below `proc_root`. `interfaces` are the network interfaces to measure; `cpu_manager_state` is the
     path of the kubelet's file."""
 
@@ -73,13 +82,13 @@ class Node:
         self._proc = proc_root
         self._interfaces = interfaces
         self._cpu_manager_state = cpu_manager_state
-        self._before: dict[str, _Reading] = {}
+        self._before: dict[str, _CounterSample] = {}
 
-    def read(self, readings: Readings, *, now: float, monotonic: Callable[[], float], longest: float) -> None:
+    def read(self, readings: MetricReadings, *, now: float, monotonic: Callable[[], float], longest: float) -> None:
         """Add all metrics of /proc to `readings`, with time `now` (unix seconds). Rates cover the time since the last
         call, at most `longest` seconds."""
-        look = _Look(readings, now, monotonic, longest)
-        parts: tuple[tuple[Callable[[_Look], None], tuple[str, ...]], ...] = (
+        look = _ProcContext(readings, now, monotonic, longest)
+        parts: tuple[tuple[Callable[[_ProcContext], None], tuple[str, ...]], ...] = (
             (self._read_cpu, ("cpu_core_numbers", *CPU_RATES, "exclusive_cpu_idle")),
             (self._read_loads, LOADS),
             (self._read_memory, MEMORY),
@@ -89,20 +98,20 @@ class Node:
         for part, metrics in parts:
             try:
                 part(look)
-            except (Unread, NoRate) as error:
+            except (ProcReadError, NoRate) as error:
                 readings.miss(str(error), *(name for name in metrics if name not in readings.series))
         for resource in PRESSURES:
             self._read_pressure(resource, look)
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def _read_cpu(self, look: _Look) -> None:
+    def _read_cpu(self, look: _ProcContext) -> None:
         times: Mapping[str, CpuTimes] = self._understood("stat", proc_parsers.cpu_times)
         cores = len(times) - 1
         look.readings.add("cpu_core_numbers", float(cores), look.now)
         before, _ = self._before_now("stat", times, look)
         if times["cpu"].busy < before["cpu"].busy:
-            raise NoRate(WENT_BACK)
+            raise NoRate(COUNTER_RESET)
         percent = busy_percent(before["cpu"], times["cpu"])
         look.readings.add("cpu_total_utilization", percent, look.now)
         look.readings.add("cpu_total_usage", percent * cores * 10.0, look.now)
@@ -120,19 +129,19 @@ class Node:
             state = msgspec.json.decode(_content(path), type=_CpuManagerState)
             return [f"cpu{number}" for number in sorted(proc_parsers.exclusive_cpus(state.entries))]
         except (msgspec.DecodeError, ValueError) as error:
-            raise Unread(f"{path} is not a valid CPU manager state of the kubelet: {error}") from error
+            raise ProcReadError(f"{path} is not a valid CPU manager state of the kubelet: {error}") from error
 
-    def _read_loads(self, look: _Look) -> None:
+    def _read_loads(self, look: _ProcContext) -> None:
         for name, load in zip(LOADS, self._understood("loadavg", proc_parsers.loads), strict=True):
             look.readings.add(name, load, look.now)
 
-    def _read_memory(self, look: _Look) -> None:
+    def _read_memory(self, look: _ProcContext) -> None:
         total, available = self._understood("meminfo", proc_parsers.memory)
         used = total - available
         for name, value in zip(MEMORY, (total, used, 100.0 * used / total), strict=True):
             look.readings.add(name, float(value), look.now)
 
-    def _read_disks(self, look: _Look) -> None:
+    def _read_disks(self, look: _ProcContext) -> None:
         disks: Mapping[str, proc_parsers.Disk] = self._understood("diskstats", proc_parsers.disks)
         before, elapsed = self._before_now("diskstats", disks, look)
         why = "no disk has been used since boot"
@@ -147,7 +156,7 @@ class Node:
         if DISK[0] not in look.readings.series:
             raise NoRate(why)
 
-    def _read_network(self, look: _Look) -> None:
+    def _read_network(self, look: _ProcContext) -> None:
         interfaces: Mapping[str, proc_parsers.Interface] = self._understood(self._net_dev(), proc_parsers.interfaces)
         absent = [name for name in self._interfaces if name not in interfaces]
         why = f"unknown network interface {', '.join(absent)}; existing: {', '.join(interfaces)}" if absent else ""
@@ -169,11 +178,11 @@ class Node:
         """In a pod, /proc/net is the pod's; /proc/1/net is the host's if the host's /proc is mounted."""
         return "1/net/dev" if os.path.exists(f"{self._proc}/1/net/dev") else "net/dev"
 
-    def _read_pressure(self, resource: str, look: _Look) -> None:
+    def _read_pressure(self, resource: str, look: _ProcContext) -> None:
         names = {(share, span): f"psi_{resource}_{share}_{span}" for share in ("some", "full") for span in SPANS}
         try:
             pressure = self._understood(f"pressure/{resource}", content.pressure)
-        except Unread as error:
+        except ProcReadError as error:
             there = os.path.exists(f"{self._proc}/pressure/{resource}")
             look.readings.miss(str(error) if there else NO_PRESSURE, *names.values())
             return
@@ -192,22 +201,22 @@ class Node:
         try:
             return parser(text)
         except (ValueError, KeyError, IndexError) as error:
-            raise Unread(f"{path} does not have the expected format: {str(error) or text[:60]!r}") from error
+            raise ProcReadError(f"{path} does not have the expected format: {str(error) or text[:60]!r}") from error
 
-    def _before_now(self, what: str, counters: Any, look: _Look) -> tuple[Any, float]:
+    def _before_now(self, what: str, counters: Any, look: _ProcContext) -> tuple[Any, float]:
         """The counters of the previous reading, and the seconds since then. Stores the new counters. Raises NoRate."""
         at = look.monotonic()
-        before, self._before[what] = self._before.get(what), _Reading(at, counters)
+        before, self._before[what] = self._before.get(what), _CounterSample(at, counters)
         if before is None:
-            raise NoRate(FIRST)
+            raise NoRate(NO_PREVIOUS_READING)
         return before.counters, seconds_between(before.at, at, longest=look.longest)
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _ProcContext:
     """Context of one cycle: where to add results, and the clocks."""
 
-    readings: Readings
+    readings: MetricReadings
     now: float
     monotonic: Callable[[], float]
     longest: float
@@ -218,13 +227,13 @@ def _content(path: str) -> bytes:
         with open(path, "rb", buffering=0) as file:
             return file.read()
     except OSError as error:
-        raise Unread(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from error
+        raise ProcReadError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from error
 
 
 def _disk_rates(before: proc_parsers.Disk | None, disk: proc_parsers.Disk, elapsed: float) -> tuple[float, ...]:
     """Rates in the order of DISK: KiB/s, operations per second and percent of time busy. Raises NoRate."""
     if before is None:
-        raise NoRate(FIRST)
+        raise NoRate(NO_PREVIOUS_READING)
     busy = min(100.0, 100.0 * growth(before.busy_ms, disk.busy_ms) / (1000.0 * elapsed))
     return (
         growth(before.read_bytes, disk.read_bytes) / 1024.0 / elapsed,
@@ -241,7 +250,7 @@ def _network_rates(
 ) -> tuple[float, ...]:
     """Rates in the order of NETWORK. Crane's "kibps" are thousands of bits per second. Raises NoRate."""
     if before is None:
-        raise NoRate(FIRST)
+        raise NoRate(NO_PREVIOUS_READING)
     return (
         growth(before.bytes_in, now.bytes_in) * 8 / 1000.0 / elapsed,
         growth(before.bytes_out, now.bytes_out) * 8 / 1000.0 / elapsed,

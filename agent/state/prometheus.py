@@ -8,8 +8,8 @@ from pathlib import Path
 
 from agent.state.queries import Sample, read_samples
 from watcher.providers.base import ProviderError
-from watcher.providers.prometheus.queries import Instant, PrometheusConfig
-from watcher.providers.prometheus.transport import Transport
+from watcher.providers.prometheus.queries import InstantQuery, PrometheusConfig
+from watcher.providers.prometheus.transport import PrometheusTransport
 
 HINT = "Check agent.prometheus and agent.prometheus_token_file."
 """Replaces hints that name settings of the watcher's source, which the agent does not read."""
@@ -20,12 +20,12 @@ def prometheus_config(address: str, token_file: Path | None) -> PrometheusConfig
     return PrometheusConfig(address, token_file=str(token_file or ""), keys="agent.prometheus_")
 
 
-class PrometheusQuestions:
+class PrometheusQueryClient:
     """Queries the server of `config`, with its credentials, certificates and timeout."""
 
     def __init__(self, config: PrometheusConfig) -> None:
         self._timeout = config.timeout
-        self._transport = Transport(config)
+        self._transport = PrometheusTransport(config)
         self._started = False
 
     async def ask(self, expression: str) -> tuple[Sample, ...]:
@@ -34,7 +34,7 @@ class PrometheusQuestions:
             self._transport.start()
             self._started = True
         deadline = asyncio.get_running_loop().time() + self._timeout
-        question = Instant(expression, time.time())
+        question = InstantQuery(expression, time.time())
         try:
             reply = await self._transport.ask(question, expects="vector", read=read_samples, deadline=deadline)
         except ProviderError as error:

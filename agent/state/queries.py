@@ -18,12 +18,12 @@ from typing import Protocol
 
 import msgspec
 
-from agent.state.background_value import Kept
-from agent.state.readings import Readings
+from agent.state.background_value import BackgroundValue
+from agent.state.readings import MetricReadings
 from watcher.providers.base import ProviderError, ProviderMalformed
 
 INTERVAL_S = 30.0
-YOUNG_INTERVALS = 3.0
+MAX_AGE_INTERVALS = 3.0
 MAX_SERIES = 1000
 """Limit of series per response; more indicates that the expression lacks an aggregation."""
 
@@ -39,7 +39,7 @@ class Sample:
     value: float
 
 
-class Questions(Protocol):
+class QueryClient(Protocol):
     """Evaluates expressions. Both methods raise ProviderError."""
 
     async def ask(self, expression: str) -> tuple[Sample, ...]:
@@ -49,7 +49,7 @@ class Questions(Protocol):
     async def close(self) -> None: ...
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _VectorSample(msgspec.Struct, frozen=True):
     metric: dict[str, str]
     value: tuple[float, str]
 
@@ -59,7 +59,7 @@ def read_samples(rows: Iterable[msgspec.Raw]) -> tuple[Sample, ...]:
     samples = []
     for raw in rows:
         try:
-            row = msgspec.json.decode(raw, type=_Row)
+            row = msgspec.json.decode(raw, type=_VectorSample)
             moment, value = row.value[0], float(row.value[1])
         except (msgspec.DecodeError, ValueError) as error:
             raise ProviderMalformed(f"the response has an invalid series: {error}") from error
@@ -73,7 +73,7 @@ def read_samples(rows: Iterable[msgspec.Raw]) -> tuple[Sample, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answers:
+class _QueryResults:
     """The samples of each expression at the monotonic time `asked`, or why the query failed."""
 
     asked: float
@@ -87,7 +87,7 @@ class QueryMetrics:
 
     def __init__(
         self,
-        questions: Questions,
+        questions: QueryClient,
         expressions: Mapping[str, str],
         *,
         node: str,
@@ -96,9 +96,11 @@ class QueryMetrics:
     ) -> None:
         self._questions = questions
         self._expressions = {name: text.replace("$node", node) for name, text in expressions.items()}
-        self._max_age = YOUNG_INTERVALS * interval
+        self._max_age = MAX_AGE_INTERVALS * interval
         self._monotonic = monotonic
-        self._answers = Kept("the agent's own queries", self._ask, interval=interval, failures=(ProviderError,))
+        self._answers = BackgroundValue(
+            "the agent's own queries", self._ask, interval=interval, failures=(ProviderError,)
+        )
 
     async def start(self) -> None:
         """Start running the queries. Does not wait for responses."""
@@ -109,9 +111,9 @@ class QueryMetrics:
         await self._answers.close()
         await self._questions.close()
 
-    def read(self, *, now: float, monotonic: float) -> Readings:
+    def read(self, *, now: float, monotonic: float) -> MetricReadings:
         """The last samples with their age."""
-        readings, answers = Readings(), self._answers.copy
+        readings, answers = MetricReadings(), self._answers.copy
         if answers is None:
             readings.miss(f"the query has no result: {self._answers.failure or 'no response yet'}", *self._expressions)
             return readings
@@ -127,7 +129,7 @@ class QueryMetrics:
                 readings.add(name, sample.value, now - age, sample.labels)
         return readings
 
-    async def _ask(self) -> _Answers:
+    async def _ask(self) -> _QueryResults:
         """Run all queries concurrently. Raises ProviderError if all of them fail."""
         asked = self._monotonic()
         outcomes = await asyncio.gather(
@@ -145,4 +147,4 @@ class QueryMetrics:
         if failures and not samples:
             raise next(iter(failures.values()))
         told = {name: f"its query failed: {error}. {error.hint}".rstrip() for name, error in failures.items()}
-        return _Answers(asked, samples, told)
+        return _QueryResults(asked, samples, told)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FIRST = "no previous reading yet: rates are available from the next cycle"
-WENT_BACK = "its counter decreased: it was reset"
+NO_PREVIOUS_READING = "no previous reading yet: rates are available from the next cycle"
+COUNTER_RESET = "its counter decreased: it was reset"
 
 
 class NoRate(Exception):
@@ -33,7 +33,7 @@ def seconds_between(previous: float, current: float, *, longest: float) -> float
 def growth(previous: int, current: int) -> int:
     """Increase of a counter. Raises NoRate if it decreased."""
     if current < previous:
-        raise NoRate(WENT_BACK)
+        raise NoRate(COUNTER_RESET)
     return current - previous
 
 

@@ -10,21 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from agent.model import ContainerState, PodState, Series
+from agent.model import ContainerState, MetricSample, PodState
 
 
 @dataclass(slots=True)
-class Readings:
+class MetricReadings:
     """Series and missing metrics collected so far. A metric is in one of the two."""
 
-    series: dict[str, list[Series]] = field(default_factory=dict)
+    series: dict[str, list[MetricSample]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
     def add(self, metric: str, value: float, time: float, labels: Mapping[str, str] | None = None) -> None:
         """Add one series of a metric; `time` in unix seconds."""
-        self.series.setdefault(metric, []).append(Series(value, time, labels or {}))
+        self.series.setdefault(metric, []).append(MetricSample(value, time, labels or {}))
 
-    def take(self, others: Readings) -> None:
+    def take(self, others: MetricReadings) -> None:
         """Merge other readings, except for metrics that are already present or missing here: a name has one meaning."""
         known = self.series.keys() | self.missing.keys()
         self.series |= {name: series for name, series in others.series.items() if name not in known}
@@ -58,7 +58,7 @@ class PodFacts:
         return self.pod.phase not in ("Succeeded", "Failed")
 
 
-class NoPods(Exception):
+class PodsUnknown(Exception):
     """The pods of the node are unknown. `hint` is advice for the operator."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
@@ -78,7 +78,7 @@ class PodSource(Protocol):
         ...
 
     def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
-        """All pods of this node, at most `max_age` seconds old. Raises NoPods. Called in the event loop."""
+        """All pods of this node, at most `max_age` seconds old. Raises PodsUnknown. Called in the event loop."""
         ...
 
 
@@ -93,6 +93,6 @@ class MetricSource(Protocol):
         """Stop keeping the metrics up to date."""
         ...
 
-    def read(self, *, now: float, monotonic: float) -> Readings:
+    def read(self, *, now: float, monotonic: float) -> MetricReadings:
         """The recent metrics, and why others are missing. Called in the event loop."""
         ...

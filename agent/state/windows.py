@@ -11,17 +11,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from agent.state.background_value import Kept
-from agent.state.readings import Readings
+from agent.state.background_value import BackgroundValue
+from agent.state.readings import MetricReadings
 from watcher.client import NodeLoad, WatcherError
 from watcher.model import METRIC_BY_NAME, Operator
 
 WINDOWS = ("5m", "10m", "15m")
 OPERATORS = (Operator.AVG, Operator.STD)
 INTERVAL_S = 30.0
-YOUNG_S = 180.0
+MAX_AGE_S = 180.0
 """Seconds; three of the watcher's default intervals of one minute."""
-USUAL = ("cpu", "memory")
+EXPECTED_METRICS = ("cpu", "memory")
 """Metrics that every source has; other metrics count as missing only after they were present once."""
 
 
@@ -31,7 +31,7 @@ def metric_name(key: str, operator: Operator, window: str) -> str:
     return f"window_{words}_{operator.value.lower()}_{window}"
 
 
-class NodeWindows(Protocol):
+class NodeLoadClient(Protocol):
     """A client for the windows of one node; `watcher.client.NodeClient` implements it."""
 
     async def refresh(self) -> NodeLoad:
@@ -41,24 +41,29 @@ class NodeWindows(Protocol):
     async def close(self) -> None: ...
 
 
-class WindowMetrics:
+class WatcherWindows:
     """Requests the windows every `interval` seconds. `windows` and `operators` must be the client's. Values older than
     `max_age` seconds, by the node's newest sample, are missing."""
 
     def __init__(
         self,
-        client: NodeWindows,
+        client: NodeLoadClient,
         *,
         windows: Sequence[str] = WINDOWS,
         operators: Sequence[Operator] = OPERATORS,
         interval: float = INTERVAL_S,
-        max_age: float = YOUNG_S,
+        max_age: float = MAX_AGE_S,
     ) -> None:
         self._client = client
         self._max_age = max_age
-        self._load = Kept("the watcher's windows", client.refresh, interval=interval, failures=(WatcherError,))
+        self._load = BackgroundValue(
+            "the watcher's windows", client.refresh, interval=interval, failures=(WatcherError,)
+        )
         self._usual = [
-            metric_name(key, operator, window) for key in USUAL for operator in operators for window in windows
+            metric_name(key, operator, window)
+            for key in EXPECTED_METRICS
+            for operator in operators
+            for window in windows
         ]
 
     async def start(self) -> None:
@@ -70,9 +75,9 @@ class WindowMetrics:
         await self._load.close()
         await self._client.close()
 
-    def read(self, *, now: float, monotonic: float) -> Readings:
+    def read(self, *, now: float, monotonic: float) -> MetricReadings:
         """The last received windows, with their age."""
-        readings, load = Readings(), self._load.copy
+        readings, load = MetricReadings(), self._load.copy
         if load is None:
             readings.miss(f"the watcher returned no windows: {self._load.failure or 'no response yet'}", *self._usual)
             return readings

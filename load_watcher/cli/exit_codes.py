@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from watcher.platform.settings.problems import SettingsError
 
 BAD_SETTINGS = 2
-COULD_NOT = 2
+FAILED = 2
 
 
-def complain(told: object, hint: str = "", *, of: str = "load-watcher") -> None:
+def print_error(told: object, hint: str = "", *, of: str = "load-watcher") -> None:
     """Print an error to standard error, and the hint on a second line. `of` is the command that failed."""
     click.echo(f"{of}: {told}" + (f"\n  {hint}" if hint else ""), err=True)
 
 
-def complain_of_settings(error: SettingsError) -> None:
+def print_settings_problems(error: SettingsError) -> None:
     """Print every problem of the settings, each with its cure, to standard error."""
     count = len(error.problems)
-    complain(f"{count} problem{'s' if count > 1 else ''} in the settings")
+    print_error(f"{count} problem{'s' if count > 1 else ''} in the settings")
     for problem in error.problems:
         click.echo(f"\n{click.style(problem.key, bold=True)}: {problem.message}", err=True)
         click.echo(f"  {click.style('cure:', fg='green')} {problem.cure}", err=True)

@@ -36,11 +36,11 @@ def _assignments(_context: click.Context, _parameter: click.Parameter, given: tu
 def to_seconds(_context: click.Context, _parameter: click.Parameter, given: str) -> float:
     """Parse a duration such as "15m"; return seconds."""
     from watcher.platform.settings.quantities import read_duration
-    from watcher.platform.settings.values import Unfit
+    from watcher.platform.settings.values import InvalidValue
 
     try:
         return read_duration(given)
-    except Unfit:
+    except InvalidValue:
         raise click.BadParameter("must be a duration, for example 30s, 15m or 1h") from None
 
 
@@ -59,13 +59,13 @@ def finite(_context: click.Context, _parameter: click.Parameter, given: float) -
 def to_address(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str:
     """Validate the URL of a service and remove a trailing slash; return "" if the option is not given."""
     from watcher.platform.settings.addresses import ADDRESS
-    from watcher.platform.settings.values import Unfit
+    from watcher.platform.settings.values import InvalidValue
 
     if given is None:
         return ""
     try:
         return str(ADDRESS.read_text(given)).rstrip("/")
-    except Unfit as unfit:
+    except InvalidValue as unfit:
         raise click.BadParameter(f"must be {ADDRESS.accepts}" + (f"; {unfit}" if str(unfit) else "")) from None
 
 
@@ -169,7 +169,7 @@ def token_file(told: str) -> Callable[[Command], Command]:
 
 
 TOKEN_FILE = token_file("File with the service's bearer token, if it requires one. [default: no token]")
-SERVICE_ASKED = (service_url("Base URL of the service."), TOKEN_FILE)
+CLIENT_OPTIONS = (service_url("Base URL of the service."), TOKEN_FILE)
 OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format. [default: text]"
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from load_watcher.cli.exit_codes import COULD_NOT, complain
+from load_watcher.cli.exit_codes import FAILED, print_error
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,13 +34,13 @@ def _print_answer(
     """Print the extender's answer as tables or JSON; exit with code 2 if the request fails."""
     import asyncio
 
-    from scorers.cli.score import AskError
+    from scorers.cli.score import ExtenderClientError
 
     try:
         document = asyncio.run(asked)
-    except AskError as error:
-        complain(error, error.hint)
-        raise SystemExit(COULD_NOT) from None
+    except ExtenderClientError as error:
+        print_error(error, error.hint)
+        raise SystemExit(FAILED) from None
     if output == "json":
         import json
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from load_watcher.cli.exit_codes import BAD_SETTINGS, complain_of_settings
+from load_watcher.cli.exit_codes import BAD_SETTINGS, print_settings_problems
 
 if TYPE_CHECKING:
     from watcher.model import Window
@@ -54,7 +54,7 @@ def load_or_exit(given: Mapping[str, Any], *, beside: Mapping[str, str] | None =
     try:
         return load(given, beside=beside)
     except SettingsError as error:
-        complain_of_settings(error)
+        print_settings_problems(error)
         raise SystemExit(BAD_SETTINGS) from None
 
 

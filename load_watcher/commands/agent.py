@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from load_watcher.cli.exit_codes import BAD_SETTINGS, COULD_NOT, complain
+from load_watcher.cli.exit_codes import BAD_SETTINGS, FAILED, print_error
 from load_watcher.cli.options import CONFIG, LISTENING, LOGGING, NODE, SET, with_options
 from load_watcher.cli.settings import load_part_or_exit
 
@@ -105,7 +105,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     """
     import asyncio
 
-    from agent.executor.report import Fate
+    from agent.executor.report import StepOutcome
     from agent.service import restore as service_restore
     from agent.service.node_server import CannotRun
 
@@ -117,7 +117,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     try:
         found = asyncio.run(service_restore.restore(settings, everything))
     except CannotRun as error:
-        complain(error, of="load-watcher agent restore")
+        print_error(error, of="load-watcher agent restore")
         raise SystemExit(1) from None
     for each in found.quotas:
         click.echo(service_restore.in_words(each))
@@ -126,7 +126,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     if found.quotas or not found.tainted:
         count = len(found.quotas)
         click.echo(f"{count} recorded values processed" if count else "no recorded values: nothing to restore")
-    raise SystemExit(1 if found.tainted or any(each.fate is Fate.FAILED for each in found.quotas) else 0)
+    raise SystemExit(1 if found.tainted or any(each.fate is StepOutcome.FAILED for each in found.quotas) else 0)
 
 
 def _settings(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSettings, Settings]:
@@ -142,15 +142,15 @@ def _settings(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSetti
 def _check_policies(path: Path, settings: AgentSettings) -> int:
     """Print the problems and notices of the policies in `path`; return the exit code (0 or 2)."""
     from agent.policy.source import check_policies
-    from agent.service.build import known, metrics_of
+    from agent.service.build import known_metrics, metrics_of
     from agent.service.node_server import CannotRun
 
     try:
         metrics = metrics_of(settings)
     except CannotRun as error:
-        complain(error, of="load-watcher agent")
-        return COULD_NOT
-    reading = check_policies(path, metrics=known(metrics))
+        print_error(error, of="load-watcher agent")
+        return FAILED
+    reading = check_policies(path, metrics=known_metrics(metrics))
     for notice in reading.notices:
         click.echo(str(notice))
     for problem in reading.problems:
@@ -170,7 +170,7 @@ def _explain_once(settings: AgentSettings, everything: Settings) -> int:
     try:
         explanation = asyncio.run(main.look_once(settings, everything, pause=min(settings.interval, 10.0)))
     except CannotRun as error:
-        complain(error, of="load-watcher agent")
+        print_error(error, of="load-watcher agent")
         return 1
     policies = explanation["policies"]
     for problem in policies["problems"]:
@@ -182,6 +182,6 @@ def _explain_once(settings: AgentSettings, everything: Settings) -> int:
     for why, metrics in reasons.items():
         click.echo(f"unknown: {', '.join(metrics)}: {why}")
     if not policies["known"]:
-        complain("no valid policies: no decisions made", of="load-watcher agent")
-        return COULD_NOT
+        print_error("no valid policies: no decisions made", of="load-watcher agent")
+        return FAILED
     return 0

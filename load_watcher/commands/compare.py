@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from load_watcher.cli.exit_codes import COULD_NOT, complain
+from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.options import OUTPUT, read_token, service_url, to_address, to_seconds, token_file
 from load_watcher.cli.printing import print_tables
 
@@ -67,9 +67,9 @@ def compare(**given: Any) -> None:
     ours = client.Side("this service", given["url"], read_token(given["token_file"]))
     sides = ours, client.Side("the other service", given["other"])
     comparison = compare_comparison.Comparison(partial(packing_scores, target=given["target"]), given["tolerance"])
-    rounds: list[client.Round] = []
+    rounds: list[client.ComparisonRound] = []
 
-    def tell(done: client.Round) -> None:
+    def tell(done: client.ComparisonRound) -> None:
         rounds[:] = [done]
         if given["duration"]:
             click.echo(report.as_line(done), err=True)
@@ -83,10 +83,10 @@ def compare(**given: Any) -> None:
                 client.run(*sides, comparison, duration=given["duration"], every=given["every"], tell=tell, warn=warn)
             )
     except client.CompareError as error:
-        complain(error, error.hint)
-        raise SystemExit(COULD_NOT) from None
+        print_error(error, error.hint)
+        raise SystemExit(FAILED) from None
     if not rounds:
-        raise SystemExit(COULD_NOT)
+        raise SystemExit(FAILED)
     if given["output"] == "json":
         click.echo(report.as_json(comparison, rounds[0]))
     else:

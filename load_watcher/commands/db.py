@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from load_watcher.cli.exit_codes import complain
+from load_watcher.cli.exit_codes import print_error
 from load_watcher.cli.options import CONFIG, SET, STORE_URL, with_options
 from load_watcher.cli.progress import progress_of
 from load_watcher.cli.settings import NO_SOURCE, load_or_exit
@@ -132,5 +132,5 @@ def _store_errors() -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        complain(error, error.hint)
+        print_error(error, error.hint)
         raise SystemExit(1) from None

@@ -58,7 +58,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
     from dataclasses import replace
 
     from load_watcher.demo import settings as demo_settings
-    from load_watcher.demo.scheduler import DEFAULT_SCHEDULER, DemoPart
+    from load_watcher.demo.scheduler import DEFAULT_SCHEDULER, DemoSchedulerModule
     from load_watcher.demo.source import DemoProvider
     from watcher.fleet.cluster import SimulatedCluster
     from watcher.service.build import Sources
@@ -71,7 +71,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
 
         settings = of_demo(load_or_exit(given, beside=demo_settings.FORCED))
         cluster = SimulatedCluster(count, seed=seed, speed=speed, begun=time.time())
-        click.echo("\n  ".join(demo_settings.told(cluster)))
+        click.echo("\n  ".join(demo_settings.banner_lines(cluster)))
         sources = Sources(
             provider=lambda renewed: DemoProvider(cluster, resolution=renewed.refresh.resolution),
             directory=lambda _renewed: None,
@@ -79,7 +79,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
         code = run(
             settings,
             lambda: of_demo(load(given, beside=demo_settings.FORCED)),
-            parts=(DemoPart(cluster),),
+            parts=(DemoSchedulerModule(cluster),),
             sources=sources,
         )
     raise SystemExit(code)

@@ -13,8 +13,8 @@ from load_watcher.cli.options import OUTPUT, SERVE, to_address, with_options
 from load_watcher.cli.settings import load
 
 if TYPE_CHECKING:
-    from watcher.platform.checks.examination import Examination
-    from watcher.platform.checks.results import Result
+    from watcher.platform.checks.examination import CheckContext
+    from watcher.platform.checks.results import CheckResult
 
 
 @click.command()
@@ -79,9 +79,9 @@ def doctor(
     if unknown := sorted(set(only) - {check.name for check in checks}):
         known = ", ".join(check.name for check in checks)
         raise click.BadParameter(f"unknown check {unknown[0]}; known checks: {known}", param_hint="--only")
-    checks = checks_examination.chosen(checks, only) if only else checks
+    checks = checks_examination.select_checks(checks, only) if only else checks
     _setup_logging(verbose=bool(given["verbose"]))
-    examination = checks_examination.Examination(
+    examination = checks_examination.CheckContext(
         lambda: load(given),
         environ=os.environ,
         cwd=Path.cwd(),
@@ -99,10 +99,10 @@ def doctor(
     raise SystemExit(report.exit_code)
 
 
-async def _examine_agent(examination: Examination) -> Sequence[Result]:
-    from agent.service.doctor import agent
+async def _examine_agent(examination: CheckContext) -> Sequence[CheckResult]:
+    from agent.service.doctor import check_agent
 
-    return await agent(examination)
+    return await check_agent(examination)
 
 
 def _setup_logging(*, verbose: bool) -> None:

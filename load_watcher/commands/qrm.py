@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from load_watcher.cli.exit_codes import COULD_NOT, complain
+from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.options import CONFIG, LISTENING, LOGGING, NODE, SET, with_options
 from load_watcher.cli.settings import load_part_or_exit
 
@@ -80,8 +80,8 @@ def qrm(**given: Any) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("grpc", "google"):
             raise
-        complain("the extra qrm is not installed", "run pip install 'load-watcher[qrm]'", of="load-watcher qrm")
-        raise SystemExit(COULD_NOT) from None
+        print_error("the extra qrm is not installed", "run pip install 'load-watcher[qrm]'", of="load-watcher qrm")
+        raise SystemExit(FAILED) from None
     from watcher.platform.logs import setup_logging
 
     setup_logging(everything.log, cluster=everything.cluster.name or "")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from load_watcher.cli.exit_codes import COULD_NOT, complain
+from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.options import TOKEN_FILE, read_token, service_url, to_address, to_seconds, to_seconds_or_none
 
 if TYPE_CHECKING:
-    from load_watcher.recording.recorder import Progress, Recording
+    from load_watcher.recording.recorder import Recording, RecordingProgress
 
 
 @click.command()
@@ -66,7 +66,7 @@ def _record(recording: Recording, output: Path) -> int:
     from load_watcher.recording import file as recording_file
     from load_watcher.recording import recorder
 
-    async def run(file: recording_file.RecordingFile) -> recorder.Progress:
+    async def run(file: recording_file.RecordingFile) -> recorder.RecordingProgress:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             with suppress(NotImplementedError):  # on Windows; the file is still complete up to the last request
@@ -79,19 +79,19 @@ def _record(recording: Recording, output: Path) -> int:
             done = asyncio.run(run(file))
     except recorder.RecordError as error:
         output.unlink()
-        complain(error, error.hint)
-        return COULD_NOT
+        print_error(error, error.hint)
+        return FAILED
     except FileExistsError:
-        complain(f"{output} already exists", "recordings are not overwritten: name another file")
-        return COULD_NOT
+        print_error(f"{output} already exists", "recordings are not overwritten: name another file")
+        return FAILED
     except OSError as error:
         hint = "it contains the recording up to the error" if output.exists() else "check the path; nothing recorded"
-        complain(f"cannot write {output}: {error.strerror or error}", hint)
-        return COULD_NOT
+        print_error(f"cannot write {output}: {error.strerror or error}", hint)
+        return FAILED
     if not done.records:
         output.unlink()
-        complain("nothing was recorded; the empty file was removed")
-        return COULD_NOT
+        print_error("nothing was recorded; the empty file was removed")
+        return FAILED
     click.echo(
         f"{done.records:,} records in {output}: {done.nodes:,} nodes, {done.pods:,} pods at the end, "
         f"{done.bindings:,} bindings; {done.missed:,} of {done.looks:,} requests returned no load"
@@ -100,7 +100,7 @@ def _record(recording: Recording, output: Path) -> int:
 
 
 @contextmanager
-def _recorded(recording: Recording) -> Iterator[Callable[[Progress], None]]:
+def _recorded(recording: Recording) -> Iterator[Callable[[RecordingProgress], None]]:
     """Yield a callback for the progress after each request: it updates a bar on a terminal, or prints a line every ten
     requests otherwise, and a line when a problem begins or ends.
     """
@@ -115,13 +115,13 @@ def _recorded(recording: Recording) -> Iterator[Callable[[Progress], None]]:
             console.print(told or f"{kind} available again", markup=False)
         trouble[kind] = told
 
-    def summary(progress: Progress) -> str:
+    def summary(progress: RecordingProgress) -> str:
         return f"{progress.nodes:,} nodes, {progress.pods:,} pods, {progress.bindings:,} bindings"
 
     with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("recording", total=recording.duration)
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: RecordingProgress) -> None:
             amiss("node load", progress.trouble)
             if progress.looks > 1:  # only the first request makes the service fetch pod usage from its source
                 amiss("pod usage", progress.usage and f"pod usage is not recorded: {progress.usage}")

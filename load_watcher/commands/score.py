@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from load_watcher.cli.exit_codes import COULD_NOT, complain
-from load_watcher.cli.options import OUTPUT, SERVICE_ASKED, read_token, with_options
+from load_watcher.cli.exit_codes import FAILED, print_error
+from load_watcher.cli.options import CLIENT_OPTIONS, OUTPUT, read_token, with_options
 from load_watcher.cli.printing import _print_answer
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="Profile of the extender to rank with: NAME of a [scheduler.NAME] in the service's settings.",
 )
-@with_options(*SERVICE_ASKED)
+@with_options(*CLIENT_OPTIONS)
 @click.option("--explain", is_flag=True, help="Also print the inputs and calculation steps of each score.")
 @OUTPUT
 def score(manifest: Any, **given: Any) -> None:
@@ -55,8 +55,8 @@ def score(manifest: Any, **given: Any) -> None:
     try:
         pod = read_pod(manifest.read())
     except ValueError as error:
-        complain(f"invalid manifest: {error}")
-        raise SystemExit(COULD_NOT) from None
+        print_error(f"invalid manifest: {error}")
+        raise SystemExit(FAILED) from None
     wanted = {"nodes": given["nodes"], "plugins": given["plugins"], "token": read_token(given["token_file"])}
     asked = cli_score.explain(given["url"], given["profile"], pod, **wanted)
     _print_answer(asked, partial(cli_score.as_tables, explained=given["explain"]), output=given["output"])

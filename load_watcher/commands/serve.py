@@ -11,7 +11,7 @@ from load_watcher.cli.options import SERVE, with_options
 from load_watcher.cli.settings import load, load_or_exit
 
 if TYPE_CHECKING:
-    from watcher.platform.modules import Part
+    from watcher.platform.modules import ServiceModule
     from watcher.platform.settings.tables import Settings
     from watcher.service.build import Sources
 
@@ -29,7 +29,11 @@ def serve(**given: Any) -> None:
 
 
 def run(
-    settings: Settings, reread: Callable[[], Settings], *, parts: Sequence[Part], sources: Sources | None = None
+    settings: Settings,
+    reread: Callable[[], Settings],
+    *,
+    parts: Sequence[ServiceModule],
+    sources: Sources | None = None,
 ) -> int:
     """Serve with these settings until a signal; return the exit code. `reread` reloads the settings."""
     import logging
@@ -52,10 +56,10 @@ def run(
     return main.run(settings, reload=reload, parts=parts, sources=sources or build.FROM_SETTINGS)
 
 
-def _parts(settings: Settings) -> Sequence[Part]:
+def _parts(settings: Settings) -> Sequence[ServiceModule]:
     """Return the modules of other packages that these settings enable; they are imported only if used."""
     if "scheduler" not in settings.parts:
         return ()
-    from scorers.extender.service import SchedulerPart
+    from scorers.extender.service import SchedulerModule
 
-    return (SchedulerPart(),)
+    return (SchedulerModule(),)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from load_watcher.cli.exit_codes import BAD_SETTINGS, COULD_NOT, complain, complain_of_settings
+from load_watcher.cli.exit_codes import BAD_SETTINGS, FAILED, print_error, print_settings_problems
 from load_watcher.cli.options import CONFIG, SET, finite, to_seconds, with_options
 from load_watcher.cli.progress import progress_of
 from load_watcher.cli.settings import NO_SOURCE, load_or_exit
@@ -120,22 +120,24 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
 
     from agent.decision.simulated_eviction import evicted
     from load_watcher.simulate import command, report
-    from load_watcher.simulate.engine import Options
+    from load_watcher.simulate.engine import SimulationOptions
 
     if given["output"] is not None:
         raise click.UsageError("-o is only for created traces; write results with --csv, --series, --png or --html")
     settings = load_or_exit(given, beside=NO_SOURCE)
-    files = command.Files(given["csv_file"], given["series"], given["png"], given["html"])
+    files = command.OutputFiles(given["csv_file"], given["series"], given["png"], given["html"])
     with _simulate_errors():
-        options = command.checked(
-            Options(given["refresh"], given["delay"], given["overload"] / 100.0, given["seed"], given["anew"])
+        options = command.check_options(
+            SimulationOptions(given["refresh"], given["delay"], given["overload"] / 100.0, given["seed"], given["anew"])
         )
-        policies, notices = command.chosen(given["policies"], settings.parts.get("scheduler", {}), cwd=Path.cwd())
+        policies, notices = command.select_policies(
+            given["policies"], settings.parts.get("scheduler", {}), cwd=Path.cwd()
+        )
         for notice in notices:
             click.echo(f"note: {notice}", err=True)
         files.ready(trace)
         click.echo(f"reading {trace}", err=True)
-        course = command.load(trace)
+        course = command.load_trace(trace)
         with progress_of("simulating", unit="steps") as tell:
             evictor = partial(evicted, watermark=given["overload"])
             runs = command.run(course, policies, options, evictor=evictor, tell=tell)
@@ -154,12 +156,12 @@ def _simulate_errors() -> Iterator[None]:
     try:
         yield
     except (TraceError, PolicyError, SimulateError) as error:
-        complain(error, error.hint)
-        raise SystemExit(COULD_NOT) from None
+        print_error(error, error.hint)
+        raise SystemExit(FAILED) from None
     except SettingsError as error:
-        complain_of_settings(error)
+        print_settings_problems(error)
         raise SystemExit(BAD_SETTINGS) from None
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""  # the error of a full disk has no file name
-        complain(f"{where}{error.strerror}", "check the path and the free disk space")
-        raise SystemExit(COULD_NOT) from None
+        print_error(f"{where}{error.strerror}", "check the path and the free disk space")
+        raise SystemExit(FAILED) from None

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from load_watcher.cli.options import OUTPUT, SERVICE_ASKED, read_token, with_options
+from load_watcher.cli.options import CLIENT_OPTIONS, OUTPUT, read_token, with_options
 from load_watcher.cli.printing import _print_answer
 
 
@@ -19,7 +19,7 @@ from load_watcher.cli.printing import _print_answer
     help='Show the last decision made up to this time: how long ago ("10m ago"), a date (2026-01-31T12:00:00Z) or unix '
     "seconds. [default: the newest decision]",
 )
-@with_options(*SERVICE_ASKED)
+@with_options(*CLIENT_OPTIONS)
 @click.option("--explain", is_flag=True, help="Also print the inputs and calculation steps of each score.")
 @click.option(
     "--others",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from load_watcher.compare.comparison import Answer, Comparison, read_answer
+from load_watcher.compare.comparison import Comparison, ServiceLoads, read_answer
 from watcher import __version__
 
 EVERY_S = 30.0  # polling interval of the plug-ins
@@ -39,12 +39,12 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class ComparisonRound:
     """One comparison, passed to the progress callback."""
 
     number: int
-    ours: Answer
-    theirs: Answer
+    ours: ServiceLoads
+    theirs: ServiceLoads
 
 
 async def run(
@@ -54,7 +54,7 @@ async def run(
     *,
     duration: float = 0.0,
     every: float = EVERY_S,
-    tell: Callable[[Round], None] = lambda _: None,
+    tell: Callable[[ComparisonRound], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Compare once, and then every `every` seconds until `duration` seconds have passed.
@@ -74,16 +74,16 @@ async def run(
             if failures:
                 warn(str(failures[0]))
             else:
-                answers = [answer for answer in asked if isinstance(answer, Answer)]
+                answers = [answer for answer in asked if isinstance(answer, ServiceLoads)]
                 comparison.add(answers[0], answers[1])
-                tell(Round(comparison.rounds, answers[0], answers[1]))
+                tell(ComparisonRound(comparison.rounds, answers[0], answers[1]))
             wait = began + every - time.monotonic()
             if time.monotonic() + wait > ends:
                 return
             await asyncio.sleep(max(0.0, wait))
 
 
-async def _ask(session: aiohttp.ClientSession, side: Side) -> Answer:
+async def _ask(session: aiohttp.ClientSession, side: Side) -> ServiceLoads:
     headers = {"Content-Type": "application/json", "User-Agent": f"load-watcher/{__version__} compare"}
     if side.token:
         headers["Authorization"] = f"Bearer {side.token}"

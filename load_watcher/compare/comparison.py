@@ -28,34 +28,34 @@ TOLERANCE = 5.0  # percentage points
 Scores = Callable[[F64], F64]
 
 
-class _Value(msgspec.Struct):
+class _WatcherMetric(msgspec.Struct):
     type: str | None = None
     operator: str | None = None
     value: float | None = None
 
 
-class _Node(msgspec.Struct):
-    metrics: list[_Value] | None = None
+class _WatcherNode(msgspec.Struct):
+    metrics: list[_WatcherMetric] | None = None
 
 
-class _Window(msgspec.Struct):
+class _WatcherWindow(msgspec.Struct):
     duration: str | None = None
     end: float | None = None
 
 
-class _Data(msgspec.Struct):
-    NodeMetricsMap: dict[str, _Node | None] | None = None
+class _WatcherData(msgspec.Struct):
+    NodeMetricsMap: dict[str, _WatcherNode | None] | None = None
 
 
-class _Document(msgspec.Struct):
+class _WatcherDocument(msgspec.Struct):
     timestamp: float | None = None
-    window: _Window | None = None
+    window: _WatcherWindow | None = None
     source: str | None = None
-    data: _Data | None = None
+    data: _WatcherData | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServiceLoads:
     """Parsed response of a service. `values[(type, operator)]` maps node names to percent; AVG falls back to Latest
     for a node without AVG, as in the plug-ins. `packing` is the CPU utilisation (percent) that TargetLoadPacking
     uses for each node: the last CPU metric with AVG or Latest."""
@@ -72,10 +72,10 @@ class Answer:
         return frozenset(self.packing)
 
 
-def read_answer(body: bytes) -> Answer:
+def read_answer(body: bytes) -> ServiceLoads:
     """Parse the body of GET /watcher. Raises ValueError if the plug-ins would reject it or it contains no node."""
     try:
-        document = msgspec.json.decode(body, type=_Document)
+        document = msgspec.json.decode(body, type=_WatcherDocument)
     except msgspec.DecodeError as error:
         raise ValueError(f"the response is not a list of nodes, the plug-ins would reject it: {error}") from None
     nodes = (document.data.NodeMetricsMap if document.data else None) or {}
@@ -92,8 +92,8 @@ def read_answer(body: bytes) -> Answer:
     for kind in TYPES:
         averages = values.setdefault((kind, Operator.AVG), {})
         values[kind, Operator.AVG] = {**values.get((kind, Operator.LATEST), {}), **averages}
-    window = document.window or _Window()
-    return Answer(document.source or "", window.duration or "", window.end or 0.0, values, packing)
+    window = document.window or _WatcherWindow()
+    return ServiceLoads(document.source or "", window.duration or "", window.end or 0.0, values, packing)
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class Difference:
         """Nodes that differed by more than the tolerance in more than half of their comparisons, sorted."""
         return tuple(sorted(name for name, count in self.apart.items() if 2 * count > self.compared[name]))
 
-    def add(self, our_answer: Answer, their_answer: Answer, *, tolerance: float) -> None:
+    def add(self, our_answer: ServiceLoads, their_answer: ServiceLoads, *, tolerance: float) -> None:
         """Add a pair of responses. `tolerance` is in percentage points."""
         key = (self.type, self.operator)
         both = our_answer.nodes & their_answer.nodes
@@ -155,7 +155,7 @@ class Comparison:
     same_winner: int = 0
     winners: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
-    def add(self, ours: Answer, theirs: Answer) -> None:
+    def add(self, ours: ServiceLoads, theirs: ServiceLoads) -> None:
         """Add a pair of responses from about the same time."""
         self.rounds += 1
         for key in ((kind.value, operator.value) for kind in TYPES for operator in OPERATORS):
@@ -172,7 +172,7 @@ class Comparison:
     def verdict(self) -> tuple[str, ...]:
         """Descriptions of the differences; empty if the services agree."""
         said = [
-            f"{_nodes(names)} known only to {where}: {some(names)}"
+            f"{_nodes(names)} known only to {where}: {first_names(names)}"
             for names, where in (
                 (self.mostly(self.only_ours), "this service"),
                 (self.mostly(self.only_theirs), "the other service"),
@@ -186,15 +186,17 @@ class Comparison:
                 (difference.only_theirs, "the other service"),
             ):
                 if names := self.mostly(counts):
-                    said.append(f"{what} of {_nodes(names)} only from {where}: {some(names)}")
+                    said.append(f"{what} of {_nodes(names)} only from {where}: {first_names(names)}")
             if names := difference.nodes_apart:
-                said.append(f"{what} of {_nodes(names)} differs by more than {self.tolerance:g} points: {some(names)}")
+                said.append(
+                    f"{what} of {_nodes(names)} differs by more than {self.tolerance:g} points: {first_names(names)}"
+                )
         if 2 * self.same_winner <= self.rounds:
             said.append("TargetLoadPacking would choose other nodes")
         return tuple(said)
 
 
-def winners(answer: Answer, scores: Scores) -> tuple[str, ...]:
+def winners(answer: ServiceLoads, scores: Scores) -> tuple[str, ...]:
     """Nodes with the highest score for a pod with negligible requests, sorted. kube-scheduler may choose any of
     them."""
     names = sorted(answer.packing)
@@ -212,6 +214,6 @@ def _nodes(names: Sequence[str]) -> str:
     return f"{len(names):,} node" + ("" if len(names) == 1 else "s")
 
 
-def some(names: Sequence[str], most: int = 5) -> str:
+def first_names(names: Sequence[str], most: int = 5) -> str:
     """The first names and the number of further names, as text."""
     return ", ".join(names[:most]) + (f", and {len(names) - most:,} more" if len(names) > most else "")

@@ -10,24 +10,25 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from load_watcher.compare.client import Round
-from load_watcher.compare.comparison import Answer, Comparison, some
+from load_watcher.compare.client import ComparisonRound
+from load_watcher.compare.comparison import Comparison, ServiceLoads, first_names
 
 
-def as_line(round_: Round) -> str:
+def as_line(round_: ComparisonRound) -> str:
     """Progress line of one comparison."""
     both = len(round_.ours.nodes & round_.theirs.nodes)
     return f"comparison {round_.number}: {both:,} nodes known to both, window ends {_ends(round_)}"
 
 
-def as_tables(comparison: Comparison, last: Round) -> Iterator[RenderableType]:
+def as_tables(comparison: Comparison, last: ComparisonRound) -> Iterator[RenderableType]:
     """Tables of services and metrics, the nodes with the highest scores, and the differences."""
     yield _services(last)
     yield _metrics(comparison)
     ours, theirs = comparison.winners
     verdict = comparison.verdict()
     yield escape(
-        f"TargetLoadPacking, pod with negligible requests: this service: {some(ours)}; other service: {some(theirs)}"
+        f"TargetLoadPacking, pod with negligible requests: this service: {first_names(ours)}; "
+        f"other service: {first_names(theirs)}"
     )
     if comparison.rounds > 1:
         yield f"  at least one common node in {comparison.same_winner} of {comparison.rounds} comparisons"
@@ -37,7 +38,7 @@ def as_tables(comparison: Comparison, last: Round) -> Iterator[RenderableType]:
         yield f"[red]different:[/] {escape(difference)}"
 
 
-def as_json(comparison: Comparison, last: Round) -> str:
+def as_json(comparison: Comparison, last: ComparisonRound) -> str:
     """Result of the comparison as one JSON object."""
     ours, theirs = comparison.winners
     document = {
@@ -65,7 +66,7 @@ def as_json(comparison: Comparison, last: Round) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 
-def _service(answer: Answer) -> dict[str, object]:
+def _service(answer: ServiceLoads) -> dict[str, object]:
     return {
         "nodes": len(answer.nodes),
         "source": answer.source,
@@ -74,7 +75,7 @@ def _service(answer: Answer) -> dict[str, object]:
     }
 
 
-def _services(last: Round) -> Table:
+def _services(last: ComparisonRound) -> Table:
     table = Table("", "nodes", "window", "ends", "source", box=None, pad_edge=False)
     for name, answer in (("this service", last.ours), ("other service", last.theirs)):
         table.add_row(
@@ -98,7 +99,7 @@ def _metrics(comparison: Comparison) -> Table:
     return table
 
 
-def _ends(round_: Round) -> str:
+def _ends(round_: ComparisonRound) -> str:
     apart = abs(round_.ours.window_end - round_.theirs.window_end)
     return f"{_time(round_.ours.window_end)} and {_time(round_.theirs.window_end)} ({apart:.0f} s apart)"
 

@@ -22,15 +22,15 @@ import msgspec
 from aiohttp import web
 
 from scorers.cluster.informer import OnNode, OnNodeMetric, OnPod
-from scorers.extender.service import Scheduling
+from scorers.extender.service import SchedulingService
 from scorers.plugin_api import wire
-from scorers.profiles.ranking import Profile
+from scorers.profiles.ranking import ProfileRunner
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import Pod
 from watcher.core.kubernetes.wire import key_of as name_of
 from watcher.fleet.cluster import SimulatedCluster
 from watcher.fleet.noise import key_of
-from watcher.platform.modules import Made, Serving
+from watcher.platform.modules import BuiltModule, ModuleHost
 from watcher.platform.net.loopback import is_loopback
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ LISTED_AT_ONCE = 50  # objects reported before other tasks run; some millisecond
 LOOK_EVERY_S = 1.0
 SIMULATED = "X-Simulated"  # response header
 AGAIN_AFTER_S = 5.0  # retry delay for pods that could not be placed
-PATIENCE_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 
 
 class SimulatedApi:
@@ -112,11 +112,11 @@ class SimulatedApi:
             await asyncio.gather(self._listing, return_exceptions=True)
 
 
-class NoAnswer(Exception):
+class PlacementFailed(Exception):
     """The extender failed to filter, score, or bind a pod; the message is the reason."""
 
 
-class PretendedScheduler:
+class SimulatedScheduler:
     """Places arriving pods: on the node where the pod's requests fit, that passes the extender's filters, and that has
     the highest score. `profiles` are the extender's current profiles; `default` is used if present, otherwise the first
     by name. Simulated time starts when the extender is `ready`, so that the first pods are placed with load data."""
@@ -126,7 +126,7 @@ class PretendedScheduler:
         cluster: SimulatedCluster,
         api: SimulatedApi,
         *,
-        profiles: Mapping[str, Profile],
+        profiles: Mapping[str, ProfileRunner],
         ready: Callable[[], bool],
         now: Callable[[], float],
         certificate: Path | None = None,
@@ -162,7 +162,7 @@ class PretendedScheduler:
         await self._listening.wait()
         await self._api.listed.wait()
         connector = aiohttp.TCPConnector(ssl=True if self._certificate is None else _trusting(self._certificate))
-        timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             while True:
                 try:
@@ -188,7 +188,7 @@ class PretendedScheduler:
             try:
                 if not await self._place(session, pod):
                     self._not_before[name_of(pod)] = now + AGAIN_AFTER_S
-            except NoAnswer as error:
+            except PlacementFailed as error:
                 if not self._failing:
                     log.warning("the simulated scheduler cannot place pod %s: %s", name_of(pod), error)
                 self._failing = True
@@ -197,12 +197,12 @@ class PretendedScheduler:
                 self._failing = False
 
     @property
-    def _profile(self) -> Profile:
+    def _profile(self) -> ProfileRunner:
         return self._profiles.get("default") or self._profiles[min(self._profiles)]
 
     @property
     def _most(self) -> int:
-        return 100 if self._profile.settings.precise_scores else wire.MOST
+        return 100 if self._profile.settings.precise_scores else wire.MAX_EXTENDER_PRIORITY
 
     async def _place(self, session: aiohttp.ClientSession, pod: Pod) -> bool:
         """Try to place a pod; return whether it has a node now."""
@@ -211,7 +211,7 @@ class PretendedScheduler:
             body = msgspec.json.encode(wire.ExtenderArgs(pod=pod, node_names=list(names)))
             result = await self._ask(session, "filter", body, wire.ExtenderFilterResult)
             if result.error:
-                raise NoAnswer(result.error)
+                raise PlacementFailed(result.error)
             names = result.node_names or ()
         if not names:
             return False
@@ -228,12 +228,12 @@ class PretendedScheduler:
             try:
                 await self._api.bind(name_of(pod), node=node, uid=metadata.uid)
             except KubeError as error:  # another client bound the pod first
-                raise NoAnswer(str(error)) from error
+                raise PlacementFailed(str(error)) from error
             return
         args = wire.ExtenderBindingArgs(metadata.name, metadata.namespace, metadata.uid, node)
         result = await self._ask(session, "bind", msgspec.json.encode(args), wire.ExtenderBindingResult)
         if result.error:
-            raise NoAnswer(result.error)
+            raise PlacementFailed(result.error)
 
     async def _ask(self, session: aiohttp.ClientSession, verb: str, body: bytes, shape: type[Shape]) -> Shape:
         url = f"{self._address}/scheduler/{self._profile.settings.name}/{verb}"
@@ -241,10 +241,10 @@ class PretendedScheduler:
             async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
                 answer, status = await response.read(), response.status
             if status != 200:
-                raise NoAnswer(f"{url} returned status {status}")
+                raise PlacementFailed(f"{url} returned status {status}")
             return msgspec.json.decode(answer, type=shape)
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
-            raise NoAnswer(f"{url}: {str(error) or type(error).__name__}") from error
+            raise PlacementFailed(f"{url}: {str(error) or type(error).__name__}") from error
 
 
 def chosen(scores: Sequence[wire.HostPriority], pod: Pod) -> tuple[str, int]:
@@ -270,7 +270,7 @@ def _trusting(certificate: Path) -> ssl.SSLContext:
     return context
 
 
-class DemoPart:
+class DemoSchedulerModule:
     """The module of the settings section [scheduler], over a simulated cluster."""
 
     section = "scheduler"
@@ -278,11 +278,11 @@ class DemoPart:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
 
-    def make(self, table: Mapping[str, Any], serving: Serving) -> Made:
+    def make(self, table: Mapping[str, Any], serving: ModuleHost) -> BuiltModule:
         """Build the extender's routes and lifecycle, and the lifecycle of the simulated cluster."""
         api = SimulatedApi(self._cluster, now=serving.now)
-        scheduling = Scheduling(table, serving, cluster=api)
-        scheduler = PretendedScheduler(
+        scheduling = SchedulingService(table, serving, cluster=api)
+        scheduler = SimulatedScheduler(
             self._cluster,
             api,
             profiles=scheduling.extender.profiles,
@@ -291,12 +291,12 @@ class DemoPart:
             certificate=serving.settings.server.tls_cert,
         )
         made = scheduling.made()
-        lives = (*made.lives, scheduler.life, say_in_each_answer)
+        lives = (*made.lives, scheduler.life, mark_responses_simulated)
         return replace(made, lives=lives, on_listening=(*made.on_listening, scheduler.listening))
 
 
 @asynccontextmanager
-async def say_in_each_answer(app: web.Application) -> AsyncIterator[None]:
+async def mark_responses_simulated(app: web.Application) -> AsyncIterator[None]:
     """Add a header to every response that marks the data as simulated; not every document has a source field."""
     app.on_response_prepare.append(_say)
     yield

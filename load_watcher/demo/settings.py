@@ -43,7 +43,7 @@ def adapted(settings: Settings, *, store: Path) -> Settings:
     )
 
 
-def told(cluster: SimulatedCluster) -> list[str]:
+def banner_lines(cluster: SimulatedCluster) -> list[str]:
     """Return the lines that describe a simulated cluster at start."""
     nodes, pods, speed = len(cluster.nodes), len(cluster.pods()), cluster.fleet.pattern.speed
     day = write_duration(round(DAY / speed))

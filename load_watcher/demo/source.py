@@ -19,8 +19,8 @@ from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.node_facts import capacities_of
 from watcher.core.pods.table import PodOrigin
 from watcher.fleet.cluster import SimulatedCluster
-from watcher.fleet.faults import as_measured, heard, shown_at
-from watcher.fleet.load import Running, node_load
+from watcher.fleet.faults import has_samples, reported_cpu, reported_time
+from watcher.fleet.load import RunningPods, node_load
 from watcher.fleet.noise import F64, mixed, uniform
 from watcher.model import METRIC_BY_KEY, SeriesBatch
 from watcher.providers.base import Fetch, PodFetch, QueryPlan
@@ -97,7 +97,7 @@ class DemoProvider:
 
     # --- worker thread -----------------------------------------------------------------------------------------------
 
-    def _batches(self, keys: Collection[str], since: float, until: float, pods: Running) -> tuple[SeriesBatch, ...]:
+    def _batches(self, keys: Collection[str], since: float, until: float, pods: RunningPods) -> tuple[SeriesBatch, ...]:
         sampled = self._sample(since, until, pods)
         inside = sampled.there.T
         series, _ = np.nonzero(inside)
@@ -106,7 +106,7 @@ class DemoProvider:
             SeriesBatch(METRIC_BY_KEY[key], names, series, time, sampled.values[key].T[inside]) for key in keys
         )
 
-    def _sample(self, since: float, until: float, pods: Running) -> _Sampled:
+    def _sample(self, since: float, until: float, pods: RunningPods) -> _Sampled:
         times = list(self._times(since, until))
         looks = [self._look(time, pods) for time in times]
         nodes = len(self._offsets)
@@ -121,14 +121,14 @@ class DemoProvider:
         for slot in range(int(since // self._resolution), int(until // self._resolution) + 1):
             yield slot * float(self._resolution) + self._offsets
 
-    def _look(self, time: F64, pods: Running) -> tuple[Bool, Mapping[str, F64]]:
+    def _look(self, time: F64, pods: RunningPods) -> tuple[Bool, Mapping[str, F64]]:
         """Mask of the nodes with a sample at their times (shape (n,)), and the values by metric key."""
         fleet = self._cluster.fleet
-        there = heard(fleet.names, time, fleet.faults)
-        load = node_load(fleet, pods, shown_at(fleet.names, time, fleet.faults))
+        there = has_samples(fleet.names, time, fleet.faults)
+        load = node_load(fleet, pods, reported_time(fleet.names, time, fleet.faults))
         percent = 100.0 * load.cores / fleet.cores
         return there, {
-            "CPU": as_measured(fleet.names, time, percent, fleet.faults),
+            "CPU": reported_cpu(fleet.names, time, percent, fleet.faults),
             "Memory": 100.0 * load.memory / fleet.memory,
             "Storage": load.disk,
             "NetworkTransmit": load.transmitted,

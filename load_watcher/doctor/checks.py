@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from load_watcher.doctor import agent_pages, cluster, database, environment, listening, pods, scheduler, source
 from watcher import __version__
-from watcher.platform.checks.examination import Check, Examination, examine
-from watcher.platform.checks.results import Report, Result
+from watcher.platform.checks.examination import Check, CheckContext, examine
+from watcher.platform.checks.results import CheckResult, DoctorReport
 
 CHECKS = (
     Check("settings", environment.settings),
@@ -33,10 +33,10 @@ CHECKS = (
 
 
 async def run(
-    examination: Examination,
+    examination: CheckContext,
     *,
     checks: Sequence[Check] = CHECKS,
-    tell: Callable[[Result], None] = lambda result: None,
-) -> Report:
+    tell: Callable[[CheckResult], None] = lambda result: None,
+) -> DoctorReport:
     """Run the checks and return the report; `tell` is called with each result, in the order of the report."""
-    return Report(__version__, await examine(examination, checks, tell=tell))
+    return DoctorReport(__version__, await examine(examination, checks, tell=tell))

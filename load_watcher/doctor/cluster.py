@@ -7,18 +7,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from load_watcher.doctor.environment import IN_CLUSTER
-from load_watcher.doctor.source import Visit, addresses_among
+from load_watcher.doctor.source import TickResult, addresses_among
 from watcher.agents.discovery import SERVING_PODS
 from watcher.core.koordinator.written_objects import WRITTEN
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import NODE_METRICS, NODES, PODS
 from watcher.core.kubernetes.wire import Resource
 from watcher.core.naming.node_index import NodeIndex
-from watcher.core.naming.node_index import told as in_words
+from watcher.core.naming.node_index import describe_match as in_words
 from watcher.core.naming.resolution import STRENGTH
 from watcher.koordinator.lease import LEASE, lease_namespace
-from watcher.platform.checks.examination import Examination
-from watcher.platform.checks.results import NAMED_AT_MOST, Result, count, fail, ok, skipped, some, some_of, warn
+from watcher.platform.checks.examination import CheckContext
+from watcher.platform.checks.results import (
+    NAMED_AT_MOST,
+    CheckResult,
+    count,
+    fail,
+    ok,
+    shorten_names,
+    shorten_nodes,
+    skipped,
+    warn,
+)
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access, own_namespace
 from watcher.platform.kube.leases import LEASES
@@ -35,7 +45,7 @@ LABEL_CURE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterAccess:
     """Access to the cluster: a client factory, and an index of the nodes by all their names (None: not permitted)."""
 
     client: Callable[[], KubeClient]
@@ -43,7 +53,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Right:
+class Permission:
     """A permission that the service needs. `vital`: `purpose` fails without it; otherwise it works with limits."""
 
     verb: str
@@ -65,42 +75,42 @@ class Right:
         return f"{self.verb} {self.what}" + (f".{self.resource.group}" if self.resource.group else "")
 
 
-def rights(found: Settings, environ: Mapping[str, str]) -> Sequence[Right]:
+def required_permissions(found: Settings, environ: Mapping[str, str]) -> Sequence[Permission]:
     """Return the permissions that the service needs with these settings (docs/kubernetes.md)."""
     source = found.provider.name == "metrics-server"
     names, must_name = cluster_nodes.wanted(found, environ=environ), found.kubernetes.node_names == "on"
     needed = [*_of_the_extender(found.parts.get("scheduler", {})), *_of_node_metrics(found), *_of_agents(found)]
     if source:
-        needed.append(Right("list", NODE_METRICS, "the load of the nodes"))
+        needed.append(Permission("list", NODE_METRICS, "the load of the nodes"))
     if source or names:
         purpose = "the capacity of the nodes" if source else "the names of the nodes"
-        needed.append(Right("list", NODES, purpose, vital=source or must_name))
+        needed.append(Permission("list", NODES, purpose, vital=source or must_name))
         needed.append(
-            Right("watch", NODES, "changes of the nodes; without it, they are listed once a minute", vital=False)
+            Permission("watch", NODES, "changes of the nodes; without it, they are listed once a minute", vital=False)
         )
     if source and found.refresh.pods != "off" and not found.agents.named:
         must = found.refresh.pods == "on"
         purpose = "the usage of pods" if must else "the usage of pods, on request (refresh.pods)"
         needed += [
-            Right("list", POD_METRICS, purpose, vital=must),
-            Right("list", PLACED_PODS, purpose, vital=must),
-            Right("watch", PLACED_PODS, purpose, vital=must),
+            Permission("list", POD_METRICS, purpose, vital=must),
+            Permission("list", PLACED_PODS, purpose, vital=must),
+            Permission("watch", PLACED_PODS, purpose, vital=must),
         ]
     return needed
 
 
-def _of_the_extender(profiles: Mapping[str, Any]) -> Iterator[Right]:
+def _of_the_extender(profiles: Mapping[str, Any]) -> Iterator[Permission]:
     """Yield the permissions that the extender needs with these valid tables of [scheduler]."""
     if profiles:
         purpose = "the nodes and pods that the extender ([scheduler]) uses"
         for resource in (NODES, PODS):
-            yield Right("list", resource, purpose)
-            yield Right("watch", resource, purpose, vital=False)
+            yield Permission("list", resource, purpose)
+            yield Permission("watch", resource, purpose, vital=False)
     if any(isinstance(table, dict) and table.get("bind") for table in profiles.values()):
-        yield Right("create", PODS, "binding pods (bind = true in [scheduler])", subresource="binding")
+        yield Permission("create", PODS, "binding pods (bind = true in [scheduler])", subresource="binding")
     if any(_reads_node_metrics(table) for table in profiles.values()):
         for verb in ("list", "watch"):
-            yield Right(verb, WRITTEN, 'NodeMetrics of the cluster (nodeMetricSource = "cluster" in [scheduler])')
+            yield Permission(verb, WRITTEN, 'NodeMetrics of the cluster (nodeMetricSource = "cluster" in [scheduler])')
 
 
 def _reads_node_metrics(profile: Any) -> bool:
@@ -108,21 +118,21 @@ def _reads_node_metrics(profile: Any) -> bool:
     return any(each.get("args", {}).get("nodeMetricSource") == "cluster" for each in plugins)
 
 
-def _of_node_metrics(found: Settings) -> Iterator[Right]:
+def _of_node_metrics(found: Settings) -> Iterator[Permission]:
     """Yield the permissions that writing NodeMetrics needs."""
     if not found.koordinator.publish:
         return
     purpose = "writing NodeMetrics (koordinator.publish)"
     for verb in ("list", "watch", "create", "patch"):
-        yield Right(verb, WRITTEN, purpose)
-    yield Right("patch", WRITTEN, purpose, subresource="status")
+        yield Permission(verb, WRITTEN, purpose)
+    yield Permission("patch", WRITTEN, purpose, subresource="status")
     namespace = lease_namespace(found)
-    yield Right("create", LEASES, purpose, namespace=namespace)
+    yield Permission("create", LEASES, purpose, namespace=namespace)
     for verb in ("get", "patch"):
-        yield Right(verb, LEASES, purpose, namespace=namespace, name=LEASE)
+        yield Permission(verb, LEASES, purpose, namespace=namespace, name=LEASE)
 
 
-def _of_agents(found: Settings) -> Iterator[Right]:
+def _of_agents(found: Settings) -> Iterator[Permission]:
     """Yield the permissions that finding the pods of agents by labels needs."""
     must = found.refresh.pods == "on"
     asked = found.agents.pods if found.refresh.pods != "off" else None
@@ -132,15 +142,15 @@ def _of_agents(found: Settings) -> Iterator[Right]:
         if selection is not None:
             for verb in ("list", "watch"):
                 namespace = selection.namespace or own_namespace()
-                yield Right(verb, SERVING_PODS, purpose, vital=vital, namespace=namespace)
+                yield Permission(verb, SERVING_PODS, purpose, vital=vital, namespace=namespace)
 
 
-async def kubernetes(examination: Examination) -> Sequence[Result]:
+async def kubernetes(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the Kubernetes API is reachable and accepts the credentials."""
     found = examination.the(Settings)
     if found.kubeconfig is None and IN_CLUSTER not in examination.environ:
         why = "no Kubernetes API is configured: kubernetes.kubeconfig is not set, and this process runs outside a pod"
-        vital = [right.purpose for right in rights(found, examination.environ) if right.vital]
+        vital = [right.purpose for right in required_permissions(found, examination.environ) if right.vital]
         if vital and found.provider.name != "metrics-server":  # the check of the source has reported that
             cure = "set kubernetes.kubeconfig (KUBE_CONFIG), or run in a cluster, where KUBERNETES_SERVICE_HOST is set"
             return [fail(f"{why}; these settings need one for {vital[0]}", cure)]
@@ -161,29 +171,29 @@ async def kubernetes(examination: Examination) -> Sequence[Result]:
         return [fail(str(error), error.hint or "check that kubectl get nodes works with the same credentials")]
     finally:
         await client.close()
-    examination.leave(Cluster(connect, index))
+    examination.leave(ClusterAccess(connect, index))
     size = "may not list nodes" if index is None else f"{count(len(index.nodes), 'node')}"
     return [ok(f"the Kubernetes API accepts the credentials: {size}")]
 
 
-async def _may(client: KubeClient, right: Right) -> bool:
+async def _may(client: KubeClient, right: Permission) -> bool:
     of = {"subresource": right.subresource, "namespace": right.namespace, "name": right.name}
     return await client.may(right.verb, right.resource, **of)
 
 
-async def permissions(examination: Examination) -> Sequence[Result]:
+async def permissions(examination: CheckContext) -> Sequence[CheckResult]:
     """Check the permissions that the settings need, with a SelfSubjectAccessReview for each verb and resource."""
-    needed = rights(examination.the(Settings), examination.environ)
+    needed = required_permissions(examination.the(Settings), examination.environ)
     if not needed:
         return [skipped("these settings need no permissions")]
-    client = examination.the(Cluster).client()
+    client = examination.the(ClusterAccess).client()
     try:
         granted = [await _may(client, right) for right in needed]
     except KubeError as error:
         return [warn(f"cannot check the permissions of this account: {error}", error.hint or "try kubectl auth can-i")]
     finally:
         await client.close()
-    refused: dict[str, list[Right]] = {}
+    refused: dict[str, list[Permission]] = {}
     for right, may in zip(needed, granted, strict=True):
         if not may:
             refused.setdefault(right.purpose, []).append(right)
@@ -191,7 +201,7 @@ async def permissions(examination: Examination) -> Sequence[Result]:
     return results or [ok(f"this account may {', '.join(dict.fromkeys(right.shown for right in needed))}")]
 
 
-def _missing(purpose: str, missing: Sequence[Right]) -> Result:
+def _missing(purpose: str, missing: Sequence[Permission]) -> CheckResult:
     """Return one result for all missing permissions of a purpose."""
     told = f"this account may not {', '.join(right.shown for right in missing)}; needed for {purpose}"
     rules = (
@@ -200,24 +210,24 @@ def _missing(purpose: str, missing: Sequence[Right]) -> Result:
     return (fail if any(right.vital for right in missing) else warn)(told, " ".join(rules))
 
 
-async def addresses(examination: Examination) -> Sequence[Result]:
+async def addresses(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the source's node names are not IP addresses, which are never names of Kubernetes nodes."""
-    visit = examination.the(Visit)
+    visit = examination.the(TickResult)
     names = visit.nodes
     if not names:
         return [skipped("without samples, node names are unknown")]
     wrong = addresses_among(names)
     if wrong:
-        told = f"the source names these nodes by IP address: {some_of(wrong, names)}"
+        told = f"the source names these nodes by IP address: {shorten_nodes(wrong, names)}"
         cure = f"configure the cluster, so that addresses are mapped to nodes (docs/node-names.md), or {LABEL_CURE}"
         why = "these are not names of Kubernetes nodes, so schedulers find no load for the nodes"
         return [fail(f"{told}; {why}", LABEL_CURE if visit.named else cure)]
-    return [ok(f"node names of the source: {some(names)}")]
+    return [ok(f"node names of the source: {shorten_names(names)}")]
 
 
-async def nodes(examination: Examination) -> Sequence[Result]:
+async def nodes(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that every node of the cluster has samples under its name, and that every name of the source is a node."""
-    index, visit = examination.the(Cluster).index, examination.the(Visit)
+    index, visit = examination.the(ClusterAccess).index, examination.the(TickResult)
     if index is None:
         return [skipped("this account may not list the nodes of the cluster", "kubectl auth can-i list nodes")]
     if not visit.names:
@@ -225,20 +235,21 @@ async def nodes(examination: Examination) -> Sequence[Result]:
     known = sorted(name for name in visit.nodes if name in index.nodes)
     strange = list(_strange(visit, index))
     if not known:
-        told = f"names of the source: {some(visit.names)}; nodes of the cluster: {some(tuple(index.nodes))}"
+        nodes = shorten_names(tuple(index.nodes))
+        told = f"names of the source: {shorten_names(visit.names)}; nodes of the cluster: {nodes}"
         return [
             *strange,
             fail(f"no node name of the source is a node of the cluster; {told}", _cure(visit, whole=True)),
         ]
-    results = [ok(f"{_evidence(visit, index)}: {some_of(known, tuple(index.nodes))}"), *strange]
+    results = [ok(f"{_evidence(visit, index)}: {shorten_nodes(known, tuple(index.nodes))}"), *strange]
     missing = index.without_series(visit.nodes)
     if missing and examination.the(Settings).provider.name != "host":
         cure = "check that the exporters of these nodes run and are scraped; the Go plug-ins score them 0"
-        results.append(warn(f"no samples of these nodes: {some_of(missing, tuple(index.nodes))}", cure))
+        results.append(warn(f"no samples of these nodes: {shorten_nodes(missing, tuple(index.nodes))}", cure))
     return results
 
 
-def _evidence(visit: Visit, index: NodeIndex) -> str:
+def _evidence(visit: TickResult, index: NodeIndex) -> str:
     """Describe how the source's names were matched with nodes of the cluster."""
     if not visit.named:
         return "nodes of the cluster, matched by name"
@@ -247,7 +258,7 @@ def _evidence(visit: Visit, index: NodeIndex) -> str:
     return f"nodes of the cluster, matched by {', '.join(strongest_first)}"
 
 
-def _strange(visit: Visit, index: NodeIndex) -> Iterator[Result]:
+def _strange(visit: TickResult, index: NodeIndex) -> Iterator[CheckResult]:
     """Yield a warning for each name of the source that is not a node of the cluster, with a cure."""
     matches = index.resolve(visit.names).matches
     if visit.named:
@@ -263,7 +274,7 @@ def _strange(visit: Visit, index: NodeIndex) -> Iterator[Result]:
         yield warn(f"{len(unmapped) - NAMED_AT_MOST} more names of the source are not nodes", _cure(visit))
 
 
-def _cure(visit: Visit, *, whole: bool = False) -> str:
+def _cure(visit: TickResult, *, whole: bool = False) -> str:
     """Return the cure for one name that is not a node, or (`whole`) for a source without any known node name."""
     if visit.named and whole:
         return f"check that the source and the kubeconfig belong to the same cluster; if so, {LABEL_CURE}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from load_watcher.doctor.listening import Serving
-from watcher.platform.checks.examination import Examination, aside
-from watcher.platform.checks.results import Result, fail, ok, warn
+from load_watcher.doctor.listening import DetectedService
+from watcher.platform.checks.examination import CheckContext, in_thread
+from watcher.platform.checks.results import CheckResult, fail, ok, warn
 from watcher.platform.settings.addresses import is_server
 from watcher.platform.settings.tables import Settings
 from watcher.store.commands import database_at, look
-from watcher.store.database import Database, Look
+from watcher.store.database import Database, DatabaseCheck
 from watcher.store.errors import StoreError, StoreUnusable
 
 MB = 1e6
@@ -18,12 +18,12 @@ LITTLE_ROOM = 256 * 2**20
 """Free disk space in bytes below which there is a warning, if the database may grow by more."""
 
 
-async def database(examination: Examination) -> Sequence[Result]:
+async def database(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that `serve` can store its history and continue with the stored one."""
     found = examination.the(Settings)
-    serving = examination.the(Serving).url
+    serving = examination.the(DetectedService).url
     try:
-        seen = await aside(lambda: look(_database_of(found)))
+        seen = await in_thread(lambda: look(_database_of(found)))
     except StoreError as error:
         if isinstance(error, StoreUnusable) and found.store.on_unusable == "set-aside":
             then = (
@@ -40,7 +40,7 @@ def _database_of(found: Settings) -> Database:
     return database_at(found.store.url, watcher=found.watcher, password_file=found.store.password_file)
 
 
-def _judge(seen: Look, found: Settings, *, serving: bool) -> Iterator[Result]:
+def _judge(seen: DatabaseCheck, found: Settings, *, serving: bool) -> Iterator[CheckResult]:
     state = f"has schema {seen.revision}"
     if seen.revision is None:
         server = is_server(found.store.url)
@@ -60,7 +60,7 @@ def _judge(seen: Look, found: Settings, *, serving: bool) -> Iterator[Result]:
         yield _room(seen.free, may_grow=found.store.max_size - seen.size)
 
 
-def _room(free: int, *, may_grow: int) -> Result:
+def _room(free: int, *, may_grow: int) -> CheckResult:
     told = f"{free / MB:,.0f} MB are free, the database may grow by {max(0, may_grow) / MB:,.0f} MB"
     if free < LITTLE_ROOM and free < may_grow:
         return warn(told, "free disk space, or lower store.max_size")

@@ -6,8 +6,8 @@ import socket
 import ssl
 from collections.abc import Iterator, Sequence
 
-from watcher.platform.checks.examination import Examination, aside
-from watcher.platform.checks.results import Result, fail, ok, warn
+from watcher.platform.checks.examination import CheckContext, in_thread
+from watcher.platform.checks.results import CheckResult, fail, ok, warn
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
 from watcher.service.build import tls_of
@@ -16,10 +16,10 @@ IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 LOOPBACK = ("127.", "localhost", "::1")
 
 
-async def settings(examination: Examination) -> Sequence[Result]:
+async def settings(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the settings are valid; report each problem, or the provider of samples."""
     try:
-        found = await aside(examination.load)
+        found = await in_thread(examination.load)
     except SettingsError as error:
         return [fail(f"{problem.key}: {problem.message}", problem.cure) for problem in error.problems]
     examination.leave(found)
@@ -28,16 +28,16 @@ async def settings(examination: Examination) -> Sequence[Result]:
     return [ok(f"valid; provider of samples: {provider.name} ({provider.reason})"), *notices]
 
 
-async def surroundings(examination: Examination) -> Sequence[Result]:
+async def surroundings(examination: CheckContext) -> Sequence[CheckResult]:
     """Check valid settings for mistakes in this environment: TLS files, and settings that do not suit a pod."""
     found = examination.the(Settings)
-    results = [*await aside(lambda: list(_certificates(found)))]
+    results = [*await in_thread(lambda: list(_certificates(found)))]
     results += list(_odd(found, in_cluster=IN_CLUSTER in examination.environ, node="NODE_NAME" in examination.environ))
     where = "a pod of a cluster" if IN_CLUSTER in examination.environ else "not a pod"
     return results or [ok(f"{where}; the settings suit it")]
 
 
-def _certificates(found: Settings) -> Iterator[Result]:
+def _certificates(found: Settings) -> Iterator[CheckResult]:
     try:
         tls_of(found)
     except (ssl.SSLError, OSError) as error:
@@ -48,7 +48,7 @@ def _certificates(found: Settings) -> Iterator[Result]:
         )
 
 
-def _odd(found: Settings, *, in_cluster: bool, node: bool) -> Iterator[Result]:
+def _odd(found: Settings, *, in_cluster: bool, node: bool) -> Iterator[CheckResult]:
     if found.provider.name == "host" and in_cluster and not node:
         name = socket.gethostname()
         yield fail(

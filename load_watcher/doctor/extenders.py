@@ -18,9 +18,9 @@ from urllib.parse import SplitResult, urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from load_watcher.doctor.plugins import PluginUse
-from watcher.platform.checks.results import Result, fail, some, warn
+from watcher.platform.checks.results import CheckResult, fail, shorten_names, warn
 from watcher.platform.net.loopback import is_loopback
-from watcher.platform.net.redaction import shown, without_credentials
+from watcher.platform.net.redaction import printable, without_credentials
 from watcher.platform.settings.values import nearest
 
 FIELDS = (
@@ -40,7 +40,7 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h))+")
 
 
 @dataclass(frozen=True, slots=True)
-class OwnProfile:
+class ConfiguredProfile:
     """A profile of [scheduler.NAME]; `plugins` is None if its plug-ins are unknown."""
 
     bind: bool = False
@@ -48,23 +48,23 @@ class OwnProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnService:
+class ServiceSettings:
     """Settings and measurements of the load-watcher service. `client_ca`: whether client certificates are verified.
     `slow`: by profile, a duration in seconds that more than 1 % of the requests exceed, if a service is running.
     """
 
-    profiles: Mapping[str, OwnProfile]
+    profiles: Mapping[str, ConfiguredProfile]
     tls: bool = False
     client_ca: bool = False
     slow: Mapping[str, float] = field(default_factory=dict)
 
 
-def is_ours(extender: Any) -> bool:
+def is_load_watcher_extender(extender: Any) -> bool:
     """Whether the extender's urlPrefix contains the path of load-watcher's extender, /scheduler/PROFILE."""
     return isinstance(extender, dict) and "/scheduler/" in str(extender.get("urlPrefix"))
 
 
-def judge(extenders: Any, service: OwnService | None) -> Iterator[Result]:
+def check_extenders(extenders: Any, service: ServiceSettings | None) -> Iterator[CheckResult]:
     """Yield the problems of the extenders in a scheduler configuration; `service` is None if the settings of
     load-watcher are unknown.
     """
@@ -78,7 +78,7 @@ def judge(extenders: Any, service: OwnService | None) -> Iterator[Result]:
         told = f"{len(binders)} extenders have a bindVerb, so the scheduler will not start"
         yield fail(told, "keep bindVerb for only one of them")
     for each in extenders:
-        if is_ours(each):
+        if is_load_watcher_extender(each):
             where = f"extender {without_credentials(str(each['urlPrefix']))}"
             yield from _fields(each, where)
             yield from _address(each, where, service)
@@ -86,18 +86,18 @@ def judge(extenders: Any, service: OwnService | None) -> Iterator[Result]:
             yield from _waiting(each, where, slow={} if service is None else service.slow)
 
 
-def _fields(extender: Mapping[str, Any], where: str) -> Iterator[Result]:
+def _fields(extender: Mapping[str, Any], where: str) -> Iterator[CheckResult]:
     for key in extender:
         if key not in FIELDS:
             guess = nearest(str(key), FIELDS)
             cure = f"did you mean {guess}?" if guess else f"known fields: {', '.join(FIELDS)}"
-            yield fail(f'{where}: unknown field "{shown(str(key))}", which kube-scheduler refuses', cure)
+            yield fail(f'{where}: unknown field "{printable(str(key))}", which kube-scheduler refuses', cure)
 
 
 # --- address ---------------------------------------------------------------------------------------------------------
 
 
-def _address(extender: Mapping[str, Any], where: str, service: OwnService | None) -> Iterator[Result]:
+def _address(extender: Mapping[str, Any], where: str, service: ServiceSettings | None) -> Iterator[CheckResult]:
     try:
         parts = urlsplit(str(extender["urlPrefix"]))
         parts.port  # noqa: B018  # raises ValueError for an invalid port
@@ -111,12 +111,14 @@ def _address(extender: Mapping[str, Any], where: str, service: OwnService | None
     if found is None or found["rest"].strip("/"):
         rest = parts.path if found is None else found["rest"]
         cure = "end it with /scheduler/ and the name of the profile; kube-scheduler appends the verb"
-        yield fail(f"{where}: load-watcher serves nothing at {shown(rest)}", cure)
+        yield fail(f"{where}: load-watcher serves nothing at {printable(rest)}", cure)
     elif service is not None:
         yield from _profile(extender, parts, found["profile"], where, service)
 
 
-def _tls(extender: Mapping[str, Any], parts: SplitResult, where: str, service: OwnService | None) -> Iterator[Result]:
+def _tls(
+    extender: Mapping[str, Any], parts: SplitResult, where: str, service: ServiceSettings | None
+) -> Iterator[CheckResult]:
     config = extender.get("tlsConfig")
     given = config if isinstance(config, dict) else {}
     if parts.scheme == "http" and (extender.get("enableHTTPS") or given):
@@ -136,14 +138,20 @@ def _tls(extender: Mapping[str, Any], parts: SplitResult, where: str, service: O
 
 
 def _profile(
-    extender: Mapping[str, Any], parts: SplitResult, name: str, where: str, service: OwnService
-) -> Iterator[Result]:
+    extender: Mapping[str, Any], parts: SplitResult, name: str, where: str, service: ServiceSettings
+) -> Iterator[CheckResult]:
     profile = service.profiles.get(name)
     if profile is None:
         known = sorted(service.profiles)
         guess = nearest(name, known)
-        cure = f"did you mean {guess}?" if guess else f"known profiles: {some(known)}" if known else "there is none"
-        told = f"{where}: the settings have no profile [scheduler.{shown(name)}], so each request returns 404"
+        cure = (
+            f"did you mean {guess}?"
+            if guess
+            else f"known profiles: {shorten_names(known)}"
+            if known
+            else "there is none"
+        )
+        told = f"{where}: the settings have no profile [scheduler.{printable(name)}], so each request returns 404"
         yield fail(told, f"{cure}; if the extender's service has other settings, give them with --config")
         return
     if extender.get("bindVerb"):
@@ -155,11 +163,13 @@ def _profile(
         told = f"{where}: it has a filterVerb, but no plug-in of [scheduler.{name}] filters"
         yield warn(told, "remove filterVerb; it costs a request per pod")
     if filters and not extender.get("filterVerb"):
-        told = f"{where}: it has no filterVerb, so {some(filters)} of [scheduler.{name}] cannot reject nodes"
+        told = f"{where}: it has no filterVerb, so {shorten_names(filters)} of [scheduler.{name}] cannot reject nodes"
         yield fail(told, "add filterVerb: filter")
 
 
-def _bind(parts: SplitResult, name: str, profile: OwnProfile, where: str, service: OwnService) -> Iterator[Result]:
+def _bind(
+    parts: SplitResult, name: str, profile: ConfiguredProfile, where: str, service: ServiceSettings
+) -> Iterator[CheckResult]:
     if not profile.bind:
         told = f"{where}: it has a bindVerb, but binding is off in [scheduler.{name}], so no pod is bound"
         yield fail(told, f"set bind = true in [scheduler.{name}], or remove bindVerb")
@@ -173,25 +183,25 @@ def _bind(parts: SplitResult, name: str, profile: OwnProfile, where: str, servic
 # --- verbs and timeouts ----------------------------------------------------------------------------------------------
 
 
-def _verbs(extender: Mapping[str, Any], where: str) -> Iterator[Result]:
+def _verbs(extender: Mapping[str, Any], where: str) -> Iterator[CheckResult]:
     for key, verb in VERBS.items():
         given = extender.get(key)
         if given and str(given).strip("/") != verb:
-            yield fail(f'{where}: {key} is "{shown(str(given))}", an unknown verb', f"write {key}: {verb}")
+            yield fail(f'{where}: {key} is "{printable(str(given))}", an unknown verb', f"write {key}: {verb}")
     if extender.get("preemptVerb"):
         yield fail(f"{where}: it has a preemptVerb, which load-watcher does not support", "remove preemptVerb")
     if not any(extender.get(key) for key in VERBS):
         yield fail(f"{where}: it has no verb, so it is never called", "add prioritizeVerb: prioritize")
     weight = extender.get("weight", 0)
     if extender.get("prioritizeVerb") and not (isinstance(weight, int) and weight > 0):
-        told = f"{where}: its weight is {shown(str(weight))}, so the scheduler will not start"
+        told = f"{where}: its weight is {printable(str(weight))}, so the scheduler will not start"
         yield fail(told, "set a weight of 1 or more in addition to prioritizeVerb")
     if extender.get("managedResources"):
         told = f"{where}: it has managedResources, so it is called only for pods that request one of these"
         yield warn(told, "remove managedResources")
 
 
-def _waiting(extender: Mapping[str, Any], where: str, *, slow: Mapping[str, float]) -> Iterator[Result]:
+def _waiting(extender: Mapping[str, Any], where: str, *, slow: Mapping[str, float]) -> Iterator[CheckResult]:
     if extender.get("filterVerb") and extender.get("ignorable") is not True:
         told = f"{where}: it is not ignorable, so no pod is scheduled while load-watcher is unavailable"
         yield warn(told, "set ignorable: true")
@@ -203,7 +213,7 @@ def _waiting(extender: Mapping[str, Any], where: str, *, slow: Mapping[str, floa
     path = PATH.search(str(extender["urlPrefix"]))
     longer = slow.get(path["profile"], 0.0) if path is not None else 0.0
     if seconds is None:
-        yield fail(f'{where}: httpTimeout "{shown(str(given))}" is not a duration', "write it like 200ms")
+        yield fail(f'{where}: httpTimeout "{printable(str(given))}" is not a duration', "write it like 200ms")
     elif seconds > LONGEST_S:
         default = " (httpTimeout is not set)" if given is None else ""
         told = f"{where}: each pod waits up to {seconds:g} s{default} if load-watcher hangs"
@@ -216,7 +226,7 @@ def _waiting(extender: Mapping[str, Any], where: str, *, slow: Mapping[str, floa
         yield warn(told, "set httpTimeout: 200ms")
 
 
-def slow_answers(exposition: str) -> dict[str, float]:
+def slow_response_bounds(exposition: str) -> dict[str, float]:
     """Return, by profile, the largest histogram bound in seconds that more than 1 % of the requests of a verb exceed,
     from the text of /metrics; 0 with fewer than 100 requests.
     """

@@ -29,7 +29,7 @@ KNOWN = (
     *("CapacityScheduling", "Coscheduling", "NetworkOverhead", "NodeMetadata", "NodeResourceTopologyMatch"),
     *("NodeResourcesAllocatable", "PodState", "PreemptionToleration", "QOSSort", "SySched", "TopologicalSort"),
 )
-ELSEWHERE = tuple(name for name in KNOWN if name not in (*TRIMARAN, *FILTERING))
+PLUGINS_WITHOUT_METRICS = tuple(name for name in KNOWN if name not in (*TRIMARAN, *FILTERING))
 """Known plug-ins that do not use load-watcher's metrics."""
 POINTS = (
     *("preEnqueue", "queueSort", "preFilter", "filter", "postFilter", "preScore", "score", "reserve", "permit"),
@@ -57,7 +57,7 @@ OLD_ARGS = {
 }
 OF_PLUGINS = ("watcherAddress", "WatcherAddress", "metricProvider", *OLD_ARGS)
 """Arguments that set the source of metrics; only plug-ins that score by load have them."""
-THEIR_PLACE = f"move it to args under pluginConfig of the plug-in that scores by load ({', '.join(TRIMARAN)})"
+ARGS_PLACEMENT_CURE = f"move it to args under pluginConfig of the plug-in that scores by load ({', '.join(TRIMARAN)})"
 ADDRESS = "http://load-watcher.load-watcher.svc.cluster.local:2020"
 
 

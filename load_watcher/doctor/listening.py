@@ -18,10 +18,10 @@ import psutil
 from watcher.api.operations import AliveDocument, ReadyDocument
 from watcher.core.publishing.wire import ErrorDocument, FindingEntry, FindingsDocument
 from watcher.model import FindingKind
-from watcher.platform.checks.examination import Examination, aside
-from watcher.platform.checks.results import Result, count, fail, ok, skipped, some, warn
-from watcher.platform.net.loopback import EVERYWHERE
-from watcher.platform.net.redaction import shown, without_credentials
+from watcher.platform.checks.examination import CheckContext, in_thread
+from watcher.platform.checks.results import CheckResult, count, fail, ok, shorten_names, skipped, warn
+from watcher.platform.net.loopback import LOOPBACK_OF_WILDCARD
+from watcher.platform.net.redaction import printable, without_credentials
 from watcher.platform.settings.tables import Settings
 from watcher.service.build import token_of
 
@@ -44,7 +44,7 @@ SOURCES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class DetectedService:
     """URL of the load-watcher that runs at the address of the settings, "" for none."""
 
     url: str
@@ -60,27 +60,27 @@ class Exposition:
 # --- the port --------------------------------------------------------------------------------------------------------
 
 
-async def port(examination: Examination) -> Sequence[Result]:
+async def port(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the address of the settings is free, or that a load-watcher already listens there."""
     found = examination.the(Settings)
     server = found.server
     where = f"{server.host}:{server.port}"
-    examination.leave(Serving(""))
+    examination.leave(DetectedService(""))
     if server.port == 0:
         return [ok(f"a free port of {server.host} will be selected (server.port = 0)")]
     try:
-        await aside(lambda: _try_to_bind(server.host, server.port))
+        await in_thread(lambda: _try_to_bind(server.host, server.port))
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             return [_unbindable(error, where=where)]
     else:
         return [ok(f"{where} is free")]
-    listener = await aside(lambda: _listener_on(server.port))
+    listener = await in_thread(lambda: _listener_on(server.port))
     url = own_url(found)
     with suppress(aiohttp.ClientError, OSError):
         async with _session(found, url=url) as session:
             if await _is_ours(session, url):
-                examination.leave(Serving(url))
+                examination.leave(DetectedService(url))
                 told = f"a load-watcher already listens on {where} ({listener})"
                 if unlike := await _unlike(session, url, found):
                     cure = (
@@ -109,12 +109,12 @@ async def _unlike(session: aiohttp.ClientSession, url: str, settings: Settings) 
         ("refresh.interval", f"{there.interval_s:g} s", f"{refresh.interval:g} s"),
         ("refresh.max_staleness", f"{there.max_staleness_s:g} s", f"{refresh.max_staleness:g} s"),
     ]
-    return "; ".join(f"{what} is {shown(its)} there, {ours} here" for what, its, ours in pairs if its != ours)
+    return "; ".join(f"{what} is {printable(its)} there, {ours} here" for what, its, ours in pairs if its != ours)
 
 
 def own_url(settings: Settings) -> str:
     """Return the URL of the service with these settings, as seen from this machine."""
-    host = EVERYWHERE.get(settings.server.host, settings.server.host)
+    host = LOOPBACK_OF_WILDCARD.get(settings.server.host, settings.server.host)
     scheme = "https" if settings.server.tls_cert else "http"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.server.port}"
 
@@ -133,7 +133,7 @@ def _try_to_bind(host: str, port: int) -> None:
             sock.bind(address)
 
 
-def _unbindable(error: OSError, *, where: str) -> Result:
+def _unbindable(error: OSError, *, where: str) -> CheckResult:
     if isinstance(error, socket.gaierror):
         return fail(f"{where}: cannot resolve the host name", "set server.host to an address of this machine")
     if error.errno == errno.EADDRNOTAVAIL:
@@ -156,16 +156,16 @@ def _listener_on(port: int) -> str:
         named = [f"{psutil.Process(pid).name()}, process {pid}" for pid in sorted(pid for pid in pids if pid)]
     except (psutil.Error, OSError):
         named = []
-    return some(named) or f"a process that is not visible to user {os.geteuid()}"
+    return shorten_names(named) or f"a process that is not visible to user {os.geteuid()}"
 
 
 # --- a running service -----------------------------------------------------------------------------------------------
 
 
-async def service(examination: Examination) -> Sequence[Result]:
+async def service(examination: CheckContext) -> Sequence[CheckResult]:
     """Check a running service by its own reports: liveness, readiness, source, and findings of the sample review."""
     found = examination.the(Settings)
-    url = examination.url or examination.the(Serving).url
+    url = examination.url or examination.the(DetectedService).url
     if not url:
         return [skipped(f"no service runs at {own_url(found)}", "to check another one, give its address with --url")]
     where = without_credentials(url)
@@ -176,7 +176,7 @@ async def service(examination: Examination) -> Sequence[Result]:
                     "check --url; the Go load-watcher cannot be checked, since it has no /healthz (docs/migrating.md)"
                 )
                 return [fail(f"the server at {where} is not a load-watcher", cure)]
-            token = await aside(lambda: token_of(found))
+            token = await in_thread(lambda: token_of(found))
             results = [*await _states(session, url, token=token), *await _findings(session, url, token=token)]
             with suppress(aiohttp.ClientError, OSError):  # /metrics is optional
                 status, page = await _get(session, f"{url}/metrics", token=token)
@@ -187,7 +187,7 @@ async def service(examination: Examination) -> Sequence[Result]:
         return [fail(f"no response from {where}: {_reason(error)}", cure)]
 
 
-async def _states(session: aiohttp.ClientSession, url: str, *, token: str | None) -> Sequence[Result]:
+async def _states(session: aiohttp.ClientSession, url: str, *, token: str | None) -> Sequence[CheckResult]:
     results = []
     for path, well, cure in (
         ("/readyz", "the service is ready: it serves a current window", "see the other results for the reason"),
@@ -207,7 +207,7 @@ async def _states(session: aiohttp.ClientSession, url: str, *, token: str | None
     return results
 
 
-def _not_well(path: str, status: int, body: bytes, *, cure: str) -> Result:
+def _not_well(path: str, status: int, body: bytes, *, cure: str) -> CheckResult:
     error = _error_of(body)
     if error is None:
         return fail(f"{path} returned {status}: {_start_of(body)}", cure)
@@ -217,7 +217,7 @@ def _not_well(path: str, status: int, body: bytes, *, cure: str) -> Result:
     return fail(told, cure)
 
 
-async def _findings(session: aiohttp.ClientSession, url: str, *, token: str | None) -> Sequence[Result]:
+async def _findings(session: aiohttp.ClientSession, url: str, *, token: str | None) -> Sequence[CheckResult]:
     status, body = await _get(session, f"{url}/api/v1/findings", token=token)
     if status == 401:
         return []  # reported by _states
@@ -227,12 +227,12 @@ async def _findings(session: aiohttp.ClientSession, url: str, *, token: str | No
         return [
             warn(f"/api/v1/findings: {status}, no findings: {_start_of(body)}", "check that its version is the same")
         ]
-    return list(of_kinds([each for each in document.findings if document.timestamp - each.last_seen <= RECENT_S])) or [
-        ok("no recent findings of the sample review")
-    ]
+    return list(
+        summarize_findings([each for each in document.findings if document.timestamp - each.last_seen <= RECENT_S])
+    ) or [ok("no recent findings of the sample review")]
 
 
-def of_kinds(findings: Sequence[FindingEntry]) -> Iterator[Result]:
+def summarize_findings(findings: Sequence[FindingEntry]) -> Iterator[CheckResult]:
     """Yield one result for each kind of finding, with the text of the newest. It is a warning; for a partial outage it
     is a failure, since all requests will then be refused soon.
     """
@@ -248,7 +248,7 @@ def of_kinds(findings: Sequence[FindingEntry]) -> Iterator[Result]:
         yield fail(told, cure) if kind == FindingKind.PARTIAL_OUTAGE else warn(told, cure)
 
 
-def _unauthorised() -> Result:
+def _unauthorised() -> CheckResult:
     cure = "set server.token_file to the file with its token, as for serve; server.protect_reads is on there"
     return fail("the service requires its token for reads", cure)
 
@@ -298,7 +298,7 @@ def _error_of(body: bytes) -> ErrorDocument | None:
 
 
 def _start_of(body: bytes) -> str:
-    return shown(body[:1024].decode(errors="replace")) or "nothing"
+    return printable(body[:1024].decode(errors="replace")) or "nothing"
 
 
 def _reason(error: Exception) -> str:

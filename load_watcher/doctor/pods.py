@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from load_watcher.doctor.source import Visit
-from watcher.platform.checks.examination import Examination
-from watcher.platform.checks.results import Result, count, fail, ok, skipped, some, warn
+from load_watcher.doctor.source import TickResult
+from watcher.platform.checks.examination import CheckContext
+from watcher.platform.checks.results import CheckResult, count, fail, ok, shorten_names, skipped, warn
 from watcher.platform.settings.tables import Settings
 from watcher.providers import registry
 from watcher.providers.base import NoPodUsage, ProviderError, ProviderRefused, fetch_pods
 
 
-async def pods(examination: Examination) -> Sequence[Result]:
+async def pods(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the source provides the usage of pods. Without it, the check fails only if refresh.pods is on."""
     found = examination.the(Settings)
     wanted = found.refresh.pods
@@ -41,8 +41,8 @@ async def pods(examination: Examination) -> Sequence[Result]:
     ]
     cure = "see docs/pods.md for the queries and for the handling of invalid readings"
     results += [warn(finding.reason, cure) for finding in fetch.findings]
-    visit = examination.the(Visit)
+    visit = examination.the(TickResult)
     strange = sorted(set(nodes) - {*visit.nodes, *visit.names})
     if strange:
-        results.append(warn(f"pods run on nodes without samples: {some(strange)}", cure))
+        results.append(warn(f"pods run on nodes without samples: {shorten_names(strange)}", cure))
     return results

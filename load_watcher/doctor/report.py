@@ -15,13 +15,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from watcher.platform.checks.results import Report, Result, Status, count
+from watcher.platform.checks.results import CheckResult, CheckStatus, DoctorReport, count
 
 NAME_WIDTH = 12
-STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red", Status.SKIPPED: "dim"}
+STYLES = {CheckStatus.OK: "green", CheckStatus.WARN: "yellow", CheckStatus.FAIL: "bold red", CheckStatus.SKIPPED: "dim"}
 
 
-def as_json(report: Report) -> str:
+def as_json(report: DoctorReport) -> str:
     """Format the report as JSON: `{"version", "status", "counts", "checks": [{"name", "status", "what", "cure"}]}`."""
     document = {
         "version": report.version,
@@ -35,17 +35,21 @@ def as_json(report: Report) -> str:
     return json.dumps(document, ensure_ascii=False, indent=2)
 
 
-def worst(report: Report) -> Status:
+def worst(report: DoctorReport) -> CheckStatus:
     """Return the overall status: FAIL if a result failed, otherwise WARN if there is a warning, otherwise OK."""
     counts = report.counts
-    return next((status for status in (Status.FAIL, Status.WARN) if counts[status]), Status.OK)
+    return next((status for status in (CheckStatus.FAIL, CheckStatus.WARN) if counts[status]), CheckStatus.OK)
 
 
-def summary(report: Report) -> str:
+def summary(report: DoctorReport) -> str:
     """Return the last line of the report: the number of results by status."""
     counts = report.counts
-    told = [f"{counts[Status.OK]} ok", count(counts[Status.WARN], "warning"), f"{counts[Status.FAIL]} failed"]
-    return ", ".join([*told, f"{counts[Status.SKIPPED]} skipped"])
+    told = [
+        f"{counts[CheckStatus.OK]} ok",
+        count(counts[CheckStatus.WARN], "warning"),
+        f"{counts[CheckStatus.FAIL]} failed",
+    ]
+    return ", ".join([*told, f"{counts[CheckStatus.SKIPPED]} skipped"])
 
 
 class Printer:
@@ -66,7 +70,7 @@ class Printer:
         if self._waiting is not None:
             self._waiting.stop()
 
-    def tell(self, result: Result) -> None:
+    def tell(self, result: CheckResult) -> None:
         """Print one result, and its cure on the next line."""
         if not self._console.is_terminal:
             self._plain(f"{result.status.value:<7} {result.check:<{NAME_WIDTH}} {result.what}")
@@ -82,7 +86,7 @@ class Printer:
             row.add_row("", "", Text.assemble(("cure: ", "cyan"), result.cure))
         self._console.print(row)
 
-    def close(self, report: Report) -> None:
+    def close(self, report: DoctorReport) -> None:
         """Print the summary line of the report."""
         if self._console.is_terminal:
             self._console.print(Padding(Text(summary(report), STYLES[worst(report)]), (1, 0, 0, 0)))

@@ -24,34 +24,34 @@ from load_watcher.doctor.kube_scheduler_api import (
     ADDRESS,
     API_VERSION,
     ARGS,
-    ELSEWHERE,
+    ARGS_PLACEMENT_CURE,
     GONE,
     GROUP,
     KIND,
     KNOWN,
     OF_PLUGINS,
     OLD_ARGS,
+    PLUGINS_WITHOUT_METRICS,
     POINTS,
     PROFILE,
     PROVIDER,
     PROVIDER_TYPES,
     REMOVED,
     RIVALS,
-    THEIR_PLACE,
     TOP,
     TRIMARAN,
     VALUES,
 )
 from load_watcher.doctor.listening import Exposition
 from load_watcher.doctor.plugins import PluginUse, use_of_profile, use_of_table
-from watcher.platform.checks.examination import Examination, aside
-from watcher.platform.checks.results import Result, fail, ok, skipped, some, warn
-from watcher.platform.net.redaction import shown, without_credentials
+from watcher.platform.checks.examination import CheckContext, in_thread
+from watcher.platform.checks.results import CheckResult, fail, ok, shorten_names, skipped, warn
+from watcher.platform.net.redaction import printable, without_credentials
 from watcher.platform.settings.tables import Settings
 from watcher.platform.settings.values import nearest
 
 
-async def scheduler(examination: Examination) -> Sequence[Result]:
+async def scheduler(examination: CheckContext) -> Sequence[CheckResult]:
     """Check the given scheduler configurations, the profiles of [scheduler] with the files that they import by `from`,
     and the given configurations of evictors.
     """
@@ -59,65 +59,67 @@ async def scheduler(examination: Examination) -> Sequence[Result]:
     own = [] if settings is None else [await _own(name, table, examination.cwd) for name, table in _tables(settings)]
     service = _service(settings, own, examination.find(Exposition)) if settings is not None and own else None
     results = [result for profile in own for result in profile.results]
-    profiles = [thresholds.Profile(f"[scheduler.{each.name}]", each.use) for each in own if each.use is not None]
+    profiles = [thresholds.ProfilePlugins(f"[scheduler.{each.name}]", each.use) for each in own if each.use is not None]
     for path, text in await _texts(examination.scheduler_files, "kube-scheduler's --config names", results):
         results += _of_file(path, _judged(text, service, settings))
         profiles += profiles_in(text, path.name)
-    evictors: list[thresholds.Evictor] = []
+    evictors: list[thresholds.EvictionThresholds] = []
     for path, text in await _texts(examination.evictor_files, "configures the descheduler or the agent", results):
         found, problems = thresholds.evictors_in(text)
         results += _of_file(path, problems)
         evictors += [replace(each, where=f"{path.name}: {each.where}") for each in found]
-    results += thresholds.judge(profiles, evictors)
+    results += thresholds.compare_thresholds(profiles, evictors)
     if results:
         return results
     if own:
-        return [ok(f"no conflicts between the plug-ins of {some([f'[scheduler.{each.name}]' for each in own])}")]
+        return [
+            ok(f"no conflicts between the plug-ins of {shorten_names([f'[scheduler.{each.name}]' for each in own])}")
+        ]
     return [skipped("no scheduler configuration given", "give one with --scheduler-config FILE to check it")]
 
 
-async def _texts(paths: Sequence[Path], which: str, results: list[Result]) -> list[tuple[Path, bytes]]:
+async def _texts(paths: Sequence[Path], which: str, results: list[CheckResult]) -> list[tuple[Path, bytes]]:
     """Read the files; for each that cannot be read, append a result."""
     found = []
     for path in paths:
         text = await _read(path, f"name the file that {which}")
-        if isinstance(text, Result):
+        if isinstance(text, CheckResult):
             results.append(text)
         else:
             found.append((path, text))
     return found
 
 
-def _judged(text: bytes, service: extenders.OwnService | None, settings: Settings | None) -> list[Result]:
-    found = list(judge(text, service)) or [ok("its profiles use load-watcher; no problems found")]
+def _judged(text: bytes, service: extenders.ServiceSettings | None, settings: Settings | None) -> list[CheckResult]:
+    found = list(check_configuration(text, service)) or [ok("its profiles use load-watcher; no problems found")]
     if service is None and settings is not None and _asks_ours(text):
         cure = "give the settings of the extender's service with --config"
         found.append(skipped("its extender cannot be checked: the settings have no [scheduler]", cure))
     return found
 
 
-async def _read(path: Path, cure: str) -> bytes | Result:
+async def _read(path: Path, cure: str) -> bytes | CheckResult:
     try:
-        return await aside(path.read_bytes)
+        return await in_thread(path.read_bytes)
     except OSError as error:
         return fail(f"cannot read {path}: {error.strerror}", cure)
 
 
-def _of_file(path: Path, results: Iterable[Result]) -> list[Result]:
-    return [Result(each.status, f"{path.name}: {each.what}", each.cure) for each in results]
+def _of_file(path: Path, results: Iterable[CheckResult]) -> list[CheckResult]:
+    return [CheckResult(each.status, f"{path.name}: {each.what}", each.cure) for each in results]
 
 
 # --- profiles of [scheduler] -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Own:
+class _ConfiguredProfile:
     """A profile of [scheduler.NAME] with its plug-ins (None: unknown), and the results for its imported file."""
 
     name: str
     bind: bool
     use: PluginUse | None
-    results: Sequence[Result] = ()
+    results: Sequence[CheckResult] = ()
 
 
 def _tables(settings: Settings) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -126,36 +128,40 @@ def _tables(settings: Settings) -> Iterator[tuple[str, Mapping[str, Any]]]:
     return ((name, table) for name, table in tables.items() if isinstance(table, dict))
 
 
-async def _own(name: str, table: Mapping[str, Any], cwd: Path) -> _Own:
+async def _own(name: str, table: Mapping[str, Any], cwd: Path) -> _ConfiguredProfile:
     bind = table.get("bind") is True
     if not isinstance(table.get("from"), str):
-        return _Own(name, bind, use_of_table(table))
+        return _ConfiguredProfile(name, bind, use_of_table(table))
     path, profile = cwd / table["from"], str(table.get("profile", ""))
     text = await _read(path, "name a readable file")
-    if isinstance(text, Result):
-        return _Own(name, bind, None, [text])
-    found = list(judge_taken_over(text, profile=profile)) or [ok("the profile imported by [scheduler] is valid")]
+    if isinstance(text, CheckResult):
+        return _ConfiguredProfile(name, bind, None, [text])
+    found = list(check_imported_profile(text, profile=profile)) or [ok("the profile imported by [scheduler] is valid")]
     uses = [use for called, use in _uses(_configurations(yaml.safe_load_all(text))) if profile in ("", called)]
-    return _Own(name, bind, uses[0] if len(uses) == 1 else None, _of_file(path, found))
+    return _ConfiguredProfile(name, bind, uses[0] if len(uses) == 1 else None, _of_file(path, found))
 
 
-def _service(settings: Settings, own: Sequence[_Own], running: Exposition | None) -> extenders.OwnService:
-    profiles = {each.name: extenders.OwnProfile(each.bind, each.use) for each in own}
+def _service(
+    settings: Settings, own: Sequence[_ConfiguredProfile], running: Exposition | None
+) -> extenders.ServiceSettings:
+    profiles = {each.name: extenders.ConfiguredProfile(each.bind, each.use) for each in own}
     server = settings.server
-    slow = {} if running is None else extenders.slow_answers(running.text)
-    return extenders.OwnService(profiles, bool(server.tls_cert), bool(server.tls_client_ca), slow)
+    slow = {} if running is None else extenders.slow_response_bounds(running.text)
+    return extenders.ServiceSettings(profiles, bool(server.tls_cert), bool(server.tls_client_ca), slow)
 
 
-def profiles_in(content: str | bytes, name: str) -> list[thresholds.Profile]:
+def profiles_in(content: str | bytes, name: str) -> list[thresholds.ProfilePlugins]:
     """Return the profiles of a configuration with filter or score plug-ins of load-watcher; `name` is the file's
     name.
     """
     try:
         found = list(_uses(_configurations(yaml.safe_load_all(content))))
     except (yaml.YAMLError, RecursionError, ValueError):
-        return []  # reported by `judge`
+        return []  # reported by `check_configuration`
     return [
-        thresholds.Profile(f"{name}: profile {called}", use) for called, use in found if use.filtering or use.scoring
+        thresholds.ProfilePlugins(f"{name}: profile {called}", use)
+        for called, use in found
+        if use.filtering or use.scoring
     ]
 
 
@@ -182,7 +188,9 @@ def _asks_ours(content: str | bytes) -> bool:
 # --- the document ----------------------------------------------------------------------------------------------------
 
 
-def judge(content: str | bytes, service: extenders.OwnService | None = None) -> Iterator[Result]:
+def check_configuration(
+    content: str | bytes, service: extenders.ServiceSettings | None = None
+) -> Iterator[CheckResult]:
     """Yield the problems of a kube-scheduler configuration with the Trimaran plug-ins or load-watcher's extender, given
     as YAML or JSON, or inside a ConfigMap; `service` are the settings of that extender, if known.
     """
@@ -196,13 +204,13 @@ def judge(content: str | bytes, service: extenders.OwnService | None = None) -> 
         return
     if not configurations:
         kinds = [str(each.get("kind")) for each in documents if isinstance(each, dict)]
-        found = f", only {some(kinds)}" if kinds else ""
+        found = f", only {shorten_names(kinds)}" if kinds else ""
         yield fail(f"it contains no {KIND}{found}", f"start it with apiVersion: {API_VERSION} and kind: {KIND}")
     for configuration in configurations:
         yield from _judge(configuration, service)
 
 
-def judge_taken_over(content: str | bytes, *, profile: str) -> Iterator[Result]:
+def check_imported_profile(content: str | bytes, *, profile: str) -> Iterator[CheckResult]:
     """Yield the problems of a profile ("": any) that [scheduler] imports: plug-ins of kube-scheduler with scores that
     work against load-watcher's. Problems that make the settings invalid are not repeated.
     """
@@ -228,7 +236,7 @@ def _configurations(documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
             yield document
 
 
-def _judge(configuration: Mapping[str, Any], service: extenders.OwnService | None) -> Iterator[Result]:
+def _judge(configuration: Mapping[str, Any], service: extenders.ServiceSettings | None) -> Iterator[CheckResult]:
     yield from _version(configuration)
     yield from _unknown(configuration, TOP, where="the configuration", near_only=True)
     profiles = configuration.get("profiles")
@@ -248,7 +256,7 @@ def _judge(configuration: Mapping[str, Any], service: extenders.OwnService | Non
     if not score_by_load and not _asks_our_extender(configuration):
         cure = "enable one, for example plugins.score.enabled: [{name: TargetLoadPacking}]"
         yield fail(f"no profile enables a plug-in that scores by load ({', '.join(TRIMARAN)})", cure)
-    yield from extenders.judge(configuration.get("extenders"), service)
+    yield from extenders.check_extenders(configuration.get("extenders"), service)
     yield from _lease(configuration, names)
 
 
@@ -259,10 +267,10 @@ def _asks_our_extender(configuration: Mapping[str, Any]) -> bool:
 
 def _our_extenders(configuration: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     given = configuration.get("extenders")
-    return [each for each in given if extenders.is_ours(each)] if isinstance(given, list) else []
+    return [each for each in given if extenders.is_load_watcher_extender(each)] if isinstance(given, list) else []
 
 
-def _beside_our_extender(configuration: Mapping[str, Any], plugins: Plugins, *, where: str) -> Iterator[Result]:
+def _beside_our_extender(configuration: Mapping[str, Any], plugins: Plugins, *, where: str) -> Iterator[CheckResult]:
     """Warn about Kubernetes plug-ins that score by requests, if load-watcher's scoring extender has only weight 1."""
     weights = [each.get("weight") for each in _our_extenders(configuration) if each.get("prioritizeVerb")]
     on = [each for each in RIVALS if not plugins.is_off(each, "score")]
@@ -274,7 +282,7 @@ def _beside_our_extender(configuration: Mapping[str, Any], plugins: Plugins, *, 
         yield warn(told, f"add [{names}] to plugins.score.disabled, or give the extender a higher weight")
 
 
-def _version(configuration: Mapping[str, Any]) -> Iterator[Result]:
+def _version(configuration: Mapping[str, Any]) -> Iterator[CheckResult]:
     version, kind = str(configuration.get("apiVersion", "")), str(configuration.get("kind", ""))
     if kind != KIND:
         yield fail(f"kind is {_quoted(kind) if kind else 'not set'}", f"set kind: {KIND}")
@@ -288,7 +296,7 @@ def _version(configuration: Mapping[str, Any]) -> Iterator[Result]:
         yield fail(f"apiVersion is {_quoted(version) if version else 'not set'}", cure)
 
 
-def _lease(configuration: Mapping[str, Any], names: Sequence[str]) -> Iterator[Result]:
+def _lease(configuration: Mapping[str, Any], names: Sequence[str]) -> Iterator[CheckResult]:
     """Warn about a second scheduler with the lease of the first: it never becomes leader and schedules nothing."""
     election = configuration.get("leaderElection")
     given = election if isinstance(election, dict) else {}
@@ -323,7 +331,7 @@ class Plugins:
 
 def _judge_profile(
     profile: Mapping[str, Any], plugins: Plugins, scoring: Sequence[str], *, where: str
-) -> Iterator[Result]:
+) -> Iterator[CheckResult]:
     yield from _unknown(profile, PROFILE, where=where)
     yield from _names(plugins, where=where)
     if scoring:
@@ -332,7 +340,7 @@ def _judge_profile(
     yield from _arguments(profile.get("pluginConfig"), scoring, where=where)
 
 
-def _read_plugins(given: Any, *, where: str) -> tuple[Plugins, list[Result]]:
+def _read_plugins(given: Any, *, where: str) -> tuple[Plugins, list[CheckResult]]:
     """Parse the plug-ins of a profile; return them with the problems found."""
     enabled: dict[str, Sequence[str]] = {}
     disabled: dict[str, Sequence[str]] = {}
@@ -364,7 +372,7 @@ def _name_of(item: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _names(plugins: Plugins, *, where: str) -> Iterator[Result]:
+def _names(plugins: Plugins, *, where: str) -> Iterator[CheckResult]:
     """Yield problems for plug-in names that are misspelt or were removed from Kubernetes."""
     for turned, points in (("enabled", plugins.enabled), ("disabled", plugins.disabled)):
         for point, names in points.items():
@@ -395,11 +403,12 @@ def _misspelt(name: str) -> str | None:
     return folded[close[0]] if close else None
 
 
-def _rivals(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator[Result]:
+def _rivals(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator[CheckResult]:
     """Yield problems for plug-ins that score by requests, against the plug-ins that score by load."""
     on = [each for each in RIVALS if not plugins.is_off(each, "score")]
     if on:
-        told = f"{where}: {' and '.join(on)} score{'s' if len(on) == 1 else ''} by requests, against {some(scoring)}"
+        verb = "scores" if len(on) == 1 else "score"
+        told = f"{where}: {' and '.join(on)} {verb} by requests, against {shorten_names(scoring)}"
         names = ", ".join(f"{{name: {each}}}" for each in on)
         yield fail(told, f"add [{names}] to plugins.score.disabled")
     if any("NodeResourcesFit" in plugins.disabled.get(point, ()) for point in ("filter", "multiPoint")):
@@ -407,7 +416,7 @@ def _rivals(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator
         yield fail(told, "disable it in plugins.score.disabled only")
 
 
-def _company(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator[Result]:
+def _company(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator[CheckResult]:
     """Yield warnings for several Trimaran plug-ins in a profile, and for a missing preScore plug-in."""
     if len(scoring) > 1:
         yield warn(f"{where}: {' and '.join(scoring)} are enabled together", "enable only one of them per profile")
@@ -419,7 +428,7 @@ def _company(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterato
 # --- arguments -------------------------------------------------------------------------------------------------------
 
 
-def _arguments(given: Any, scoring: Sequence[str], *, where: str) -> Iterator[Result]:
+def _arguments(given: Any, scoring: Sequence[str], *, where: str) -> Iterator[CheckResult]:
     items = given if isinstance(given, list) else []
     if given is not None and (not isinstance(given, list) or not all(isinstance(each, dict) for each in given)):
         yield fail(f"{where}: pluginConfig is not a list of mappings", "write pluginConfig: [{name: …, args: {…}}]")
@@ -430,9 +439,9 @@ def _arguments(given: Any, scoring: Sequence[str], *, where: str) -> Iterator[Re
         configured[name] = args if isinstance(args, dict) else {}
         if guess := _misspelt(name):
             yield fail(f"{where}: pluginConfig is for the unknown plug-in {_quoted(name)}", f"did you mean {guess}?")
-        elif name in ELSEWHERE:
+        elif name in PLUGINS_WITHOUT_METRICS:
             for key in (each for each in OF_PLUGINS if each in configured[name]):
-                yield fail(f"{where}: {key} is not an argument of {name}", THEIR_PLACE)
+                yield fail(f"{where}: {key} is not an argument of {name}", ARGS_PLACEMENT_CURE)
         elif name in TRIMARAN and name not in scoring:
             told = f"{where}: the arguments of {name} have no effect: it is not enabled in score"
             yield fail(told, f"add {{name: {name}}} to plugins.score.enabled, or remove its pluginConfig")
@@ -440,7 +449,7 @@ def _arguments(given: Any, scoring: Sequence[str], *, where: str) -> Iterator[Re
         yield from _trimaran(name, configured.get(name, {}), where=f"{where}, {name}")
 
 
-def _trimaran(name: str, args: Mapping[str, Any], *, where: str) -> Iterator[Result]:
+def _trimaran(name: str, args: Mapping[str, Any], *, where: str) -> Iterator[CheckResult]:
     """Yield the problems of the arguments of a Trimaran plug-in."""
     for old in sorted(OLD_ARGS.keys() & args.keys()):
         yield fail(
@@ -459,7 +468,7 @@ def _trimaran(name: str, args: Mapping[str, Any], *, where: str) -> Iterator[Res
             yield fail(f"{where}: {key} is {_quoted(args[key])}", f"set it to {wanted}")
 
 
-def _whom_it_asks(args: Mapping[str, Any], *, key: str, where: str) -> Iterator[Result]:
+def _whom_it_asks(args: Mapping[str, Any], *, key: str, where: str) -> Iterator[CheckResult]:
     address, provider = args.get(key), args.get("metricProvider")
     if provider is not None:
         yield from _provider(provider, where=where)
@@ -475,7 +484,7 @@ def _whom_it_asks(args: Mapping[str, Any], *, key: str, where: str) -> Iterator[
         yield warn(told, f"set {key} instead of metricProvider, for example {ADDRESS}")
 
 
-def _provider(given: Any, *, where: str) -> Iterator[Result]:
+def _provider(given: Any, *, where: str) -> Iterator[CheckResult]:
     if not isinstance(given, dict):
         yield fail(f"{where}: metricProvider is not a mapping", "write metricProvider: {type: Prometheus, address: …}")
         return
@@ -490,7 +499,7 @@ def _provider(given: Any, *, where: str) -> Iterator[Result]:
         yield fail(told, cure)
 
 
-def address_problems(address: str, *, where: str) -> Iterator[Result]:
+def address_problems(address: str, *, where: str) -> Iterator[CheckResult]:
     """Yield the problems of load-watcher's address in a plug-in's arguments; the plug-in appends /watcher to it."""
     try:
         parts = urlsplit(address.strip())
@@ -514,16 +523,16 @@ def address_problems(address: str, *, where: str) -> Iterator[Result]:
 
 def _unknown(
     given: Mapping[str, Any], known: Sequence[str], *, where: str, near_only: bool = False
-) -> Iterator[Result]:
+) -> Iterator[CheckResult]:
     """Yield problems for fields that kube-scheduler would refuse; with `near_only`, only for similar names."""
     for key in (each for each in given if each not in known):
         guess, belongs_elsewhere = nearest(str(key), known), key in OF_PLUGINS
         if guess or belongs_elsewhere or not near_only:
             cure = f"did you mean {guess}?" if guess else f"known fields: {', '.join(known)}"
             told = f"{where}: unknown field {_quoted(key)}, which kube-scheduler refuses"
-            yield fail(told, THEIR_PLACE if belongs_elsewhere else cure)
+            yield fail(told, ARGS_PLACEMENT_CURE if belongs_elsewhere else cure)
 
 
 def _quoted(value: Any) -> str:
     """Quote a value of the configuration, made safe for output."""
-    return f'"{shown(str(value))}"'
+    return f'"{printable(str(value))}"'

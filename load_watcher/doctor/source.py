@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from load_watcher.doctor.listening import of_kinds
+from load_watcher.doctor.listening import summarize_findings
 from watcher.arrays import F64
 from watcher.core.windows.statistics import MAX_CADENCE_S
 from watcher.model import METRIC_ORDER, FindingKind, Metric, MetricType, SeriesBatch, Snapshot
-from watcher.platform.checks.examination import Examination
-from watcher.platform.checks.results import Result, count, fail, ok, skipped, some_of, warn
+from watcher.platform.checks.examination import CheckContext
+from watcher.platform.checks.results import CheckResult, count, fail, ok, shorten_nodes, skipped, warn
 from watcher.platform.settings.tables import Settings
 from watcher.providers import registry
 from watcher.providers.base import Fetch, Provider, ProviderError, QueryFailure, QueryPlan
@@ -42,11 +42,11 @@ RAREST_S = 2 * MAX_CADENCE_S
 at least two, so the distance may also be at most half the window."""
 SKEW_FINDINGS = (FindingKind.CLOCK_SKEW, FindingKind.FUTURE_SAMPLE)
 # Findings that other checks report in more detail.
-TOLD_ELSEWHERE = (
+REPORTED_BY_OTHER_CHECKS = (
     *SKEW_FINDINGS,
     *(FindingKind.NO_SERIES, FindingKind.SHORT_COVERAGE, FindingKind.STALE, FindingKind.NODE_NAMES),
 )
-OF_NAMES = (FindingKind.UNKNOWN_NODE, FindingKind.AMBIGUOUS_NODE, FindingKind.MISSING)
+NODE_NAME_FINDINGS = (FindingKind.UNKNOWN_NODE, FindingKind.AMBIGUOUS_NODE, FindingKind.MISSING)
 """Findings that the check of the nodes reports, if the source's names are mapped to nodes of the cluster."""
 
 
@@ -54,7 +54,7 @@ OF_NAMES = (FindingKind.UNKNOWN_NODE, FindingKind.AMBIGUOUS_NODE, FindingKind.MI
 
 
 @dataclass
-class Watched:
+class RecordingProvider:
     """A provider (base.Provider) that forwards to `inner` and records the fetches and the last error."""
 
     inner: Provider
@@ -87,7 +87,7 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class TickResult:
     """Result of a tick. `fetch` is the fetch of current samples, `earlier` the fetches for the backfill, both with the
     source's node names; `at` is the end of the tick in unix seconds. `snapshot` is None without samples.
     """
@@ -114,11 +114,11 @@ class Visit:
         return tuple(sorted({name for batch in self.fetch.batches for name in batch.nodes}))
 
 
-async def source(examination: Examination) -> Sequence[Result]:
+async def source(examination: CheckContext) -> Sequence[CheckResult]:
     """Run one tick, to check that the source is reachable and accepts the credentials."""
     found = examination.the(Settings)
     try:
-        watched = Watched(registry.build(found))
+        watched = RecordingProvider(registry.build(found))
     except ProviderError as error:
         return [fail(str(error), error.hint)]
     cluster = cluster_nodes.from_settings(found)
@@ -141,7 +141,7 @@ async def source(examination: Examination) -> Sequence[Result]:
     if not watched.fetches:
         return [_unanswered(watched.error, refresher)]
     published = refresher.published
-    visit = Visit(
+    visit = TickResult(
         fetch=watched.fetches[0],
         earlier=watched.fetches[1:],
         snapshot=None if published is None else published.snapshot,
@@ -155,7 +155,7 @@ async def source(examination: Examination) -> Sequence[Result]:
     return [ok(f"{watched.source}{where} is accessible; the first refresh took {took:.1f} s")]
 
 
-def _unanswered(error: ProviderError | None, refresher: Refresher) -> Result:
+def _unanswered(error: ProviderError | None, refresher: Refresher) -> CheckResult:
     if error is None:
         return fail(
             f"no samples from {refresher.provider.source}: {refresher.provider_health.reason or 'timeout'}",
@@ -167,9 +167,9 @@ def _unanswered(error: ProviderError | None, refresher: Refresher) -> Result:
 # --- which series exist ----------------------------------------------------------------------------------------------
 
 
-async def series(examination: Examination) -> Sequence[Result]:
+async def series(examination: CheckContext) -> Sequence[CheckResult]:
     """Report the query of each configured metric with its reason, or why the metric is missing."""
-    visit, found = examination.the(Visit), examination.the(Settings)
+    visit, found = examination.the(TickResult), examination.the(Settings)
     failures = {failure.metric: failure for failure in visit.fetch.failures}
     absent = {each.metric: each.reason for each in visit.fetch.findings if each.kind is FindingKind.NO_SERIES}
     had = {batch.metric.name for fetch in (visit.fetch, *visit.earlier) for batch in fetch.batches}
@@ -190,7 +190,7 @@ async def series(examination: Examination) -> Sequence[Result]:
 
 
 def _told_of(
-    found: Settings, visit: Visit, *, failures: Mapping[str, QueryFailure], absent: Mapping[str, str]
+    found: Settings, visit: TickResult, *, failures: Mapping[str, QueryFailure], absent: Mapping[str, str]
 ) -> Iterator[Metric]:
     """Yield the metrics to report: CPU, Memory, and others that the user configured or the source mentions."""
     named = found.origins.get("provider.metrics", "default") != "default"
@@ -204,7 +204,7 @@ def _asked(plan: QueryPlan) -> str:
     return " ".join(plan.expression.split())
 
 
-def _missing(metric: Metric, what: str, cure: str) -> Result:
+def _missing(metric: Metric, what: str, cure: str) -> CheckResult:
     told = f"{metric.key}: {what}"
     return fail(told, cure) if metric.type in NEEDED else warn(told, cure)
 
@@ -235,9 +235,9 @@ def _cure_of_absence(metric: Metric, found: Settings) -> str:
 # --- age, cadence and clock of the samples ---------------------------------------------------------------------------
 
 
-async def freshness(examination: Examination) -> Sequence[Result]:
+async def freshness(examination: CheckContext) -> Sequence[CheckResult]:
     """Check the age of the newest samples of all nodes."""
-    visit, found = examination.the(Visit), examination.the(Settings)
+    visit, found = examination.the(TickResult), examination.the(Settings)
     snapshot, limit = visit.snapshot, found.refresh.max_staleness
     if snapshot is None or not snapshot.nodes:
         cure = (
@@ -251,7 +251,7 @@ async def freshness(examination: Examination) -> Sequence[Result]:
         cure = "check their exporters; nodes silent for longer than refresh.max_staleness are not served"
         return [
             ok(told),
-            warn(f"nodes that are silent, or frozen together with many: {some_of(silent, snapshot.nodes)}", cure),
+            warn(f"nodes that are silent, or frozen together with many: {shorten_nodes(silent, snapshot.nodes)}", cure),
         ]
     if age > limit / 2:
         cure = f"the source lags; above {limit:.0f} s (refresh.max_staleness) nothing is served"
@@ -259,9 +259,9 @@ async def freshness(examination: Examination) -> Sequence[Result]:
     return [ok(told)]
 
 
-async def cadence(examination: Examination) -> Sequence[Result]:
+async def cadence(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the samples are frequent enough for the windows and reach back far enough."""
-    visit = examination.the(Visit)
+    visit = examination.the(TickResult)
     snapshot = visit.snapshot
     if snapshot is None or not snapshot.nodes:
         return [skipped("no samples")]
@@ -282,12 +282,15 @@ async def cadence(examination: Examination) -> Sequence[Result]:
     if without:
         cure = "check that they are scraped often enough; new nodes need half a window. They have only latest values"
         return [
-            warn(f"{told}; nodes without the {shortest.label} window of CPU: {some_of(without, snapshot.nodes)}", cure)
+            warn(
+                f"{told}; nodes without the {shortest.label} window of CPU: {shorten_nodes(without, snapshot.nodes)}",
+                cure,
+            )
         ]
     return [ok(f"{told}, frequent enough for the windows {', '.join(window.label for window in snapshot.windows)}")]
 
 
-def distance_of(visit: Visit) -> float | None:
+def distance_of(visit: TickResult) -> float | None:
     """Return the median distance in seconds of the distinct sample times per node, for the metric that comes first in
     METRIC_ORDER; None if no node has two samples. Unlike the history's cadence, it has no upper bound.
     """
@@ -320,9 +323,9 @@ def _without_window(snapshot: Snapshot) -> list[str]:
     return []
 
 
-async def clock(examination: Examination) -> Sequence[Result]:
+async def clock(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the clocks of the source and of this machine agree."""
-    visit = examination.the(Visit)
+    visit = examination.the(TickResult)
     entries = [each for each in visit.refresher.findings.entries() if each.kind in SKEW_FINDINGS]
     cure = "synchronize both clocks with NTP; samples more than 30 s in the future are refused"
     if entries:
@@ -333,18 +336,18 @@ async def clock(examination: Examination) -> Sequence[Result]:
     return [ok("the source's clock agrees with this machine's" + (f" within {abs(offset):.0f} s" if offset else ""))]
 
 
-async def samples(examination: Examination) -> Sequence[Result]:
+async def samples(examination: CheckContext) -> Sequence[CheckResult]:
     """Report the findings of the sample review that no other check reports."""
-    visit = examination.the(Visit)
+    visit = examination.the(TickResult)
     failed = {failure.metric for failure in visit.fetch.failures}
     entries = [
         each
         for each in visit.refresher.findings.entries()
-        if each.kind not in TOLD_ELSEWHERE
+        if each.kind not in REPORTED_BY_OTHER_CHECKS
         and not (each.kind == FindingKind.QUERY_FAILED and each.metric in failed)
-        and not (visit.named and each.kind in OF_NAMES and not each.metric)
+        and not (visit.named and each.kind in NODE_NAME_FINDINGS and not each.metric)
     ]
-    return list(of_kinds(entries)) or [ok("the sample review has no findings")]
+    return list(summarize_findings(entries)) or [ok("the sample review has no findings")]
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import yaml
 
 from load_watcher.doctor.plugins import Args, PluginUse
 from watcher.core.kubernetes.quantity import NANO, nano
-from watcher.platform.checks.results import Result, fail, ok, skipped, some, warn
+from watcher.platform.checks.results import CheckResult, fail, ok, shorten_names, skipped, warn
 
 FULL = 100.0
 TARGET = 40.0  # TargetLoadPacking's default
@@ -34,7 +34,7 @@ Percents = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class ProfilePlugins:
     """A scheduler profile with its plug-ins; `where` names it in messages."""
 
     where: str
@@ -42,7 +42,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Evictor:
+class EvictionThresholds:
     """Eviction thresholds in percent by resource: of a node's total usage, and of the usage of its prod pods."""
 
     where: str
@@ -59,7 +59,7 @@ class _Limit:
     plugin: str
 
 
-def closed_at(use: PluginUse) -> dict[str, _Limit]:
+def filter_limits(use: PluginUse) -> dict[str, _Limit]:
     """Utilization in percent above which a node is rejected, by resource; the lowest limit of several filters."""
     given: list[tuple[str, Percents]] = []
     if (args := use.filtering.get("HighLoadFilter")) is not None:
@@ -84,14 +84,14 @@ def _load_aware(args: Args) -> Percents:
     return _in_force(of_percentile or _percents(args, "usageThresholds") or USAGE)
 
 
-def closed_to_prod_at(use: PluginUse) -> dict[str, _Limit]:
-    """Like `closed_at`, for the total usage of a node's prod pods."""
+def prod_filter_limits(use: PluginUse) -> dict[str, _Limit]:
+    """Like `filter_limits`, for the total usage of a node's prod pods."""
     args = use.filtering.get("LoadAwareScheduling", {})
     limits = _in_force(_percents(args, "prodUsageThresholds"))
     return {resource: _Limit(percent, "LoadAwareScheduling") for resource, percent in limits.items()}
 
 
-def filled_to(use: PluginUse) -> dict[str, _Limit]:
+def packing_targets(use: PluginUse) -> dict[str, _Limit]:
     """Target utilization in percent by resource; below it, fuller nodes get higher scores."""
     args = use.scoring.get("TargetLoadPacking")
     if args is None:
@@ -119,13 +119,17 @@ def _is_number(value: Any) -> bool:
 # --- the comparison --------------------------------------------------------------------------------------------------
 
 
-def judge(profiles: Sequence[Profile], evictors: Sequence[Evictor]) -> Iterator[Result]:
+def compare_thresholds(
+    profiles: Sequence[ProfilePlugins], evictors: Sequence[EvictionThresholds]
+) -> Iterator[CheckResult]:
     """Check the limits within every profile, and compare them with every evictor."""
     for profile in profiles:
         yield from _never_filled(profile)
     if evictors and not profiles:
         cure = "give the scheduler's configuration with --scheduler-config, or set its profiles in [scheduler.NAME]"
-        yield skipped(f"{some([each.where for each in evictors])}: no scheduler profile to compare it with", cure)
+        yield skipped(
+            f"{shorten_names([each.where for each in evictors])}: no scheduler profile to compare it with", cure
+        )
     for evictor in evictors:
         found = [result for profile in profiles for result in _circles(profile, evictor)]
         yield from found
@@ -133,9 +137,9 @@ def judge(profiles: Sequence[Profile], evictors: Sequence[Evictor]) -> Iterator[
             yield ok(f"{evictor.where}: its eviction thresholds are above the limits of the scheduler")
 
 
-def _never_filled(profile: Profile) -> Iterator[Result]:
-    closed = closed_at(profile.use)
-    for resource, target in sorted(filled_to(profile.use).items()):
+def _never_filled(profile: ProfilePlugins) -> Iterator[CheckResult]:
+    closed = filter_limits(profile.use)
+    for resource, target in sorted(packing_targets(profile.use).items()):
         limit = closed.get(resource)
         if limit is not None and target.percent > limit.percent:
             yield warn(
@@ -145,22 +149,24 @@ def _never_filled(profile: Profile) -> Iterator[Result]:
             )
 
 
-def _circles(profile: Profile, evictor: Evictor) -> Iterator[Result]:
-    closed, filled = closed_at(profile.use), filled_to(profile.use)
+def _circles(profile: ProfilePlugins, evictor: EvictionThresholds) -> Iterator[CheckResult]:
+    closed, filled = filter_limits(profile.use), packing_targets(profile.use)
     for resource, begins in sorted(evictor.node.items()):
         limit = closed.get(resource)
         if limit is not None and limit.percent >= begins:
             yield _circle(profile, limit, f"{resource}", evictor, begins, "its threshold")
         elif limit is None and resource in filled and filled[resource].percent >= begins:
             yield _circle(profile, filled[resource], resource, evictor, begins, "targetUtilization")
-    to_prod = closed_to_prod_at(profile.use)
+    to_prod = prod_filter_limits(profile.use)
     for resource, begins in sorted(evictor.prod.items()):
         limit = to_prod.get(resource)
         if limit is not None and limit.percent >= begins:
             yield _circle(profile, limit, f"{resource} by prod pods", evictor, begins, "its prod threshold")
 
 
-def _circle(profile: Profile, limit: _Limit, what: str, evictor: Evictor, begins: float, name: str) -> Result:
+def _circle(
+    profile: ProfilePlugins, limit: _Limit, what: str, evictor: EvictionThresholds, begins: float, name: str
+) -> CheckResult:
     return fail(
         f"{profile.where}: {limit.plugin} allows pods on nodes up to {limit.percent:g} % of {what}, but "
         f"{evictor.where} evicts above {begins:g} %: an evicted pod can return to its node",
@@ -171,7 +177,7 @@ def _circle(profile: Profile, limit: _Limit, what: str, evictor: Evictor, begins
 # --- configurations of evictors --------------------------------------------------------------------------------------
 
 
-def evictors_in(content: str | bytes) -> tuple[list[Evictor], list[Result]]:
+def evictors_in(content: str | bytes) -> tuple[list[EvictionThresholds], list[CheckResult]]:
     """Return the evictors in a file of YAML documents, also inside ConfigMaps, and the problems of the file."""
     try:
         documents = list(_documents(yaml.safe_load_all(content)))
@@ -202,7 +208,7 @@ def _documents(given: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
             yield each
 
 
-def _of_descheduler(documents: Sequence[Mapping[str, Any]]) -> Iterator[Evictor]:
+def _of_descheduler(documents: Sequence[Mapping[str, Any]]) -> Iterator[EvictionThresholds]:
     for document in documents:
         if document.get("kind") == "LowNodeLoadArgs":
             yield from _low_node_load(document)
@@ -213,7 +219,7 @@ def _of_descheduler(documents: Sequence[Mapping[str, Any]]) -> Iterator[Evictor]
                         yield from _low_node_load(config["args"])
 
 
-def _low_node_load(args: Mapping[str, Any]) -> Iterator[Evictor]:
+def _low_node_load(args: Mapping[str, Any]) -> Iterator[EvictionThresholds]:
     if args.get("paused") is True or args.get("dryRun") is True:
         return
     top = {key: args[key] for key in POOL_KEYS if key in args}
@@ -223,7 +229,7 @@ def _low_node_load(args: Mapping[str, Any]) -> Iterator[Evictor]:
         yield from _pool(f"LowNodeLoad, pool {pool.get('name', '')}", {**top, **own})
 
 
-def _pool(where: str, args: Mapping[str, Any]) -> Iterator[Evictor]:
+def _pool(where: str, args: Mapping[str, Any]) -> Iterator[EvictionThresholds]:
     """Yield the evictor of a node pool. Deviation thresholds are skipped, since they depend on the mean load. Resources
     without a low threshold do not cause evictions.
     """
@@ -236,10 +242,10 @@ def _pool(where: str, args: Mapping[str, Any]) -> Iterator[Evictor]:
 
     node, prod = limits("highThresholds", "lowThresholds"), limits("prodHighThresholds", "prodLowThresholds")
     if node or prod:
-        yield Evictor(where, node, prod)
+        yield EvictionThresholds(where, node, prod)
 
 
-def _of_agent(documents: Sequence[Mapping[str, Any]]) -> Iterator[Evictor]:
+def _of_agent(documents: Sequence[Mapping[str, Any]]) -> Iterator[EvictionThresholds]:
     evicting = {
         _name(each)
         for each in documents
@@ -256,7 +262,9 @@ def _of_agent(documents: Sequence[Mapping[str, Any]]) -> Iterator[Evictor]:
             resource = METRICS.get(str(metric.get("name"))) if isinstance(metric, dict) else None
             watermark = _whole(metric.get("value")) if isinstance(metric, dict) else None
             if resource is not None and watermark is not None and watermark < FULL:
-                yield Evictor(f"NodeQOS {_name(document)}, rule {rule.get('name', '')}", {resource: watermark})
+                yield EvictionThresholds(
+                    f"NodeQOS {_name(document)}, rule {rule.get('name', '')}", {resource: watermark}
+                )
 
 
 def _whole(value: Any) -> float | None:

@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from watcher.client import Columns, Pods
-from watcher.core.pods.observed import SeenCluster, SeenNode, SeenPod
+from watcher.client import Columns, PodColumns
+from watcher.core.pods.observed import ClusterSnapshot, SnapshotNode, SnapshotPod
 from watcher.model import MetricType, Operator
 from watcher.traces.records import (
     MOST_PODS,
@@ -33,16 +33,16 @@ Use = tuple[float, float]
 
 
 @dataclass(slots=True)
-class _Known:
+class _TracedPod:
     """A pod in the trace: its uid in the trace (a new one if the pod reappears after its removal), and its usage
     according to the trace (its requests until the first measurement)."""
 
-    pod: SeenPod
+    pod: SnapshotPod
     uid: str
     use: Use
 
 
-class Changes:
+class TraceBuilder:
     """State of a trace that is being written. `source` is a description of the recorded service."""
 
     def __init__(self, source: str) -> None:
@@ -50,8 +50,8 @@ class Changes:
         self.time: float | None = None
         """Time of the last records (unix seconds), None before the first."""
         self.bindings = 0
-        self._nodes: dict[str, SeenNode] = {}
-        self._pods: dict[str, _Known] = {}
+        self._nodes: dict[str, SnapshotNode] = {}
+        self._pods: dict[str, _TracedPod] = {}
         self._uids: dict[str, int] = {}
         self._sampled: dict[str, float] = {}
         self._measured: dict[str, float] = {}
@@ -66,7 +66,7 @@ class Changes:
         """Number of pods on these nodes."""
         return len(self._pods)
 
-    def take(self, cluster: SeenCluster, columns: Columns | None, usage: Pods | None) -> list[Record]:
+    def take(self, cluster: ClusterSnapshot, columns: Columns | None, usage: PodColumns | None) -> list[Record]:
         """Records of one poll in the order of time. `columns` and `usage` are None if unavailable."""
         first = self.time is None
         time = cluster.time if self.time is None else max(cluster.time, self.time)
@@ -86,7 +86,7 @@ class Changes:
     # --- changes of nodes and pods -----------------------------------------------------------------------------------
 
     def _events(
-        self, cluster: SeenCluster, begun: float, time: float, *, first: bool
+        self, cluster: ClusterSnapshot, begun: float, time: float, *, first: bool
     ) -> Iterator[tuple[float, int, Record]]:
         """Records with time and rank. At the same time, nodes are added first and removed last, and a pod is created
         before it is bound."""
@@ -110,13 +110,13 @@ class Changes:
             yield time, 4, RemoveRecord(time, node=name)
         self._nodes = nodes
 
-    def _pod(self, pod: SeenPod, begun: float, time: float, *, first: bool) -> Iterator[tuple[float, int, Record]]:
+    def _pod(self, pod: SnapshotPod, begun: float, time: float, *, first: bool) -> Iterator[tuple[float, int, Record]]:
         known = self._pods.get(pod.uid)
         at = time if first else _within(pod.bound, begun, time)
         if known is None:
             uid = self._new_uid(pod.uid)
             came = at if first or pod.created is None else _within(pod.created, begun, at)
-            self._pods[pod.uid] = _Known(pod, uid, (pod.cores, float(pod.bytes)))
+            self._pods[pod.uid] = _TracedPod(pod, uid, (pod.cores, float(pod.bytes)))
             yield came, 1, _arrival(pod, uid, came)
             self.bindings += not first
             yield at, 2, BindRecord(at, uid, pod.node)
@@ -132,7 +132,7 @@ class Changes:
 
     # --- usage -------------------------------------------------------------------------------------------------------
 
-    def _usages(self, usage: Pods, time: float) -> Iterator[Record]:
+    def _usages(self, usage: PodColumns, time: float) -> Iterator[Record]:
         for known in self._pods.values():
             pod = known.pod
             row = usage.row.get((pod.namespace, pod.name))
@@ -191,7 +191,7 @@ def _or(value: float, otherwise: float) -> float:
     return otherwise if math.isnan(value) else value
 
 
-def _node(node: SeenNode, time: float) -> NodeRecord:
+def _node(node: SnapshotNode, time: float) -> NodeRecord:
     return NodeRecord(
         time,
         node.name,
@@ -203,7 +203,7 @@ def _node(node: SeenNode, time: float) -> NodeRecord:
     )
 
 
-def _arrival(pod: SeenPod, uid: str, time: float) -> PodRecord:
+def _arrival(pod: SnapshotPod, uid: str, time: float) -> PodRecord:
     return PodRecord(
         time,
         uid,

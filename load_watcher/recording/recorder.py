@@ -13,11 +13,11 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from load_watcher.recording.builder import Changes
+from load_watcher.recording.builder import TraceBuilder
 from load_watcher.recording.file import RecordingFile
 from watcher import __version__
-from watcher.client import Columns, Pods, WatcherClient, WatcherError
-from watcher.core.pods.observed import SeenCluster
+from watcher.client import Columns, PodColumns, WatcherClient, WatcherError
+from watcher.core.pods.observed import ClusterSnapshot
 from watcher.model import MetricType, Operator
 from watcher.traces.records import EndRecord
 
@@ -45,7 +45,7 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RecordingProgress:
     """Progress of a recording: `passed` seconds, number of polls (`looks`), polls without load (`missed`), and the
     content of the file. `trouble` is the reason why the last poll returned no nodes or no load, `usage` why it
     returned no pod usage; "" without a problem."""
@@ -61,7 +61,7 @@ class Progress:
     usage: str = ""
 
 
-class _Refused(Exception):
+class _ServiceError(Exception):
     """A request to the service failed; `is_final` states that a retry does not help."""
 
     def __init__(self, message: str, hint: str, *, is_final: bool) -> None:
@@ -75,19 +75,19 @@ async def record(
     file: RecordingFile,
     *,
     stop: asyncio.Event,
-    tell: Callable[[Progress], None] = lambda _: None,
-) -> Progress:
+    tell: Callable[[RecordingProgress], None] = lambda _: None,
+) -> RecordingProgress:
     """Record until the duration has passed or `stop` is set, and return the final progress. `tell` is called after each
     poll.
 
     Raises RecordError if the first poll fails permanently. Later, a service that is unavailable, empty or stale causes
     a gap in the recording. Raises OSError if the file cannot be written.
     """
-    changes = Changes(f"{recording.address}, recorded by load-watcher {__version__}")
+    changes = TraceBuilder(f"{recording.address}, recorded by load-watcher {__version__}")
     began = time.monotonic()
     ends = math.inf if recording.duration is None else began + recording.duration
-    progress = Progress(0.0)
-    async with _Service(recording) as service:
+    progress = RecordingProgress(0.0)
+    async with _RecordedService(recording) as service:
         while True:
             looked = time.monotonic()
             progress = await _look(service, changes, file, progress)
@@ -109,12 +109,14 @@ async def _stopped(stop: asyncio.Event, pause: float) -> bool:
     return stop.is_set()
 
 
-async def _look(service: _Service, changes: Changes, file: RecordingFile, progress: Progress) -> Progress:
+async def _look(
+    service: _RecordedService, changes: TraceBuilder, file: RecordingFile, progress: RecordingProgress
+) -> RecordingProgress:
     """Poll the service once and append the result to the file."""
     progress = replace(progress, looks=progress.looks + 1)
     try:
         cluster = await service.cluster()
-    except _Refused as refused:
+    except _ServiceError as refused:
         if refused.is_final and progress.looks == 1:
             raise RecordError(str(refused), hint=refused.hint) from refused
         return replace(progress, missed=progress.missed + 1, trouble=str(refused))
@@ -136,7 +138,7 @@ async def _look(service: _Service, changes: Changes, file: RecordingFile, progre
     )
 
 
-class _Service:
+class _RecordedService:
     """HTTP client of the recorded service."""
 
     def __init__(self, recording: Recording) -> None:
@@ -150,29 +152,29 @@ class _Service:
             recording.address, types=types, operators=operators, token=recording.token, timeout=TIMEOUT_S
         )
 
-    async def __aenter__(self) -> _Service:
+    async def __aenter__(self) -> _RecordedService:
         return self
 
     async def __aexit__(self, *_: Any) -> None:
         await self._client.close()
         await self._session.close()
 
-    async def cluster(self) -> SeenCluster:
+    async def cluster(self) -> ClusterSnapshot:
         """Nodes and pods of the service's cluster. Raises _Refused."""
         try:
             async with self._session.get(self._url, allow_redirects=False) as response:
                 body, status = await response.read(), response.status
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             told = f"{self._url} is not reachable: {str(error) or type(error).__name__}"
-            raise _Refused(
+            raise _ServiceError(
                 told, "check that load-watcher is running there; --url URL selects another service", is_final=True
             ) from error
         if status == 200:
             try:
-                return await asyncio.to_thread(msgspec.json.decode, body, type=SeenCluster)
+                return await asyncio.to_thread(msgspec.json.decode, body, type=ClusterSnapshot)
             except msgspec.DecodeError as error:
                 told = f"{self._url} returned an unexpected response: {error}"
-                raise _Refused(
+                raise _ServiceError(
                     told, "check that the service is a load-watcher of this version", is_final=True
                 ) from error
         raise _refusal(self._url, status)
@@ -184,7 +186,7 @@ class _Service:
         except WatcherError as error:
             return None, f"no load: {error}"
 
-    async def usage(self) -> tuple[Pods | None, str]:
+    async def usage(self) -> tuple[PodColumns | None, str]:
         """Pod usage, or the reason why it is unavailable. It is usually missing at the first poll, because the
         service fetches pod usage only on request."""
         try:
@@ -193,11 +195,11 @@ class _Service:
             return None, f"{error}. {error.hint}" if error.hint else str(error)
 
 
-def _refusal(url: str, status: int) -> _Refused:
+def _refusal(url: str, status: int) -> _ServiceError:
     if status == 404:
         hint = "record needs a service with [scheduler] (any profile), which provides nodes and pods"
-        return _Refused(f"{url} does not exist: this service does not provide pods", hint, is_final=True)
+        return _ServiceError(f"{url} does not exist: this service does not provide pods", hint, is_final=True)
     if status in (401, 403):
-        return _Refused(f"{url} returned status {status}: a token is required", "set --token-file", is_final=True)
+        return _ServiceError(f"{url} returned status {status}: a token is required", "set --token-file", is_final=True)
     hint = "check the log of the service; the request is repeated"
-    return _Refused(f"{url} returned status {status}", hint, is_final=status not in (429, 500, 502, 503, 504))
+    return _ServiceError(f"{url} returned status {status}", hint, is_final=status not in (429, 500, 502, 503, 504))

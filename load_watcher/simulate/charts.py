@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from load_watcher.simulate.report import Setting
-from load_watcher.simulate.results import Run, Summary
+from load_watcher.simulate.report import SimulationSetup
+from load_watcher.simulate.results import RunSummary, SimulationRun
 
 F64 = npt.NDArray[np.float64]
 
@@ -23,7 +23,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """The palette of Okabe and Ito, distinguishable with any colour vision."""
 
 
-def draw(setting: Setting, runs: Sequence[Run]) -> bytes:
+def draw(setting: SimulationSetup, runs: Sequence[SimulationRun]) -> bytes:
     """Draw overloaded nodes and nodes in use over time, the distribution of CPU over node-minutes, and the overload per
     policy."""
     # Ignores the user's matplotlibrc, except for the backend, which is not used.
@@ -48,7 +48,7 @@ def draw(setting: Setting, runs: Sequence[Run]) -> bytes:
     return found.getvalue()
 
 
-def _lines(run: Run, overloaded: Axes, used: Axes, shares: Axes, *, colour: str) -> None:
+def _lines(run: SimulationRun, overloaded: Axes, used: Axes, shares: Axes, *, colour: str) -> None:
     minutes = run.minutes()
     hours = np.arange(len(minutes.used)) / 60.0
     for axes in (overloaded, used):
@@ -70,7 +70,7 @@ def _smooth(values: F64) -> F64:
     return smooth
 
 
-def _bars(axes: Axes, found: Sequence[Summary]) -> None:
+def _bars(axes: Axes, found: Sequence[RunSummary]) -> None:
     place = np.arange(len(found))[::-1]
     values = [each.overload_node_minutes for each in found]
     colours = [COLOURS[i % len(COLOURS)] for i in range(len(found))]

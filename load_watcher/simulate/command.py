@@ -8,19 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from load_watcher.simulate import report
-from load_watcher.simulate.engine import Evictor, Options, simulate
-from load_watcher.simulate.policies import Policy, distinct, find_policy
-from load_watcher.simulate.results import Run
-from load_watcher.simulate.trace_columns import STEP_S, Course, read_course
+from load_watcher.simulate.engine import EvictionPlanner, SimulationOptions, simulate
+from load_watcher.simulate.policies import PlacementPolicy, check_unique_names, find_policy
+from load_watcher.simulate.results import SimulationRun
+from load_watcher.simulate.trace_columns import STEP_S, TraceColumns, read_course
 from watcher.traces.files import open_writer, read_trace
 from watcher.traces.records import Record
 
-USUAL = ("LeastAllocated", "MostAllocated", "TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment")
+DEFAULT_POLICIES = (
+    "LeastAllocated",
+    "MostAllocated",
+    "TargetLoadPacking",
+    "LoadVariationRiskBalancing",
+    "LowRiskOverCommitment",
+)
 """Policies that are compared by default."""
 
 MOST_DAYS = 366
 
-Tell = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Progress callback: steps done, and steps in total."""
 
 
@@ -33,7 +39,7 @@ class SimulateError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class OutputFiles:
     """Paths of the output files; None: not written."""
 
     csv: Path | None = None
@@ -64,7 +70,7 @@ class Files:
             raise SimulateError("charts need matplotlib, which is not installed", hint) from None
 
 
-def checked(options: Options) -> Options:
+def check_options(options: SimulationOptions) -> SimulationOptions:
     """Return the options. Raises SimulateError for times that are not whole minutes."""
     for name, value in (("refresh", options.refresh), ("delay", options.delay)):
         if value % STEP_S or value < (STEP_S if name == "refresh" else 0.0):
@@ -72,17 +78,17 @@ def checked(options: Options) -> Options:
     return options
 
 
-def chosen(
+def select_policies(
     wanted: Sequence[str], scheduler: Mapping[str, Any], *, cwd: Path
-) -> tuple[tuple[Policy, ...], tuple[str, ...]]:
-    """The policies with these names (default: USUAL), and notices. Raises PolicyError and SettingsError."""
-    found = [find_policy(each, scheduler, cwd=cwd) for each in wanted or USUAL]
+) -> tuple[tuple[PlacementPolicy, ...], tuple[str, ...]]:
+    """The policies with these names (default: DEFAULT_POLICIES), and notices. Raises PolicyError and SettingsError."""
+    found = [find_policy(each, scheduler, cwd=cwd) for each in wanted or DEFAULT_POLICIES]
     policies = tuple(policy for policy, _ in found)
-    distinct(policies)
+    check_unique_names(policies)
     return policies, tuple(notice for _, notices in found for notice in notices)
 
 
-def load(trace: Path) -> Course:
+def load_trace(trace: Path) -> TraceColumns:
     """Read a trace. Raises TraceError, and SimulateError for a trace longer than a year, which indicates a time in
     another unit."""
     course = read_course(read_trace(trace))
@@ -94,8 +100,13 @@ def load(trace: Path) -> Course:
 
 
 def run(
-    course: Course, policies: Sequence[Policy], options: Options, *, evictor: Evictor | None, tell: Tell
-) -> tuple[Run, ...]:
+    course: TraceColumns,
+    policies: Sequence[PlacementPolicy],
+    options: SimulationOptions,
+    *,
+    evictor: EvictionPlanner | None,
+    tell: ProgressCallback,
+) -> tuple[SimulationRun, ...]:
     """Simulate the policies one after the other, one run each. Raises PolicyError."""
     steps, done = course.minutes * len(policies), 0
 
@@ -107,10 +118,12 @@ def run(
     return tuple(simulate(course, each, options, evictor=evictor, progress=progress) for each in policies)
 
 
-def write(files: Files, trace: Path, course: Course, options: Options, runs: Sequence[Run]) -> None:
+def write(
+    files: OutputFiles, trace: Path, course: TraceColumns, options: SimulationOptions, runs: Sequence[SimulationRun]
+) -> None:
     """Write the requested files. Raises OSError."""
     summaries = [each.summary() for each in runs]
-    setting = report.Setting(
+    setting = report.SimulationSetup(
         trace.name,
         course.note,
         len(course.names),
@@ -137,7 +150,7 @@ def write(files: Files, trace: Path, course: Course, options: Options, runs: Seq
         files.html.write_text(report.as_page(setting, summaries, picture), encoding="utf-8", newline="")
 
 
-def write_trace(records: Iterable[Record], path: Path, *, minutes: int, tell: Tell) -> int:
+def write_trace(records: Iterable[Record], path: Path, *, minutes: int, tell: ProgressCallback) -> int:
     """Write records and return their number; `minutes` is the total for progress reports. Raises OSError and any
     exception of `records`; `path` is then absent or unchanged."""
     count, done, begins = 0, 0, 0.0

@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from load_watcher.simulate.cursor import Cursor
-from load_watcher.simulate.policies import Decider, Policy
-from load_watcher.simulate.results import Run, Series
-from load_watcher.simulate.trace_columns import STEP_S, Course, NodeChange, PodCourse
-from load_watcher.simulate.windows import WINDOWS, Windows
+from load_watcher.simulate.policies import PlacementDecider, PlacementPolicy
+from load_watcher.simulate.results import MinuteSeries, SimulationRun
+from load_watcher.simulate.trace_columns import STEP_S, NodeChange, TraceColumns, TracePod
+from load_watcher.simulate.windows import WINDOWS, SimulatedWindows
 from scorers.cluster.pods import PodInfo, pod_info
 from scorers.cluster.resources import CPU, MEMORY, qos_class
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from watcher.core.kubernetes.objects import (
     Container,
     Node,
@@ -50,11 +50,11 @@ Bool = npt.NDArray[np.bool_]
 PODS = "pods"
 SUSTAINED = 3
 """Consecutive overloaded minutes after which the evictor is called for a node."""
-ASKED_AGAIN_S = 900.0  # seconds until the next call after the evictor found no pod
+RETRY_AFTER_S = 900.0  # seconds until the next call after the evictor found no pod
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SimulationOptions:
     """`refresh` and `delay` in seconds, whole minutes: the interval at which windows are published, and the age of
     their newest sample at that time. A node is overloaded above the fraction `overload` of its CPU or memory. `seed`
     decides between equal nodes. `anew`: pods that existed when the trace began are also placed, in its first minute."""
@@ -67,7 +67,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class PodLook:
+class PodUsageView:
     """A pod as the evictor sees it: `cores` and `bytes` are its usage, `started` is in unix seconds."""
 
     uid: str
@@ -82,7 +82,7 @@ class PodLook:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLook:
+class OverloadedNode:
     """An overloaded node: its capacity, its usage, and its pods by name; `time` in unix seconds."""
 
     time: float
@@ -90,27 +90,27 @@ class NodeLook:
     bytes: int
     used_cores: float
     used_bytes: float
-    pods: Sequence[PodLook]
+    pods: Sequence[PodUsageView]
 
 
-Evictor = Callable[[NodeLook], Sequence[str]]
+EvictionPlanner = Callable[[OverloadedNode], Sequence[str]]
 """Returns the uids of the pods to evict from an overloaded node."""
 
 
-class Progress(Protocol):
+class StepCallback(Protocol):
     """Called after each simulated minute."""
 
     def __call__(self) -> None: ...
 
 
 def simulate(
-    course: Course,
-    policy: Policy,
-    options: Options,
+    course: TraceColumns,
+    policy: PlacementPolicy,
+    options: SimulationOptions,
     *,
-    evictor: Evictor | None = None,
-    progress: Progress = lambda: None,
-) -> Run:
+    evictor: EvictionPlanner | None = None,
+    progress: StepCallback = lambda: None,
+) -> SimulationRun:
     """Simulate a whole trace under one policy; `evictor` selects the pods that would be evicted. Raises PolicyError."""
     cluster = _Cluster(course, policy, options, evictor)
     for minute in range(course.minutes):
@@ -123,12 +123,14 @@ class _Cluster:
     """The simulated cluster: the node of each pod and its start time. Arrays cover all nodes, and all pods, of the
     course."""
 
-    def __init__(self, course: Course, policy: Policy, options: Options, evictor: Evictor | None) -> None:
+    def __init__(
+        self, course: TraceColumns, policy: PlacementPolicy, options: SimulationOptions, evictor: EvictionPlanner | None
+    ) -> None:
         self.course, self.options, self.evictor = course, options, evictor
         self.policy = policy.name
-        self.table = Table(windows=WINDOWS)
-        self.decider: Decider = policy.over(self.table)
-        self.windows = Windows(course.names, measures=self.table.needs.usages)
+        self.table = ClusterTable(windows=WINDOWS)
+        self.decider: PlacementDecider = policy.over(self.table)
+        self.windows = SimulatedWindows(course.names, measures=self.table.needs.usages)
         self.infos = [_info(each) for each in course.pods]
         self.changes = list(reversed(course.changes))
         nodes, pods = len(course.names), len(course.pods)
@@ -153,7 +155,7 @@ class _Cluster:
         self.next = 0  # index of the next pod to arrive
         self.waiting: list[int] = []
         self.displaced = 0
-        self.series = Series(course.minutes, nodes)
+        self.series = MinuteSeries(course.minutes, nodes)
         self.gone: Bool = np.zeros(pods, dtype=np.bool_)  # pods counted as evicted
         self.over: I64 = np.zeros(nodes, dtype=np.int64)  # consecutive overloaded minutes
         self.ask: F64 = np.full(nodes, -np.inf)
@@ -273,7 +275,7 @@ class _Cluster:
         if len(best) > 1:
             preferred = self.decider.preferred(info, rows[best])
             best = best[preferred == preferred.max()]
-        return int(nodes[best[any_of(len(best), seed=self.options.seed, uid=info.key)]])
+        return int(nodes[best[pick_tied_node(len(best), seed=self.options.seed, uid=info.key)]])
 
     def _start(self, pod: int, node: int, now: float) -> None:
         info = self.infos[pod]
@@ -306,7 +308,7 @@ class _Cluster:
             self._evict(self.evictor, now, running, (cpu, memory), (cores, size))
 
     def _evict(
-        self, evictor: Evictor, now: float, running: I64, wanted: tuple[F64, F64], of_pods: tuple[F64, F64]
+        self, evictor: EvictionPlanner, now: float, running: I64, wanted: tuple[F64, F64], of_pods: tuple[F64, F64]
     ) -> None:
         """Count the pods to evict, as if evicted pods did not come back."""
         on, gone = self.node[running], self.gone[running]
@@ -320,19 +322,19 @@ class _Cluster:
             here = np.flatnonzero((on == node) & ~gone).tolist()
             looks = [self._look(int(running[i]), float(of_pods[0][i]), int(of_pods[1][i])) for i in here]
             looks.sort(key=lambda look: (look.namespace, look.name, look.uid))
-            look = NodeLook(
+            look = OverloadedNode(
                 now, float(self.cores[node]), int(self.bytes[node]), float(cpu[node]), float(memory[node]), looks
             )
             uids = set(evictor(look))
             for i in here:
                 self.gone[running[i]] |= self.course.pods[running[i]].record.uid in uids
             if not uids:
-                self.ask[node] = now + ASKED_AGAIN_S
+                self.ask[node] = now + RETRY_AFTER_S
 
-    def _look(self, pod: int, cores: float, size: int) -> PodLook:
+    def _look(self, pod: int, cores: float, size: int) -> PodUsageView:
         info, record = self.infos[pod], self.course.pods[pod].record
         metadata = info.pod.metadata
-        return PodLook(
+        return PodUsageView(
             record.uid,
             metadata.namespace,
             metadata.name,
@@ -344,10 +346,10 @@ class _Cluster:
             size,
         )
 
-    def run(self) -> Run:
+    def run(self) -> SimulationRun:
         """The results of the simulation."""
         come = np.arange(len(self.infos)) < self.next
-        return Run(
+        return SimulationRun(
             self.policy,
             self.series,
             first_node=self.first_node,
@@ -367,7 +369,7 @@ def _per_node(node: I64, values: F64, count: int) -> F64:
     return sums
 
 
-def any_of(count: int, *, seed: int, uid: str) -> int:
+def pick_tied_node(count: int, *, seed: int, uid: str) -> int:
     """Index of the node, among `count` equal nodes ordered by name, for a pod: arbitrary, as in kube-scheduler, but
     deterministic."""
     return key_of(seed, "tie", uid) % count
@@ -388,7 +390,7 @@ def _node(record: NodeRecord) -> Node:
     )
 
 
-def _info(course: PodCourse) -> PodInfo:
+def _info(course: TracePod) -> PodInfo:
     """The pod before it has a node. The table receives its start time separately, not from its conditions."""
     record = course.record
     namespace, _, name = record.pod.partition("/")
@@ -417,6 +419,6 @@ def _bound(pod: Pod, node: str) -> Pod:
     return Pod(pod.metadata, spec, PodStatus("Running"))
 
 
-def _limits(course: PodCourse) -> tuple[float, float]:
+def _limits(course: TracePod) -> tuple[float, float]:
     cores, size = course.record.cores_limit, course.record.bytes_limit
     return np.inf if cores is None else cores, np.inf if size is None else float(size)

@@ -18,19 +18,19 @@ import numpy.typing as npt
 
 from load_watcher.simulate.windows import WINDOWS
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.table import Table
-from scorers.decisions.records import told_scores
-from scorers.plugin_api.framework import make
+from scorers.cluster.table import ClusterTable
+from scorers.decisions.records import integer_scores
+from scorers.plugin_api.framework import create_plugin
 from scorers.profiles import default_scheduler
 from scorers.profiles.profiles import PluginSettings, ProfileSettings, read_profiles
-from scorers.profiles.ranking import Profile
+from scorers.profiles.ranking import ProfileRunner
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
 from watcher.platform.settings.problems import Problem, SettingsError
 
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
-Score = Callable[[PodInfo, Table, I64], I64]
+Score = Callable[[PodInfo, ClusterTable, I64], I64]
 DEFAULT = "DefaultScheduler"
 
 
@@ -42,7 +42,7 @@ class PolicyError(ValueError):
         self.hint = hint
 
 
-class Decider(Protocol):
+class PlacementDecider(Protocol):
     """A policy applied to the nodes of a table."""
 
     def prepare(self) -> None:
@@ -61,13 +61,13 @@ class Decider(Protocol):
         ...
 
 
-class Policy(Protocol):
+class PlacementPolicy(Protocol):
     """A placement policy; `name` identifies it in reports."""
 
     @property
     def name(self) -> str: ...
 
-    def over(self, table: Table) -> Decider:
+    def over(self, table: ClusterTable) -> PlacementDecider:
         """Apply the policy to this table. Raises PolicyError if a simulation lacks the data that it needs."""
         ...
 
@@ -75,19 +75,19 @@ class Policy(Protocol):
 # --- kube-scheduler's own --------------------------------------------------------------------------------------------
 
 
-def _least(pod: PodInfo, table: Table, rows: I64) -> I64:
+def _least(pod: PodInfo, table: ClusterTable, rows: I64) -> I64:
     return default_scheduler.least_allocated(
         *default_scheduler.requested_and_allocatable(pod, table, rows, counted=True)
     )
 
 
-def _most(pod: PodInfo, table: Table, rows: I64) -> I64:
+def _most(pod: PodInfo, table: ClusterTable, rows: I64) -> I64:
     return default_scheduler.most_allocated(
         *default_scheduler.requested_and_allocatable(pod, table, rows, counted=True)
     )
 
 
-def _balanced(pod: PodInfo, table: Table, rows: I64) -> I64:
+def _balanced(pod: PodInfo, table: ClusterTable, rows: I64) -> I64:
     return default_scheduler.balanced_allocation(
         *default_scheduler.requested_and_allocatable(pod, table, rows, counted=False)
     )
@@ -97,7 +97,7 @@ BY_REQUESTS: Mapping[str, Score] = {
     "LeastAllocated": _least,
     "MostAllocated": _most,
     "BalancedAllocation": _balanced,
-    DEFAULT: default_scheduler.as_it_comes,
+    DEFAULT: default_scheduler.default_resource_scores,
 }
 """kube-scheduler's scores by requests, each separately, and the default combination of LeastAllocated and
 BalancedAllocation."""
@@ -109,14 +109,14 @@ class RequestPolicy:
 
     name: str
 
-    def over(self, table: Table) -> Decider:
+    def over(self, table: ClusterTable) -> PlacementDecider:
         return _ByRequests(BY_REQUESTS[self.name], table)
 
 
 @dataclass(frozen=True, slots=True)
 class _ByRequests:
     score: Score
-    table: Table
+    table: ClusterTable
 
     def prepare(self) -> None:
         pass
@@ -142,9 +142,9 @@ class ProfilePolicy:
     name: str
     settings: ProfileSettings
 
-    def over(self, table: Table) -> Decider:
+    def over(self, table: ClusterTable) -> PlacementDecider:
         try:
-            profile = Profile(self.settings, table)
+            profile = ProfileRunner(self.settings, table)
         except ValueError as error:
             raise PolicyError(f"{self.name}: {error}", "docs/scheduling.md lists the arguments of plug-ins") from error
         if table.needs.pods or table.needs.node_metrics:
@@ -157,9 +157,9 @@ class ProfilePolicy:
 
 @dataclass(frozen=True, slots=True)
 class _ByProfile:
-    profile: Profile
+    profile: ProfileRunner
     most: int
-    table: Table
+    table: ClusterTable
 
     def prepare(self) -> None:
         for _ in self.profile.prepare():
@@ -172,16 +172,16 @@ class _ByProfile:
         return through
 
     def scores(self, pod: PodInfo, rows: I64, *, now: float) -> I64:
-        return told_scores(self.profile.rank(pod, rows, now=now).values, self.most)
+        return integer_scores(self.profile.rank(pod, rows, now=now).values, self.most)
 
     def preferred(self, pod: PodInfo, rows: I64) -> I64:
-        return default_scheduler.as_it_comes(pod, self.table, rows)
+        return default_scheduler.default_resource_scores(pod, self.table, rows)
 
 
 # --- by name ---------------------------------------------------------------------------------------------------------
 
 
-def find_policy(wanted: str, scheduler: Mapping[str, Any], *, cwd: Path) -> tuple[Policy, tuple[str, ...]]:
+def find_policy(wanted: str, scheduler: Mapping[str, Any], *, cwd: Path) -> tuple[PlacementPolicy, tuple[str, ...]]:
     """Find a policy by name: one of BY_REQUESTS, a profile of the table [scheduler] in the settings, a plug-in with its
     defaults, or a KubeSchedulerConfiguration as FILE.yaml or FILE.yaml:PROFILE. Returns the policy and notices. Raises
     PolicyError, and SettingsError for a profile with problems."""
@@ -210,7 +210,7 @@ def _read(name: str, table: Any, cwd: Path) -> tuple[ProfileSettings, tuple[str,
 def _of_plugin(name: str, scheduler: Mapping[str, Any]) -> ProfileSettings:
     try:
         factory = factory_of(name)
-        make(factory, {}, Table(windows=WINDOWS))
+        create_plugin(factory, {}, ClusterTable(windows=WINDOWS))
     except UnknownPlugin as error:
         known = (*BY_REQUESTS, *known_names(), *scheduler)
         near = difflib.get_close_matches(name, known, n=1)
@@ -221,7 +221,7 @@ def _of_plugin(name: str, scheduler: Mapping[str, Any]) -> ProfileSettings:
     return ProfileSettings(name, (PluginSettings(name, points=extension_points(factory)),), precise_scores=True)
 
 
-def distinct(policies: Sequence[Policy]) -> None:
+def check_unique_names(policies: Sequence[PlacementPolicy]) -> None:
     """Raise PolicyError if two policies have the same name, because reports identify policies by name."""
     names = [policy.name for policy in policies]
     for name in names:

@@ -17,7 +17,7 @@ from html import escape
 from rich import markup
 from rich.table import Table
 
-from load_watcher.simulate.results import Run, Summary
+from load_watcher.simulate.results import RunSummary, SimulationRun
 
 COLUMNS = (
     ("overload_node_minutes", "over-\nload", "node-minutes with CPU or memory demand above the threshold"),
@@ -39,7 +39,7 @@ _DIGITS = 3  # decimal places of numbers in CSV
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SimulationSetup:
     """The simulation's parameters: name, note and size of the trace, and the options. `minutes` is the length of the
     trace, `refresh` and `delay` are in seconds, `overload` is a fraction."""
 
@@ -65,7 +65,7 @@ class Setting:
         ]
 
 
-def as_table(summaries: Iterable[Summary]) -> Table:
+def as_table(summaries: Iterable[RunSummary]) -> Table:
     """A table for a terminal of 80 columns."""
     table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("policy", no_wrap=True, vertical="bottom")
@@ -76,13 +76,13 @@ def as_table(summaries: Iterable[Summary]) -> Table:
     return table
 
 
-def as_csv(summaries: Iterable[Summary]) -> str:
+def as_csv(summaries: Iterable[RunSummary]) -> str:
     """One line per policy, with all fields of a Summary."""
-    names = [each.name for each in fields(Summary)]
+    names = [each.name for each in fields(RunSummary)]
     return _csv(names, ([_exact(getattr(summary, name)) for name in names] for summary in summaries))
 
 
-def series_csv(runs: Iterable[Run]) -> str:
+def series_csv(runs: Iterable[SimulationRun]) -> str:
     """One line per policy and minute (`time` in unix seconds)."""
     return _csv(
         ("policy", "time", "overloaded_nodes", "nodes_used", "cpu_mean", "cpu_p95", "waiting_pods"),
@@ -90,7 +90,7 @@ def series_csv(runs: Iterable[Run]) -> str:
     )
 
 
-def _minutes(run: Run) -> Iterable[list[str]]:
+def _minutes(run: SimulationRun) -> Iterable[list[str]]:
     minute, waiting = run.minutes(), run.series.waiting.tolist()
     columns = (minute.overloaded.tolist(), minute.used.tolist(), minute.mean.tolist(), minute.p95.tolist(), waiting)
     for i, values in enumerate(zip(*columns, strict=True)):
@@ -136,7 +136,7 @@ dt { font-weight: 600; } .scroll { overflow-x: auto; }
 _NEITHER = "cpu_mean"  # neither high nor low is better
 
 
-def as_page(setting: Setting, summaries: Sequence[Summary], picture: bytes) -> str:
+def as_page(setting: SimulationSetup, summaries: Sequence[RunSummary], picture: bytes) -> str:
     """An HTML page with the chart (PNG) embedded. The lowest value of a column is bold; whether lower is better depends
     on the goal."""
     image = base64.b64encode(picture).decode()
@@ -158,7 +158,7 @@ def as_page(setting: Setting, summaries: Sequence[Summary], picture: bytes) -> s
     return "\n".join(lines) + "\n"
 
 
-def _table(summaries: Sequence[Summary]) -> Iterable[str]:
+def _table(summaries: Sequence[RunSummary]) -> Iterable[str]:
     heads = "".join(f'<th scope="col">{escape(_flat(heading))}</th>' for _, heading, _ in COLUMNS)
     yield f'<thead><tr><th scope="col">policy</th>{heads}</tr></thead>\n<tbody>'
     for summary in summaries:
@@ -167,7 +167,7 @@ def _table(summaries: Sequence[Summary]) -> Iterable[str]:
     yield "</tbody>"
 
 
-def _cell(name: str, summary: Summary, all_of_them: Sequence[Summary]) -> str:
+def _cell(name: str, summary: RunSummary, all_of_them: Sequence[RunSummary]) -> str:
     value: float | None = getattr(summary, name)
     if value is None:  # then it is None for all runs
         return f"<td>{_shown(value)}</td>"

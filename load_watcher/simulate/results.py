@@ -20,11 +20,11 @@ F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
-CAPACITY = tuple[F64, F64]
+WantedAndCapacity = tuple[F64, F64]
 """Demand and capacity of each node, [nodes] each."""
 
 
-class Series:
+class MinuteSeries:
     """Values by minute: `cpu` and `memory` [minutes, nodes] are the demand as a fraction of capacity, NaN for nodes
     that do not exist; `used` [minutes] counts nodes in use, `waiting` [minutes] pods without a node, `unmet` [minutes]
     cores of demand beyond capacity."""
@@ -36,7 +36,9 @@ class Series:
         self.waiting: I64 = np.zeros(minutes, dtype=np.int64)
         self.unmet: F64 = np.zeros(minutes)
 
-    def add(self, minute: int, there: Bool, used: Bool, cpu: CAPACITY, memory: CAPACITY, *, waiting: int) -> None:
+    def add(
+        self, minute: int, there: Bool, used: Bool, cpu: WantedAndCapacity, memory: WantedAndCapacity, *, waiting: int
+    ) -> None:
         """Add one minute of all nodes."""
         for shares, (wanted, size) in ((self.cpu, cpu), (self.memory, memory)):
             shares[minute, there] = (wanted / size)[there]
@@ -46,7 +48,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Minute:
+class MinuteStatistics:
     """Values by minute for the chart [minutes]: the number of overloaded nodes and of nodes in use, the mean CPU usage
     (percent), and its 95th percentile over the nodes; NaN without nodes."""
 
@@ -57,7 +59,7 @@ class Minute:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class RunSummary:
     """One line of the report. Percentages are of used CPU (or memory, by name) over all node-minutes; `spread` is the
     mean over time of the standard deviation between nodes, in percentage points. `wait` is the mean wait of pods beyond
     their first opportunity, in minutes. `evictions` is None if no evictor was given."""
@@ -86,13 +88,13 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SimulationRun:
     """The result of one policy. Over all pods of the course: `first_node` (-1: never placed), `placed` and `arrived`
     (unix seconds), `counted` (pods that arrived and needed placement), and `evicted` (pods to evict, if an evictor was
     given: `asked`)."""
 
     policy: str
-    series: Series
+    series: MinuteSeries
     first_node: I64
     placed: F64
     arrived: F64
@@ -103,13 +105,13 @@ class Run:
     begins: float
     asked: bool = True
 
-    def summary(self) -> Summary:
+    def summary(self) -> RunSummary:
         """The numbers for one line of the report."""
         cpu, memory = (_used(shares) for shares in (self.series.cpu, self.series.memory))
         over_cpu, over_memory = (shares > self.overload for shares in (self.series.cpu, self.series.memory))
         placed = self.counted & (self.first_node >= 0)
         late = np.maximum(self.placed[placed] - self.arrived[placed] - 60.0, 0.0) / 60.0
-        return Summary(
+        return RunSummary(
             policy=self.policy,
             overload_node_minutes=int(np.count_nonzero(over_cpu | over_memory)),
             cpu_overload_node_minutes=int(np.count_nonzero(over_cpu)),
@@ -133,11 +135,11 @@ class Run:
             evictions=int(np.count_nonzero(self.evicted)) if self.asked else None,
         )
 
-    def minutes(self) -> Minute:
+    def minutes(self) -> MinuteStatistics:
         """The values by minute for the chart."""
         cpu = _used(self.series.cpu)
         over = (self.series.cpu > self.overload) | (self.series.memory > self.overload)
-        return Minute(
+        return MinuteStatistics(
             np.count_nonzero(over, axis=1), self.series.used, _each_minute(cpu, np.mean), _each_minute(cpu, _p95)
         )
 

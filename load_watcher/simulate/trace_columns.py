@@ -33,7 +33,7 @@ DAEMON = "DaemonSet"
 
 
 @dataclass(frozen=True, slots=True)
-class PodCourse:
+class TracePod:
     """A pod that arrives at `arrives` (unix seconds) and runs for `lifetime` seconds (infinity: until the end).
     `pinned` is the only node that it can run on (for a DaemonSet pod), `there` the node on which it ran when the trace
     began; "" is none."""
@@ -66,7 +66,7 @@ class NodeChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class TraceColumns:
     """`names` of all nodes that ever exist, sorted; `changes` to them in time order. `load` has one series per node, in
     unix seconds; `usage` one per pod, by its age in seconds. `pods` are in order of arrival."""
 
@@ -76,7 +76,7 @@ class Course:
     names: tuple[str, ...]
     changes: tuple[NodeChange, ...]
     load: Steps
-    pods: tuple[PodCourse, ...]
+    pods: tuple[TracePod, ...]
     usage: Steps
 
     @property
@@ -86,7 +86,7 @@ class Course:
 
 
 @dataclass(slots=True)
-class _Series:
+class _SeriesBuilder:
     """Collects the points of one series; an unknown value repeats the previous one."""
 
     cores: float
@@ -100,22 +100,22 @@ class _Series:
 
 
 @dataclass(slots=True)
-class _Pod:
+class _PodEvents:
     record: PodRecord
-    usage: _Series
+    usage: _SeriesBuilder
     bound: float | None = None
     node: str = ""
     removed: float | None = None
 
 
-def read_course(records: Iterable[Record]) -> Course:
+def read_course(records: Iterable[Record]) -> TraceColumns:
     """Read a whole trace, which must have at least one node."""
     note = ""
     begins: float | None = None
     ends = 0.0
     changes: list[tuple[float, str, NodeRecord | None]] = []
-    load: dict[str, _Series] = {}
-    pods: dict[str, _Pod] = {}
+    load: dict[str, _SeriesBuilder] = {}
+    pods: dict[str, _PodEvents] = {}
     for record in records:
         begins = record.time if begins is None else begins
         ends = record.time
@@ -126,7 +126,7 @@ def read_course(records: Iterable[Record]) -> Course:
                 pod = pods[record.uid]
                 pod.usage.add(round(record.time - pod.record.time, 3), record.cores, record.bytes)
             case PodRecord():
-                pods[record.uid] = _Pod(record, _Series(record.cores, float(record.bytes)))
+                pods[record.uid] = _PodEvents(record, _SeriesBuilder(record.cores, float(record.bytes)))
             case BindRecord():
                 pods[record.uid].bound, pods[record.uid].node = record.time, record.node
             case RemoveRecord() if record.uid:
@@ -135,7 +135,7 @@ def read_course(records: Iterable[Record]) -> Course:
                 changes.append((record.time, record.node, None))
             case NodeRecord():
                 changes.append((record.time, record.node, record))
-                load.setdefault(record.node, _Series(0.0, 0.0))
+                load.setdefault(record.node, _SeriesBuilder(0.0, 0.0))
             case Begin():
                 note = record.note
             case EndRecord():
@@ -143,7 +143,7 @@ def read_course(records: Iterable[Record]) -> Course:
     names = tuple(sorted(load))
     index = {name: i for i, name in enumerate(names)}
     begun = 0.0 if begins is None else begins
-    return Course(
+    return TraceColumns(
         begun,
         ends,
         note,
@@ -155,7 +155,7 @@ def read_course(records: Iterable[Record]) -> Course:
     )
 
 
-def _course(pod: _Pod, begins: float) -> PodCourse:
+def _course(pod: _PodEvents, begins: float) -> TracePod:
     record = pod.record
     there = pod.node if pod.bound is not None and pod.bound <= begins else ""
     pinned = pod.node if record.owner.partition("/")[0] == DAEMON else ""
@@ -164,10 +164,10 @@ def _course(pod: _Pod, begins: float) -> PodCourse:
         lifetime = record.lifetime
     elif pod.removed is not None:
         lifetime = pod.removed - (record.time if pod.bound is None else pod.bound)
-    return PodCourse(record, record.time, lifetime, pinned, there)
+    return TracePod(record, record.time, lifetime, pinned, there)
 
 
-def _steps(series: list[_Series]) -> Steps:
+def _steps(series: list[_SeriesBuilder]) -> Steps:
     sizes = [len(each.points) for each in series]
     points = np.array([point for each in series for point in each.points], dtype=np.float64).reshape(-1, 3)
     first = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.array(sizes, dtype=np.int64))])

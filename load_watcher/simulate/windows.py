@@ -19,7 +19,7 @@ from watcher.core.koordinator.collect_policy import CollectPolicy
 from watcher.core.koordinator.report import measure
 from watcher.core.publishing.documents import columns
 from watcher.core.publishing.selection import Selection
-from watcher.core.windows.history import History, by_name
+from watcher.core.windows.history import History, name_order
 from watcher.core.windows.snapshot import served
 from watcher.model import METRIC_BY_KEY, Cells, MetricType, Operator, Provenance, Snapshot, Window
 
@@ -33,7 +33,7 @@ MAX_STALENESS_S = 300.0
 SOURCE = "Simulation"
 
 
-class Windows:
+class SimulatedWindows:
     """The watcher's data on the nodes `names`. `measures` enables koordlet's usages in addition."""
 
     def __init__(self, names: Sequence[str], *, measures: bool) -> None:
@@ -67,7 +67,7 @@ class Windows:
 
     def _snapshot(self, now: float) -> Snapshot:
         history = self._history
-        order = by_name(history.names)
+        order = name_order(history.names)
         metrics = [
             history.windows_of(metric, recent=history.recent(metric), provenance=self._provenance, order=order)
             for metric in history.metrics

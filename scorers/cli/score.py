@@ -31,7 +31,7 @@ _SPAN = r"([0-9]+(?:\.[0-9]+)?) *(w(?:eeks?)?|d(?:ays?)?|h(?:ours?)?|m(?:in(?:ut
 _AGO = re.compile(rf"-?((?:{_SPAN})+)(?:ago)?")
 
 
-class AskError(Exception):
+class ExtenderClientError(Exception):
     """The extender did not answer or refused the request; `hint` is the suggested fix."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
@@ -49,22 +49,24 @@ async def explain(
     token: str | None = None,
 ) -> dict[str, Any]:
     """Return the response of POST /scheduler/{profile}/explain. Empty `nodes` means all known nodes, empty `plugins`
-    all plug-ins of the profile. Raises AskError."""
+    all plug-ins of the profile. Raises ExtenderClientError."""
     body = msgspec.json.encode({"Pod": pod, **({"NodeNames": list(nodes)} if nodes else {})})
     document = await ask(f"{address.rstrip('/')}/scheduler/{profile}/explain", body=body, token=token)
     if nodes and not document["nodes"]:
         unknown = ", ".join(sorted(set(nodes)))
-        raise AskError(f"unknown node: {unknown}", hint="omit --node to rank all known nodes")
+        raise ExtenderClientError(f"unknown node: {unknown}", hint="omit --node to rank all known nodes")
     return by_plugins(document, plugins) if plugins and document["nodes"] else document
 
 
 def by_plugins(document: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-    """Return the response as if the profile had only these plug-ins. Raises AskError for a plug-in that the profile
-    lacks."""
+    """Return the response as if the profile had only these plug-ins. Raises ExtenderClientError for a plug-in that the
+    profile lacks."""
     profile, there = document["profile"], sorted({each["name"] for each in document["nodes"][0]["plugins"]})
     if missing := sorted(set(wanted) - set(there)):
         told = f"the profile {profile} has no plug-in {', '.join(missing)}"
-        raise AskError(told, hint=f"its plug-ins: {', '.join(there)}; --profile NAME selects another profile")
+        raise ExtenderClientError(
+            told, hint=f"its plug-ins: {', '.join(there)}; --profile NAME selects another profile"
+        )
     nodes = [_by_plugins(node, wanted) for node in document["nodes"]]
     return {**document, "nodes": sorted(nodes, key=lambda each: (not each["passes"], -each["score"], each["name"]))}
 
@@ -82,7 +84,8 @@ def _by_plugins(node: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any
 async def ask(
     url: str, *, parameters: Mapping[str, str] = {}, body: bytes | None = None, token: str | None = None
 ) -> dict[str, Any]:
-    """Send a POST with a JSON body, or a GET if `body` is None, and return the decoded response. Raises AskError."""
+    """Send a POST with a JSON body, or a GET if `body` is None, and return the decoded response. Raises
+    ExtenderClientError."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     if body is not None:
         headers["Content-Type"] = "application/json"
@@ -96,11 +99,11 @@ async def ask(
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         reason = str(error) or type(error).__name__
         hint = "check that load-watcher runs there and has [scheduler.NAME] in its settings"
-        raise AskError(f"no response from {url}: {reason}", hint=hint) from error
+        raise ExtenderClientError(f"no response from {url}: {reason}", hint=hint) from error
     try:
         document: dict[str, Any] = msgspec.json.decode(answer, type=dict[str, Any])
     except msgspec.DecodeError:
-        raise AskError(
+        raise ExtenderClientError(
             f"{url} returned status {status} and a body that is not JSON",
             hint="check that this is the address of a load-watcher service",
         ) from None
@@ -109,12 +112,12 @@ async def ask(
         told: Mapping[str, Any] = found if isinstance(found, dict) else {}
         hint = str(told.get("hint", ""))
         if status == 404 and _ALL_PATHS in hint:
-            raise AskError(f"{url} does not exist", hint=_NO_SCHEDULER)
-        raise AskError(str(told.get("message", f"status {status}")), hint=hint)
+            raise ExtenderClientError(f"{url} does not exist", hint=_NO_SCHEDULER)
+        raise ExtenderClientError(str(told.get("message", f"status {status}")), hint=hint)
     return document
 
 
-def moment_asked(text: str) -> str:
+def service_time(text: str) -> str:
     """Convert a duration before now ("10m", "1h30m", "10 minutes ago", "-10m") to the form that the service reads
     ("-600.000s"). Return other texts, such as dates or unix seconds, unchanged for the service to parse."""
     ago = _AGO.fullmatch(text.strip().lower())
@@ -126,7 +129,7 @@ def moment_asked(text: str) -> str:
 
 def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[RenderableType]:
     """Yield the ranking as a table; with `explained`, also the steps of every plug-in for every node."""
-    yield escape(f"{document['pod']['key']}: {asked_for(document['pod'])}")
+    yield escape(f"{document['pod']['key']}: {resources_text(document['pod'])}")
     load = document.get("load")
     if load is None:
         yield "[yellow]no load data[/]"
@@ -144,7 +147,7 @@ def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[Rende
             yield from steps_of(node)
 
 
-def asked_for(pod: Mapping[str, Any]) -> str:
+def resources_text(pod: Mapping[str, Any]) -> str:
     """Return a pod's requests and limits as text, from an explain response or a decision."""
     of_pod = {kind: _amounts(pod[kind]) for kind in ("requests", "limits")}
     asked = "; ".join(f"{kind} {amounts}" for kind, amounts in of_pod.items() if amounts)

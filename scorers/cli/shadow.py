@@ -9,13 +9,13 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from scorers.cli.score import ask, moment_asked
+from scorers.cli.score import ask, service_time
 from scorers.cli.why import duration, moment
 
 
 async def shadow(address: str, *, since: str | None = None, token: str | None = None) -> dict[str, Any]:
-    """Return the response of GET /scheduler/shadow; `since` is a text that `moment_asked` reads. Raises AskError."""
-    parameters = {} if since is None else {"from": moment_asked(since)}
+    """Return the response of GET /scheduler/shadow; `since` is a text that `service_time` reads. Raises AskError."""
+    parameters = {} if since is None else {"from": service_time(since)}
     return await ask(f"{address.rstrip('/')}/scheduler/shadow", parameters=parameters, token=token)
 
 

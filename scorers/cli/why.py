@@ -10,17 +10,17 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from scorers.cli.score import ask, asked_for, moment_asked, number, reasons_of, steps_of
+from scorers.cli.score import ask, number, reasons_of, resources_text, service_time, steps_of
 
 _UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 
 
 async def why(address: str, pod: str, *, at: str | None = None, limit: int, token: str | None = None) -> dict[str, Any]:
     """Return the response of GET /scheduler/decisions. `pod` is NAMESPACE/NAME or NAME; `at` is a text that
-    `moment_asked` reads. Raises AskError."""
+    `service_time` reads. Raises AskError."""
     parameters = {"pod": pod, "limit": str(limit)}
     if at is not None:
-        parameters["at"] = moment_asked(at)
+        parameters["at"] = service_time(at)
     return await ask(f"{address.rstrip('/')}/scheduler/decisions", parameters=parameters, token=token)
 
 
@@ -46,7 +46,7 @@ def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[Rende
 def _heading(pod: str, decision: Mapping[str, Any]) -> Iterator[RenderableType]:
     when, ago = moment(decision["time"]), duration(decision["ago_s"])
     yield escape(f"{pod}, decided {when}, {ago} ago, by the profile {decision['profile']}")
-    yield escape(asked_for(decision["pod"]))
+    yield escape(resources_text(decision["pod"]))
     load = decision["load"]
     if load is None:
         yield "[yellow]no load data at that time[/]"

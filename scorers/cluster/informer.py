@@ -18,7 +18,7 @@ OnPod = OnChange[Pod]
 OnNodeMetric = OnChange[NodeMetricObject]
 
 
-class Cluster(Protocol):
+class ClusterSource(Protocol):
     """Interface to the nodes and pods of a cluster."""
 
     async def start(self, *, on_node: OnNode, on_pod: OnPod, on_node_metric: OnNodeMetric | None) -> None:

@@ -15,7 +15,7 @@ I64 = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Load:
+class NodeLoadColumns:
     """Load of all rows by metric type and operator, from one copy of the watcher's columns."""
 
     columns: Columns | None = None

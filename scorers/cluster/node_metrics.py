@@ -21,15 +21,15 @@ import numpy.typing as npt
 from scorers.cluster.columns import AmountColumns
 from scorers.cluster.resources import Amounts, amounts
 from scorers.cluster.statistics import LOADS
-from watcher.client import Pods
+from watcher.client import PodColumns
 from watcher.core.koordinator.report import whole
 from watcher.core.kubernetes.objects import Quantities
 from watcher.core.kubernetes.times import read_duration, read_time
-from watcher.core.kubernetes.wire import Metadata, Resource
+from watcher.core.kubernetes.wire import MinimalMetadata, Resource
 from watcher.model import MetricType, Window
 
 if TYPE_CHECKING:
-    from scorers.cluster.load import Load
+    from scorers.cluster.load import NodeLoadColumns
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -119,7 +119,7 @@ class NodeMetricStatus(msgspec.Struct, frozen=True, rename="camel"):
 class NodeMetricObject(msgspec.Struct, frozen=True):
     """The custom resource, reduced to the fields used here."""
 
-    metadata: Metadata = Metadata()
+    metadata: MinimalMetadata = MinimalMetadata()
     spec: NodeMetricSpec = NodeMetricSpec()
     status: NodeMetricStatus = NodeMetricStatus()
 
@@ -181,7 +181,7 @@ def _usage(what: str, given: _Resources | None) -> Amounts:
 # --- columns of all nodes --------------------------------------------------------------------------------------------
 
 
-class Matrix:
+class ResourceMatrix:
     """Integers by [resources, rows], and the rows that have values (`there`); grows with the table."""
 
     def __init__(self, resources: Sequence[str]) -> None:
@@ -212,7 +212,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
+class PodReadings:
     """Usage of n pods, [resources, n]: 0 where unknown (`there` [n] is false), and whether they are reported as
     koord-prod."""
 
@@ -229,18 +229,18 @@ class MetricColumns(Protocol):
     there: Bool
     updated: F64
     interval: F64
-    usage: Matrix
+    usage: ResourceMatrix
     known: Bool
-    system: Matrix
+    system: ResourceMatrix
 
     @property
     def pods_known(self) -> bool: ...
 
-    def aggregated(self, kind: str, duration: float) -> Matrix: ...
+    def aggregated(self, kind: str, duration: float) -> ResourceMatrix: ...
 
     def keep(self, wanted: Collection[tuple[str, float]]) -> None: ...
 
-    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> Readings: ...
+    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> PodReadings: ...
 
 
 class _Columns:
@@ -250,8 +250,8 @@ class _Columns:
         self.updated: F64 = np.zeros(0)
         self.interval: F64 = np.zeros(0)
         self.known: Bool = np.zeros((len(self.resources), 0), dtype=np.bool_)
-        self.usage, self.system = Matrix(resources), Matrix(resources)
-        self._aggregated: dict[tuple[str, float], Matrix] = {}
+        self.usage, self.system = ResourceMatrix(resources), ResourceMatrix(resources)
+        self._aggregated: dict[tuple[str, float], ResourceMatrix] = {}
 
     def reserve(self, rows: int) -> None:
         """Make space for this number of rows; 25% more than needed when it grows."""
@@ -265,11 +265,11 @@ class _Columns:
         for matrix in (self.usage, self.system, *self._aggregated.values()):
             matrix.reserve(rows)
 
-    def aggregated(self, kind: str, duration: float) -> Matrix:
+    def aggregated(self, kind: str, duration: float) -> ResourceMatrix:
         """Usage of a type over `duration` seconds; 0 means the longest window."""
         key = (kind, duration)
         if key not in self._aggregated:
-            matrix = self._aggregated[key] = Matrix(self.resources)
+            matrix = self._aggregated[key] = ResourceMatrix(self.resources)
             matrix.reserve(len(self.there))
         return self._aggregated[key]
 
@@ -304,7 +304,7 @@ class ReportedMetrics(_Columns):
         for (kind, seconds), matrix in self._aggregated.items():
             matrix.set(row, aggregated_usage(one, kind, seconds))
 
-    def aggregated(self, kind: str, duration: float) -> Matrix:
+    def aggregated(self, kind: str, duration: float) -> ResourceMatrix:
         """Usage of a type over `duration` seconds; 0 means the longest window of each node, or the mean if it has
         none."""
         if (kind, duration) in self._aggregated:
@@ -314,7 +314,7 @@ class ReportedMetrics(_Columns):
             matrix.set(row, aggregated_usage(metric, kind, duration))
         return matrix
 
-    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> Readings:
+    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> PodReadings:
         """The usage reported for each pod by its node."""
         used = np.zeros((len(self.resources), len(rows)), dtype=np.int64)
         there, reported = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
@@ -324,7 +324,7 @@ class ReportedMetrics(_Columns):
             if found is not None:
                 used[:, i] = [found.usage.get(name, 0) for name in self.resources]
                 there[i], reported[i] = True, found.prod
-        return Readings(used, there, reported)
+        return PodReadings(used, there, reported)
 
 
 class WindowMetrics(_Columns):
@@ -341,9 +341,9 @@ class WindowMetrics(_Columns):
         super().__init__(resources)
         self._interval = interval
         self._windows = tuple(float(window.seconds) for window in windows)
-        self._load: Load | None = None
+        self._load: NodeLoadColumns | None = None
         self._capacity: AmountColumns | None = None
-        self._pods: Pods | None = None
+        self._pods: PodColumns | None = None
         self._names: Sequence[str] = ()
         self._readings: I64 = np.zeros((len(self.resources), 0), dtype=np.int64)
         self._reading_row: I64 = NONE  # row of the node each pod was seen on; -1 if unknown
@@ -354,7 +354,7 @@ class WindowMetrics(_Columns):
         """Whether the usage of pods is given."""
         return self._pods is not None
 
-    def take(self, rows: I64, load: Load, capacity: AmountColumns, names: Sequence[str]) -> None:
+    def take(self, rows: I64, load: NodeLoadColumns, capacity: AmountColumns, names: Sequence[str]) -> None:
         """Update these rows from the load; `names` are the node names of all rows."""
         self._load, self._capacity, self._names = load, capacity, names
         self._place_readings(rows)
@@ -368,7 +368,7 @@ class WindowMetrics(_Columns):
         for kind, duration in self._aggregated:
             self._take_aggregated(kind, duration, rows)
 
-    def aggregated(self, kind: str, duration: float) -> Matrix:
+    def aggregated(self, kind: str, duration: float) -> ResourceMatrix:
         """Usage of a type over `duration` seconds; 0 means the longest window of each node, or the mean if it has
         none."""
         if (kind, duration) in self._aggregated:
@@ -414,7 +414,7 @@ class WindowMetrics(_Columns):
         columns = [self._capacity.column(name)[rows] for name in self.resources]
         return np.array(columns, dtype=np.int64).reshape(len(self.resources), len(rows))
 
-    def take_pods(self, pods: Pods | None, window: str) -> None:
+    def take_pods(self, pods: PodColumns | None, window: str) -> None:
         """Set the usage of pods; None if unknown. `window` is the label of the window as long as the aggregation
         period. The caller must then call `take` for all rows."""
         self._pods = pods
@@ -456,7 +456,7 @@ class WindowMetrics(_Columns):
             np.add.at(total, where, read[placed])
         self.system.set_all(rows, np.maximum(self.usage.values[:, rows] - of_pods, 0))
 
-    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> Readings:
+    def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> PodReadings:
         """Usage of each pod on the node where it was seen; prod is the pod's own class. A reading from before the pod
         was assigned (`at`, unix seconds) belongs to an earlier pod of the same name and is ignored."""
         there = np.zeros(len(rows), dtype=np.bool_)
@@ -469,7 +469,7 @@ class WindowMetrics(_Columns):
             there[seen] = (self._reading_row[read] == rows[seen]) & (self._pods.sampled[read] >= at[seen])
         used = np.zeros((len(self.resources), len(rows)), dtype=np.int64)
         used[:, there] = self._readings[:, found[there]]
-        return Readings(used, there, prod & there)
+        return PodReadings(used, there, prod & there)
 
 
 def _of(percent: F64, sizes: I64) -> I64:

@@ -11,19 +11,19 @@ from aiohttp import hdrs, web
 
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY
-from scorers.cluster.table import Table
-from watcher.core.pods.observed import SeenCluster, SeenNode, SeenPod
-from watcher.platform.http.openapi import Answer, Operation, failure
+from scorers.cluster.table import ClusterTable
+from watcher.core.pods.observed import ClusterSnapshot, SnapshotNode, SnapshotPod
+from watcher.platform.http.openapi import Operation, ResponseSpec, failure
 from watcher.platform.http.routing import JSON, Access, ApiError, Route
 
 AT_ONCE = 500
 """Pods encoded before the event loop runs other tasks; takes about a millisecond."""
 
 
-class ClusterAnswers:
+class ClusterHandler:
     """`now` returns unix seconds; `is_whole` returns whether all nodes and pods were reported."""
 
-    def __init__(self, table: Table, *, now: Callable[[], float], is_whole: Callable[[], bool]) -> None:
+    def __init__(self, table: ClusterTable, *, now: Callable[[], float], is_whole: Callable[[], bool]) -> None:
         self._table = table
         self._now = now
         self._is_whole = is_whole
@@ -31,14 +31,14 @@ class ClusterAnswers:
     def routes(self) -> list[Route]:
         """Return the routes for the watcher's application."""
         answers = {
-            200: Answer("the nodes and the bound pods", SeenCluster),
+            200: ResponseSpec("the nodes and the bound pods", ClusterSnapshot),
             503: failure("not_ready: the nodes and pods are not fully listed yet"),
         }
         operation = Operation("the nodes and pods of the cluster", answers)
         return [Route("/scheduler/cluster", "scheduler_cluster", self.cluster, operation, access=Access.DETAIL)]
 
     async def cluster(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
-        """Return a SeenCluster with the state at the time of the request."""
+        """Return a ClusterSnapshot with the state at the time of the request."""
         if not self._is_whole():
             hint = "after a start this takes some seconds; otherwise check the log for errors of the Kubernetes API"
             raise ApiError(503, "not_ready", "the nodes and pods of the cluster are not fully listed yet", hint)
@@ -47,12 +47,12 @@ class ClusterAnswers:
         body = b'{"time":%s,"nodes":[%s],"pods":[%s]}' % (msgspec.json.encode(time), *encoded)
         return web.Response(body=body, headers={hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"})
 
-    def _nodes(self) -> Iterator[SeenNode]:
+    def _nodes(self) -> Iterator[SnapshotNode]:
         table = self._table
         for name, row in sorted(table.row.items()):
             capacity, allocatable = table.capacity.of(row), table.allocatable.of(row)
             if table.known[row] and min(capacity.get(CPU, 0), capacity.get(MEMORY, 0)) > 0:
-                yield SeenNode(
+                yield SnapshotNode(
                     name,
                     capacity[CPU] / 1000,
                     capacity[MEMORY],
@@ -62,12 +62,12 @@ class ClusterAnswers:
                 )
 
 
-def _pod(info: PodInfo, node: str, at: float) -> SeenPod:
+def _pod(info: PodInfo, node: str, at: float) -> SnapshotPod:
     metadata, limits = info.pod.metadata, info.limits
     owners = metadata.owner_references
     owner = next((each for each in owners if each.controller), owners[0] if owners else None)
     created = metadata.creation_timestamp
-    return SeenPod(
+    return SnapshotPod(
         info.key,
         metadata.namespace or "default",
         metadata.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scorers.cluster.resources import Amounts, counted_requests_of, limits_of, raised, requests_of
+from scorers.cluster.resources import Amounts, counted_requests_of, limits_of, limits_raised_to_requests, requests_of
 from watcher.core.kubernetes.objects import Pod
 from watcher.core.kubernetes.wire import key_of
 
@@ -27,7 +27,9 @@ class PodInfo:
 def pod_info(pod: Pod) -> PodInfo:
     """Compute the PodInfo of a pod. Raises ValueError that names the resource with an invalid quantity."""
     requests, limits = requests_of(pod), limits_of(pod)
-    return PodInfo(identity(pod), pod, requests, limits, raised(limits, requests), counted_requests_of(pod))
+    return PodInfo(
+        identity(pod), pod, requests, limits, limits_raised_to_requests(limits, requests), counted_requests_of(pod)
+    )
 
 
 def identity(pod: Pod) -> str:

@@ -24,10 +24,10 @@ Amounts = Mapping[str, int]
 Qos = Literal["Guaranteed", "Burstable", "BestEffort"]
 _QOS_CLASSES = frozenset(get_args(Qos))
 
-UNASKED: Quantities = {CPU: "100m", MEMORY: "200Mi"}
+DEFAULT_REQUESTS: Quantities = {CPU: "100m", MEMORY: "200Mi"}
 """Amounts that kube-scheduler's scoring counts for a container without CPU or memory request."""
 
-LARGEST = 1 << 53
+MAX_AMOUNT = 1 << 53
 """Upper bound of an amount (9 petabytes), so that sums over a thousand pods fit into 64 bits."""
 
 _MILLI, _WHOLE = 10**6, 10**9  # units in nano
@@ -38,7 +38,7 @@ def amount(resource: str, quantity: Quantity) -> int:
     """Return one quantity, rounded away from zero. Raises ValueError for an invalid quantity."""
     billionths = nano(quantity)
     unit = _MILLI if resource == CPU else _WHOLE
-    size = min(-(-abs(billionths) // unit), LARGEST)
+    size = min(-(-abs(billionths) // unit), MAX_AMOUNT)
     return size if billionths >= 0 else -size
 
 
@@ -58,7 +58,7 @@ def _amounts(quantities: tuple[tuple[str, Quantity], ...]) -> Amounts:
     return read
 
 
-def asked_for(quantities: Quantities) -> Amounts:
+def nonnegative_amounts(quantities: Quantities) -> Amounts:
     """As `amounts`, for requests and limits of a pod, which must not be negative. Raises ValueError that names the
     resource."""
     return _asked_for(tuple(quantities.items()))
@@ -79,26 +79,26 @@ def requests_of(pod: Pod) -> Amounts:
     overhead is added."""
     asked = _of_containers(pod, lambda resources: resources.requests)
     asked = _overridden(asked, pod.spec.resources, lambda resources: resources.requests)
-    return _added(asked, asked_for(pod.spec.overhead))
+    return _added(asked, nonnegative_amounts(pod.spec.overhead))
 
 
 def counted_requests_of(pod: Pod) -> Amounts:
     """Return CPU (millicores) and memory (bytes) as kube-scheduler's scoring counts them (`NonZeroRequested`): a
     container without a request counts with a default, so that pods without requests are spread too."""
-    asked = _of_containers(pod, lambda resources: {**UNASKED, **resources.requests})
+    asked = _of_containers(pod, lambda resources: {**DEFAULT_REQUESTS, **resources.requests})
     asked = _overridden(asked, pod.spec.resources, lambda resources: resources.requests)
-    total = _added(asked, asked_for(pod.spec.overhead))
-    return {name: total.get(name, 0) for name in UNASKED}
+    total = _added(asked, nonnegative_amounts(pod.spec.overhead))
+    return {name: total.get(name, 0) for name in DEFAULT_REQUESTS}
 
 
 def limits_of(pod: Pod) -> Amounts:
     """Return the effective limits of a pod (`PodLimits`); the overhead is added only to resources with a limit."""
     most = _of_containers(pod, lambda resources: resources.limits)
     most = _overridden(most, pod.spec.resources, lambda resources: resources.limits)
-    return _added(most, {name: size for name, size in asked_for(pod.spec.overhead).items() if name in most})
+    return _added(most, {name: size for name, size in nonnegative_amounts(pod.spec.overhead).items() if name in most})
 
 
-def raised(limits: Amounts, requests: Amounts) -> Amounts:
+def limits_raised_to_requests(limits: Amounts, requests: Amounts) -> Amounts:
     """Return limits raised to at least the requests: a resource without a limit counts with its request."""
     return {name: max(limits.get(name, 0), requests.get(name, 0)) for name in (*limits, *requests)}
 
@@ -141,13 +141,13 @@ def _compute(quantities: Quantities) -> Amounts:
 def _of_containers(pod: Pod, part: Callable[[Resources], Quantities]) -> dict[str, int]:
     total: dict[str, int] = {}
     for container in pod.spec.containers:
-        total = _added(total, asked_for(part(container.resources)))
+        total = _added(total, nonnegative_amounts(part(container.resources)))
     if not pod.spec.init_containers:
         return total
     sidecars: dict[str, int] = {}
     at_most: dict[str, int] = {}
     for container in pod.spec.init_containers:
-        own = asked_for(part(container.resources))
+        own = nonnegative_amounts(part(container.resources))
         if _is_sidecar(container):
             sidecars = _added(sidecars, own)
             total = _added(total, own)
@@ -167,7 +167,7 @@ def _overridden(
 ) -> dict[str, int]:
     if of_pod is None:
         return total
-    own = {name: size for name, size in asked_for(part(of_pod)).items() if _may_be_of_pod(name)}
+    own = {name: size for name, size in nonnegative_amounts(part(of_pod)).items() if _may_be_of_pod(name)}
     return {**total, **own}
 
 

@@ -29,10 +29,10 @@ def mu_sigma(average: F64, deviation: F64, requested: F64 | float, capacity: F64
     with np.errstate(divide="ignore", invalid="ignore"):
         mu, sigma = (average + requested) / capacity, deviation / capacity
     none = capacity <= 0
-    mu, sigma = wherever(none, mu, average * 0.0), wherever(none, sigma, 0.0)
+    mu, sigma = where_rare(none, mu, average * 0.0), where_rare(none, sigma, 0.0)
     return np.clip(mu, 0.0, 1.0), np.minimum(np.fmax(sigma, 0.0), 1.0)
 
 
-def wherever(chosen: Bool, values: F64, others: F64 | float) -> F64:
+def where_rare(chosen: Bool, values: F64, others: F64 | float) -> F64:
     """Return `others` where `chosen`, otherwise `values` [n]. Faster than np.where if `chosen` is usually all False."""
     return np.where(chosen, others, values) if chosen.any() else values

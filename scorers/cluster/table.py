@@ -19,19 +19,19 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.cluster.columns import AmountColumns
-from scorers.cluster.load import I64, Load
+from scorers.cluster.load import I64, NodeLoadColumns
 from scorers.cluster.node_metrics import NodeMetric
 from scorers.cluster.pods import ENDED, PodInfo, identity, pod_info, scheduled_at
 from scorers.cluster.recent_pods import RecentPods
 from scorers.cluster.resources import amounts
-from watcher.client import Columns, Pods
+from watcher.client import Columns, PodColumns
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.model import MetricType, Window
 
 Bool = npt.NDArray[np.bool_]
 
 
-class Listener(Protocol):
+class PodListener(Protocol):
     """Keeps its own sums over the pods of nodes (for example LoadAwareScheduling)."""
 
     def assigned(self, row: int, info: PodInfo, at: float) -> None: ...
@@ -41,7 +41,7 @@ class Listener(Protocol):
     def node_changed(self, row: int, node: Node | None) -> None: ...
 
 
-class Follower(Protocol):
+class LoadFollower(Protocol):
     """Derives data from the measured usage of nodes and pods (for example LoadAwareScheduling)."""
 
     def load_changed(self) -> None: ...
@@ -50,7 +50,7 @@ class Follower(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class DataNeeds:
     """Data that a plug-in needs in addition to the mean load: usages by koordlet's rules, pod usage, and the cluster's
     NodeMetrics."""
 
@@ -60,7 +60,7 @@ class Needs:
 
 
 @dataclass(slots=True)
-class _Assigned:
+class _AssignedPod:
     info: PodInfo
     row: int
     at: float
@@ -81,7 +81,7 @@ def _looked_at(pod: Pod) -> tuple[object, ...]:
     return *of_metadata, status.conditions, status.qos_class, status.start_time
 
 
-class Table:
+class ClusterTable:
     """Nodes and pods as columns. `windows` are the watcher's windows, empty when unknown. `capacity`, `allocatable`,
     `requested`, `counted` (requests that kube-scheduler's scoring counts), and `limited` (limits raised to requests)
     are columns by resource; `pods` [rows] is the number of pods; `known` [rows] is True for rows with a node."""
@@ -96,18 +96,18 @@ class Table:
         self.counted = AmountColumns()
         self.limited = AmountColumns()
         self.recent = RecentPods()
-        self.load = Load()
-        self.pod_usage: Pods | None = None
+        self.load = NodeLoadColumns()
+        self.pod_usage: PodColumns | None = None
         self.node_metrics: dict[str, NodeMetric] = {}  # the cluster's NodeMetric objects by node
         self._nodes: dict[str, Node] = {}
-        self._pods: dict[str, _Assigned] = {}
+        self._pods: dict[str, _AssignedPod] = {}
         self._reserved: set[str] = set()
         self._count: I64 = np.zeros(0, dtype=np.int64)
         self._known: Bool = np.zeros(0, dtype=np.bool_)
         self._where: I64 = np.zeros(0, dtype=np.int64)
         self._free: list[int] = []
-        self._listeners: list[Listener] = []
-        self._followers: list[tuple[Follower, Needs]] = []
+        self._listeners: list[PodListener] = []
+        self._followers: list[tuple[LoadFollower, DataNeeds]] = []
         self._measures: dict[MetricType, bool] = {}
 
     def __len__(self) -> int:
@@ -139,7 +139,7 @@ class Table:
         bound = [each for key, each in sorted(self._pods.items()) if key not in self._reserved]
         return [(each.info, self.names[each.row], each.at) for each in bound]
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: PodListener) -> None:
         """Report all existing nodes and pods to the listener, then every change."""
         self._listeners.append(listener)
         for name, node in self._nodes.items():
@@ -147,12 +147,12 @@ class Table:
         for each in self._pods.values():
             listener.assigned(each.row, each.info, each.at)
 
-    def follow(self, follower: Follower, needs: Needs) -> None:
+    def follow(self, follower: LoadFollower, needs: DataNeeds) -> None:
         """Report each new measurement to the follower; `needs` is the data that the table's owner must supply."""
         self._followers.append((follower, needs))
 
     @property
-    def listeners(self) -> tuple[Listener, ...]:
+    def listeners(self) -> tuple[PodListener, ...]:
         return tuple(self._listeners)
 
     def forget(self, who: object) -> None:
@@ -161,10 +161,10 @@ class Table:
         self._followers = [each for each in self._followers if each[0] is not who]
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> DataNeeds:
         """Combined needs of all followers."""
         needs = [each for _, each in self._followers]
-        return Needs(
+        return DataNeeds(
             any(each.usages for each in needs),
             any(each.pods for each in needs),
             any(each.node_metrics for each in needs),
@@ -290,7 +290,7 @@ class Table:
         if before is not None:
             self._unassign(key)
         row = self._row_of(node)
-        self._pods[key] = _Assigned(info, row, at)
+        self._pods[key] = _AssignedPod(info, row, at)
         self._count[row] += 1
         self.requested.add(row, info.requests)
         self.counted.add(row, info.counted_requests)
@@ -299,7 +299,7 @@ class Table:
         for listener in self._listeners:
             listener.assigned(row, info, at)
 
-    def _tell_again(self, assigned: _Assigned, pod: Pod) -> None:
+    def _tell_again(self, assigned: _AssignedPod, pod: Pod) -> None:
         """Update a pod whose sums are unchanged; listeners may depend on its other fields."""
         old, row, at = assigned.info, assigned.row, assigned.at
         assigned.info = new = replace(old, pod=pod)
@@ -337,7 +337,7 @@ class Table:
         if columns is not None:
             for name, row in self.row.items():
                 self._where[row] = columns.row.get(name, -1)
-        self.load = Load(columns, self._where[: len(self)])
+        self.load = NodeLoadColumns(columns, self._where[: len(self)])
         self._measures.clear()
         sampled = self.load.sampled()[self.known]
         oldest = float(np.nanmin(sampled)) if np.isfinite(sampled).any() else np.inf
@@ -352,12 +352,12 @@ class Table:
         if not old.any():
             return
         self._where[: len(self)][old] = -1
-        self.load = Load(self.load.columns, self._where[: len(self)])
+        self.load = NodeLoadColumns(self.load.columns, self._where[: len(self)])
         self._measures.clear()
         for follower, _ in self._followers:
             follower.load_changed()
 
-    def set_pod_usage(self, pods: Pods | None) -> None:
+    def set_pod_usage(self, pods: PodColumns | None) -> None:
         """Set a new copy of the pod usage (None: unavailable)."""
         self.pod_usage = pods
         for follower, _ in self._followers:
@@ -402,7 +402,7 @@ class Table:
         columns = self.load.columns
         found = -1 if columns is None else columns.row.get(name, -1)
         self._where[row] = found
-        self.load = Load(columns, self._where[: len(self)])
+        self.load = NodeLoadColumns(columns, self._where[: len(self)])
         self._measures.clear()
 
     def _free_if_empty(self, row: int) -> None:

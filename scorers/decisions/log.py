@@ -22,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.cluster.pods import PodInfo, identity
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.decisions import records
-from scorers.decisions.records import Decision, Outcome
+from scorers.decisions.records import PlacementDecision, PlacementOutcome
 from scorers.decisions.why import BOUND, DELETED
-from scorers.plugin_api.wire import MOST
-from scorers.profiles.ranking import Filtered, Profile, Ranked
+from scorers.plugin_api.wire import MAX_EXTENDER_PRIORITY
+from scorers.profiles.ranking import FilterResult, ProfileRunner, RankResult
 from watcher.core.decisions import DecisionOutcome, DecisionStore, StoredDecision
 from watcher.core.kubernetes.objects import Pod
 
@@ -38,7 +38,7 @@ I64 = npt.NDArray[np.int64]
 
 FLUSH_S = 1.0
 """Flush interval in seconds; a killed process loses at most this much."""
-TOGETHER_S = 10.0
+DECISION_SPAN_S = 10.0
 """Maximum seconds between filter and prioritize of one decision; kube-scheduler waits at most 5 s for an extender."""
 MOST_NEW = 1000
 """Maximum number of decisions and outcomes between two flushes: thirty times the rate of 2,000 pods a minute."""
@@ -54,36 +54,36 @@ MICROSECONDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _CachedRanking:
     """A ranking in memory, kept until the pod is bound."""
 
-    ranked: Ranked
+    ranked: RankResult
     names: Sequence[str]
     sampled: F64
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class RankedResponse:
     """A prioritize response: of `asked` nodes the table knows `names`, in rows `rows`. `told`: whether the scores were
     sent to kube-scheduler; `reserved`: the node on which the pod is reserved, "" if none."""
 
     names: Sequence[str]
     rows: I64
-    ranked: Ranked
+    ranked: RankResult
     asked: int
     told: bool
     reserved: str
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class _OpenDecision:
     """The newest decision about a pod whose outcome is unknown; `key` is its id in microseconds."""
 
     key: int
-    decision: Decision
+    decision: PlacementDecision
     is_ranked: bool = False
-    held: _Held | None = None
+    held: _CachedRanking | None = None
 
 
 class DecisionLog:
@@ -93,7 +93,7 @@ class DecisionLog:
     def __init__(
         self,
         store: DecisionStore,
-        table: Table,
+        table: ClusterTable,
         *,
         now: Callable[[], float],
         window: Callable[[], str] = str,
@@ -105,11 +105,11 @@ class DecisionLog:
         self._window = window
         self._most_held = most_held
         self._newest = 0
-        self._open: dict[str, _Open] = {}
-        self._holding: deque[_Open] = deque()
-        self._whole: deque[_Open] = deque()  # oldest first: decisions not reduced to an outline yet
+        self._open: dict[str, _OpenDecision] = {}
+        self._holding: deque[_OpenDecision] = deque()
+        self._whole: deque[_OpenDecision] = deque()  # oldest first: decisions not reduced to an outline yet
         self._held_bytes = 0
-        self._new: dict[int, Decision] = {}
+        self._new: dict[int, PlacementDecision] = {}
         self._outcomes: dict[int, DecisionOutcome] = {}
         self._lost = 0
         self._fails = False
@@ -121,12 +121,14 @@ class DecisionLog:
 
     # --- events from the extender ------------------------------------------------------------------------------------
 
-    def filtered(self, profile: str, info: PodInfo, names: Sequence[str], filtered: Filtered, *, asked: int) -> None:
+    def filtered(
+        self, profile: str, info: PodInfo, names: Sequence[str], filtered: FilterResult, *, asked: int
+    ) -> None:
         """Record a filter response: of `asked` nodes the table knows `names`."""
         if self.is_on:
             self._later(self._take_filtered, self._begin(profile, info), filtered, names, asked)
 
-    def ranked(self, profile: Profile, info: PodInfo, answered: Answered) -> None:
+    def ranked(self, profile: ProfileRunner, info: PodInfo, answered: RankedResponse) -> None:
         """Record a prioritize response, as part of the filter decision before it if that is recent."""
         if not self.is_on:
             return
@@ -135,11 +137,11 @@ class DecisionLog:
         if opened is None or opened.is_ranked or not self._is_recent(opened, profile=name):
             opened = self._begin(name, info)
         opened.is_ranked = True
-        most = 100 if profile.settings.precise_scores else MOST
+        most = 100 if profile.settings.precise_scores else MAX_EXTENDER_PRIORITY
         self._later(self._take_ranked, opened, answered, self._table.load.sampled(), most)
 
-    def _is_recent(self, opened: _Open, *, profile: str) -> bool:
-        return opened.decision.profile == profile and self._now() - opened.decision.time <= TOGETHER_S
+    def _is_recent(self, opened: _OpenDecision, *, profile: str) -> bool:
+        return opened.decision.profile == profile and self._now() - opened.decision.time <= DECISION_SPAN_S
 
     def bound(self, uid: str, node: str) -> None:
         """Record that a pod was bound, through the extender or not."""
@@ -153,32 +155,32 @@ class DecisionLog:
         if not self._open:
             return
         if old is not None and (new is None or identity(old) != identity(new)):
-            self._conclude(identity(old), Outcome(DELETED, self._now()))
+            self._conclude(identity(old), PlacementOutcome(DELETED, self._now()))
         if new is not None and new.spec.node_name:
             self.bound(identity(new), new.spec.node_name)
 
     # --- recording ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, profile: str, info: PodInfo) -> _Open:
+    def _begin(self, profile: str, info: PodInfo) -> _OpenDecision:
         """Start a new decision that replaces the previous one about the same pod."""
         now = self._now()
         self._newest = key = max(self._newest + 1, int(now * MICROSECONDS))
         columns = self._table.load.columns
-        decision = records.about(
+        decision = records.new_decision(
             info, profile=profile, time=now, columns=columns, window=self._window(), identity=info.key
         )
         self._release(self._open.pop(info.key, None))
         if len(self._open) >= MOST_OPEN:
             self._release(self._open.pop(next(iter(self._open))))
-        opened = self._open[info.key] = _Open(key, decision)
+        opened = self._open[info.key] = _OpenDecision(key, decision)
         self._whole.append(opened)
         return opened
 
-    def _later(self, take: Callable[..., None], opened: _Open, *what: Any) -> None:
+    def _later(self, take: Callable[..., None], opened: _OpenDecision, *what: Any) -> None:
         """Schedule `take` to run after the response is sent."""
         asyncio.get_running_loop().call_soon(self._taken, take, opened, *what)
 
-    def _taken(self, take: Callable[..., None], opened: _Open, *what: Any) -> None:
+    def _taken(self, take: Callable[..., None], opened: _OpenDecision, *what: Any) -> None:
         try:
             with self._table.without(opened.decision.uid):
                 take(opened, *what)
@@ -191,7 +193,7 @@ class DecisionLog:
                 del self._new[next(iter(self._new))]
                 self._lost += 1
 
-    def _tell_loss(self, decision: Decision, error: Exception) -> None:
+    def _tell_loss(self, decision: PlacementDecision, error: Exception) -> None:
         """Count a lost decision; log only the first, since the same error may occur with every pod."""
         self._lost += 1
         if not self._fails:
@@ -199,13 +201,13 @@ class DecisionLog:
             log.error(what, decision.namespace, decision.name, error, exc_info=error)
         self._fails = True
 
-    def _take_filtered(self, opened: _Open, filtered: Filtered, names: Sequence[str], asked: int) -> None:
-        passed = records.passed(filtered, names, asked=asked)
+    def _take_filtered(self, opened: _OpenDecision, filtered: FilterResult, names: Sequence[str], asked: int) -> None:
+        passed = records.filter_record(filtered, names, asked=asked)
         opened.decision = msgspec.structs.replace(opened.decision, filtered=passed)
 
-    def _take_ranked(self, opened: _Open, answered: Answered, sampled: F64, most: int) -> None:
+    def _take_ranked(self, opened: _OpenDecision, answered: RankedResponse, sampled: F64, most: int) -> None:
         ranked, names, of_nodes = answered.ranked, answered.names, sampled[answered.rows]
-        ranking = records.ranking(
+        ranking = records.ranking_record(
             ranked,
             names,
             sampled=of_nodes,
@@ -215,17 +217,17 @@ class DecisionLog:
             withheld=not answered.told,
         )
         opened.decision = msgspec.structs.replace(opened.decision, ranking=ranking)
-        if len(names) > records.BEST and self._open.get(opened.decision.uid) is opened:
-            self._hold(opened, _Held(ranked, names, of_nodes, _size_of(ranked) + NAME_BYTES * len(names)))
+        if len(names) > records.BEST_NODES and self._open.get(opened.decision.uid) is opened:
+            self._hold(opened, _CachedRanking(ranked, names, of_nodes, _size_of(ranked) + NAME_BYTES * len(names)))
 
-    def _hold(self, opened: _Open, held: _Held) -> None:
+    def _hold(self, opened: _OpenDecision, held: _CachedRanking) -> None:
         opened.held = held
         self._holding.append(opened)
         self._held_bytes += held.bytes
         while self._held_bytes > self._most_held:
             self._release(self._holding.popleft())
 
-    def _release(self, opened: _Open | None) -> None:
+    def _release(self, opened: _OpenDecision | None) -> None:
         if opened is not None and opened.held is not None:
             self._held_bytes -= opened.held.bytes
             opened.held = None
@@ -233,7 +235,7 @@ class DecisionLog:
     def tidy(self) -> None:
         """Free memory: reduce old open decisions to an outline, since a pod may wait for days, and drop old arrays."""
         now = self._now()
-        while self._whole and now - self._whole[0].decision.time > TOGETHER_S:
+        while self._whole and now - self._whole[0].decision.time > DECISION_SPAN_S:
             opened = self._whole.popleft()
             opened.decision = records.outline(opened.decision)
         while self._holding and (self._holding[0].held is None or now - self._holding[0].decision.time > HELD_S):
@@ -241,9 +243,9 @@ class DecisionLog:
 
     # --- outcomes ----------------------------------------------------------------------------------------------------
 
-    def _outcome(self, opened: _Open, node: str) -> Outcome:
+    def _outcome(self, opened: _OpenDecision, node: str) -> PlacementOutcome:
         """Return the outcome "bound", with the node's scores if it is not among the recorded best."""
-        bound = Outcome(BOUND, self._now(), node)
+        bound = PlacementOutcome(BOUND, self._now(), node)
         held, ranking = opened.held, opened.decision.ranking
         if ranking is None or node in ranking.best.names:
             return bound
@@ -259,7 +261,7 @@ class DecisionLog:
             return bound
         return msgspec.structs.replace(bound, chosen=chosen)
 
-    def _conclude(self, uid: str, outcome: Outcome) -> None:
+    def _conclude(self, uid: str, outcome: PlacementOutcome) -> None:
         opened = self._open.pop(uid, None)
         if opened is None:
             return
@@ -297,14 +299,14 @@ class DecisionLog:
             self._store.keep_decisions(rows, list(outcomes.values()), lost=lost)
 
 
-def _size_of(ranked: Ranked) -> int:
+def _size_of(ranked: RankResult) -> int:
     arrays = [ranked.values]
     for _, scores in ranked.parts:
         arrays += [scores.values, *scores.steps.values()]
     return sum(array.nbytes for array in arrays)
 
 
-def _rows(new: Mapping[int, Decision]) -> list[StoredDecision]:
+def _rows(new: Mapping[int, PlacementDecision]) -> list[StoredDecision]:
     """Encode decisions for the store; skip those that cannot be encoded because of a plug-in's inputs."""
     rows = []
     for key, decision in new.items():

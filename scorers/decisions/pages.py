@@ -12,12 +12,12 @@ from aiohttp import hdrs, web
 from scorers.cluster.pods import identity, scheduled_at
 from scorers.decisions import records
 from scorers.decisions.log import MICROSECONDS, DecisionLog, storable
-from scorers.decisions.records import Decision, Outcome
-from scorers.decisions.why import ASKED_AGAIN, BOUND, PENDING, UNKNOWN, Became, told
+from scorers.decisions.records import PlacementDecision, PlacementOutcome
+from scorers.decisions.why import ASKED_AGAIN, BOUND, PENDING, UNKNOWN, OutcomeState, decision_document
 from watcher.core.decisions import DecisionStore, DecisionsUnavailable, StoredDecision
 from watcher.core.kubernetes.objects import Pod
-from watcher.platform.http.openapi import Answer, Operation, Parameter, failure
-from watcher.platform.http.parameters import BadParameter, query_values, shown, single, time_of
+from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
+from watcher.platform.http.parameters import BadParameter, query_values, single_value, time_of, truncated
 from watcher.platform.http.routing import JSON, Access, ApiError, Route
 
 LISTED, MOST_LISTED = 10, 100
@@ -34,7 +34,7 @@ _LIMIT = Parameter(
 )
 
 
-class DecisionAnswers:
+class DecisionsHandler:
     """`now` returns unix seconds; `pod` returns the current pod NAMESPACE/NAME."""
 
     def __init__(
@@ -53,7 +53,9 @@ class DecisionAnswers:
     def routes(self) -> list[Route]:
         """Return the routes for the watcher's application."""
         answers = {
-            200: Answer("the decision, its reasons and outcome, and other decisions about the pod", dict[str, Any]),
+            200: ResponseSpec(
+                "the decision, its reasons and outcome, and other decisions about the pod", dict[str, Any]
+            ),
             400: failure("the pod is missing or the time is invalid"),
             404: failure("no such decision; `log` describes the contents of the log"),
             503: failure("decisions_unavailable: the store cannot answer"),
@@ -91,31 +93,31 @@ class DecisionAnswers:
         became = self._became(row, next((each for each in after if each.uid == row.uid), None))
         return {
             "pod": f"{namespace}/{name}",
-            "decision": told(decision, became, now=self._now()),
+            "decision": decision_document(decision, became, now=self._now()),
             "others": [_brief(each, listed) for each in listed if each.time != row.time][:limit],
             "log": await self._held_now(),
         }
 
-    def _became(self, row: StoredDecision, next_one: StoredDecision | None) -> Became:
+    def _became(self, row: StoredDecision, next_one: StoredDecision | None) -> OutcomeState:
         """Return the recorded outcome; without one, derive it from a later decision or the pod's current state."""
         outcome = records.decode_outcome(row.outcome)
         if outcome is not None:
-            return Became(outcome.kind, outcome)
+            return OutcomeState(outcome.kind, outcome)
         if next_one is not None:
-            return Became(ASKED_AGAIN, time=next_one.time / MICROSECONDS)
+            return OutcomeState(ASKED_AGAIN, time=next_one.time / MICROSECONDS)
         pod = self._pod(f"{row.namespace}/{row.pod}")
         if pod is None or identity(pod) != row.uid:
-            return Became(UNKNOWN)
+            return OutcomeState(UNKNOWN)
         if not pod.spec.node_name:
-            return Became(PENDING)
+            return OutcomeState(PENDING)
         at = max(scheduled_at(pod) or 0.0, row.time / MICROSECONDS)
-        return Became(BOUND, Outcome(BOUND, at, pod.spec.node_name))
+        return OutcomeState(BOUND, PlacementOutcome(BOUND, at, pod.spec.node_name))
 
     async def _refuse(self, namespace: str, name: str, *, at: int | None) -> NoReturn:
         """Raise 404 with a hint about the decisions in the log."""
         log_now = await self._held_now()
         later = [] if at is None else await self._store.decisions_of(namespace, name, limit=1, newest=False)
-        message = f"no decision about pod {shown(f'{namespace}/{name}')!r} found"
+        message = f"no decision about pod {truncated(f'{namespace}/{name}')!r} found"
         hours = self._store.decisions_kept / 3600
         hint = f"the log has {log_now['count']:,} decisions of the last {hours:g} h; another replica may have this one"
         if later:
@@ -137,7 +139,7 @@ def _moment(time: int) -> str:
     return datetime.fromtimestamp(time // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _readable(row: StoredDecision) -> Decision:
+def _readable(row: StoredDecision) -> PlacementDecision:
     try:
         return records.decode(row.payload)
     except ValueError as error:
@@ -153,18 +155,20 @@ def _brief(row: StoredDecision, listed: Sequence[StoredDecision]) -> dict[str, A
 
 
 def _pod_of(values: Mapping[str, Sequence[str]]) -> tuple[str, str]:
-    given = single(values, _POD.name)
+    given = single_value(values, _POD.name)
     namespace, _, name = (given or "").rpartition("/")
     if not given or not name or "/" in namespace:
-        what = "parameter 'pod' is missing" if not given else f"{shown(given)!r} is not a pod name"
+        what = "parameter 'pod' is missing" if not given else f"{truncated(given)!r} is not a pod name"
         raise BadParameter(what, "?pod=NAMESPACE/NAME")
     return storable(namespace or "default"), storable(name)
 
 
 def _limit_of(values: Mapping[str, Sequence[str]]) -> int:
-    given = single(values, _LIMIT.name)
+    given = single_value(values, _LIMIT.name)
     if given is None:
         return LISTED
     if not given.isascii() or not given.isdigit() or len(given) > 3 or int(given) > MOST_LISTED:
-        raise BadParameter(f"limit={shown(given)!r} is not a valid limit", f"a whole number from 0 to {MOST_LISTED}")
+        raise BadParameter(
+            f"limit={truncated(given)!r} is not a valid limit", f"a whole number from 0 to {MOST_LISTED}"
+        )
     return int(given)

@@ -23,14 +23,14 @@ from scorers.cluster.pods import PodInfo
 from scorers.plugin_api.framework import Scores, Verdicts
 from scorers.plugin_api.json import plain, plain_map
 from scorers.profiles.profiles import PluginSettings
-from scorers.profiles.ranking import Filtered, Ranked
+from scorers.profiles.ranking import FilterResult, RankResult
 from watcher.client import Columns
 
 F64 = npt.NDArray[np.float64]
 
-BEST = 10
+BEST_NODES = 10
 """Number of nodes recorded per ranking."""
-SOME = 5
+REJECTED_NAMES = 5
 """Number of node names recorded per rejection reason."""
 MOST_RESOURCES = 32
 """Number of resources recorded per pod; limits the size of a decision."""
@@ -39,7 +39,7 @@ LARGEST = 4 << 20
 _LEVEL = 3  # zstd level: output a quarter smaller than with level 1, at 50 µs per decision
 
 
-class LoadSeen(msgspec.Struct, frozen=True, omit_defaults=True):
+class LoadInputs(msgspec.Struct, frozen=True, omit_defaults=True):
     """The load data that the decision used: `window_end` in unix seconds, its age at that time, and the averaging
     window."""
 
@@ -49,7 +49,7 @@ class LoadSeen(msgspec.Struct, frozen=True, omit_defaults=True):
     window: str = ""
 
 
-class Rejected(msgspec.Struct, frozen=True):
+class RejectionRecord(msgspec.Struct, frozen=True):
     """The nodes rejected for one reason: their number and the first names."""
 
     reason: str
@@ -57,25 +57,25 @@ class Rejected(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
 
 
-class FilterSeen(msgspec.Struct, frozen=True, omit_defaults=True):
+class FilterPluginRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A filter plug-in: its inputs and the nodes that it rejected."""
 
     name: str
     inputs: dict[str, Any] = {}
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[RejectionRecord, ...] = ()
 
 
-class Passed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A filter response: of `asked` nodes `unknown` were unknown to the table; `passed` nodes passed, including the
-    unknown ones."""
+class FilterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A filter response: of `asked` nodes `unknown` were unknown to the table; `filter_record` nodes passed, including
+    the unknown ones."""
 
     asked: int
     unknown: int
     passed: int
-    plugins: tuple[FilterSeen, ...] = ()
+    plugins: tuple[FilterPluginRecord, ...] = ()
 
 
-class ScoreSeen(msgspec.Struct, frozen=True, omit_defaults=True):
+class ScorePluginRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A scoring plug-in for k nodes of a ranking: scores 0 to 100 [k], values of each step [k], and reasons [k]."""
 
     name: str
@@ -86,7 +86,7 @@ class ScoreSeen(msgspec.Struct, frozen=True, omit_defaults=True):
     inputs: dict[str, Any] = {}
 
 
-class Nodes(msgspec.Struct, frozen=True, omit_defaults=True):
+class RankedNodes(msgspec.Struct, frozen=True, omit_defaults=True):
     """Some nodes of a ranking [k], best first: scores 0 to 100, ranks from 1 (equal scores share a rank), times of
     their newest samples (unix seconds), and results of each plug-in."""
 
@@ -94,10 +94,10 @@ class Nodes(msgspec.Struct, frozen=True, omit_defaults=True):
     scores: tuple[float, ...]
     ranks: tuple[int, ...]
     sampled: tuple[float | None, ...]
-    plugins: tuple[ScoreSeen, ...]
+    plugins: tuple[ScorePluginRecord, ...]
 
 
-class Ranking(msgspec.Struct, frozen=True, omit_defaults=True):
+class RankingRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A prioritize response: of `asked` nodes `unknown` were unknown and `of` were ranked; `best` are the first of
     these. kube-scheduler receives integers from 0 to `most`; `tied` nodes share the highest. `reserved` is the node on
     which the pod was reserved, "" if none. `withheld`: 0 was sent for all nodes because too few of them are known."""
@@ -105,16 +105,16 @@ class Ranking(msgspec.Struct, frozen=True, omit_defaults=True):
     asked: int
     unknown: int
     of: int
-    best: Nodes
+    best: RankedNodes
     most: int
     tied: int
     reserved: str = ""
     withheld: bool = False
 
 
-class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
+class PlacementDecision(msgspec.Struct, frozen=True, omit_defaults=True):
     """A decision of a profile at `time` (unix seconds) about a pod with these effective requests and limits. `filtered`
-    or `ranking` is None if that call was not made."""
+    or `ranking_record` is None if that call was not made."""
 
     time: float
     profile: str
@@ -123,12 +123,12 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     uid: str
     requests: dict[str, int] = {}
     limits: dict[str, int] = {}
-    load: LoadSeen | None = None
-    filtered: Passed | None = None
-    ranking: Ranking | None = None
+    load: LoadInputs | None = None
+    filtered: FilterRecord | None = None
+    ranking: RankingRecord | None = None
 
 
-class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+class PlacementOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """The observed outcome of a pod at `time` (unix seconds): "bound" to a node, or "deleted" before that. `chosen` is
     the node's entry in the ranking if it is not among the best; `asked` is false if the extender did not rank the node.
     """
@@ -136,20 +136,22 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: str
     time: float
     node: str = ""
-    chosen: Nodes | None = None
+    chosen: RankedNodes | None = None
     asked: bool = True
 
 
 # --- building records from arrays ------------------------------------------------------------------------------------
 
 
-def about(info: PodInfo, *, profile: str, time: float, columns: Columns | None, window: str, identity: str) -> Decision:
+def new_decision(
+    info: PodInfo, *, profile: str, time: float, columns: Columns | None, window: str, identity: str
+) -> PlacementDecision:
     """Create a decision without results."""
     metadata = info.pod.metadata
     load = None
     if columns is not None:
-        load = LoadSeen(columns.source, columns.window_end, round(time - columns.window_end, 3), window)
-    return Decision(
+        load = LoadInputs(columns.source, columns.window_end, round(time - columns.window_end, 3), window)
+    return PlacementDecision(
         time,
         profile,
         metadata.namespace or "default",
@@ -165,32 +167,32 @@ def _first(amounts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(amounts.items())[:MOST_RESOURCES])
 
 
-def passed(filtered: Filtered, names: Sequence[str], *, asked: int) -> Passed:
+def filter_record(filtered: FilterResult, names: Sequence[str], *, asked: int) -> FilterRecord:
     """Build the filter record from the verdicts about the known nodes `names` [n], of `asked` nodes in the request."""
     unknown = asked - len(names)
     through = np.ones(len(names), dtype=np.bool_)
     for _, verdicts in filtered.parts:
         through &= verdicts.passed
     seen = tuple(_filter_seen(each, verdicts, names) for each, verdicts in filtered.parts)
-    return Passed(asked, unknown, int(np.count_nonzero(through)) + unknown, seen)
+    return FilterRecord(asked, unknown, int(np.count_nonzero(through)) + unknown, seen)
 
 
-def _filter_seen(each: PluginSettings, verdicts: Verdicts, names: Sequence[str]) -> FilterSeen:
+def _filter_seen(each: PluginSettings, verdicts: Verdicts, names: Sequence[str]) -> FilterPluginRecord:
     counts = np.bincount(verdicts.codes, minlength=1)
     rejected = [
-        Rejected(
+        RejectionRecord(
             verdicts.reasons[code],
             int(counts[code]),
-            tuple(heapq.nsmallest(SOME, (names[i] for i in np.flatnonzero(verdicts.codes == code).tolist()))),
+            tuple(heapq.nsmallest(REJECTED_NAMES, (names[i] for i in np.flatnonzero(verdicts.codes == code).tolist()))),
         )
         for code in (np.flatnonzero(counts[1:]) + 1).tolist()
     ]
     rejected.sort(key=lambda one: (-one.count, one.reason))
-    return FilterSeen(each.name, plain_map(verdicts.inputs), tuple(rejected))
+    return FilterPluginRecord(each.name, plain_map(verdicts.inputs), tuple(rejected))
 
 
-def ranking(
-    ranked: Ranked,
+def ranking_record(
+    ranked: RankResult,
     names: Sequence[str],
     *,
     sampled: F64,
@@ -198,25 +200,25 @@ def ranking(
     most: int,
     reserved: str = "",
     withheld: bool = False,
-) -> Ranking:
+) -> RankingRecord:
     """Build the ranking record from the scores of the known nodes `names` [n]; `sampled` [n] are their newest samples
     (unix seconds)."""
-    best = nodes_at(best_of(ranked.values, names, BEST), ranked, names, sampled=sampled)
-    whole = told_scores(ranked.values, most)
+    best = nodes_at(best_of(ranked.values, names, BEST_NODES), ranked, names, sampled=sampled)
+    whole = integer_scores(ranked.values, most)
     tied = int(np.count_nonzero(whole == whole.max(initial=0)))
-    return Ranking(asked, asked - len(names), len(names), best, most, tied, reserved, withheld)
+    return RankingRecord(asked, asked - len(names), len(names), best, most, tied, reserved, withheld)
 
 
-def told_scores(scores: F64, most: int) -> npt.NDArray[np.int64]:
+def integer_scores(scores: F64, most: int) -> npt.NDArray[np.int64]:
     """Convert scores 0 to 100 to the integers 0 to `most` that kube-scheduler receives."""
     return np.floor(scores * (most / 100.0) + 0.5).astype(np.int64)
 
 
-def outline(decision: Decision) -> Decision:
+def outline(decision: PlacementDecision) -> PlacementDecision:
     """Reduce a decision to what its outcome needs (the names, scores, and ranks of the best nodes)."""
     ranking = decision.ranking
     if ranking is not None:
-        best = Nodes(ranking.best.names, ranking.best.scores, ranking.best.ranks, (), ())
+        best = RankedNodes(ranking.best.names, ranking.best.scores, ranking.best.ranks, (), ())
         ranking = msgspec.structs.replace(ranking, best=best)
     return msgspec.structs.replace(decision, requests={}, limits={}, filtered=None, ranking=ranking)
 
@@ -233,11 +235,11 @@ def best_of(values: F64, names: Sequence[str], most: int) -> list[int]:
     return sorted(found, key=lambda i: (-values[i], names[i]))
 
 
-def nodes_at(positions: Sequence[int], ranked: Ranked, names: Sequence[str], *, sampled: F64) -> Nodes:
+def nodes_at(positions: Sequence[int], ranked: RankResult, names: Sequence[str], *, sampled: F64) -> RankedNodes:
     """Build the records of the nodes at these positions."""
     where = np.array(positions, dtype=np.int64)
     values = ranked.values
-    return Nodes(
+    return RankedNodes(
         tuple(names[i] for i in positions),
         tuple(_finite(values[where])),
         tuple(int(np.count_nonzero(values > values[i])) + 1 for i in positions),
@@ -246,8 +248,8 @@ def nodes_at(positions: Sequence[int], ranked: Ranked, names: Sequence[str], *, 
     )
 
 
-def _score_seen(each: PluginSettings, scores: Scores, where: npt.NDArray[np.int64]) -> ScoreSeen:
-    return ScoreSeen(
+def _score_seen(each: PluginSettings, scores: Scores, where: npt.NDArray[np.int64]) -> ScorePluginRecord:
+    return ScorePluginRecord(
         each.name,
         each.weight,
         tuple(_finite(scores.values[where])),
@@ -264,16 +266,16 @@ def _finite(values: npt.NDArray[Any]) -> list[Any]:
 
 # --- encoding --------------------------------------------------------------------------------------------------------
 
-_DECISION = msgspec.json.Decoder(Decision)
-_OUTCOME = msgspec.json.Decoder(Outcome)
+_DECISION = msgspec.json.Decoder(PlacementDecision)
+_OUTCOME = msgspec.json.Decoder(PlacementOutcome)
 
 
-def encode(decision: Decision) -> bytes:
+def encode(decision: PlacementDecision) -> bytes:
     """Encode as JSON, compressed with zstd, with a checksum."""
     return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(msgspec.json.encode(decision))
 
 
-def decode(payload: bytes) -> Decision:
+def decode(payload: bytes) -> PlacementDecision:
     """Decode a stored decision. Raises ValueError for invalid data."""
     try:
         text = zstandard.ZstdDecompressor(max_window_size=LARGEST).decompress(payload, max_output_size=LARGEST)
@@ -282,11 +284,11 @@ def decode(payload: bytes) -> Decision:
         raise ValueError(f"invalid stored decision: {error}") from error
 
 
-def encode_outcome(outcome: Outcome) -> str:
+def encode_outcome(outcome: PlacementOutcome) -> str:
     return msgspec.json.encode(outcome).decode()
 
 
-def decode_outcome(text: str) -> Outcome | None:
+def decode_outcome(text: str) -> PlacementOutcome | None:
     """Decode a stored outcome, None for an empty text (outcome unknown). Raises ValueError for invalid data."""
     try:
         return _OUTCOME.decode(text) if text else None

@@ -11,23 +11,30 @@ from typing import Any
 
 import numpy as np
 
-from scorers.decisions.records import Decision, Nodes, Outcome, Passed, Ranking, told_scores
+from scorers.decisions.records import (
+    FilterRecord,
+    PlacementDecision,
+    PlacementOutcome,
+    RankedNodes,
+    RankingRecord,
+    integer_scores,
+)
 
 BOUND, DELETED, ASKED_AGAIN, PENDING, UNKNOWN = "bound", "deleted", "asked_again", "pending", "unknown"
 """Outcomes of a decision; "unknown" means that the outcome was not observed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Became:
+class OutcomeState:
     """What happened to the pod: `outcome` if it was recorded. Otherwise `kind` is ASKED_AGAIN (kube-scheduler called
     the extender again at `time`, unix seconds), PENDING, BOUND, or UNKNOWN."""
 
     kind: str
-    outcome: Outcome | None = None
+    outcome: PlacementOutcome | None = None
     time: float | None = None
 
 
-def told(decision: Decision, became: Became, *, now: float) -> dict[str, Any]:
+def decision_document(decision: PlacementDecision, became: OutcomeState, *, now: float) -> dict[str, Any]:
     """Return the decision as a document of JSON types without infinities and NaN."""
     ranking, filtered, outcome = decision.ranking, decision.filtered, became.outcome
     chosen = None if outcome is None else outcome.chosen
@@ -53,14 +60,14 @@ def told(decision: Decision, became: Became, *, now: float) -> dict[str, Any]:
     }
 
 
-def _fallbacks(ranking: Ranking | None) -> Iterator[tuple[str, str]]:
+def _fallbacks(ranking: RankingRecord | None) -> Iterator[tuple[str, str]]:
     """Yield the plug-ins that used a fallback instead of load."""
     for plugin in () if ranking is None else ranking.best.plugins:
         if fallback := plugin.inputs.get("fallback"):
             yield plugin.name, str(fallback)
 
 
-def _filter(filtered: Passed) -> dict[str, Any]:
+def _filter(filtered: FilterRecord) -> dict[str, Any]:
     return {
         "asked": filtered.asked,
         "unknown": filtered.unknown,
@@ -78,7 +85,9 @@ def _filter(filtered: Passed) -> dict[str, Any]:
     }
 
 
-def _ranking(ranking: Ranking, decision: Decision, outcome: Outcome | None, chosen: Nodes | None) -> dict[str, Any]:
+def _ranking(
+    ranking: RankingRecord, decision: PlacementDecision, outcome: PlacementOutcome | None, chosen: RankedNodes | None
+) -> dict[str, Any]:
     on = outcome.node if outcome is not None and outcome.kind == BOUND else ""
     parts = [ranking.best] if chosen is None else [ranking.best, chosen]
     return {
@@ -94,7 +103,7 @@ def _ranking(ranking: Ranking, decision: Decision, outcome: Outcome | None, chos
     }
 
 
-def _nodes(nodes: Nodes, ranking: Ranking, *, time: float, chosen: str) -> Iterator[dict[str, Any]]:
+def _nodes(nodes: RankedNodes, ranking: RankingRecord, *, time: float, chosen: str) -> Iterator[dict[str, Any]]:
     for i, name in enumerate(nodes.names):
         sampled = nodes.sampled[i]
         yield {
@@ -118,15 +127,15 @@ def _nodes(nodes: Nodes, ranking: Ranking, *, time: float, chosen: str) -> Itera
         }
 
 
-def _as_told(score: float, ranking: Ranking) -> int:
+def _as_told(score: float, ranking: RankingRecord) -> int:
     """Return the score of a node as sent to kube-scheduler."""
-    return 0 if ranking.withheld else int(told_scores(np.array([score]), ranking.most)[0])
+    return 0 if ranking.withheld else int(integer_scores(np.array([score]), ranking.most)[0])
 
 
 # --- outcome ---------------------------------------------------------------------------------------------------------
 
 
-def _outcome(decision: Decision, became: Became) -> dict[str, Any]:
+def _outcome(decision: PlacementDecision, became: OutcomeState) -> dict[str, Any]:
     outcome = became.outcome
     stood = None if outcome is None else _where_it_stood(decision.ranking, outcome)
     return {
@@ -135,11 +144,11 @@ def _outcome(decision: Decision, became: Became) -> dict[str, Any]:
         "node": outcome.node or None if outcome is not None else None,
         "rank": None if stood is None else stood[0],
         "score": None if stood is None else stood[1],
-        "sentence": in_words(decision, became),
+        "sentence": outcome_sentence(decision, became),
     }
 
 
-def _where_it_stood(ranking: Ranking | None, outcome: Outcome) -> tuple[int, float] | None:
+def _where_it_stood(ranking: RankingRecord | None, outcome: PlacementOutcome) -> tuple[int, float] | None:
     """Return rank and score of the node that the pod was bound to, None if unknown."""
     if ranking is None:
         return None
@@ -150,7 +159,7 @@ def _where_it_stood(ranking: Ranking | None, outcome: Outcome) -> tuple[int, flo
     return None
 
 
-def in_words(decision: Decision, became: Became) -> str:
+def outcome_sentence(decision: PlacementDecision, became: OutcomeState) -> str:
     """Return a sentence about the outcome and the rank of the node."""
     outcome = became.outcome
     if outcome is not None and outcome.kind == BOUND:
@@ -170,7 +179,7 @@ def _after(seconds: float) -> str:
     return f" {seconds:.1f} s later" if seconds >= 0.05 else ""
 
 
-def _standing(decision: Decision, outcome: Outcome) -> str:
+def _standing(decision: PlacementDecision, outcome: PlacementOutcome) -> str:
     ranking, filtered = decision.ranking, decision.filtered
     if ranking is None:
         left = filtered is not None and filtered.passed == 1
@@ -184,7 +193,7 @@ def _standing(decision: Decision, outcome: Outcome) -> str:
     return _compared(ranking, outcome.node, *stood)
 
 
-def _compared(ranking: Ranking, node: str, rank: int, score: float) -> str:
+def _compared(ranking: RankingRecord, node: str, rank: int, score: float) -> str:
     """Compare the node with the highest-ranked node."""
     best, highest = ranking.best.names[0], ranking.best.scores[0]
     if rank == 1:

@@ -30,22 +30,22 @@ import numpy.typing as npt
 from aiohttp import hdrs, web
 
 from scorers.cluster.pods import PodInfo, identity, pod_info
-from scorers.cluster.table import Table
-from scorers.decisions.log import Answered, DecisionLog
-from scorers.extender.manifest import WHERE, read_pasted_pod
+from scorers.cluster.table import ClusterTable
+from scorers.decisions.log import DecisionLog, RankedResponse
+from scorers.extender.manifest import POD_TEMPLATE_PATHS, read_pasted_pod
 from scorers.extender.telemetry import SchedulerTelemetry
 from scorers.plugin_api import wire
 from scorers.plugin_api.arguments import schema_of
-from scorers.plugin_api.framework import Estimating, Scores, Verdicts
+from scorers.plugin_api.framework import EstimatingPlugin, Scores, Verdicts
 from scorers.plugin_api.json import plain, plain_map
 from scorers.profiles.profiles import PluginSettings
-from scorers.profiles.ranking import Filtered, Profile, Ranked
+from scorers.profiles.ranking import FilterResult, ProfileRunner, RankResult
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
 from scorers.shadow.mode import ShadowMode
 from watcher.client import Columns
 from watcher.core.kubernetes.objects import Pod
-from watcher.platform.http.openapi import Answer, Operation, Parameter, failure
-from watcher.platform.http.parameters import query_values, single
+from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
+from watcher.platform.http.parameters import query_values, single_value
 from watcher.platform.http.routing import JSON, Access, ApiError, Handler, Route, has_certificate
 from watcher.platform.net.http_body import read_at_most
 from watcher.platform.net.loopback import is_loopback
@@ -59,8 +59,8 @@ T = TypeVar("T")
 RESERVED_S = 5.0
 AT_ONCE = 50  # nodes processed before other tasks run; some milliseconds
 MOST_MANIFEST = 64 << 10  # bytes; hand-written manifests are smaller
-TOLD_BY_DEFAULT = 100  # nodes
-MOST_TOLD = 10_000
+DEFAULT_LIMIT = 100  # nodes
+MAX_LIMIT = 10_000
 MOST_BODY = 256 << 20  # 5,000 whole nodes are 33 MB; nodeCacheCapable makes that 100 kB
 
 Bind = Callable[[wire.ExtenderBindingArgs], Awaitable[Pod | None]]
@@ -69,7 +69,7 @@ Bind = Callable[[wire.ExtenderBindingArgs], Awaitable[Pod | None]]
 _PROFILE = Parameter("profile", "a profile of [scheduler.NAME]", place="path")
 _NODE = Parameter("node", "name of a node", place="path")
 _LIMIT = Parameter(
-    "limit", "maximum number of nodes in the response, best first", {"type": "integer", "default": TOLD_BY_DEFAULT}
+    "limit", "maximum number of nodes in the response, best first", {"type": "integer", "default": DEFAULT_LIMIT}
 )
 _NODES = Parameter("node", "rank only the nodes with these names", repeatable=True)
 _UNKNOWN_PROFILE = failure("no such profile")
@@ -82,8 +82,8 @@ class Extender:
 
     def __init__(
         self,
-        table: Table,
-        profiles: Mapping[str, Profile],
+        table: ClusterTable,
+        profiles: Mapping[str, ProfileRunner],
         *,
         now: Callable[[], float],
         bind: Bind | None = None,
@@ -101,12 +101,12 @@ class Extender:
     def routes(self) -> list[Route]:
         """Return the routes for the watcher's application."""
         wrong = {400: _MALFORMED, 404: _UNKNOWN_PROFILE}
-        filtered = Answer("the nodes that pass the filters", wire.ExtenderFilterResult)
-        ranked = Answer("the score of each node", list[wire.HostPriority])
-        bound = Answer("whether the pod was bound", wire.ExtenderBindingResult)
-        why = Answer("every plug-in's inputs, steps and scores", dict[str, Any])
-        nodes = {200: Answer("known state of the nodes", dict[str, Any]), 404: _UNKNOWN_PROFILE}
-        plugins = {200: Answer("plug-ins with their arguments, and the profiles", dict[str, Any])}
+        filtered = ResponseSpec("the nodes that pass the filters", wire.ExtenderFilterResult)
+        ranked = ResponseSpec("the score of each node", list[wire.HostPriority])
+        bound = ResponseSpec("whether the pod was bound", wire.ExtenderBindingResult)
+        why = ResponseSpec("every plug-in's inputs, steps and scores", dict[str, Any])
+        nodes = {200: ResponseSpec("known state of the nodes", dict[str, Any]), 404: _UNKNOWN_PROFILE}
+        plugins = {200: ResponseSpec("plug-ins with their arguments, and the profiles", dict[str, Any])}
         asked = partial(Operation, parameters=(_PROFILE,), request=wire.ExtenderArgs)
         binding = Operation("bind a pod", {200: bound, **wrong}, (_PROFILE,), request=wire.ExtenderBindingArgs)
         post = partial(Route, method="POST", access=Access.OPEN)
@@ -132,7 +132,7 @@ class Extender:
 
     def _scoring(self) -> Operation:
         answers = {
-            200: Answer("as explain, plus `of`, the number of ranked nodes", dict[str, Any]),
+            200: ResponseSpec("as explain, plus `of`, the number of ranked nodes", dict[str, Any]),
             400: failure("the body is not a pod manifest"),
             404: _UNKNOWN_PROFILE,
             413: failure("the manifest is too large"),
@@ -171,7 +171,7 @@ class Extender:
         filtered = profile.filter(info, rows, now=self._now())
         if self._decisions is not None:
             self._decisions.filtered(captured[0], info, there, filtered, asked=len(names))
-        return _json(wire.filtered(args, names, filtered.failures(there), filtered.unresolvable(there)))
+        return _json(wire.filter_result(args, names, filtered.failures(there), filtered.unresolvable(there)))
 
     async def prioritize(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """ExtenderArgs -> HostPriorityList, and reserve the pod on the best node if configured."""
@@ -185,7 +185,7 @@ class Extender:
             self._shadow.heard(info.key, rows, verb="prioritize")
         now = self._now()
         ranked = profile.rank(info, rows, now=now)
-        most = 100.0 if profile.settings.precise_scores else float(wire.MOST)
+        most = 100.0 if profile.settings.precise_scores else float(wire.MAX_EXTENDER_PRIORITY)
         whole = np.floor(ranked.values * (most / 100.0) + 0.5).astype(np.int64)
         scores, reserved = np.zeros(len(names), dtype=np.int64), ""
         if tells := 2 * len(known) >= len(names):  # otherwise the few known nodes would get all pods
@@ -195,7 +195,7 @@ class Extender:
                 reserved = there[best]
                 self.table.reserve(info.pod, reserved, now=now, until=now + RESERVED_S)
         if self._decisions is not None:
-            answer = Answered(there, rows, ranked, asked=len(names), told=tells, reserved=reserved)
+            answer = RankedResponse(there, rows, ranked, asked=len(names), told=tells, reserved=reserved)
             self._decisions.ranked(profile, info, answer)
         return _json(list(map(wire.HostPriority, names, scores.tolist())))
 
@@ -239,7 +239,7 @@ class Extender:
     async def score(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """As explain, for a hand-written manifest and all or some nodes; returns the best `limit` nodes."""
         values = query_values(request.rel_url.raw_query_string, known=(_LIMIT.name, _NODES.name))
-        limit = _limit_of(single(values, _LIMIT.name))
+        limit = _limit_of(single_value(values, _LIMIT.name))
         info = await _pasted(request)
         profile = self._profile(captured[0])
         return _json(await self._explanation(profile, info, values.get(_NODES.name) or self._all_known(), most=limit))
@@ -248,7 +248,7 @@ class Extender:
         return sorted(name for name, row in self.table.row.items() if self.table.known[row])
 
     async def _explanation(
-        self, profile: Profile, info: PodInfo, names: Sequence[str], *, most: int | None = None
+        self, profile: ProfileRunner, info: PodInfo, names: Sequence[str], *, most: int | None = None
     ) -> dict[str, Any]:
         """Explain the ranking of these nodes; return only the best `most` if given."""
         there, rows, _ = self._rows(names)
@@ -260,7 +260,7 @@ class Extender:
         told = self._explained(profile, info, there, names, now=now)
         nodes = islice(self._explained_nodes(there, rows, ranked, filtered), most)
         told["of"] = len(there)
-        told["nodes"] = await _unhurried(nodes, within=without_itself)
+        told["nodes"] = await _collect_in_chunks(nodes, within=without_itself)
         return told
 
     async def nodes(self, request: web.Request, captured: Sequence[str]) -> web.Response:
@@ -274,7 +274,7 @@ class Extender:
         for key, node in self.table.reserved.items():
             reserved.setdefault(node, []).append(key)
         there = (name for name in names if name in self.table.row)
-        told = await _unhurried((name, self._node(name, reserved.get(name, []), captured[0])) for name in there)
+        told = await _collect_in_chunks((name, self._node(name, reserved.get(name, []), captured[0])) for name in there)
         return _json({"nodes": dict(told)})
 
     async def plugins(self, request: web.Request, captured: Sequence[str]) -> web.Response:
@@ -299,7 +299,7 @@ class Extender:
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
-    def _profile(self, name: str) -> Profile:
+    def _profile(self, name: str) -> ProfileRunner:
         """Return a profile. Call this after the body is read: a reload may have replaced the profiles meanwhile."""
         profile = self.profiles.get(name)
         if profile is None:
@@ -312,7 +312,7 @@ class Extender:
             args = wire.read_args(await _body(request))
             if args.node_names is not None:
                 return args, args.node_names
-            return args, await _unhurried(map(wire.name_of, wire.items_of(args)))
+            return args, await _collect_in_chunks(map(wire.name_of, wire.items_of(args)))
         except ValueError as error:
             _refuse(
                 f"invalid ExtenderArgs: {error}",
@@ -340,7 +340,7 @@ class Extender:
 
     def _explained(
         self,
-        profile: Profile,
+        profile: ProfileRunner,
         info: PodInfo,
         known: Sequence[str],
         names: Sequence[str],
@@ -360,7 +360,7 @@ class Extender:
         }
 
     def _explained_nodes(
-        self, known: Sequence[str], rows: I64, ranked: Ranked, filtered: Filtered
+        self, known: Sequence[str], rows: I64, ranked: RankResult, filtered: FilterResult
     ) -> Iterator[dict[str, Any]]:
         """Yield the nodes, best first. Reads no amounts from the table, which may change between two nodes."""
         failures = filtered.failures(known)
@@ -374,8 +374,8 @@ class Extender:
                 "sampled": plain(sampled[i]),
                 **_measured(load.columns, where[i], now=now),
                 "plugins": [
-                    *(_told_verdict(each, verdicts, i) for each, verdicts in filtered.parts),
-                    *(_told_score(each, scores, i) for each, scores in ranked.parts),
+                    *(_verdict_document(each, verdicts, i) for each, verdicts in filtered.parts),
+                    *(_score_document(each, scores, i) for each, scores in ranked.parts),
                 ],
             }
 
@@ -394,7 +394,7 @@ class Extender:
             "pods": int(table.pods[row]),
             "recent": [{"pod": key, "assigned": at} for key, _, at in table.recent.of(row)],
             "reserved": reserved,
-            "estimates": {each.name: each.estimates(row) for _, each in made if isinstance(each, Estimating)},
+            "estimates": {each.name: each.estimates(row) for _, each in made if isinstance(each, EstimatingPlugin)},
         }
 
 
@@ -416,7 +416,7 @@ def _measured(columns: Columns | None, column: int, *, now: float) -> dict[str, 
     return {"load": load, "windows": windows}
 
 
-def _told_score(each: PluginSettings, scores: Scores, i: int) -> dict[str, Any]:
+def _score_document(each: PluginSettings, scores: Scores, i: int) -> dict[str, Any]:
     return {
         "name": each.name,
         "point": "score",
@@ -428,7 +428,7 @@ def _told_score(each: PluginSettings, scores: Scores, i: int) -> dict[str, Any]:
     }
 
 
-def _told_verdict(each: PluginSettings, verdicts: Verdicts, i: int) -> dict[str, Any]:
+def _verdict_document(each: PluginSettings, verdicts: Verdicts, i: int) -> dict[str, Any]:
     code = int(verdicts.codes[i])
     return {
         "name": each.name,
@@ -461,15 +461,15 @@ async def _pasted(request: web.Request) -> PodInfo:
         pod = await asyncio.to_thread(read_pasted_pod, text)
         return pod_info(_pod_of(wire.read_args(msgspec.json.encode({"Pod": pod}))))
     except (ValueError, TypeError) as error:  # TypeError: YAML values without JSON equivalent, such as dates as keys
-        hint = f"send one of {', '.join(WHERE)} as YAML or JSON; example: docs/examples/pod.yaml"
+        hint = f"send one of {', '.join(POD_TEMPLATE_PATHS)} as YAML or JSON; example: docs/examples/pod.yaml"
         raise ApiError(400, "bad_request", f"the body is not a pod manifest: {error}", hint) from None
 
 
 def _limit_of(text: str | None) -> int:
     if text is None:
-        return TOLD_BY_DEFAULT
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST_TOLD):
-        raise ApiError(400, "bad_request", "limit must be a number of nodes", f"1 to {MOST_TOLD}")
+        return DEFAULT_LIMIT
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_LIMIT):
+        raise ApiError(400, "bad_request", "limit must be a number of nodes", f"1 to {MAX_LIMIT}")
     return int(text)
 
 
@@ -477,7 +477,7 @@ def _refuse(message: str, *, hint: str) -> NoReturn:
     raise ApiError(400, "bad_request", message, hint)
 
 
-async def _unhurried(
+async def _collect_in_chunks(
     items: Iterator[T], *, within: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> list[T]:
     """Collect all items in chunks, each `within` a context, and yield to other tasks between chunks."""

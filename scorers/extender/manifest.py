@@ -14,7 +14,7 @@ import yaml
 
 from scorers.plugin_api.json import without_nulls
 
-WHERE = {
+POD_TEMPLATE_PATHS = {
     "Pod": (),
     "Deployment": ("spec", "template"),
     "ReplicaSet": ("spec", "template"),
@@ -24,7 +24,7 @@ WHERE = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
 }
 """Kind -> path of its pod template."""
-DEEPEST = 100
+MAX_DEPTH = 100
 """Maximum nesting depth of a document; a pod has about twenty levels."""
 _DOCUMENT_START = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
@@ -50,12 +50,14 @@ def _first_pod(documents: Sequence[Any]) -> dict[str, Any]:
     if not documents:
         raise ValueError("the document is empty")
     for document in documents:
-        if isinstance(document, Mapping) and _kind_of(document) in WHERE:
+        if isinstance(document, Mapping) and _kind_of(document) in POD_TEMPLATE_PATHS:
             return _defaulted(_pod_in(document))
-    raise ValueError(f"no pod found, only: {', '.join(map(_told, documents))}; supported kinds: {', '.join(WHERE)}")
+    raise ValueError(
+        f"no pod found, only: {', '.join(map(_kind_text, documents))}; supported kinds: {', '.join(POD_TEMPLATE_PATHS)}"
+    )
 
 
-def _told(document: Any) -> str:
+def _kind_text(document: Any) -> str:
     if isinstance(document, Mapping):
         return _kind_of(document) if document.get("kind") else "an object without a kind"
     return "a list" if isinstance(document, list) else f"{str(document)[:40]!r}"
@@ -66,7 +68,7 @@ def _documents(text: str, *, aliases: bool) -> list[Any]:
     found: list[Any] = []
     try:
         for part in filter(str.strip, _DOCUMENT_START.split(text)):
-            _look_at(part, aliases=aliases)
+            _reject_unsafe(part, aliases=aliases)
             found += _listed(msgspec.to_builtins(msgspec.yaml.decode(part), str_keys=True))
     except (
         yaml.YAMLError,
@@ -78,7 +80,7 @@ def _documents(text: str, *, aliases: bool) -> list[Any]:
     return [each for each in found if each]
 
 
-def _look_at(part: str, *, aliases: bool) -> None:
+def _reject_unsafe(part: str, *, aliases: bool) -> None:
     """Reject a document that is unsafe to decode: libyaml recurses, and a document of thirty thousand levels would
     crash the process."""
     depth = 0
@@ -86,8 +88,8 @@ def _look_at(part: str, *, aliases: bool) -> None:
         if isinstance(event, yaml.AliasEvent) and not aliases:
             raise ValueError("YAML aliases (*name) are not allowed here: replace them by their content")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise ValueError(f"the document is nested more than {DEEPEST} levels deep")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"the document is nested more than {MAX_DEPTH} levels deep")
 
 
 def _listed(document: Any) -> list[Any]:
@@ -104,14 +106,14 @@ def _kind_of(document: Mapping[str, Any]) -> str:
 def _pod_in(document: Mapping[str, Any]) -> dict[str, Any]:
     kind = _kind_of(document)
     found: Any = document
-    for key in WHERE[kind]:
+    for key in POD_TEMPLATE_PATHS[kind]:
         found = found.get(key) if isinstance(found, Mapping) else None
     if not isinstance(found, Mapping) or not isinstance(found.get("spec"), Mapping):
-        raise ValueError(f"the {kind} has no {'.'.join((*WHERE[kind], 'spec'))}")
+        raise ValueError(f"the {kind} has no {'.'.join((*POD_TEMPLATE_PATHS[kind], 'spec'))}")
     outer = _mapping(document, "metadata", kind)
     named = {"name": outer.get("name", "pod"), "namespace": outer.get("namespace", "default")}
     metadata = {**named, **_mapping(found, "metadata", kind)}
-    if WHERE[kind]:  # a pod has the namespace of its workload, which owns it
+    if POD_TEMPLATE_PATHS[kind]:  # a pod has the namespace of its workload, which owns it
         owner = {"kind": kind, "name": named["name"], "controller": True}
         metadata |= {"namespace": named["namespace"], "ownerReferences": [owner]}
     return {"metadata": metadata, "spec": dict(found["spec"])}

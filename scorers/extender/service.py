@@ -16,25 +16,25 @@ from typing import Any
 
 from aiohttp import web
 
-from scorers.cluster.informer import Cluster, KubernetesCluster
+from scorers.cluster.informer import ClusterSource, KubernetesCluster
 from scorers.cluster.koordinator_classes import priority_class, qos_of
 from scorers.cluster.node_metrics import NodeMetricObject, PodKey, read_node_metric
-from scorers.cluster.pages import ClusterAnswers
-from scorers.cluster.table import Table
+from scorers.cluster.pages import ClusterHandler
+from scorers.cluster.table import ClusterTable
 from scorers.decisions.log import DecisionLog
-from scorers.decisions.pages import DecisionAnswers
+from scorers.decisions.pages import DecisionsHandler
 from scorers.extender.handlers import Extender
 from scorers.extender.telemetry import ShadowTelemetry
 from scorers.plugin_api.wire import ExtenderBindingArgs
 from scorers.profiles.profiles import ProfileSettings, read_profiles, shadow_of
-from scorers.profiles.ranking import Profile
+from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow.mode import ShadowMode
-from scorers.shadow.pages import ShadowAnswers
+from scorers.shadow.pages import ShadowHandler
 from watcher.client import InProcessClient, WatcherError
 from watcher.core.koordinator.report import PodClass
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.model import MetricType, Operator
-from watcher.platform.modules import Made, Serving
+from watcher.platform.modules import BuiltModule, ModuleHost
 from watcher.platform.settings.problems import Problem, SettingsError
 
 log = logging.getLogger(__name__)
@@ -44,19 +44,21 @@ TYPES = (MetricType.CPU, MetricType.MEMORY, MetricType.GPU)
 OPERATORS = (Operator.LATEST, Operator.AVG, Operator.STD)
 
 
-class Scheduling:
+class SchedulingService:
     """The table with its data sources, and the profiles over it. `cluster` defaults to the cluster of the settings."""
 
-    def __init__(self, scheduler: Mapping[str, Any], serving: Serving, *, cluster: Cluster | None = None) -> None:
+    def __init__(
+        self, scheduler: Mapping[str, Any], serving: ModuleHost, *, cluster: ClusterSource | None = None
+    ) -> None:
         profiles, problems, notices = read_profiles(scheduler, cwd=Path.cwd(), served=serving.windows)
         if problems:
             raise ValueError("; ".join(f"{each.key}: {each.message}" for each in problems))
         for notice in notices:
             log.warning("settings: %s", notice)
-        self.table = Table(windows=serving.windows)
+        self.table = ClusterTable(windows=serving.windows)
         self._serving = serving
         self._cluster = cluster or KubernetesCluster(serving.settings)
-        self._profiles = {each.name: Profile(each, self.table) for each in profiles}
+        self._profiles = {each.name: ProfileRunner(each, self.table) for each in profiles}
         self._client = self._made_client()
         self._follows_node_metrics = self.table.needs.node_metrics
         self.decisions = DecisionLog(
@@ -77,17 +79,17 @@ class Scheduling:
         self._blind = ""
         self._podless = ""
 
-    def made(self) -> Made:
+    def made(self) -> BuiltModule:
         """Return the routes, lifecycle, and telemetry for the service."""
         serving = self._serving
-        answers = DecisionAnswers(self.decisions, serving.decisions, now=serving.now, pod=self._cluster.pod)
-        shadows = ShadowAnswers(
+        answers = DecisionsHandler(self.decisions, serving.decisions, now=serving.now, pod=self._cluster.pod)
+        shadows = ShadowHandler(
             self.shadow, serving.decisions, now=serving.now, window=lambda: serving.windows[-1].label
         )
-        cluster = ClusterAnswers(self.table, now=serving.now, is_whole=self._cluster.is_whole)
+        cluster = ClusterHandler(self.table, now=serving.now, is_whole=self._cluster.is_whole)
         routes = (*self.extender.routes(), *answers.routes(), *shadows.routes(), *cluster.routes())
         telemetry = (self.extender.telemetry, ShadowTelemetry(self.shadow))
-        return Made(routes, (self.life,), telemetry, renew=self.renew, pod_classes=self.pod_classes)
+        return BuiltModule(routes, (self.life,), telemetry, renew=self.renew, pod_classes=self.pod_classes)
 
     def _made_client(self) -> InProcessClient:
         serving, needs = self._serving, self.table.needs
@@ -111,10 +113,10 @@ class Scheduling:
         profiles, problems, notices = read_profiles(scheduler, cwd=Path.cwd())
         if problems:
             raise SettingsError(problems)
-        trial = Table()
+        trial = ClusterTable()
         for each in profiles:
             try:
-                Profile(each, trial)
+                ProfileRunner(each, trial)
             except ValueError as error:
                 cure = "see docs/scheduling.md for the arguments of plug-ins"
                 raise SettingsError([Problem(f"scheduler.{each.name}", str(error), cure)]) from error
@@ -131,7 +133,7 @@ class Scheduling:
         old = dict(self._profiles) if served == self.table.windows else {}
         gone = list(self._profiles.values())
         self.table.windows = tuple(served)
-        new = {each.name: Profile(each, self.table, before=old.get(each.name)) for each in profiles}
+        new = {each.name: ProfileRunner(each, self.table, before=old.get(each.name)) for each in profiles}
         for profile in gone:
             profile.close(but=new.get(profile.settings.name))
         self._profiles.clear()
@@ -255,11 +257,11 @@ class Scheduling:
         return pod if pod is not None and pod.metadata.uid == args.uid else None
 
 
-class SchedulerPart:
+class SchedulerModule:
     """The module of the settings section [scheduler]."""
 
     section = "scheduler"
 
-    def make(self, table: Mapping[str, Any], serving: Serving) -> Made:
+    def make(self, table: Mapping[str, Any], serving: ModuleHost) -> BuiltModule:
         """Build the routes and lifecycle of the extender."""
-        return Scheduling(table, serving).made()
+        return SchedulingService(table, serving).made()

@@ -16,8 +16,8 @@ from typing import get_args
 import numpy as np
 from prometheus_client.metrics_core import Metric as Family
 
-from scorers.cluster.table import Table
-from scorers.profiles.ranking import Profile
+from scorers.cluster.table import ClusterTable
+from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow.mode import ShadowMode
 from scorers.shadow.records import LEFT_OUT, Kind
 from watcher.model import MetricType
@@ -30,7 +30,7 @@ ANSWER_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0,
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _TableSnapshot:
     """State of the table at the last copy. `fallback` by profile and plug-in is "" if load is used."""
 
     nodes: int = 0
@@ -42,14 +42,14 @@ class _Seen:
 class SchedulerTelemetry:
     """Prometheus metrics of one extender."""
 
-    def __init__(self, table: Table, profiles: Mapping[str, Profile]) -> None:
+    def __init__(self, table: ClusterTable, profiles: Mapping[str, ProfileRunner]) -> None:
         self._table = table
         self._profiles = profiles
         text = "Response time of the extender in seconds, including reading the request."
         self._answers = Timings("scheduler_request_duration_seconds", text, ("profile", "verb"), ANSWER_S)
         self._blind: Counter[tuple[str, str]] = Counter()
         self._unknown: Counter[str] = Counter()
-        self._seen = _Seen()
+        self._seen = _TableSnapshot()
 
     # --- per request -------------------------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class SchedulerTelemetry:
                 log.info("scheduler profile %s: plug-in %s uses load data again", name, plugin)
         known = table.known
         without = int(np.count_nonzero(np.isnan(table.load.sampled()[known])))
-        self._seen = _Seen(int(np.count_nonzero(known)), without, len(table.reserved), fallback)
+        self._seen = _TableSnapshot(int(np.count_nonzero(known)), without, len(table.reserved), fallback)
 
     def collect(self) -> Iterator[Family]:
         """Yield the metric families; called by the registry at a scrape."""

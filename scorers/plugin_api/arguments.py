@@ -20,7 +20,7 @@ from watcher.model import Window
 
 ArgsT = TypeVar("ArgsT", bound="Arguments")
 
-NOT_OURS = {
+IGNORED_ARGUMENTS = {
     "watcherAddress": "the extender reads metrics from the load-watcher service that it runs in",
     "metricProvider": "the metrics source is configured in load-watcher",
     "metricsUpdateIntervalSeconds": "load-watcher's setting refresh.interval sets the interval",
@@ -65,11 +65,11 @@ def read_arguments(
             try:
                 values[fields[name].name] = msgspec.convert(value, hints[fields[name].name])
             except msgspec.ValidationError as error:
-                problems[name] = _unfit(name, value, hints[fields[name].name], error)
-        elif name in NOT_OURS:
-            notices.append(f"{plugin}: {name} is ignored: {NOT_OURS[name]}")
+                problems[name] = _type_errors(name, value, hints[fields[name].name], error)
+        elif name in IGNORED_ARGUMENTS:
+            notices.append(f"{plugin}: {name} is ignored: {IGNORED_ARGUMENTS[name]}")
         elif name == "kind" and value != f"{plugin}Args":
-            problems[name] = [f"kind: {_shown(value)} belongs to another plug-in; use {plugin}Args"]
+            problems[name] = [f"kind: {_quoted(value)} belongs to another plug-in; use {plugin}Args"]
         elif name not in ("apiVersion", "kind"):
             problems[name] = [_unknown(str(name), list(fields))]
     told = [each for of_one in problems.values() for each in of_one]
@@ -93,7 +93,7 @@ def schema_of(kind: type[Arguments]) -> dict[str, Any]:
     return schema
 
 
-def _unfit(name: str, value: Any, hint: Any, error: msgspec.ValidationError) -> list[str]:
+def _type_errors(name: str, value: Any, hint: Any, error: msgspec.ValidationError) -> list[str]:
     """Return the type errors of an argument; for a map, one per invalid entry."""
     if typing.get_origin(hint) is dict and isinstance(value, Mapping):
         found = []
@@ -110,7 +110,7 @@ def _unfit(name: str, value: Any, hint: Any, error: msgspec.ValidationError) -> 
 def _unfit_one(name: str, value: Any, hint: Any, error: str) -> str:
     choices = _choices(hint, re.findall(r"\.(\w+)", error.partition(" - at ")[2])) if "enum value" in error else []
     known = f"; valid values: {', '.join(choices)}" if choices else ""
-    return f"{name}: {_lowered(error.removesuffix(' - at `$`'))}{known} (given: {_shown(value)})"
+    return f"{name}: {_lowered(error.removesuffix(' - at `$`'))}{known} (given: {_quoted(value)})"
 
 
 def _choices(hint: Any, path: Sequence[str]) -> list[str]:
@@ -131,13 +131,13 @@ def _argument_in(problem: str) -> str:
 def _unknown(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     told = f"did you mean {near[0]}?" if near else f"valid arguments: {', '.join(sorted(known))}"
-    return f"{name if name.isidentifier() else _shown(name)}: unknown argument; {told}"
+    return f"{name if name.isidentifier() else _quoted(name)}: unknown argument; {told}"
 
 
 def _lowered(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _shown(value: object, longest: int = 60) -> str:
+def _quoted(value: object, longest: int = 60) -> str:
     text = repr(value)
     return text if len(text) <= longest else f"{text[:longest]}…"

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments, read_arguments
 
 F64 = npt.NDArray[np.float64]
@@ -22,7 +22,7 @@ I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 MAX_SCORE = 100.0
-NO_ORDER = "equal scores for all nodes"
+EQUAL_SCORES = "equal scores for all nodes"
 """Fallback of a plug-in that scores all nodes alike when there is no load data."""
 
 PluginT = TypeVar("PluginT", covariant=True)
@@ -63,7 +63,7 @@ class ScorePlugin(Protocol):
 
     name: str
 
-    def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores: ...
+    def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores: ...
 
 
 @runtime_checkable
@@ -72,7 +72,7 @@ class FilterPlugin(Protocol):
 
     name: str
 
-    def filter(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Verdicts: ...
+    def filter(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Verdicts: ...
 
 
 @runtime_checkable
@@ -80,22 +80,22 @@ class PreparingPlugin(Protocol):
     """Computes results that do not depend on the pod ahead of requests: in short steps, after each new copy of the
     load."""
 
-    def prepare(self, table: Table) -> Iterator[None]: ...
+    def prepare(self, table: ClusterTable) -> Iterator[None]: ...
 
 
 @runtime_checkable
-class FallingBack(Protocol):
+class FallbackPlugin(Protocol):
     """Plug-in that uses another input when most nodes lack the load data that it scores by."""
 
     name: str
 
-    def fallback(self, table: Table, *, now: float) -> str:
+    def fallback(self, table: ClusterTable, *, now: float) -> str:
         """Return the name of the input used instead of load, "" if load is used."""
         ...
 
 
 @runtime_checkable
-class Estimating(Protocol):
+class EstimatingPlugin(Protocol):
     """Plug-in that estimates the usage of pods."""
 
     name: str
@@ -105,7 +105,7 @@ class Estimating(Protocol):
         ...
 
 
-class Factory(Protocol[PluginT]):
+class PluginFactory(Protocol[PluginT]):
     """Creates a plug-in from its arguments. `profile` is part of the names that the plug-in registers with the table:
     two profiles may have the same plug-in with different arguments."""
 
@@ -115,36 +115,36 @@ class Factory(Protocol[PluginT]):
     @property
     def arguments(self) -> type[Arguments]: ...
 
-    def __call__(self, arguments: Any, table: Table, *, profile: str) -> PluginT: ...
+    def __call__(self, arguments: Any, table: ClusterTable, *, profile: str) -> PluginT: ...
 
 
-def make(
-    factory: Factory[PluginT], given: Mapping[str, Any], table: Table, *, profile: str = "default"
+def create_plugin(
+    factory: PluginFactory[PluginT], given: Mapping[str, Any], table: ClusterTable, *, profile: str = "default"
 ) -> tuple[PluginT, tuple[str, ...]]:
     """Create a plug-in from user-given arguments; return it with notices. Raises ArgumentsError."""
     arguments, notices = read_arguments(factory.name, factory.arguments, given, windows=table.windows)
     return factory(arguments, table, profile=profile), notices
 
 
-def mostly(known: Bool) -> bool:
+def enough_known(known: Bool) -> bool:
     """Return whether load may rank n nodes: it is known [n] for at least half of them, or there is only one. If fewer
     nodes have load data, they would get all pods just because they have data."""
     return len(known) < 2 or 2 * int(np.count_nonzero(known)) >= len(known)
 
 
-def decides(known: Bool, *, fallback: str) -> bool:
+def load_decides(known: Bool, *, fallback: str) -> bool:
     """Return whether load ranks the nodes in the request. For a single node without load, the rule for the whole
     cluster applies: `fallback` is the plug-in's fallback there, "" for load."""
-    return mostly(known) if len(known) > 1 or known.any() else not fallback
+    return enough_known(known) if len(known) > 1 or known.any() else not fallback
 
 
-def comparable(scores: F64) -> F64:
+def fill_unknown_scores(scores: F64) -> F64:
     """Fill unknown (NaN) scores [n] so that nodes can be compared: with the lowest known score if most scores are
     known, because missing data must not favor a node; otherwise all scores become NaN."""
     known = ~np.isnan(scores)
     if known.all() or len(known) < 2:
         return scores
-    return np.where(known, scores, scores[known].min()) if mostly(known) else np.full(len(scores), np.nan)
+    return np.where(known, scores, scores[known].min()) if enough_known(known) else np.full(len(scores), np.nan)
 
 
 def round_half_away(values: F64) -> F64:

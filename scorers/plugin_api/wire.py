@@ -14,7 +14,7 @@ import msgspec
 from scorers.plugin_api.json import without_nulls
 from watcher.core.kubernetes.objects import Pod
 
-MOST = 10
+MAX_EXTENDER_PRIORITY = 10
 """Highest score of an extender (MaxExtenderPriority)."""
 
 
@@ -24,12 +24,12 @@ class NodeList(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
-class _Name(msgspec.Struct, frozen=True):
+class _ObjectMeta(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class _Named(msgspec.Struct, frozen=True):
-    metadata: _Name = _Name()
+class _NodeObject(msgspec.Struct, frozen=True):
+    metadata: _ObjectMeta = _ObjectMeta()
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True, rename={"pod": "Pod", "nodes": "Nodes", "node_names": "NodeNames"}):
@@ -89,7 +89,7 @@ class ExtenderBindingResult(msgspec.Struct, frozen=True, rename={"error": "Error
 
 _ARGS = msgspec.json.Decoder(ExtenderArgs)
 _BINDING = msgspec.json.Decoder(ExtenderBindingArgs)
-_NAMED = msgspec.json.Decoder(_Named)
+_NAMED = msgspec.json.Decoder(_NodeObject)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANYTHING = msgspec.json.Decoder()
 _ANY_CASE = {
@@ -105,15 +105,15 @@ _ANY_CASE = {
 
 def read_args(body: bytes) -> ExtenderArgs:
     """Decode ExtenderArgs. Raises ValueError with the problem."""
-    args = _as_it_is(body)
+    args = _decode_canonical(body)
     if args is None or args.pod is None or (args.nodes is None and args.node_names is None):
-        args = _read(_ARGS, _as_go_reads(body))
+        args = _read(_ARGS, _normalized(body))
     if args.pod is None:
         raise ValueError("Pod is missing")
     return args
 
 
-def _as_it_is(body: bytes) -> ExtenderArgs | None:
+def _decode_canonical(body: bytes) -> ExtenderArgs | None:
     """Decode the form that kube-scheduler sends; None if the body needs normalization."""
     try:
         return _ARGS.decode(body)
@@ -126,7 +126,7 @@ def read_binding(body: bytes) -> ExtenderBindingArgs:
     try:
         args: ExtenderBindingArgs = _BINDING.decode(body)
     except (msgspec.DecodeError, RecursionError):  # normalize the keys, also for the error message
-        args = _read(_BINDING, _as_go_reads(body))
+        args = _read(_BINDING, _normalized(body))
     return args
 
 
@@ -137,7 +137,7 @@ def _read(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw) -> Any:
         raise ValueError(str(error)) from None
 
 
-def _as_go_reads(body: bytes) -> bytes:
+def _normalized(body: bytes) -> bytes:
     """Normalize the case of keys and remove nulls from the pod."""
     given: dict[str, msgspec.Raw] = _read(_FIELDS, body)
     fields: dict[str, Any] = {_ANY_CASE.get(name.lower(), name): value for name, value in given.items()}
@@ -162,7 +162,7 @@ def name_of(node: msgspec.Raw) -> str:
         raise ValueError(f"invalid node: {error}") from None
 
 
-def filtered(
+def filter_result(
     args: ExtenderArgs, names: Sequence[str], failed: Mapping[str, str], unresolvable: Collection[str] = ()
 ) -> ExtenderFilterResult:
     """Build the filter response for `args`, whose nodes have these names, from the rejection reasons."""

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY
 from scorers.cluster.statistics import LOADS
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments
 from scorers.plugin_api.framework import Verdicts
 
@@ -58,10 +58,10 @@ class HighLoadFilter:
     name = "HighLoadFilter"
     arguments = HighLoadFilterArgs
 
-    def __init__(self, arguments: HighLoadFilterArgs, table: Table, *, profile: str = "default") -> None:
+    def __init__(self, arguments: HighLoadFilterArgs, table: ClusterTable, *, profile: str = "default") -> None:
         self.args = arguments
 
-    def filter(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Verdicts:
+    def filter(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Verdicts:
         stale = now - table.load.sampled()[rows] > self.args.node_metric_expiration_seconds
         codes = np.zeros(len(rows), dtype=np.int64)
         unknown = np.zeros(len(rows), dtype=np.bool_)

@@ -26,10 +26,10 @@ import numpy.typing as npt
 
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY
-from scorers.cluster.statistics import LOADS, mu_sigma, wherever
-from scorers.cluster.table import Table
+from scorers.cluster.statistics import LOADS, mu_sigma, where_rare
+from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments
-from scorers.plugin_api.framework import Scores, comparable, decides, round_half_away, round_half_away_one
+from scorers.plugin_api.framework import Scores, fill_unknown_scores, load_decides, round_half_away, round_half_away_one
 from scorers.profiles.default_scheduler import least_allocated, requested_and_allocatable
 from watcher.model import Operator
 
@@ -73,23 +73,25 @@ class LoadVariationRiskBalancing:
     name = "LoadVariationRiskBalancing"
     arguments = LoadVariationRiskBalancingArgs
 
-    def __init__(self, arguments: LoadVariationRiskBalancingArgs, table: Table, *, profile: str = "default") -> None:
+    def __init__(
+        self, arguments: LoadVariationRiskBalancingArgs, table: ClusterTable, *, profile: str = "default"
+    ) -> None:
         self.args = arguments
         self._recent = {resource: f"requests/{resource}" for resource in RESOURCES}  # shared by all profiles
         if arguments.formula == "kep":
             for resource, demand in self._recent.items():
                 table.recent.register(demand, partial(_request, resource=resource))
 
-    def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
+    def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         fallback = self.fallback(table, now=now)
         measured = [~np.isnan(table.load.average(LOADS[resource])[rows]) for resource in RESOURCES]
-        if not any(decides(known, fallback=fallback) for known in measured):
+        if not any(load_decides(known, fallback=fallback) for known in measured):
             return self._by_allocation(pod, table, rows)
         steps: dict[str, F64] = {}
         of_resources = [self._of_resource(pod, table, rows, resource, steps) for resource in RESOURCES]
-        lowest = np.fmin(*map(comparable, of_resources))
+        lowest = np.fmin(*map(fill_unknown_scores, of_resources))
         silent = ~np.logical_or(*measured)
-        values = wherever(silent, round_half_away(np.fmax(lowest, 0.0)), 0.0)
+        values = where_rare(silent, round_half_away(np.fmax(lowest, 0.0)), 0.0)
         inputs: dict[str, Any] = {
             "formula": self.args.formula,
             "safeVarianceMargin": self.args.safe_variance_margin,
@@ -97,11 +99,11 @@ class LoadVariationRiskBalancing:
         }
         return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
 
-    def fallback(self, table: Table, *, now: float) -> str:
+    def fallback(self, table: ClusterTable, *, now: float) -> str:
         """Return ALLOCATION if neither CPU nor memory load is known for most nodes."""
         return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else ALLOCATION
 
-    def _of_resource(self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
+    def _of_resource(self, pod: PodInfo, table: ClusterTable, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
         """Return the scores of one resource, not rounded, NaN where its load is unknown, and record the steps."""
         capacity = table.allocatable.column(resource)[rows].astype(np.float64)
         requested: F64 | float = float(pod.requests.get(resource, 0))
@@ -117,11 +119,11 @@ class LoadVariationRiskBalancing:
             scores = kep_scores(mu, sigma, margin=margin)
         else:
             scores = risk_scores(mu, sigma, margin=margin, sensitivity=self.args.safe_variance_sensitivity)
-        scores = wherever(capacity <= 0, scores, scores * 0.0)
+        scores = where_rare(capacity <= 0, scores, scores * 0.0)
         steps[f"{resource} mean"], steps[f"{resource} deviation"], steps[f"{resource} score"] = mu, sigma, scores
         return scores
 
-    def _by_allocation(self, pod: PodInfo, table: Table, rows: I64) -> Scores:
+    def _by_allocation(self, pod: PodInfo, table: ClusterTable, rows: I64) -> Scores:
         requested, allocatable = requested_and_allocatable(pod, table, rows, counted=True)
         values = least_allocated(requested, allocatable).astype(np.float64)
         steps: dict[str, npt.NDArray[Any]] = {}

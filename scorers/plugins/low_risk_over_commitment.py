@@ -36,9 +36,9 @@ import numpy.typing as npt
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY
 from scorers.cluster.statistics import LOADS, mu_sigma
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments
-from scorers.plugin_api.framework import Scores, comparable, decides, round_half_away
+from scorers.plugin_api.framework import Scores, fill_unknown_scores, load_decides, round_half_away
 from scorers.plugins import beta
 from watcher.model import Operator
 
@@ -49,7 +49,7 @@ RESOURCES = (CPU, MEMORY)
 LIMITS = "limits"
 DEFAULT_WEIGHT = 0.5
 PREPARED_AT_ONCE = 500  # nodes; some milliseconds
-STEADY = 1e-9  # a deviation below this share counts as 0
+MIN_DEVIATION = 1e-9  # a deviation below this share counts as 0
 MOST_OF_VARIANCE = 0.99  # share of the upper bound of the variance on 0..1
 
 
@@ -81,7 +81,7 @@ def load_risk(mu: F64, sigma: F64, requests: F64, limits: F64, capacity: F64) ->
         threshold = np.where(there, np.clip(requests / capacity, 0.0, 1.0), 0.0)
         highest = np.where(there, limits / capacity, 0.0)
     sigma = np.minimum(sigma, np.sqrt(beta.max_variance(mu) * MOST_OF_VARIANCE))
-    fixed = (mu == 0.0) | (sigma < STEADY)
+    fixed = (mu == 0.0) | (sigma < MIN_DEVIATION)
     alpha, other = beta.matching(mu, sigma**2)
     known = ~fixed & ~np.isnan(alpha)
     below = np.where(fixed, np.where(mu <= threshold, 1.0, 0.0), 0.0)
@@ -98,7 +98,7 @@ def load_risk(mu: F64, sigma: F64, requests: F64, limits: F64, capacity: F64) ->
 
 
 @dataclass(slots=True)
-class _Known:
+class _LoadRiskCache:
     """The load risk of all rows, and the inputs that it was computed from, one row each."""
 
     inputs: F64
@@ -111,11 +111,11 @@ class LowRiskOverCommitment:
     name = "LowRiskOverCommitment"
     arguments = LowRiskOverCommitmentArgs
 
-    def __init__(self, arguments: LowRiskOverCommitmentArgs, table: Table, *, profile: str = "default") -> None:
+    def __init__(self, arguments: LowRiskOverCommitmentArgs, table: ClusterTable, *, profile: str = "default") -> None:
         self.args = arguments
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _LoadRiskCache] = {}
 
-    def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
+    def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         asked = [amounts.get(each, 0) for amounts in (pod.requests, pod.raised_limits) for each in RESOURCES]
         if not any(asked):
             why = "the pod has neither requests nor limits: 0 for every node"
@@ -147,23 +147,23 @@ class LowRiskOverCommitment:
 
         return Scores(values, steps, inputs, reason)
 
-    def fallback(self, table: Table, *, now: float) -> str:
+    def fallback(self, table: ClusterTable, *, now: float) -> str:
         """Return LIMITS if neither CPU nor memory load is known for most nodes."""
         return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else LIMITS
 
-    def _is_blind(self, table: Table, rows: I64, *, now: float) -> bool:
+    def _is_blind(self, table: ClusterTable, rows: I64, *, now: float) -> bool:
         fallback = self.fallback(table, now=now)
         measured = (~np.isnan(table.load.average(LOADS[resource])[rows]) for resource in RESOURCES)
-        return not any(decides(known, fallback=fallback) for known in measured)
+        return not any(load_decides(known, fallback=fallback) for known in measured)
 
-    def _risk(self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
+    def _risk(self, pod: PodInfo, table: ClusterTable, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
         capacity = table.allocatable.column(resource)[rows].astype(np.float64)
         requests = np.minimum(table.requested.column(resource)[rows] + pod.requests.get(resource, 0), capacity)
         limits = (table.limited.column(resource)[rows] + pod.raised_limits.get(resource, 0)).astype(np.float64)
         of_limits = limit_risk(requests, limits, capacity)
         unknown = np.isnan(table.load.average(LOADS[resource])[rows])
         of_load = self._load_risk(table, resource)[rows]
-        of_load = np.nan_to_num(-comparable(np.where(unknown, np.nan, -of_load)), nan=0.0)
+        of_load = np.nan_to_num(-fill_unknown_scores(np.where(unknown, np.nan, -of_load)), nan=0.0)
         weight = self.args.risk_limit_weights.get(resource, DEFAULT_WEIGHT)
         risk = np.clip(weight * of_limits + (1.0 - weight) * of_load, 0.0, 1.0)
         steps |= {
@@ -175,19 +175,19 @@ class LowRiskOverCommitment:
         }
         return risk
 
-    def prepare(self, table: Table) -> Iterator[None]:
+    def prepare(self, table: ClusterTable) -> Iterator[None]:
         """Compute the load risk of all nodes in chunks: the distribution function is slow, and each copy of the load
         changes the inputs of every node."""
         for resource in RESOURCES:
             while self._renew(table, resource, most=PREPARED_AT_ONCE):
                 yield
 
-    def _load_risk(self, table: Table, resource: str) -> F64:
+    def _load_risk(self, table: ClusterTable, resource: str) -> F64:
         """Return the load risk of all rows."""
         self._renew(table, resource, most=len(table))
         return self._known[resource].risk
 
-    def _renew(self, table: Table, resource: str, *, most: int) -> int:
+    def _renew(self, table: ClusterTable, resource: str, *, most: int) -> int:
         """Recompute the load risk of at most `most` rows whose inputs changed; return the number of rows."""
         capacity = table.allocatable.column(resource).astype(np.float64)
         deviation = table.load.share(LOADS[resource], Operator.STD) * capacity
@@ -199,7 +199,7 @@ class LowRiskOverCommitment:
         inputs = np.stack([mu, sigma, requests, table.limited.column(resource), capacity], axis=1)
         known = self._known.get(resource)
         if known is None or len(known.risk) != len(inputs):
-            known = self._known[resource] = _Known(np.full(inputs.shape, -1.0), np.zeros(len(inputs)))
+            known = self._known[resource] = _LoadRiskCache(np.full(inputs.shape, -1.0), np.zeros(len(inputs)))
         same = (inputs == known.inputs) | (np.isnan(inputs) & np.isnan(known.inputs))
         changed = np.flatnonzero(~same.all(axis=1))[:most]
         if len(changed):
@@ -207,7 +207,7 @@ class LowRiskOverCommitment:
             known.risk[changed] = load_risk(*inputs[changed].T)
         return len(changed)
 
-    def _is_smoothed(self, table: Table, resource: str) -> bool:
+    def _is_smoothed(self, table: ClusterTable, resource: str) -> bool:
         columns = table.load.columns
         if columns is None:
             return False

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from scorers.cluster.columns import AmountColumns
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY, Amounts, amount, amounts
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments
 from scorers.plugin_api.framework import Scores, Verdicts
 from watcher.core.kubernetes.objects import Container, Node, Pod, Quantity
@@ -150,7 +150,7 @@ class NodeResourceLimits:
     name = "NodeResourceLimits"
     arguments = NodeResourceLimitsArgs
 
-    def __init__(self, arguments: NodeResourceLimitsArgs, table: Table, *, profile: str = "default") -> None:
+    def __init__(self, arguments: NodeResourceLimitsArgs, table: ClusterTable, *, profile: str = "default") -> None:
         self.args = arguments
         self._names = tuple(resource.name for resource in arguments.resources)
         self._ratio = {name: read_ratio(ratio) for name, ratio in arguments.limit_to_allocatable_ratio.items()}
@@ -196,7 +196,7 @@ class NodeResourceLimits:
 
     # --- scoring and filtering ---------------------------------------------------------------------------------------
 
-    def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
+    def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         counted = self._limit_of(pod.pod)
         total, weights = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
         steps: dict[str, npt.NDArray[Any]] = {}
@@ -225,7 +225,7 @@ class NodeResourceLimits:
 
         return Scores(values, steps, {"podLimits": self._shown(counted)}, reason)
 
-    def filter(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Verdicts:
+    def filter(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Verdicts:
         """Pass all nodes unless `filter` is set."""
         codes = np.zeros(len(rows), dtype=np.int64)
         of_daemon_set = any(owner.kind == "DaemonSet" for owner in pod.pod.metadata.owner_references)
@@ -249,7 +249,7 @@ class NodeResourceLimits:
             unresolvable=frozenset(range(len(insufficient) + 1, 2 * len(insufficient) + 1)),
         )
 
-    def _state(self, table: Table, resource: str, rows: I64) -> tuple[I64, I64]:
+    def _state(self, table: ClusterTable, resource: str, rows: I64) -> tuple[I64, I64]:
         """Return capacity and limits of the nodes in these rows."""
         self._reserve()
         allocatable = table.allocatable.column(resource)
@@ -258,7 +258,7 @@ class NodeResourceLimits:
         limits = self._sums.limits.column(resource) + self._sums.unlimited.column(resource) * allocatable
         return scaled(allocatable[rows], ratio[rows]), limits[rows]
 
-    def _of(self, counted: _PodLimit, resource: str, table: Table, rows: I64) -> I64:
+    def _of(self, counted: _PodLimit, resource: str, table: ClusterTable, rows: I64) -> I64:
         if resource in counted.unlimited:
             return table.allocatable.column(resource)[rows]
         return np.full(len(rows), counted.limits.get(resource, 0), dtype=np.int64)

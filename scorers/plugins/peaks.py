@@ -27,9 +27,9 @@ import numpy.typing as npt
 
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, amounts
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments, ArgumentsError
-from scorers.plugin_api.framework import NO_ORDER, Scores, decides
+from scorers.plugin_api.framework import EQUAL_SCORES, Scores, load_decides
 from watcher.model import MetricType
 
 F64 = npt.NDArray[np.float64]
@@ -96,18 +96,18 @@ class Peaks:
     name = "Peaks"
     arguments = PeaksArgs
 
-    def __init__(self, arguments: PeaksArgs, table: Table, *, profile: str = "default") -> None:
+    def __init__(self, arguments: PeaksArgs, table: ClusterTable, *, profile: str = "default") -> None:
         self.args = arguments
         self._models = dict(arguments.NodePowerModel or _models_of_file())
         self._rows: F64 = np.empty((0, 2))
         self._names: list[str] = []
 
-    def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
+    def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         capacity = table.capacity.column(CPU)[rows].astype(np.float64)
         current = table.load.average(MetricType.CPU)[rows]
-        if not decides(~np.isnan(current), fallback=self.fallback(table, now=now)):
+        if not load_decides(~np.isnan(current), fallback=self.fallback(table, now=now)):
             why = "most nodes have no metrics: all nodes score 0"
-            return Scores(np.zeros(len(rows)), {"cpu load %": current}, {"fallback": NO_ORDER}, lambda _: why)
+            return Scores(np.zeros(len(rows)), {"cpu load %": current}, {"fallback": EQUAL_SCORES}, lambda _: why)
         request = _request(pod)
         with np.errstate(divide="ignore", invalid="ignore"):
             added = np.where(capacity > 0, 100.0 * request / capacity, np.nan)
@@ -127,11 +127,11 @@ class Peaks:
 
         return Scores(values, steps, {"podRequest": request}, reason)
 
-    def fallback(self, table: Table, *, now: float) -> str:
-        """Return NO_ORDER if the CPU load is unknown for most nodes."""
-        return "" if table.measures(MetricType.CPU) else NO_ORDER
+    def fallback(self, table: ClusterTable, *, now: float) -> str:
+        """Return EQUAL_SCORES if the CPU load is unknown for most nodes."""
+        return "" if table.measures(MetricType.CPU) else EQUAL_SCORES
 
-    def _of_rows(self, table: Table) -> F64:
+    def _of_rows(self, table: ClusterTable) -> F64:
         """Return K1 and K2 of each row, NaN without a model."""
         if self._names != table.names:
             none = (np.nan, np.nan)

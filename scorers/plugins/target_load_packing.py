@@ -40,10 +40,17 @@ import numpy.typing as npt
 
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY, amount, amounts
-from scorers.cluster.statistics import wherever
-from scorers.cluster.table import Table
+from scorers.cluster.statistics import where_rare
+from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments
-from scorers.plugin_api.framework import Scores, comparable, decides, mostly, round_half_away, round_half_away_one
+from scorers.plugin_api.framework import (
+    Scores,
+    enough_known,
+    fill_unknown_scores,
+    load_decides,
+    round_half_away,
+    round_half_away_one,
+)
 from watcher.core.kubernetes.objects import Pod, Quantity
 from watcher.model import MetricType
 
@@ -122,7 +129,7 @@ class TargetLoadPacking:
     name = "TargetLoadPacking"
     arguments = TargetLoadPackingArgs
 
-    def __init__(self, arguments: TargetLoadPackingArgs, table: Table, *, profile: str = "default") -> None:
+    def __init__(self, arguments: TargetLoadPackingArgs, table: ClusterTable, *, profile: str = "default") -> None:
         self.args = arguments
         # the load of the first resource (CPU if configured) is required; the others count on nodes that report them
         self._resources = sorted(arguments.resources, key=lambda each: each != CPU)
@@ -130,9 +137,9 @@ class TargetLoadPacking:
         for resource, name in self._demand_names.items():
             table.recent.register(name, partial(self._demand, resource=resource))
 
-    def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
+    def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         first, *others = self._resources
-        if not decides(self._known(table, rows), fallback=self.fallback(table, now=now)):
+        if not load_decides(self._known(table, rows), fallback=self.fallback(table, now=now)):
             return self._by_allocation(pod, table, rows)
         steps: dict[str, F64] = {}
         values = self._of_resource(pod, table, rows, first, steps)
@@ -141,25 +148,25 @@ class TargetLoadPacking:
             there = table.capacity.column(self._kubernetes_name(resource))[rows] > 0
             known = np.where(np.isnan(steps[f"{resource} predicted %"]), np.nan, scores)
             counted = np.full(len(rows), np.nan)
-            counted[there] = comparable(known[there])
+            counted[there] = fill_unknown_scores(known[there])
             values = np.fmin(values, counted)
         inputs = {"targetUtilization": self.args.target_utilization, "podDemand": self._demands(pod)}
         return Scores(values, steps, inputs, reason=lambda i: self._reason(i, steps, values))
 
-    def fallback(self, table: Table, *, now: float) -> str:
+    def fallback(self, table: ClusterTable, *, now: float) -> str:
         """Return ALLOCATION if the required load is unknown for most nodes."""
         first = self._resources[0]
         if first == GPU:
-            return "" if mostly(self._known(table, np.flatnonzero(table.known))) else ALLOCATION
+            return "" if enough_known(self._known(table, np.flatnonzero(table.known))) else ALLOCATION
         return "" if table.measures(LOADS[first]) else ALLOCATION
 
-    def _known(self, table: Table, rows: I64) -> Bool:
+    def _known(self, table: ClusterTable, rows: I64) -> Bool:
         """Return whether the required load is known, for the nodes that have the resource."""
         first = self._resources[0]
         known = ~np.isnan(table.load.average(LOADS[first])[rows])
         return known[table.capacity.column(self._kubernetes_name(first))[rows] > 0] if first == GPU else known
 
-    def _of_resource(self, pod: PodInfo, table: Table, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
+    def _of_resource(self, pod: PodInfo, table: ClusterTable, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
         """Return the scores of one resource, 0 where its load is unknown, and record the steps."""
         load = table.load.average(LOADS[resource])[rows]
         capacity = table.capacity.column(self._kubernetes_name(resource))[rows].astype(np.float64)
@@ -167,14 +174,14 @@ class TargetLoadPacking:
         more = self._demand(pod, resource=resource) + missing
         with np.errstate(divide="ignore", invalid="ignore"):
             predicted = 100.0 * (load / 100.0 * capacity + more) / capacity
-        predicted = wherever(capacity <= 0, predicted, load * 0.0)
+        predicted = where_rare(capacity <= 0, predicted, load * 0.0)
         scores = packing_scores(predicted, target=self.args.target_utilization)
         steps[f"{resource} capacity"], steps[f"{resource} load %"] = capacity, load
         steps[f"{resource} of recent pods"] = missing
         steps[f"{resource} predicted %"], steps[f"{resource} score"] = predicted, scores
         return scores
 
-    def _by_allocation(self, pod: PodInfo, table: Table, rows: I64) -> Scores:
+    def _by_allocation(self, pod: PodInfo, table: ClusterTable, rows: I64) -> Scores:
         steps: dict[str, npt.NDArray[Any]] = {}
         found: dict[str, F64] = {}
         for resource in self.args.resources:

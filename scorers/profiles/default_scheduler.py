@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 
 I64 = npt.NDArray[np.int64]
 
@@ -28,7 +28,7 @@ MOST = 100
 RESOURCES = (CPU, MEMORY)
 
 
-def requested_and_allocatable(pod: PodInfo, table: Table, rows: I64, *, counted: bool) -> tuple[I64, I64]:
+def requested_and_allocatable(pod: PodInfo, table: ClusterTable, rows: I64, *, counted: bool) -> tuple[I64, I64]:
     """Return requests including the pod, and allocatable, of CPU (millicores) and memory (bytes) [2, n] for the nodes
     in these rows. `counted`: use kube-scheduler's default requests for containers without any."""
     of_pods, of_pod = (table.counted, pod.counted_requests) if counted else (table.requested, pod.requests)
@@ -36,7 +36,7 @@ def requested_and_allocatable(pod: PodInfo, table: Table, rows: I64, *, counted:
     return requested, np.stack([table.allocatable.column(each)[rows] for each in RESOURCES])
 
 
-def as_it_comes(pod: PodInfo, table: Table, rows: I64) -> I64:
+def default_resource_scores(pod: PodInfo, table: ClusterTable, rows: I64) -> I64:
     """Return the sum of kube-scheduler's resource scores with default plug-ins and weights [n], 0 to 200."""
     scores = least_allocated(*requested_and_allocatable(pod, table, rows, counted=True))
     if any(pod.requests.get(each, 0) for each in RESOURCES):

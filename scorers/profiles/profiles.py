@@ -42,7 +42,9 @@ OTHER_POINTS = (
     *("preEnqueue", "queueSort", "preFilter", "postFilter", "reserve", "permit", "preBind", "bind", "postBind"),
 )
 PROFILE_KEYS = ("schedulerName", "percentageOfNodesToScore", "plugins", "pluginConfig")
-ALIKE = 0.85  # similarity above which a name counts as misspelled; NodeResourcesFit and NodeResourceLimits differ more
+MISSPELLING_CUTOFF = (
+    0.85  # similarity above which a name counts as misspelled; NodeResourcesFit and NodeResourceLimits differ more
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class ProfileSettings:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _ProfileProblems:
     """Problems and notices collected while all profile tables are read."""
 
     served: Sequence[Window] = ()
@@ -83,7 +85,7 @@ def read_profiles(
 ) -> tuple[tuple[ProfileSettings, ...], tuple[Problem, ...], tuple[str, ...]]:
     """Return the profiles of the table [scheduler], problems, and notices about ignored entries. Paths in `from` are
     relative to `cwd`; `served` are the watcher's windows, empty when unknown."""
-    reading = _Reading(served)
+    reading = _ProfileProblems(served)
     tables = {name: table for name, table in scheduler.items() if not _is_shadow(name, table)}
     profiles = [_read_profile(name, table, reading, cwd=cwd) for name, table in tables.items()]
     found = tuple(profile for profile in profiles if profile is not None)
@@ -107,7 +109,7 @@ def _is_shadow(name: str, table: Any) -> bool:
     return name == SHADOW and not isinstance(table, Mapping)
 
 
-def _check_shadow(scheduler: Mapping[str, Any], tables: Mapping[str, Any], reading: _Reading) -> None:
+def _check_shadow(scheduler: Mapping[str, Any], tables: Mapping[str, Any], reading: _ProfileProblems) -> None:
     key, given = f"scheduler.{SHADOW}", scheduler.get(SHADOW)
     if given is None or isinstance(given, Mapping):
         return
@@ -122,7 +124,7 @@ def _check_shadow(scheduler: Mapping[str, Any], tables: Mapping[str, Any], readi
         reading.wrong(key, f"{name} is listed twice", "remove one entry")
 
 
-def _read_profile(name: str, table: Any, reading: _Reading, *, cwd: Path) -> ProfileSettings | None:
+def _read_profile(name: str, table: Any, reading: _ProfileProblems, *, cwd: Path) -> ProfileSettings | None:
     key = f"scheduler.{name}"
     if not isinstance(table, Mapping):
         reading.wrong(key, "is not a table", f"write [{key}], followed by the keys of the profile")
@@ -145,14 +147,16 @@ def _read_profile(name: str, table: Any, reading: _Reading, *, cwd: Path) -> Pro
     return ProfileSettings(name, plugins, precise, reserve, bind)
 
 
-def _switch(key: str, table: Mapping[str, Any], name: str, reading: _Reading) -> bool:
+def _switch(key: str, table: Mapping[str, Any], name: str, reading: _ProfileProblems) -> bool:
     value = table.get(name, False)
     if not isinstance(value, bool):
         reading.wrong(f"{key}.{name}", f"{value!r} is not a boolean", "write true or false")
     return bool(value)
 
 
-def _plugins_of(key: str, table: Mapping[str, Any], reading: _Reading, *, cwd: Path) -> tuple[PluginSettings, ...]:
+def _plugins_of(
+    key: str, table: Mapping[str, Any], reading: _ProfileProblems, *, cwd: Path
+) -> tuple[PluginSettings, ...]:
     if "from" in table and "plugins" in table:
         reading.wrong(key, "has both plugins and from", "remove one of them")
         return ()
@@ -170,7 +174,7 @@ def _plugins_of(key: str, table: Mapping[str, Any], reading: _Reading, *, cwd: P
     return tuple(each for each in found if each is not None)
 
 
-def _plugin(key: str, given: Any, reading: _Reading) -> PluginSettings | None:
+def _plugin(key: str, given: Any, reading: _ProfileProblems) -> PluginSettings | None:
     if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
         reading.wrong(key, "is not a plug-in", '{ name = "TargetLoadPacking", weight = 1, args = { … } }')
         return None
@@ -184,7 +188,7 @@ def _plugin(key: str, given: Any, reading: _Reading) -> PluginSettings | None:
 
 
 def _checked_plugin(
-    key: str, name: str, weight: Any, args: Mapping[str, Any], reading: _Reading
+    key: str, name: str, weight: Any, args: Mapping[str, Any], reading: _ProfileProblems
 ) -> PluginSettings | None:
     fit = isinstance(weight, int) and not isinstance(weight, bool) and 1 <= weight <= LARGEST_WEIGHT
     if not fit:
@@ -211,7 +215,9 @@ def _checked_plugin(
 # --- a KubeSchedulerConfiguration ------------------------------------------------------------------------------------
 
 
-def _from_file(key: str, table: Mapping[str, Any], reading: _Reading, *, cwd: Path) -> tuple[PluginSettings, ...]:
+def _from_file(
+    key: str, table: Mapping[str, Any], reading: _ProfileProblems, *, cwd: Path
+) -> tuple[PluginSettings, ...]:
     path = cwd / str(table["from"])
     try:
         document = msgspec.yaml.decode(path.read_bytes())
@@ -232,7 +238,7 @@ def _from_file(key: str, table: Mapping[str, Any], reading: _Reading, *, cwd: Pa
 
 
 def _chosen(
-    key: str, wanted: Any, profiles: Sequence[Mapping[str, Any]], reading: _Reading, *, path: Path
+    key: str, wanted: Any, profiles: Sequence[Mapping[str, Any]], reading: _ProfileProblems, *, path: Path
 ) -> Mapping[str, Any] | None:
     names = [str(each.get("schedulerName", "default-scheduler")) for each in profiles]
     found = [each for each, name in zip(profiles, names, strict=True) if wanted in (None, name)]
@@ -248,7 +254,7 @@ def _chosen(
     return None
 
 
-def _plugins_in(key: str, profile: Mapping[str, Any], reading: _Reading) -> tuple[PluginSettings, ...]:
+def _plugins_in(key: str, profile: Mapping[str, Any], reading: _ProfileProblems) -> tuple[PluginSettings, ...]:
     before = len(reading.problems)
     sets = profile.get("plugins")
     sets = sets if isinstance(sets, Mapping) else {}
@@ -305,7 +311,7 @@ def _listed(sets: Mapping[str, Any], point: str, which: str) -> list[Mapping[str
 
 
 def _args_in(
-    key: str, profile: Mapping[str, Any], known: Sequence[str], reading: _Reading
+    key: str, profile: Mapping[str, Any], known: Sequence[str], reading: _ProfileProblems
 ) -> dict[str, Mapping[str, Any]]:
     """Return the arguments of known plug-ins. Report misspelled names, whose arguments would otherwise be silently
     ignored."""
@@ -323,16 +329,16 @@ def _args_in(
     return found
 
 
-def _is_misspelt(key: str, name: str, known: Sequence[str], reading: _Reading) -> bool:
+def _is_misspelt(key: str, name: str, known: Sequence[str], reading: _ProfileProblems) -> bool:
     """Return whether the name is a likely misspelling of a known plug-in; if so, report a problem."""
     folded = {each.casefold(): each for each in known}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=ALIKE)
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=MISSPELLING_CUTOFF)
     if near:
         reading.wrong(key, f"unknown plug-in {name}", f"did you mean {folded[near[0]]}?")
     return bool(near)
 
 
-def _misspelt_keys(key: str, given: Mapping[str, Any], known: Sequence[str], reading: _Reading) -> None:
+def _misspelt_keys(key: str, given: Mapping[str, Any], known: Sequence[str], reading: _ProfileProblems) -> None:
     """Report likely misspellings of known keys, which would be ignored here; other unknown keys are left to
     kube-scheduler."""
     for each in sorted(str(name) for name in given):

@@ -10,18 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.framework import (
     MAX_SCORE,
-    FallingBack,
+    FallbackPlugin,
     FilterPlugin,
     PreparingPlugin,
     ScorePlugin,
     Scores,
     Verdicts,
-    make,
+    create_plugin,
 )
-from scorers.profiles.default_scheduler import as_it_comes
+from scorers.profiles.default_scheduler import default_resource_scores
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
 from scorers.profiles.registry import factory_of
 
@@ -30,7 +30,7 @@ I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class RankResult:
     """Scores 0 to 100 [n]: the weighted mean of the plug-ins' scores, and the scores of each plug-in. Scores of
     third-party plug-ins outside 0 to 100 are clipped and NaN counts as 0, so that a faulty plug-in cannot dominate the
     mean."""
@@ -40,7 +40,7 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
+class FilterResult:
     """Verdicts of the filter plug-ins; a node passes if it passes all of them."""
 
     parts: tuple[tuple[PluginSettings, Verdicts], ...]
@@ -59,12 +59,12 @@ class Filtered:
         return frozenset(names[i] for each, never in codes for i in np.flatnonzero(np.isin(each, never)).tolist())
 
 
-class Profile:
+class ProfileRunner:
     """The plug-ins of a profile, created for a table. Plug-ins of the previous profile `before` of the same name that
     listen to the table are reused if their arguments are unchanged, so that their sums over the cluster are not
     recomputed."""
 
-    def __init__(self, settings: ProfileSettings, table: Table, *, before: Profile | None = None) -> None:
+    def __init__(self, settings: ProfileSettings, table: ClusterTable, *, before: ProfileRunner | None = None) -> None:
         self.settings = settings
         self._table = table
         known = (
@@ -81,9 +81,9 @@ class Profile:
         for each, made in known:
             if (each.name, each.args) == (plugin.name, plugin.args):
                 return made
-        return make(factory_of(plugin.name), plugin.args, self._table, profile=self.settings.name)[0]
+        return create_plugin(factory_of(plugin.name), plugin.args, self._table, profile=self.settings.name)[0]
 
-    def close(self, *, but: Profile | None = None) -> None:
+    def close(self, *, but: ProfileRunner | None = None) -> None:
         """Unsubscribe the plug-ins from the table, except those that the profile `but` reuses."""
         kept = () if but is None else [plugin for _, plugin in but.made]
         for _, plugin in self.made:
@@ -101,17 +101,17 @@ class Profile:
         """Return, by plug-in with a fallback, the input it currently uses instead of load, "" for load. Without nodes,
         nothing is scored, so no fallback is reported."""
         there_are_nodes = bool(self._table.known.any())
-        falling = [plugin for _, plugin in self.scoring if isinstance(plugin, FallingBack)]
+        falling = [plugin for _, plugin in self.scoring if isinstance(plugin, FallbackPlugin)]
         return {plugin.name: plugin.fallback(self._table, now=now) if there_are_nodes else "" for plugin in falling}
 
-    def rank(self, pod: PodInfo, rows: I64, *, now: float) -> Ranked:
+    def rank(self, pod: PodInfo, rows: I64, *, now: float) -> RankResult:
         """Score the nodes in these rows."""
         parts = tuple((each, plugin.score(pod, self._table, rows, now=now)) for each, plugin in self.scoring)
         total = np.zeros(len(rows))
         for each, scores in parts:
             total += each.weight * np.clip(np.nan_to_num(scores.values, nan=0.0), 0.0, MAX_SCORE)
         weights = sum(each.weight for each, _ in parts)
-        return Ranked(total / weights if weights else total, parts)
+        return RankResult(total / weights if weights else total, parts)
 
     def best(self, pod: PodInfo, rows: I64, names: Sequence[str], answered: I64) -> int | None:
         """Return the position of the node that the pod most likely goes to, None without nodes. `answered` [n] are the
@@ -121,12 +121,12 @@ class Profile:
             return None
         highest = np.flatnonzero(answered == answered.max())
         if len(highest) > 1:
-            own = as_it_comes(pod, self._table, rows[highest])
+            own = default_resource_scores(pod, self._table, rows[highest])
             highest = highest[own == own.max()]
         return min(highest.tolist(), key=lambda i: names[i])
 
-    def filter(self, pod: PodInfo, rows: I64, *, now: float) -> Filtered:
+    def filter(self, pod: PodInfo, rows: I64, *, now: float) -> FilterResult:
         """Run the filters over the nodes in these rows."""
-        return Filtered(
+        return FilterResult(
             tuple((each, plugin.filter(pod, self._table, rows, now=now)) for each, plugin in self.filtering)
         )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from scorers.plugin_api.framework import Factory, FilterPlugin, ScorePlugin
+from scorers.plugin_api.framework import FilterPlugin, PluginFactory, ScorePlugin
 from watcher.platform import entry_points
 
 ENTRY_POINT_GROUP = "load_watcher.scorers"
@@ -40,7 +40,7 @@ def known_names() -> tuple[str, ...]:
     return tuple(sorted({*PLUGINS, *entry_points.names(ENTRY_POINT_GROUP)}))
 
 
-def factory_of(name: str) -> Factory[ScorePlugin | FilterPlugin]:
+def factory_of(name: str) -> PluginFactory[ScorePlugin | FilterPlugin]:
     """Return the factory of the plug-in with this name. Raises UnknownPlugin."""
     if name in PLUGINS:
         module, attribute = PLUGINS[name].split(":")
@@ -52,11 +52,11 @@ def factory_of(name: str) -> Factory[ScorePlugin | FilterPlugin]:
         near = difflib.get_close_matches(name, known, n=1)
         cure = f"did you mean {near[0]}?" if near else "check the spelling"
         raise UnknownPlugin(f"unknown plug-in {name}; installed plug-ins: {', '.join(known)}", cure) from error
-    except entry_points.InSeveralPackages as error:
+    except entry_points.AmbiguousEntryPoint as error:
         raise UnknownPlugin(
             f"plug-in {name} is provided by several packages: {error.homes}", "uninstall all but one"
         ) from error
-    except entry_points.CannotBeLoaded as error:
+    except entry_points.EntryPointLoadError as error:
         raise UnknownPlugin(
             f"plug-in {name} cannot be loaded from package {error.homes}: {error}",
             f"fix or uninstall {error.homes}; check its dependencies and the load-watcher version that it supports",
@@ -64,17 +64,17 @@ def factory_of(name: str) -> Factory[ScorePlugin | FilterPlugin]:
     return _checked(name, factory)
 
 
-def extension_points(factory: Factory[Any]) -> tuple[str, ...]:
+def extension_points(factory: PluginFactory[Any]) -> tuple[str, ...]:
     """Return the extension points that the plug-in implements: "filter", "score"."""
     return tuple(point for point in ("filter", "score") if callable(getattr(factory, point, None)))
 
 
-def _checked(name: str, factory: Any) -> Factory[ScorePlugin | FilterPlugin]:
+def _checked(name: str, factory: Any) -> PluginFactory[ScorePlugin | FilterPlugin]:
     lacking = [each for each in ("name", "arguments") if not hasattr(factory, each)]
     if not extension_points(factory):
         lacking.append("score or filter")
     if lacking:
         cure = "see docs/own-plugin.md for the required attributes"
         raise UnknownPlugin(f"plug-in {name} lacks {', '.join(lacking)}", cure)
-    made: Factory[ScorePlugin | FilterPlugin] = factory
+    made: PluginFactory[ScorePlugin | FilterPlugin] = factory
     return made

@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from scorers.cluster.pods import ENDED, PodInfo, identity, pod_info, scheduled_at
 from scorers.cluster.resources import CPU
-from scorers.cluster.table import Table
-from scorers.decisions.records import told_scores
-from scorers.plugin_api.wire import MOST
-from scorers.profiles.ranking import Profile
+from scorers.cluster.table import ClusterTable
+from scorers.decisions.records import integer_scores
+from scorers.plugin_api.wire import MAX_EXTENDER_PRIORITY
+from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow import records
 from scorers.shadow.records import GRACE_S, LATER_S, MICROSECONDS, Candidates, Choice, Kind, Load, ShadowBinding
 from watcher.core.decisions import DecisionStore, DecisionsUnavailable
@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 
 I64 = npt.NDArray[np.int64]
 
-LATE_S = 30.0
+MAX_BINDING_AGE_S = 30.0
 """Maximum age of a binding in seconds when it is observed; the load at the time of an older binding is unknown, so it
 is left out."""
-HEARD_S = 10.0
-MOST_HEARD = 256
+REQUEST_TTL_S = 10.0
+MAX_REQUESTS = 256
 """Maximum number of pods whose candidate nodes are stored: 10 MB at 5,000 nodes."""
 MOST_WAITING = 1000
 MOST_OBSERVED = 20_000
@@ -54,7 +54,7 @@ class LeftOut(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
+class _CandidateNodes:
     """A kube-scheduler request about a pod and the nodes in these rows, at `at` (unix seconds)."""
 
     at: float
@@ -63,7 +63,7 @@ class _Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
+class _PendingBinding:
     """A binding to evaluate, observed at `at` (unix seconds); `heard` are the rows of the candidates, None if
     unknown."""
 
@@ -78,8 +78,8 @@ class ShadowMode:
 
     def __init__(
         self,
-        table: Table,
-        profiles: Mapping[str, Profile],
+        table: ClusterTable,
+        profiles: Mapping[str, ProfileRunner],
         names: Sequence[str],
         store: DecisionStore,
         *,
@@ -92,8 +92,8 @@ class ShadowMode:
         self._now = now
         self._begun = now()
         self._newest = 0
-        self._heard: dict[str, _Heard] = {}
-        self._waiting: deque[_Bound] = deque()
+        self._heard: dict[str, _CandidateNodes] = {}
+        self._waiting: deque[_PendingBinding] = deque()
         self._there_are = asyncio.Event()
         self._observing: deque[tuple[int, ShadowBinding]] = deque()
         self._new: dict[int, ShadowBinding] = {}
@@ -135,11 +135,11 @@ class ShadowMode:
         if not self.is_on:
             return
         now, before = self._now(), self._heard.pop(key, None)
-        if verb == "prioritize" and before is not None and before.verb == "filter" and now - before.at <= HEARD_S:
+        if verb == "prioritize" and before is not None and before.verb == "filter" and now - before.at <= REQUEST_TTL_S:
             self._heard[key] = before
             return
-        self._heard[key] = _Heard(now, rows, verb)
-        if len(self._heard) > MOST_HEARD:
+        self._heard[key] = _CandidateNodes(now, rows, verb)
+        if len(self._heard) > MAX_REQUESTS:
             del self._heard[next(iter(self._heard))]
 
     def node_changed(self, name: str, node: Node | None) -> None:
@@ -165,13 +165,15 @@ class ShadowMode:
             return  # mirror pod of a static pod: it was not bound by a scheduler
         if old is None and (at is None or at < self._begun):
             return  # bound before this process started
-        if at is not None and now - at > LATE_S:
+        if at is not None and now - at > MAX_BINDING_AGE_S:
             self._leave_out(new, "seen_late", at=now)
             return
         if len(self._waiting) >= MOST_WAITING:
             self._leave_out(None, "too_many", at=now)
             return
-        self._waiting.append(_Bound(new, now, None if heard is None or now - heard.at > HEARD_S else heard.rows))
+        self._waiting.append(
+            _PendingBinding(new, now, None if heard is None or now - heard.at > REQUEST_TTL_S else heard.rows)
+        )
         self._there_are.set()
 
     # --- evaluating the profiles -------------------------------------------------------------------------------------
@@ -206,7 +208,7 @@ class ShadowMode:
             log.error(what, pod.metadata.namespace, pod.metadata.name, error, exc_info=error)
         self._fails = True
 
-    async def _asked(self, bound: _Bound) -> ShadowBinding:
+    async def _asked(self, bound: _PendingBinding) -> ShadowBinding:
         """Return the choice of each profile. Raises LeftOut."""
         info = _info(bound.pod)
         node = bound.pod.spec.node_name
@@ -231,7 +233,7 @@ class ShadowMode:
             load=self._load_of(nodes),
         )
 
-    def _candidates(self, bound: _Bound, info: PodInfo) -> tuple[list[str], Candidates]:
+    def _candidates(self, bound: _PendingBinding, info: PodInfo) -> tuple[list[str], Candidates]:
         """Return the candidate nodes, including the actual node. Raises LeftOut."""
         table, node = self._table, bound.pod.spec.node_name
         row = table.row.get(node)
@@ -274,7 +276,7 @@ class ShadowMode:
                 fits[i] = all(labels.get(key) == value for key, value in selector.items())
         return np.flatnonzero(fits)
 
-    def _choice(self, profile: Profile, info: PodInfo, node: str, names: Sequence[str]) -> Choice:
+    def _choice(self, profile: ProfileRunner, info: PodInfo, node: str, names: Sequence[str]) -> Choice:
         """Return the profile's placement, evaluated as if the pod were on no node."""
         table, now = self._table, self._now()
         settings = records.settings_of(profile.settings)
@@ -288,7 +290,7 @@ class ShadowMode:
             if not left:
                 return Choice(settings, "none")
             ranked = profile.rank(info, rows, now=now)
-            whole = told_scores(ranked.values, 100 if profile.settings.precise_scores else MOST)
+            whole = integer_scores(ranked.values, 100 if profile.settings.precise_scores else MAX_EXTENDER_PRIORITY)
             best = profile.best(info, rows, left, whole)
         if best is None:
             return Choice(settings, "none")

@@ -13,7 +13,7 @@ from scorers.shadow import records, report
 from scorers.shadow.mode import ShadowMode
 from scorers.shadow.records import MICROSECONDS
 from watcher.core.decisions import DecisionStore, DecisionsUnavailable, StoredShadow
-from watcher.platform.http.openapi import Answer, Operation, Parameter, failure
+from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
 from watcher.platform.http.parameters import BadParameter, query_values, time_of
 from watcher.platform.http.routing import JSON, Access, ApiError, Route
 
@@ -26,7 +26,7 @@ _FROM = Parameter(
 _TO = Parameter("to", "include bindings up to this time; default: now")
 
 
-class ShadowAnswers:
+class ShadowHandler:
     """`now` returns unix seconds, `window` the label of the window that the load is averaged over."""
 
     def __init__(
@@ -40,7 +40,9 @@ class ShadowAnswers:
     def routes(self) -> list[Route]:
         """Return the routes for the watcher's application."""
         answers = {
-            200: Answer("by profile, the placements it would have changed, with confidence intervals", dict[str, Any]),
+            200: ResponseSpec(
+                "by profile, the placements it would have changed, with confidence intervals", dict[str, Any]
+            ),
             400: failure("a time is invalid"),
             404: failure("shadow mode is off"),
             503: failure("decisions_unavailable: the store cannot answer"),

@@ -70,12 +70,12 @@ def _once_each(bindings: Iterable[ShadowBinding]) -> list[ShadowBinding]:
             counted.append(each)  # summarizes several bindings
             continue
         before = found.get((each.uid, each.node))
-        if before is None or _says_more(each, before):
+        if before is None or _is_more_complete(each, before):
             found[each.uid, each.node] = each
     return [*found.values(), *counted]
 
 
-def _says_more(one: ShadowBinding, other: ShadowBinding) -> bool:
+def _is_more_complete(one: ShadowBinding, other: ShadowBinding) -> bool:
     def much(binding: ShadowBinding) -> tuple[bool, bool]:
         return not binding.left_out, binding.later is not None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agent.decision.analysis import Analysis, Demand, Memory, Wanted
-from agent.model import ContainerState, CpuThrottle, PodState, Series, State
+from agent.decision.analysis import Analysis, AnalyzerState, Demand, PodDemand
+from agent.model import ContainerState, CpuThrottle, MetricSample, PodState, State
 from agent.qos import QosClass
 
 CPU = "cpu_total_usage"
@@ -33,14 +33,14 @@ def running(name: str, cpu: float, **values: Any) -> PodState:
 
 def state(pods: Iterable[PodState] = (), time: float = 1_000.0, **metrics: float) -> State:
     """Metrics of the node by name, one series each."""
-    return State(time, {name: (Series(value, time),) for name, value in metrics.items()}, tuple(pods))
+    return State(time, {name: (MetricSample(value, time),) for name, value in metrics.items()}, tuple(pods))
 
 
 def wanted(
     pods: Iterable[PodState], *metrics: str, step: int = 10, least: int = 0, grace: float | None = None
-) -> dict[str, Wanted]:
+) -> dict[str, PodDemand]:
     """All of the pods, for these metrics."""
-    each = Wanted(frozenset(metrics), CpuThrottle(min_ratio=least, step_ratio=step), grace)
+    each = PodDemand(frozenset(metrics), CpuThrottle(min_ratio=least, step_ratio=step), grace)
     return {one.key: each for one in pods}
 
 
@@ -57,6 +57,6 @@ def analysis(demand: Demand | None = None, time: float = 1_000.0, **values: Any)
         "released": (),
         "events": (),
         "warnings": (),
-        "memory": Memory(),
+        "memory": AnalyzerState(),
     }
     return Analysis(**{**given, **values})

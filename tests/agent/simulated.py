@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.decision.analysis import Memory
+from agent.decision.analysis import AnalyzerState
 from agent.decision.analyzer import analyze
-from agent.decision.ledger import Ledger, booked, settled
+from agent.decision.ledger import Ledger, still_pending, with_steps
 from agent.decision.plan import Plan
-from agent.decision.plan_inputs import Given
+from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
-from agent.metrics.options import Options
+from agent.metrics.options import DecisionOptions
 from agent.metrics.original_values import is_original
 from agent.metrics.registry import Metrics
-from agent.model import EvictStep, Original, PodState, Policies, QuotaStep, Series, State
+from agent.model import EvictStep, MetricSample, Original, PodState, Policies, QuotaStep, State
 from tests.agent.scenes import CPU, MEMORY, running
 
 INTERVAL = 10.0
@@ -61,11 +61,11 @@ class Node:
 
     pods: list[Pod]
     policies: Policies
-    options: Options = field(default_factory=Options)
+    options: DecisionOptions = field(default_factory=DecisionOptions)
     other_millicores: Callable[[float], float] = lambda _: 0.0
     lags: bool = False
     now: float = 1_000_000.0
-    memory: Memory = field(default_factory=Memory)
+    memory: AnalyzerState = field(default_factory=AnalyzerState)
     ledger: Ledger = ()
     originals: dict[str, Original] = field(default_factory=dict)
     plans: list[Plan] = field(default_factory=list)
@@ -76,10 +76,10 @@ class Node:
         """Reads, decides, acts, and lets the time pass."""
         self.pods = [pod for pod in self.pods if pod.ends is None or pod.ends > self.now]
         state = self.state()
-        self.ledger = settled(self.ledger, state, self.options)
+        self.ledger = still_pending(self.ledger, state, self.options)
         analysis = analyze(state, self.policies, self.memory, originals=self.originals, options=self.options)
         self.memory = analysis.memory
-        given = Given(state, self.metrics, self.options, originals=self.originals, ledger=self.ledger)
+        given = PlanInputs(state, self.metrics, self.options, originals=self.originals, ledger=self.ledger)
         made = plan(analysis, given)
         self.plans.append(made)
         self.apply(made)
@@ -97,7 +97,7 @@ class Node:
         }
         return State(
             self.now,
-            {name: (Series(value, self.now),) for name, value in metrics.items()},
+            {name: (MetricSample(value, self.now),) for name, value in metrics.items()},
             tuple(pod.state(uses[pod.name]) for pod in self.pods),
         )
 
@@ -111,7 +111,7 @@ class Node:
                 assert pod.quota == step.before
                 self.originals.setdefault(step.container_id, Original(step.before))
                 pod.quota = step.after
-        self.ledger = booked(self.ledger, made.steps, self.now, self.options)
+        self.ledger = with_steps(self.ledger, made.steps, self.now, self.options)
         for pod in self.pods:
             container = pod.state(pod.uses).containers[0]
             if is_original(container, self.originals.get(container.id)):

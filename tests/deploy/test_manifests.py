@@ -16,8 +16,8 @@ import pytest
 import yaml
 from aiohttp import ClientSession
 
-from load_watcher.doctor.scheduler import judge
-from scorers.extender.service import SchedulerPart
+from load_watcher.doctor.scheduler import check_configuration
+from scorers.extender.service import SchedulerModule
 from scorers.profiles.profiles import validate
 from tests.deploy.rendering import (
     CHART,
@@ -41,7 +41,7 @@ from tests.waiting import eventually
 from tests.watcher.koordinator.test_publisher import STEADY, Run, run, service
 from tests.watcher.replicas.test_peers import listening, serving
 from watcher import __version__
-from watcher.core.koordinator.collect_policy import CollectPolicies, PolicyPart, PolicyRule
+from watcher.core.koordinator.collect_policy import CollectPolicies, PolicyOverride, PolicyRule
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.tables import PARTS, TABLES, Settings
 
@@ -597,7 +597,7 @@ def test_the_service_runs_with_these_settings_and_uses_every_right_that_it_has(
         }
         listener, url = listening()
         settings = load(flags=flags, environ={}, file=config, cwd=tmp_path)
-        async with serving(settings, listener, parts=(SchedulerPart(),) if settings.parts else ()) as watcher:
+        async with serving(settings, listener, parts=(SchedulerModule(),) if settings.parts else ()) as watcher:
             await eventually(lambda: watcher.published, what="a first document")
             if ("create", "v1/pods/binding") in rights:
                 binding = {"PodName": "web", "PodNamespace": "default", "PodUID": "web", "Node": "a"}
@@ -639,7 +639,7 @@ def test_what_writes_node_metrics_uses_every_right_that_it_has() -> None:
 
     async def story(go: Run) -> None:
         await go.until(lambda: go.server.names(NODE_METRIC) and go.status("a"), what="the object")
-        rule = PolicyRule(PolicyPart(report_interval_s=30), names=("a",))
+        rule = PolicyRule(PolicyOverride(report_interval_s=30), names=("a",))
         source.collect_policies = CollectPolicies(rules=(rule,), windows=WINDOWS)
         source.clock += 11.0  # the Lease is renewed
         await go.until(lambda: {(each.verb, each.resource) for each in go.server.asked} == rights, what="all rights")
@@ -667,7 +667,7 @@ def test_there_is_a_configuration_for_each_plug_in() -> None:
 def test_the_extender_is_the_documented_one_and_asks_what_is_installed(manifests: list[Manifest]) -> None:
     """By the name, namespace and port of the Service, and a profile that there is."""
     text = (DEPLOY / "scheduler" / "extender.yaml").read_text()
-    assert [] == list(judge(text))
+    assert [] == list(check_configuration(text))
     (extender,) = yaml.safe_load(text)["extenders"]
     (profile,) = yaml.safe_load(text)["profiles"]
     assert "plugins" not in profile  # while load-watcher is away, kube-scheduler ranks nodes as it comes
@@ -687,7 +687,7 @@ def test_the_extender_is_the_documented_one_and_asks_what_is_installed(manifests
 def test_the_doctor_has_nothing_against_a_scheduler_configuration(name: str, plugin: str) -> None:
     """It knows the fields, the arguments, and what has to be off in today's Kubernetes."""
     text = (DEPLOY / "scheduler" / name).read_text()
-    assert [] == list(judge(text))
+    assert [] == list(check_configuration(text))
     (profile,) = yaml.safe_load(text)["profiles"]
     assert [plugin] == [each["name"] for each in profile["plugins"]["score"]["enabled"]]
     assert {"NodeResourcesFit", "NodeResourcesBalancedAllocation"} == {

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from watcher.core.decisions import (
     DecisionOutcome,
-    DecisionsHeld,
+    DecisionsExtent,
     DecisionStore,
     DecisionsUnavailable,
     StoredDecision,
@@ -48,10 +48,10 @@ class DecisionList(DecisionStore):
         ]
         return found[:limit]
 
-    async def decisions_held(self) -> DecisionsHeld:
+    async def decisions_held(self) -> DecisionsExtent:
         self._answer()
         times = self.decisions.keys()
-        return DecisionsHeld(len(times), min(times, default=None), max(times, default=None))
+        return DecisionsExtent(len(times), min(times, default=None), max(times, default=None))
 
     def keep_shadows(self, shadows: Sequence[StoredShadow], *, lost: int = 0) -> None:
         assert self.kept, "nobody wants them"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tests.fakes.snapshots import END, WINDOWS
-from watcher.core.pods.table import Pod, PodOrigin, PodUsage, PublishedPods, empty_table, take_in
+from watcher.core.pods.table import Pod, PodOrigin, PodUsage, PublishedPods, empty_table, merge_readings
 
 Readings = Mapping[Pod, tuple[str, float, float]]
 """Node, cores and bytes by namespace and name."""
@@ -20,7 +20,9 @@ def publish_pods(
     for minute in range(1 - minutes, 1):
         time = END + 60.0 * minute
         columns = (np.array(column, dtype=np.float64) for column in ([time] * len(readings), cores, memory))
-        table = take_in(table, PodUsage(tuple(readings), nodes, *columns), now=time, silent_s=90.0, stale_s=300.0)
+        table = merge_readings(
+            table, PodUsage(tuple(readings), nodes, *columns), now=time, silent_s=90.0, stale_s=300.0
+        )
     return PublishedPods(
         table,
         origin=PodOrigin("Prometheus", "sum by (namespace, pod) (rate(…))", 120.0, "container_memory_rss", "rss"),

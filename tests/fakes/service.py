@@ -24,7 +24,7 @@ from watcher.core.koordinator.report import Capacity, PodClass
 from watcher.core.pods.table import Pod, PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.wire import FindingsDocument
-from watcher.core.windows.stored_series import StoredSeries
+from watcher.core.windows.stored_series import StoredSeriesLike
 from watcher.koordinator.publisher import PublishStats
 from watcher.model import Operator, ProviderHealth, Window
 from watcher.platform.http.routing import Route
@@ -93,7 +93,7 @@ class FakeService:
     handed: bytes | None = b"samples"
     detail: dict[str, object] = field(default_factory=lambda: {"store": {"ok": True}})
     found: FindingsDocument = field(default_factory=lambda: FindingsDocument(1_700_000_001, "enforce", [], []))
-    series: Sequence[StoredSeries] = ()
+    series: Sequence[StoredSeriesLike] = ()
     history_error: Exception | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
     stats: Ticks = field(default_factory=Ticks)
@@ -135,7 +135,7 @@ class FakeService:
     def findings_document(self) -> FindingsDocument:
         return self.found
 
-    async def history(self, **question: Any) -> Sequence[StoredSeries]:
+    async def history(self, **question: Any) -> Sequence[StoredSeriesLike]:
         self.asked.append(question)
         if self.history_error is not None:
             raise self.history_error

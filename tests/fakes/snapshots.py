@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from watcher.core.publishing.documents import Published
-from watcher.core.windows.history import History, by_name
+from watcher.core.windows.history import History, name_order
 from watcher.model import METRIC_BY_KEY, Cells, Provenance, Snapshot, Window
 
 WINDOWS = (Window("5m", 300), Window("10m", 600), Window("15m", 900))
@@ -35,7 +35,7 @@ def snapshot_of(
         value = np.concatenate([np.asarray(values, dtype=np.float64) for _, values in rows])
         time = np.concatenate([end - RESOLUTION * np.arange(len(values))[::-1] for _, values in rows])
         history.append(METRIC_BY_KEY[key], Cells(names, node, (time // RESOLUTION).astype(np.int64), time, value))
-    order = by_name(history.names)
+    order = name_order(history.names)
     nodes = tuple(history.names[column] for column in order)
     metrics = tuple(
         history.windows_of(

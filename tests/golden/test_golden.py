@@ -20,7 +20,7 @@ RENAMES = Path(__file__).with_name("RENAMES")
 def renames() -> Iterator[tuple[str, str]]:
     """Pairs of old and new text."""
     for line in RENAMES.read_text("utf-8").splitlines():
-        if line and not line.startswith("#"):
+        if line and not line.startswith("# "):
             old, _, new = line.partition(" -> ")
             yield old, new
 

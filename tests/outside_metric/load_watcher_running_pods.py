@@ -3,7 +3,7 @@ node to a number of pods; they cannot be throttled for it."""
 
 from __future__ import annotations
 
-from agent.metrics.action_metric import Circumstances, Metric, Planned, eviction
+from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps, eviction
 from agent.metrics.pod_actions import usage_released
 from agent.metrics.sorters import Chains, class_and_priority, ordered_by, running_time
 from agent.model import PodState
@@ -11,15 +11,15 @@ from agent.model import PodState
 NAME = "kubelet_running_pods"
 
 
-def evict(pod: PodState, grace: float | None, circumstances: Circumstances) -> Planned:
+def evict(pod: PodState, grace: float | None, circumstances: PlanContext) -> PodSteps:
     """One pod fewer, and what it uses besides, which closes other gaps too."""
     return eviction(pod, grace, NAME, {**usage_released(pod), "pods": 1.0})
 
 
-def metrics(chains: Chains) -> tuple[Metric, ...]:
+def metrics(chains: Chains) -> tuple[ActionMetric, ...]:
     """The youngest of the least important goes first."""
     return (
-        Metric(
+        ActionMetric(
             name=NAME,
             action_priority=1,
             sortable=True,

@@ -11,7 +11,7 @@ from typing import Any
 from agent.qrm.manager.allocation import AllocationInfo, wire_hints
 from agent.qrm.manager.request import CannotAllocate, ContainerType, ResourceRequest, whole
 from agent.qrm.manager.topology import Hint
-from agent.qrm.plugins.cpu_topology import Machine
+from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.roles import RoleTable
 
 RESOURCE = "example.org/scratch"
@@ -104,7 +104,7 @@ class ScratchDisks:
         )
 
 
-def plugin(machine: Machine, roles: RoleTable) -> ScratchDisks:
+def plugin(machine: CpuTopology, roles: RoleTable) -> ScratchDisks:
     """What load-watcher calls, once. Which roles pods may have does not matter here."""
     disks = dict(pair.split("=") for pair in os.environ.get("SCRATCH_DISKS", "").split())
     numbered = {disk: int(node) for disk, node in disks.items()}

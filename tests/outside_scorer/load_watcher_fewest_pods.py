@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments
 from scorers.plugin_api.framework import MAX_SCORE, Scores
 
@@ -31,10 +31,10 @@ class FewestPods:
     name = "FewestPods"
     arguments = FewestPodsArgs
 
-    def __init__(self, arguments: FewestPodsArgs, table: Table, *, profile: str = "default") -> None:
+    def __init__(self, arguments: FewestPodsArgs, table: ClusterTable, *, profile: str = "default") -> None:
         self._full_at = arguments.full_at
 
-    def score(self, pod: PodInfo, table: Table, rows: npt.NDArray[np.int64], *, now: float) -> Scores:
+    def score(self, pod: PodInfo, table: ClusterTable, rows: npt.NDArray[np.int64], *, now: float) -> Scores:
         """All nodes at once; pods of which only a reservation is known are counted too."""
         pods = table.pods[rows]
         values = MAX_SCORE * np.clip(1.0 - pods / self._full_at, 0.0, 1.0)

@@ -24,7 +24,7 @@ from agent.cgroups import knobs
 from agent.cgroups.base import Group, Quota, Tree
 from agent.cgroups.detection import Version, find_layout, open_tree
 from agent.cgroups.errors import CgroupError, CgroupGone, CgroupRefused, CgroupUnsupported
-from agent.cgroups.knobs import High, Weight
+from agent.cgroups.knobs import CpuWeight, MemoryHigh
 from agent.cgroups.paths import Driver, pod_path
 
 ROOT = Path("/sys/fs/cgroup")
@@ -141,10 +141,17 @@ def memory_high_is_in_pages(tree: Tree) -> None:
 
 def knobs_are_read_back_as_they_were_written(tree: Tree) -> None:
     with tree.open(make("/knobs")) as group:
-        for value in (Weight(group.least_weight), Weight(100), High(64 * MIB), High(None), Quota(5000), Quota(None)):
+        for value in (
+            CpuWeight(group.least_weight),
+            CpuWeight(100),
+            MemoryHigh(64 * MIB),
+            MemoryHigh(None),
+            Quota(5000),
+            Quota(None),
+        ):
             knobs.write(group, value)
             assert knobs.read(group, knobs.knob_of(value)) == value
-        refused(lambda: knobs.write(group, Weight(group.least_weight - 1)), CgroupRefused)
+        refused(lambda: knobs.write(group, CpuWeight(group.least_weight - 1)), CgroupRefused)
 
 
 def who_has_the_least_weight_yields(tree: Tree) -> None:

@@ -17,9 +17,9 @@ from agent.cgroups.paths import Driver
 from agent.decision.plan import Plan
 from agent.executor.executor import Executor
 from agent.executor.groups import KubeletGroups
-from agent.executor.knob_writer import Quotas
+from agent.executor.knob_writer import KnobWriter
 from agent.executor.permissions import Permissions
-from agent.executor.report import Fate, Report
+from agent.executor.report import PlanReport, StepOutcome
 from agent.model import State, Step
 from tests.agent.executor.node import always, restore, throttle
 from tests.real.cgroups import BUSY, ROOT, Groups, need_cgroup_v1
@@ -60,7 +60,7 @@ def container(groups: Groups, number: int) -> str:
     return groups.make(f"kubepods/besteffort/poduid-{number}/c{number}")
 
 
-def carried_out(audit: Audit, layout: Layout, tree: Tree, *steps: Step) -> Report:
+def carried_out(audit: Audit, layout: Layout, tree: Tree, *steps: Step) -> PlanReport:
     """What becomes of these steps on the machine's control groups, whatever else runs here."""
     executor = Executor(
         audit,
@@ -79,11 +79,13 @@ def quota(tree: Tree, path: str) -> Quota:
 def test_what_is_taken_is_taken_and_given_back_exactly(groups: Groups, layout: Layout, tree: Tree, audit: Audit):
     path = container(groups, 0)
     groups.run("kubepods/besteffort/poduid-0/c0", BUSY, 0.5)
-    assert [Fate.DONE] == [each.fate for each in carried_out(audit, layout, tree, throttle(0, after=20_000)).results]
+    assert [StepOutcome.DONE] == [
+        each.fate for each in carried_out(audit, layout, tree, throttle(0, after=20_000)).results
+    ]
     with tree.open(path) as group:
         wait_for(lambda: (group.cpu().throttled_periods or 0) >= 3, what="the kernel to hold it back")
     steps = (restore(0, before=20_000, after=60_000), restore(0, before=60_000, after=None))
-    assert [Fate.DONE] * 2 == [each.fate for each in carried_out(audit, layout, tree, *steps).results]
+    assert [StepOutcome.DONE] * 2 == [each.fate for each in carried_out(audit, layout, tree, *steps).results]
     assert Quota(None) == quota(tree, path)
     assert not audit.owed()
 
@@ -94,11 +96,11 @@ def test_what_the_kernel_refuses_costs_no_other_step_and_is_not_owed(
     """A quota below 1000 µs is EINVAL."""
     paths = [container(groups, number) for number in (1, 2)]
     report = carried_out(audit, layout, tree, throttle(1, after=999), throttle(2, after=30_000))
-    assert [Fate.FAILED, Fate.DONE] == [each.fate for each in report.results]
+    assert [StepOutcome.FAILED, StepOutcome.DONE] == [each.fate for each in report.results]
     assert "the kernel rejects the value" in report.results[0].text
     assert [Quota(None), Quota(30_000)] == [quota(tree, path) for path in paths]
     assert {"c2"} == set(audit.originals())
-    Quotas(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0).put_all_back(reason="the end")
+    KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0).put_all_back(reason="the end")
     assert Quota(None) == quota(tree, paths[1])
 
 
@@ -106,12 +108,12 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from agent.audit.log import Audit
-from agent.audit.entries import Deed
+from agent.audit.entries import AuditEntry
 from agent.cgroups.paths import Driver
 from agent.cgroups.detection import Layout, open_tree
 from agent.cgroups.detection import Version
 from agent.executor.groups import KubeletGroups
-from agent.executor.knob_writer import Quotas
+from agent.executor.knob_writer import KnobWriter
 from tests.agent.executor.node import throttle
 
 file, root, version, nest = sys.argv[1:]
@@ -123,10 +125,11 @@ def tell(deed):
 layout = Layout(root, Version(version), Driver.CGROUPFS, nest=nest)
 tree = open_tree(layout)
 audit = Audit.open(Path(file), now=0.0, tell=tell)
-quotas = Quotas(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0)
+quotas = KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0)
 for number in (3, 4, 5):
     step = throttle(number, before=70_000)
-    quotas.carry_out(step, Deed(time=0.0, kind="throttle", pod=step.pod, uid=step.uid, container_id=step.container_id))
+    entry = AuditEntry(time=0.0, kind="throttle", pod=step.pod, uid=step.uid, container_id=step.container_id)
+    quotas.carry_out(step, entry)
 """
 
 
@@ -141,7 +144,7 @@ def test_after_a_kill_the_kernel_gets_its_quotas_back(groups: Groups, layout: La
     assert -signal.SIGKILL == run.returncode, run.stderr
     assert [Quota(50_000), Quota(50_000), Quota(70_000)] == [quota(tree, path) for path in paths]
     audit = Audit.open(file, now=0.0)
-    Quotas(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0).put_all_back(reason="a new start")
+    KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0).put_all_back(reason="a new start")
     assert [Quota(70_000)] * 3 == [quota(tree, path) for path in paths]
     assert not audit.owed()
     audit.close()

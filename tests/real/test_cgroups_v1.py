@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cgroups.base import Directory, Group, Quota, Tree
+from agent.cgroups.base import CgroupDirectory, Group, Quota, Tree
 from agent.cgroups.detection import Version, find_layout, open_tree
 from agent.cgroups.errors import CgroupBusy, CgroupDenied, CgroupGone, CgroupRefused
 from agent.cgroups.ordering import QuotaChange, in_order
@@ -118,7 +118,7 @@ def test_memory_its_limit_its_cache_and_who_is_killed(groups: Groups, tree: Tree
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         assert 32 * MIB <= group.memory().working_set <= group.memory().usage <= 64 * MIB
-        limits = Directory.at(str(directory))
+        limits = CgroupDirectory.at(str(directory))
         with pytest.raises(CgroupBusy, match="busy") as raised:
             limits.write("memory.limit_in_bytes", str(4 * MIB))
         limits.close()

@@ -28,7 +28,7 @@ from tests.service import Service
 from tests.waiting import wait_for
 from tests.watcher.agents.test_discovery import listed, put, selected
 from tests.watcher.agents.test_pages import a_dashboard, an_agent, answering, route, showing
-from watcher.agents.pages import Kind
+from watcher.agents.pages import EndpointKind
 from watcher.core.publishing.documents import SilentBody
 from watcher.core.publishing.wire import FindingEntry
 from watcher.core.windows.silent_nodes import SilentDocument, SilentNode
@@ -366,7 +366,7 @@ def test_an_agent_of_another_version_is_told(light: Tab) -> None:
 
 def test_an_address_that_has_no_agent_any_more_is_said_to_have_none(light: Tab) -> None:
     """With who is on its node now; not another one in its place, as if nothing had happened."""
-    with FakeKube() as kube, an_agent() as one, showing({Kind.AGENT: selected(kube, port=one.port)}) as live:
+    with FakeKube() as kube, an_agent() as one, showing({EndpointKind.AGENT: selected(kube, port=one.port)}) as live:
         put(kube, "old", "127.0.0.1", node="node-1")
         put(kube, "other", "127.0.0.3", node="node-0")
         shown = light.page.get_by_label("Shown")

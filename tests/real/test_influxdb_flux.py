@@ -19,7 +19,7 @@ from tests.waiting import wait_for
 from watcher.model import METRIC_BY_KEY
 from watcher.providers.base import Fetch, ProviderError, ProviderRefused
 from watcher.providers.influxdb.provider import InfluxProvider
-from watcher.providers.influxdb.queries import TELEGRAF, InfluxConfig, Source, Template
+from watcher.providers.influxdb.queries import TELEGRAF, FieldQuery, InfluxConfig, QueryTemplate
 from watcher.providers.queries import QueryConfig
 
 pytestmark = pytest.mark.real
@@ -74,7 +74,7 @@ def test_every_question_is_valid_flux(compiler: FluxCompiler, key: str):
 @pytest.mark.parametrize("text", NASTY, ids=range(len(NASTY)))
 def test_no_text_gets_out_of_its_quotes(compiler: FluxCompiler, text: str):
     """The compiler reads exactly the name that was meant, as one literal, wherever it stands."""
-    source = Source(text, (text,), only={"t" + text: text}, without={"u": (text,)})
+    source = FieldQuery(text, (text,), only={"t" + text: text}, without={"u": (text,)})
     tree = compiler.compile(source.flux(0, 1, bucket=text))
     assert tree is not None
     calls = dict(calls_of(tree))
@@ -100,7 +100,7 @@ def test_the_query_of_the_documents_is_valid_flux(compiler: FluxCompiler):
     """docs/influxdb.md, with its times filled in."""
     page = (Path(__file__).parents[2] / "docs" / "influxdb.md").read_text()
     query = page.partition("```flux\n")[2].partition("```")[0]
-    assert compiler.compile(Template(query).flux(0, 1, bucket="unused")) is not None
+    assert compiler.compile(QueryTemplate(query).flux(0, 1, bucket="unused")) is not None
 
 
 def test_both_languages_bring_the_same_loads(compiler: FluxCompiler, tmp_path: Path):

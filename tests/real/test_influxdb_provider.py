@@ -19,7 +19,7 @@ from tests.waiting import eventually, wait_for
 from watcher.model import METRIC_BY_KEY, FindingKind, Remedy
 from watcher.providers.base import Fetch, ProviderError, ProviderRefused, ProviderUnreachable
 from watcher.providers.influxdb.provider import InfluxProvider
-from watcher.providers.influxdb.queries import InfluxConfig, Source
+from watcher.providers.influxdb.queries import FieldQuery, InfluxConfig
 from watcher.providers.queries import QueryConfig
 
 pytestmark = pytest.mark.real
@@ -156,7 +156,7 @@ def test_no_name_gets_out_of_its_quotes(influxdb: InfluxDB, name: str):
     """Measurements, fields, tags and their values are found under exactly the name they have."""
     tags = {f"t{name}x": f"v{name}x", "host": "a"}
     influxdb.write([line(f"m{name}x", tags, {f"f{name}x": 1.5}, END)])
-    source = Source(f"m{name}x", (f"f{name}x",), only={f"t{name}x": f"v{name}x"}, without={"host": (f"b{name}",)})
+    source = FieldQuery(f"m{name}x", (f"f{name}x",), only={f"t{name}x": f"v{name}x"}, without={"host": (f"b{name}",)})
     milliseconds = int(END * 1000)
     (series,) = influxdb.query(source.influxql(milliseconds, milliseconds))
     assert (series["tags"], series["values"]) == (tags, [[milliseconds, 1.5]])

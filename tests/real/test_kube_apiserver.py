@@ -18,14 +18,14 @@ from tests.real.kube import DEFINITIONS, ApiServer, Scheduler
 from tests.real.parts import find_program
 from tests.waiting import eventually, wait_for
 from tests.watcher.platform.settings.test_agents import NO_SELECTORS, SELECTORS
-from watcher.agents.discovery import SelectedPods
+from watcher.agents.discovery import PodEndpoints
 from watcher.core.kubernetes.errors import KubeConflict, KubeForbidden, KubeNoApi, KubeUnauthorized
 from watcher.core.kubernetes.objects import NODES, PODS, CustomObject, Taint
 from watcher.core.kubernetes.wire import Resource
 from watcher.core.pods.selector import PodSelection
 from watcher.platform.kube.client import KubeClient, Selector
 from watcher.platform.kube.credentials import AccessFinder, find_access
-from watcher.platform.kube.eviction import Evictor, Outcome
+from watcher.platform.kube.eviction import EvictionOutcome, Evictor
 from watcher.platform.kube.informer import Informer
 from watcher.platform.kube.node_changes import add_taint, bind, remove_taint, set_condition
 from watcher.providers.base import Fetch, ProviderUnreachable
@@ -132,7 +132,7 @@ def test_pods_are_found_by_labels_at_their_addresses(apiserver: ApiServer):
         assert apiserver.ask("PATCH", path, {"status": status}, headers=MERGE).ok
 
     async def check(client: KubeClient) -> None:
-        places = SelectedPods(PodSelection("role in (agent)", 2023, "default"), client, key="agents.pods")
+        places = PodEndpoints(PodSelection("role in (agent)", 2023, "default"), client, key="agents.pods")
         both = {"10.1.0.1:2023": "of-one", "10.1.0.2:2023": "of-two"}
         assert both == {place.name: place.node for place in (await places.find()).places}
         await asyncio.to_thread(end_pod, apiserver, "two")
@@ -239,15 +239,15 @@ def test_an_eviction_waits_for_its_budget(apiserver: ApiServer):
     async def check(client: KubeClient) -> None:
         evictor = Evictor(client, sleep=sleep)
         other = await evictor.evict("default/guarded", within=60, uid="another")
-        assert (Outcome.GONE, 1) == (other.outcome, other.tries)
+        assert (EvictionOutcome.GONE, 1) == (other.outcome, other.tries)
         await asyncio.to_thread(lambda: apiserver.make(budgets, metadata={"name": "guard"}, spec=guard))
         refused = await evictor.evict("default/guarded", within=0, uid=uid)
-        assert (Outcome.PROTECTED, 1) == (refused.outcome, refused.tries)
+        assert (EvictionOutcome.PROTECTED, 1) == (refused.outcome, refused.tries)
         evicted = await evictor.evict("default/guarded", within=600, uid=uid, grace_seconds=7)
-        assert (Outcome.EVICTED, 3) == (evicted.outcome, evicted.tries)
+        assert (EvictionOutcome.EVICTED, 3) == (evicted.outcome, evicted.tries)
         assert (await client.get(PODS, "default/guarded")).metadata.deletion_timestamp is not None
         await asyncio.to_thread(end_pod, apiserver, "guarded")
-        assert Outcome.GONE is (await evictor.evict("default/guarded", within=60)).outcome
+        assert EvictionOutcome.GONE is (await evictor.evict("default/guarded", within=60)).outcome
 
     asked(apiserver, check)
     assert [5.0, 10.0] == slept
@@ -260,7 +260,7 @@ def test_a_namespace_that_is_being_deleted_needs_no_eviction(apiserver: ApiServe
     apiserver.make("/api/v1/namespaces/ending/pods", **pod)
     assert apiserver.ask("DELETE", "/api/v1/namespaces/ending").ok
     told = asked(apiserver, lambda client: Evictor(client).evict("ending/p", within=0))
-    assert Outcome.GONE is told.outcome
+    assert EvictionOutcome.GONE is told.outcome
 
 
 def test_taints_of_many_writers_all_arrive(apiserver: ApiServer):

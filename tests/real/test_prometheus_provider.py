@@ -30,7 +30,7 @@ from watcher.core.queries.matchers import Matcher
 from watcher.model import METRIC_BY_KEY, SeriesBatch
 from watcher.providers.base import Fetch, ProviderError, ProviderRefused, ProviderUnreachable
 from watcher.providers.prometheus.provider import PrometheusProvider
-from watcher.providers.prometheus.queries import CANDIDATES, PrometheusConfig, QueryConfig
+from watcher.providers.prometheus.queries import CANDIDATES, PrometheusConfig, PrometheusQueryConfig
 
 pytestmark = pytest.mark.real
 
@@ -383,7 +383,7 @@ def test_without_a_guard_it_would(promql: PromqlServer):
     expression = '1 - avg by (node) (rate(node_cpu_seconds_total{mode="idle"}[5m]))'
     ages = []
     for guard in (None, 'node_cpu_seconds_total{mode="idle",cpu="0"}'):
-        got = fetch(promql, until=time.time(), queries={"CPU": QueryConfig(expression, "ratio", guard=guard)})
+        got = fetch(promql, until=time.time(), queries={"CPU": PrometheusQueryConfig(expression, "ratio", guard=guard)})
         ages.append(max(samples(by_key(got)["CPU"])[fleet.nodes[0]]) - last)
 
     assert ages[0] > 60.0
@@ -467,7 +467,7 @@ def test_a_query_that_it_will_not_run_is_refused(start_prometheus: StartPromethe
     server.write(recording_rule_series(fleet_until_now()))
 
     assert isinstance(failure(server), ProviderRefused)
-    bad = failure(server, queries={"CPU": QueryConfig("sum(", "ratio")})
+    bad = failure(server, queries={"CPU": PrometheusQueryConfig("sum(", "ratio")})
     assert isinstance(bad, ProviderRefused)
     assert "parse error" in str(bad)
     assert "provider.queries" in bad.hint

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from scorers.cluster.pods import PodInfo, pod_info
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from watcher.client import Columns
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.model import Operator
@@ -98,8 +98,10 @@ def load(values: Mapping[str, Mapping[tuple[str, str], float]], *, sampled: floa
     )
 
 
-def table(nodes: Iterable[Node], pods: Iterable[Pod] = (), loads: Columns | None = None, *, now: float = NOW) -> Table:
-    made = Table()
+def table(
+    nodes: Iterable[Node], pods: Iterable[Pod] = (), loads: Columns | None = None, *, now: float = NOW
+) -> ClusterTable:
+    made = ClusterTable()
     for each in nodes:
         made.set_node(each.metadata.name, each)
     for one in pods:
@@ -108,5 +110,5 @@ def table(nodes: Iterable[Node], pods: Iterable[Pod] = (), loads: Columns | None
     return made
 
 
-def rows(of: Table, *names: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+def rows(of: ClusterTable, *names: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array([of.row[name] for name in names or of.row], dtype=np.int64)

@@ -19,7 +19,7 @@ from yarl import URL
 
 from watcher.core.kubernetes.errors import KubeError, KubeRefused, KubeUnreachable
 from watcher.core.kubernetes.objects import Condition
-from watcher.core.kubernetes.wire import Metadata, Resource
+from watcher.core.kubernetes.wire import MinimalMetadata, Resource
 from watcher.core.pods.selector import PodSelection
 from watcher.platform.kube.client import KubeClient, Selector
 from watcher.platform.kube.credentials import AccessFinder, own_namespace
@@ -29,17 +29,17 @@ from watcher.platform.net.dns import addresses_of
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
 
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 """Timeout in seconds for the addresses of a name, and for the first list of pods."""
-KNOWN_S = 30.0
+CACHE_S = 30.0
 """Cache time of the addresses of names in seconds; pods are watched instead."""
 SHOWN = 3
 """Number of unavailable pods that a message names."""
-UNTOLD = "Run load-watcher doctor to check the access to the Kubernetes API."
+DOCTOR_HINT = "Run load-watcher doctor to check the access to the Kubernetes API."
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AgentEndpoint:
     """An endpoint that may be requested: `url` contains its address, `of` the name for the Host header and the
     certificate. `node` is "" if unknown."""
 
@@ -54,7 +54,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class DiscoveryProblem:
     """Why some or all endpoints of `where`, a name or a pod selection, are missing. `refused`: do not retry."""
 
     where: str
@@ -64,35 +64,35 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DiscoveryResult:
     """The endpoints that may be requested now, and the problems of missing endpoints."""
 
-    places: tuple[Place, ...] = ()
-    troubles: tuple[Trouble, ...] = ()
+    places: tuple[AgentEndpoint, ...] = ()
+    troubles: tuple[DiscoveryProblem, ...] = ()
 
 
-class Source(Protocol):
+class EndpointSource(Protocol):
     """A source of endpoints: a list of names or a pod selection."""
 
-    async def find(self) -> Found:
+    async def find(self) -> DiscoveryResult:
         """Return the current endpoints. Does not raise; failures are in `troubles`."""
 
     async def close(self) -> None:
         """Close connections and stop background tasks."""
 
 
-class AgentPlaces:
+class AgentDiscovery:
     """The endpoints of several sources, each address once."""
 
-    def __init__(self, *sources: Source) -> None:
+    def __init__(self, *sources: EndpointSource) -> None:
         self._sources = sources
 
-    async def find(self) -> Found:
-        """Return the current endpoints. The first call waits for all sources, at most PATIENCE_S seconds."""
+    async def find(self) -> DiscoveryResult:
+        """Return the current endpoints. The first call waits for all sources, at most TIMEOUT_S seconds."""
         found = await asyncio.gather(*(source.find() for source in self._sources))
         # if two sources have an address, the later source wins, because its endpoint includes the node
         each = {place.name: place for some in found for place in some.places}
-        return Found(tuple(each.values()), tuple(trouble for some in found for trouble in some.troubles))
+        return DiscoveryResult(tuple(each.values()), tuple(trouble for some in found for trouble in some.troubles))
 
     async def close(self) -> None:
         """Close all sources; their endpoints are no longer updated."""
@@ -103,33 +103,35 @@ class AgentPlaces:
 # --- by name ---------------------------------------------------------------------------------------------------------
 
 
-class NamedPlaces:
+class NamedEndpoints:
     """Endpoints at all addresses of the names in `urls`, which come from the setting `key`."""
 
     def __init__(self, urls: Sequence[str], *, key: str) -> None:
         self._urls = [URL(url) for url in urls]
         self._key = key
-        self._known = Found()
+        self._known = DiscoveryResult()
         self._until = float("-inf")
         self._looking = asyncio.Lock()
 
-    async def find(self) -> Found:
-        """Return the endpoints, cached for KNOWN_S seconds; a name without an address is reported in `troubles`."""
+    async def find(self) -> DiscoveryResult:
+        """Return the endpoints, cached for CACHE_S seconds; a name without an address is reported in `troubles`."""
         async with self._looking:
             if time.monotonic() >= self._until:
                 found = await asyncio.gather(*map(self._resolved, self._urls))
-                places = tuple(each for some in found if not isinstance(some, Trouble) for each in some)
-                self._known = Found(places, tuple(each for each in found if isinstance(each, Trouble)))
-                self._until = time.monotonic() + KNOWN_S
+                places = tuple(each for some in found if not isinstance(some, DiscoveryProblem) for each in some)
+                self._known = DiscoveryResult(
+                    places, tuple(each for each in found if isinstance(each, DiscoveryProblem))
+                )
+                self._until = time.monotonic() + CACHE_S
             return self._known
 
-    async def _resolved(self, url: URL) -> list[Place] | Trouble:
+    async def _resolved(self, url: URL) -> list[AgentEndpoint] | DiscoveryProblem:
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                return [Place(url.with_host(address), url) for address in await addresses_of(url)]
+            async with asyncio.timeout(TIMEOUT_S):
+                return [AgentEndpoint(url.with_host(address), url) for address in await addresses_of(url)]
         except (OSError, UnicodeError):  # TimeoutError is an OSError
             hint = f"Set {self._key} to the name of a headless Service with ready pods, or of a host."
-            return Trouble(url.authority, "the name has no address", hint)
+            return DiscoveryProblem(url.authority, "the name has no address", hint)
 
     async def close(self) -> None:
         """Does nothing, because names need no connection."""
@@ -138,15 +140,15 @@ class NamedPlaces:
 # --- by label --------------------------------------------------------------------------------------------------------
 
 
-class _Metadata(Metadata, frozen=True, rename="camel", gc=False):
+class _PodMetadata(MinimalMetadata, frozen=True, rename="camel", gc=False):
     deletion_timestamp: str | None = None
 
 
-class _Spec(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class _PodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     node_name: str = ""
 
 
-class _Status(msgspec.Struct, frozen=True, rename={"pod_ip": "podIP"}, gc=False):
+class _PodStatus(msgspec.Struct, frozen=True, rename={"pod_ip": "podIP"}, gc=False):
     phase: str = ""
     pod_ip: str = ""
     conditions: tuple[Condition, ...] = ()
@@ -155,9 +157,9 @@ class _Status(msgspec.Struct, frozen=True, rename={"pod_ip": "podIP"}, gc=False)
 class ServingPod(msgspec.Struct, frozen=True, gc=False):
     """The fields of a pod that give its node, its address, and its readiness."""
 
-    metadata: _Metadata = _Metadata()
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
+    metadata: _PodMetadata = _PodMetadata()
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
 
     @property
     def trouble(self) -> str:
@@ -168,7 +170,7 @@ class ServingPod(msgspec.Struct, frozen=True, gc=False):
             return f"is {self.status.phase or 'in an unknown phase'}"
         if not any(each.type == "Ready" and each.status == "True" for each in self.status.conditions):
             return "is not ready"
-        return trouble_of(self.status.pod_ip)
+        return address_problem(self.status.pod_ip)
 
     def __str__(self) -> str:
         return f"{self.metadata.name} on {self.spec.node_name}" if self.spec.node_name else self.metadata.name
@@ -177,7 +179,7 @@ class ServingPod(msgspec.Struct, frozen=True, gc=False):
 SERVING_PODS: Resource[ServingPod] = Resource("", "v1", "pods", ServingPod)
 
 
-def trouble_of(text: str) -> str:
+def address_problem(text: str) -> str:
     """Return why this address must not be requested, "" if it may be. A writer of pod statuses must not be able to
     redirect requests to link-local addresses, such as the metadata service of a cloud."""
     try:
@@ -189,7 +191,7 @@ def trouble_of(text: str) -> str:
     return f"has {text}, which is not a valid pod address" if odd else ""
 
 
-class SelectedPods:
+class PodEndpoints:
     """Endpoints of the pods of a selection, which comes from the setting `key`. A background task watches the pods from
     the first `find` on. `close` also closes `client`; `namespace` is the pod's own namespace, for a selection without
     one."""
@@ -204,7 +206,7 @@ class SelectedPods:
         )
         self._began = False
 
-    async def find(self) -> Found:
+    async def find(self) -> DiscoveryResult:
         """Return the running and ready pods, at their current addresses."""
         if not self._namespace:
             hint = f"Set {self._key} to a table with selector and namespace."
@@ -218,16 +220,16 @@ class SelectedPods:
             await self._informer.start()
         error = await self._unlisted()
         if error is not None:
-            return self._not_found(str(error), error.hint or UNTOLD, refused=isinstance(error, KubeRefused))
+            return self._not_found(str(error), error.hint or DOCTOR_HINT, refused=isinstance(error, KubeRefused))
         pods = [self._informer.objects[key] for key in sorted(self._informer.objects)]
         places = tuple(self._place(pod) for pod in pods if not pod.trouble)
-        return Found(places, tuple(self._troubles(pods)))
+        return DiscoveryResult(places, tuple(self._troubles(pods)))
 
     async def _unlisted(self) -> KubeError | None:
         """Return why the pods are unknown; None once they were listed, even if the list is old. If the API has since
         refused access, the old list is not used."""
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await self._informer.wait()
         except TimeoutError:
             return KubeUnreachable("the Kubernetes API has not returned the list of pods yet")
@@ -244,48 +246,52 @@ class SelectedPods:
     def _where(self) -> str:
         return f"pods with {self._selection.selector} in {self._namespace or 'no namespace'}"
 
-    def _not_found(self, message: str, hint: str, *, refused: bool = False) -> Found:
-        return Found((), (Trouble(self._where, message, hint, refused),))
+    def _not_found(self, message: str, hint: str, *, refused: bool = False) -> DiscoveryResult:
+        return DiscoveryResult((), (DiscoveryProblem(self._where, message, hint, refused),))
 
-    def _place(self, pod: ServingPod) -> Place:
+    def _place(self, pod: ServingPod) -> AgentEndpoint:
         name, port = self._selection.tls_server_name, self._selection.port
         url = URL.build(scheme="https" if name else "http", host=pod.status.pod_ip, port=port)
-        return Place(url, url.with_host(name) if name else url, pod.spec.node_name)
+        return AgentEndpoint(url, url.with_host(name) if name else url, pod.spec.node_name)
 
-    def _troubles(self, pods: Sequence[ServingPod]) -> Iterator[Trouble]:
+    def _troubles(self, pods: Sequence[ServingPod]) -> Iterator[DiscoveryProblem]:
         look = f"kubectl -n {self._namespace} get pods -l '{self._selection.selector}'"
         if not pods:
-            yield Trouble(self._where, "no pods found", f"{look} must list the pods; check {self._key}.")
+            yield DiscoveryProblem(self._where, "no pods found", f"{look} must list the pods; check {self._key}.")
         waiting = {str(pod): pod.trouble for pod in pods if pod.trouble}
         if waiting:
             some = "; ".join(f"{pod} {waiting[pod]}" for pod in sorted(waiting)[:SHOWN])
             more = "; …" if len(waiting) > SHOWN else ""
             told = f"{len(waiting)} of {len(pods)} are unavailable: {some}{more}"
-            yield Trouble(self._where, told, f"Check the pods: {look}")
+            yield DiscoveryProblem(self._where, told, f"Check the pods: {look}")
         odd = self._informer.unread
         if odd:
             first = min(odd)
-            yield Trouble(self._where, f"cannot read {first}: {odd[first]}", f"Check the object: {look} -o yaml")
+            yield DiscoveryProblem(
+                self._where, f"cannot read {first}: {odd[first]}", f"Check the object: {look} -o yaml"
+            )
         error = self._informer.error
         if error is not None:
-            yield Trouble(self._where, f"the list of pods may be out of date: {error}", error.hint or UNTOLD)
+            yield DiscoveryProblem(
+                self._where, f"the list of pods may be out of date: {error}", error.hint or DOCTOR_HINT
+            )
 
 
 # --- from the settings -----------------------------------------------------------------------------------------------
 
 
-def places_of(
+def discovery_from_settings(
     settings: Settings,
     *,
     urls: Mapping[str, Sequence[str] | None],
     pods: Mapping[str, PodSelection | None],
-) -> AgentPlaces | None:
+) -> AgentDiscovery | None:
     """Build the discovery for these settings (setting key -> value); None if none of them is set."""
     access = AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context)
-    sources: list[Source] = [NamedPlaces(named, key=key) for key, named in urls.items() if named is not None]
+    sources: list[EndpointSource] = [NamedEndpoints(named, key=key) for key, named in urls.items() if named is not None]
     sources += [
-        SelectedPods(selection, KubeClient(access), key=key, namespace=own_namespace())
+        PodEndpoints(selection, KubeClient(access), key=key, namespace=own_namespace())
         for key, selection in pods.items()
         if selection is not None
     ]
-    return AgentPlaces(*sources) if sources else None
+    return AgentDiscovery(*sources) if sources else None

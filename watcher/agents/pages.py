@@ -20,7 +20,7 @@ from aiohttp import hdrs, web
 from yarl import URL
 
 from watcher import __version__
-from watcher.agents.discovery import AgentPlaces, Found, Place, places_of
+from watcher.agents.discovery import AgentDiscovery, AgentEndpoint, DiscoveryResult, discovery_from_settings
 from watcher.platform.net.dns import get_from
 from watcher.platform.net.http_body import read_at_most
 from watcher.providers.base import ProviderRefused
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
 
 TIMEOUT_S = 5.0
-MOST_BODY = 16 << 20
+MAX_BODY = 16 << 20
 
 
-class Kind(StrEnum):
+class EndpointKind(StrEnum):
     """Kind of server at an endpoint."""
 
     AGENT = "agent"
     QRM = "qrm"
 
 
-PAGES: Mapping[Kind, Mapping[str, str]] = {
-    Kind.AGENT: {"plan": "/explain", "audit": "/audit?limit=100"},
-    Kind.QRM: {"state": "/qrm", "decisions": "/qrm/explain"},
+PAGES: Mapping[EndpointKind, Mapping[str, str]] = {
+    EndpointKind.AGENT: {"plan": "/explain", "audit": "/audit?limit=100"},
+    EndpointKind.QRM: {"state": "/qrm", "decisions": "/qrm/explain"},
 }
 """Kind -> page name -> requested path."""
 
@@ -56,11 +56,11 @@ class AgentError(Exception):
         self.hint = hint
 
 
-class AgentPages:
+class AgentPageClient:
     """Fetches pages from the endpoints in `places`. Sends the token of `token_file` with every request. Use it within
     `life`."""
 
-    def __init__(self, places: Mapping[Kind, AgentPlaces], *, token_file: str, tls: ssl.SSLContext) -> None:
+    def __init__(self, places: Mapping[EndpointKind, AgentDiscovery], *, token_file: str, tls: ssl.SSLContext) -> None:
         self._places = dict(sorted(places.items()))
         self._token_file = token_file
         self._tls = tls
@@ -81,7 +81,7 @@ class AgentPages:
                 for places in self._places.values():
                     await places.close()
 
-    async def known(self) -> Mapping[Kind, Found]:
+    async def known(self) -> Mapping[EndpointKind, DiscoveryResult]:
         """Return the current endpoints and discovery problems, by kind."""
         found = await asyncio.gather(*(places.find() for places in self._places.values()))
         return dict(zip(self._places, found, strict=True))
@@ -101,11 +101,11 @@ class AgentPages:
             hint = "dashboard.token_file must contain the token of that server (agent.token_file, qrm.token_file)"
             raise AgentError("agent_refused", f"{name} denied access (status {status})", hint=hint)
         if status != 200 or body is None:
-            what = f"more than {MOST_BODY >> 20} MiB" if body is None else f"status {status}"
+            what = f"more than {MAX_BODY >> 20} MiB" if body is None else f"status {status}"
             raise AgentError("agent_failed", f"{name} returned {what}", hint="see its log")
         return await asyncio.to_thread(_checked, body, name)
 
-    async def _ask(self, place: Place, path: str) -> tuple[bytes | None, int]:
+    async def _ask(self, place: AgentEndpoint, path: str) -> tuple[bytes | None, int]:
         """Return body, None if it is too large, and status. Raises AgentError."""
         assert self._session is not None
         try:
@@ -115,7 +115,7 @@ class AgentPages:
         try:
             target = URL(f"{str(place.url).rstrip('/')}{path}")
             async with get_from(self._session, target, of=place.of, headers=headers) as response:
-                return await read_at_most(response.content, MOST_BODY), response.status
+                return await read_at_most(response.content, MAX_BODY), response.status
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = str(error) or type(error).__name__
             hint = "check that it runs and listens on this address; by default it listens on loopback only"
@@ -135,22 +135,24 @@ def _checked(body: bytes, name: str) -> bytes:
 # --- from the settings -----------------------------------------------------------------------------------------------
 
 
-def named_places(settings: Settings) -> Mapping[Kind, AgentPlaces]:
+def discovery_by_kind(settings: Settings) -> Mapping[EndpointKind, AgentDiscovery]:
     """Build the discovery of the endpoints in [dashboard], by kind; kinds without endpoints are left out."""
     named = settings.dashboard
     each = {
-        Kind.AGENT: places_of(
+        EndpointKind.AGENT: discovery_from_settings(
             settings, urls={"dashboard.agents": named.agents}, pods={"dashboard.agent_pods": named.agent_pods}
         ),
-        Kind.QRM: places_of(settings, urls={"dashboard.qrm": named.qrm}, pods={"dashboard.qrm_pods": named.qrm_pods}),
+        EndpointKind.QRM: discovery_from_settings(
+            settings, urls={"dashboard.qrm": named.qrm}, pods={"dashboard.qrm_pods": named.qrm_pods}
+        ),
     }
     return {kind: places for kind, places in each.items() if places is not None}
 
 
-def from_settings(settings: Settings) -> AgentPages | None:
+def from_settings(settings: Settings) -> AgentPageClient | None:
     """Build the page fetcher of the dashboard, None if [dashboard] names no endpoints."""
-    places, named = named_places(settings), settings.dashboard
+    places, named = discovery_by_kind(settings), settings.dashboard
     if not places:
         return None
     tls = ssl.create_default_context(cafile=None if named.ca_file is None else str(named.ca_file))
-    return AgentPages(places, token_file=str(named.token_file or ""), tls=tls)
+    return AgentPageClient(places, token_file=str(named.token_file or ""), tls=tls)

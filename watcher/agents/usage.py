@@ -21,9 +21,9 @@ import numpy as np
 from aiohttp import hdrs
 
 from watcher import __version__
-from watcher.agents.discovery import AgentPlaces, Place, Trouble, places_of
+from watcher.agents.discovery import AgentDiscovery, AgentEndpoint, DiscoveryProblem, discovery_from_settings
 from watcher.core.koordinator.report import Capacity
-from watcher.core.kubernetes.node_facts import KnowsCapacities, KnowsNodes, ListsNodes
+from watcher.core.kubernetes.node_facts import CapacityProvider, NodeLister, NodeMetadataProvider
 from watcher.core.kubernetes.objects import ObjectMetadata
 from watcher.core.pods.table import PODS, PodOrigin, PodUsage
 from watcher.core.review.findings import some_of
@@ -40,7 +40,7 @@ from watcher.providers.base import (
     ProviderRefused,
     ProviderUnreachable,
 )
-from watcher.providers.http_client import bearer, translated
+from watcher.providers.http_client import bearer, provider_error_of
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
@@ -51,14 +51,14 @@ AT_ONCE = 64
 """Maximum number of concurrent requests to agents."""
 BUDGET_S = 15.0
 """Time budget in seconds for all agents: a quarter of the minute between two fetches."""
-UNHEARD = (
+UNREACHABLE_HINT = (
     "Check that the agents listen on their pod addresses (agent.metrics_host), and check port and ca_file of [agents]."
 )
 LARGEST = 4 << 20
 """Maximum size of a response in bytes. 200 pods need 30 kB."""
 
 
-class UsedByPod(msgspec.Struct, frozen=True, gc=False):
+class AgentPodUsage(msgspec.Struct, frozen=True, gc=False):
     """Usage of a pod over the agent's last cycles; None if the agent could not read a value."""
 
     namespace: str
@@ -67,25 +67,25 @@ class UsedByPod(msgspec.Struct, frozen=True, gc=False):
     bytes: float | None = None
 
 
-class PodsOfNode(msgspec.Struct, frozen=True, gc=False):
+class AgentPodsResponse(msgspec.Struct, frozen=True, gc=False):
     """Response of an agent: the pods of its node at `time` (unix seconds), cores averaged over `span_s` seconds,
     bytes of the working set."""
 
     node: str
     time: float
     span_s: float
-    pods: tuple[UsedByPod, ...]
+    pods: tuple[AgentPodUsage, ...]
 
 
-_ANSWER = msgspec.json.Decoder(PodsOfNode)
+_ANSWER = msgspec.json.Decoder(AgentPodsResponse)
 
 
 @dataclass(slots=True)
-class _Told:
+class _AgentResponses:
     """Result of querying the agents: responses, errors by agent name, and discovery problems."""
 
-    unknown: tuple[Trouble, ...]
-    answers: list[PodsOfNode] = field(default_factory=list)
+    unknown: tuple[DiscoveryProblem, ...]
+    answers: list[AgentPodsResponse] = field(default_factory=list)
     silent: dict[str, ProviderError] = field(default_factory=dict)
 
 
@@ -95,7 +95,7 @@ class AgentPods:
 
     def __init__(
         self,
-        places: AgentPlaces,
+        places: AgentDiscovery,
         *,
         token_file: str = "",
         ca_file: str = "",
@@ -123,14 +123,14 @@ class AgentPods:
         session = self._open()
         headers = bearer("agents.token_file", self._token_file)
         found = await self._places.find()
-        told = _Told(found.troubles)
+        told = _AgentResponses(found.troubles)
         waiting = iter(found.places)
         try:
             async with asyncio.timeout(self._budget), asyncio.TaskGroup() as asking:
                 for _ in range(self._at_once):
                     asking.create_task(self._ask_on(session, waiting, headers, told))
         except TimeoutError:
-            late = ProviderUnreachable(f"not queried within the budget of {self._budget:g} s", hint=UNHEARD)
+            late = ProviderUnreachable(f"not queried within the budget of {self._budget:g} s", hint=UNREACHABLE_HINT)
             told.silent |= {place.name: late for place in waiting}
         if not told.answers:
             raise _worst(told)
@@ -154,7 +154,11 @@ class AgentPods:
         return self._session
 
     async def _ask_on(
-        self, session: aiohttp.ClientSession, waiting: Iterator[Place], headers: dict[str, str], told: _Told
+        self,
+        session: aiohttp.ClientSession,
+        waiting: Iterator[AgentEndpoint],
+        headers: dict[str, str],
+        told: _AgentResponses,
     ) -> None:
         """Query agents one by one until `waiting` is exhausted."""
         for place in waiting:
@@ -164,13 +168,15 @@ class AgentPods:
                 told.silent[place.name] = error
             except (aiohttp.ClientError, OSError) as error:
                 told.silent[place.name] = ProviderUnreachable(
-                    str(translated(error, tls=place.url.scheme == "https")), hint=UNHEARD
+                    str(provider_error_of(error, tls=place.url.scheme == "https")), hint=UNREACHABLE_HINT
                 )
             except asyncio.CancelledError:
-                told.silent[place.name] = ProviderUnreachable("no response in time", hint=UNHEARD)
+                told.silent[place.name] = ProviderUnreachable("no response in time", hint=UNREACHABLE_HINT)
                 raise
 
-    async def _ask(self, session: aiohttp.ClientSession, place: Place, headers: dict[str, str]) -> PodsOfNode:
+    async def _ask(
+        self, session: aiohttp.ClientSession, place: AgentEndpoint, headers: dict[str, str]
+    ) -> AgentPodsResponse:
         async with get_from(session, place.url.with_path(PATH), of=place.of, headers=headers) as response:
             body = await read_at_most(response.content, LARGEST)
             if response.status in (401, 403):
@@ -189,7 +195,7 @@ class AgentPods:
             ) from None
 
 
-def _worst(told: _Told) -> ProviderError:
+def _worst(told: _AgentResponses) -> ProviderError:
     """Error if no agent responded: the error of the first agent, or of the first discovery problem."""
     if not told.silent:
         trouble = told.unknown[0]
@@ -200,7 +206,7 @@ def _worst(told: _Told) -> ProviderError:
     return type(error)(f"none of {len(told.silent)} node agents reports pods; {place}: {error}", hint=error.hint)
 
 
-def _findings(told: _Told, now: float) -> tuple[Finding, ...]:
+def _findings(told: _AgentResponses, now: float) -> tuple[Finding, ...]:
     """One finding about all agents that did not respond or were not found."""
     reasons = [f"{each.where}: {each.message}. {each.hint}" for each in told.unknown]
     if told.silent:
@@ -214,7 +220,7 @@ def _findings(told: _Told, now: float) -> tuple[Finding, ...]:
     return (Finding(FindingKind.QUERY_FAILED, "", PODS, now, " ".join(reasons), Remedy.LEFT_OUT),)
 
 
-def read_pods(answers: Iterable[PodsOfNode], findings: tuple[Finding, ...]) -> PodFetch:
+def read_pods(answers: Iterable[AgentPodsResponse], findings: tuple[Finding, ...]) -> PodFetch:
     """Convert the responses to arrays with one entry per pod, ordered by node."""
     ordered = sorted(answers, key=lambda each: (each.node, each.time))
     each = [(answer, pod) for answer in ordered for pod in answer.pods]
@@ -232,7 +238,7 @@ def read_pods(answers: Iterable[PodsOfNode], findings: tuple[Finding, ...]) -> P
     )
 
 
-class WithAgents:
+class ProviderWithAgents:
     """Provider that takes node load from one provider and pod usage from the agents."""
 
     def __init__(self, provider: Provider, agents: AgentPods) -> None:
@@ -262,15 +268,15 @@ class WithAgents:
 
     async def capacities(self) -> Mapping[str, Capacity]:
         """Node capacities of the node provider; empty if it has none."""
-        return await self._provider.capacities() if isinstance(self._provider, KnowsCapacities) else {}
+        return await self._provider.capacities() if isinstance(self._provider, CapacityProvider) else {}
 
     def node_metadata(self, node: str) -> ObjectMetadata | None:
         """Metadata of a node from the node provider; None if it has none."""
-        return self._provider.node_metadata(node) if isinstance(self._provider, KnowsNodes) else None
+        return self._provider.node_metadata(node) if isinstance(self._provider, NodeMetadataProvider) else None
 
     def node_names(self) -> Collection[str] | None:
         """Node names of the node provider; None if it does not list nodes."""
-        return self._provider.node_names() if isinstance(self._provider, ListsNodes) else None
+        return self._provider.node_names() if isinstance(self._provider, NodeLister) else None
 
     async def close(self) -> None:
         """Close the agents' client and the node provider."""
@@ -281,7 +287,7 @@ class WithAgents:
 def with_agents(provider: Provider, settings: Settings) -> Provider:
     """The provider itself, or a provider with pod usage from the agents if the settings enable it."""
     agents = settings.agents
-    places = places_of(settings, urls={"agents.urls": agents.urls}, pods={"agents.pods": agents.pods})
+    places = discovery_from_settings(settings, urls={"agents.urls": agents.urls}, pods={"agents.pods": agents.pods})
     if places is None:
         return provider
     asked = AgentPods(
@@ -290,4 +296,4 @@ def with_agents(provider: Provider, settings: Settings) -> Provider:
         ca_file=str(agents.ca_file or ""),
         timeout=agents.timeout,
     )
-    return WithAgents(provider, asked)
+    return ProviderWithAgents(provider, asked)

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from aiohttp import hdrs, web
 
-from watcher.agents.pages import PAGES, AgentError, AgentPages
-from watcher.platform.http.openapi import Answer, Operation, Parameter, failure
-from watcher.platform.http.parameters import query_values, shown
+from watcher.agents.pages import PAGES, AgentError, AgentPageClient
+from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
+from watcher.platform.http.parameters import query_values, truncated
 from watcher.platform.http.responses import json_response
 from watcher.platform.http.routing import JSON, Access, ApiError, Route
 
@@ -46,19 +46,19 @@ class AgentsDocument(msgspec.Struct):
 class AgentRoutes:
     """Routes of /api/v1/agents and of the proxied pages."""
 
-    def __init__(self, agents: AgentPages) -> None:
+    def __init__(self, agents: AgentPageClient) -> None:
         self._agents = agents
 
     def routes(self) -> list[Route]:
         """Both routes. Pages contain details of pods, so they need Access.DETAIL, as the explain page does."""
         listed = Operation(
             "List agents and QoS Resource Managers",
-            {200: Answer("the discovered agents and QoS Resource Managers", AgentsDocument)},
+            {200: ResponseSpec("the discovered agents and QoS Resource Managers", AgentsDocument)},
         )
         passed = Operation(
             "A page of one agent or QoS Resource Manager",
             {
-                200: Answer("the page, unchanged", dict[str, Any]),
+                200: ResponseSpec("the page, unchanged", dict[str, Any]),
                 404: failure("no agent has this name, or it has no such page"),
                 502: failure("agent_unreachable, agent_refused, agent_failed: the agent did not return the page"),
             },
@@ -106,7 +106,10 @@ class AgentRoutes:
         pages = PAGES[names[name]] if name in names else ()
         if pages:
             return ApiError(
-                404, "not_found", f"{shown(name)} has no page {shown(page)!r}", f"available pages: {', '.join(pages)}"
+                404,
+                "not_found",
+                f"{truncated(name)} has no page {truncated(page)!r}",
+                f"available pages: {', '.join(pages)}",
             )
         hint = f"{PATH} lists the current agents; a recreated pod has a different address"
-        return ApiError(404, "not_found", f"agent {shown(name)!r} not found", hint)
+        return ApiError(404, "not_found", f"agent {truncated(name)!r} not found", hint)

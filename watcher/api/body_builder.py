@@ -11,14 +11,21 @@ from typing import Any, TypeVar, cast
 from aiohttp import hdrs, web
 
 from watcher.core.publishing.compression import Encoding, compressed
-from watcher.platform.http.responses import SMALL_BODY, Kept, coded, encoding_for, plain_encoding_for, sent
+from watcher.platform.http.responses import (
+    SMALL_BODY,
+    BodyCache,
+    body_response,
+    encoding_for,
+    plain_encoding_for,
+    with_content_coding,
+)
 from watcher.platform.http.routing import JSON
 
 WORKERS = 2  # threads that encode bodies on request; the tick and the provider use other threads
 Made = TypeVar("Made")
 
 
-class Making:
+class BodyBuilder:
     """Builds response bodies outside the event loop's thread."""
 
     def __init__(self) -> None:
@@ -52,7 +59,7 @@ class Making:
             done.exception()  # retrieved here because all clients waiting for it may have disconnected
 
     async def coded(
-        self, encoding: Encoding, make: Callable[[], bytes], *, kept: Kept, etag: Callable[[Encoding], str]
+        self, encoding: Encoding, make: Callable[[], bytes], *, kept: BodyCache, etag: Callable[[Encoding], str]
     ) -> bytes:
         """The body built by `make` in a content coding, from the cache `kept` (key: ETag) if present. The cache also
         stores the plain body."""
@@ -74,4 +81,4 @@ class Making:
         if encoding is not Encoding.IDENTITY:
             body = await self.in_thread(partial(compressed, body, encoding))
         headers = {hdrs.CONTENT_TYPE: JSON, hdrs.VARY: hdrs.ACCEPT_ENCODING, hdrs.CACHE_CONTROL: "no-cache"}
-        return sent(body, coded(headers, encoding))
+        return body_response(body, with_content_coding(headers, encoding))

@@ -16,11 +16,11 @@ from aiohttp import web
 from watcher import __version__
 from watcher.api import operations
 from watcher.api.operations import LostNode, OverviewDocument, ReadyDocument
-from watcher.api.service import Service
+from watcher.api.service import WatcherService
 from watcher.core.publishing.wire import ErrorDetail
 from watcher.model import default_window
-from watcher.platform.http.parameters import nearest, shown
-from watcher.platform.http.responses import Constant, constant
+from watcher.platform.http.parameters import nearest, truncated
+from watcher.platform.http.responses import StaticBody, static_response
 from watcher.platform.http.routing import Access, ApiError, Handler, Route
 
 WEB = Path(__file__).parents[1] / "web"
@@ -47,10 +47,10 @@ POLICY = "; ".join(
 HEADERS = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 
 
-def files_of(directory: Path) -> dict[str, Constant]:
+def files_of(directory: Path) -> dict[str, StaticBody]:
     """The files of a directory that are served to browsers, by name."""
     return {
-        path.name: Constant.of(path.read_bytes(), MEDIA_TYPES[path.suffix], HEADERS)
+        path.name: StaticBody.of(path.read_bytes(), MEDIA_TYPES[path.suffix], HEADERS)
         for path in sorted(directory.iterdir())
         if path.suffix in MEDIA_TYPES
     }
@@ -70,24 +70,24 @@ def file_routes() -> Iterator[Route]:
     yield Route(path, "page_vendor_file", _serving(vendor), operations.PAGE_FILE, access=Access.OPEN)
 
 
-def _serving(files: Mapping[str, Constant], *, name: str = "") -> Handler:
+def _serving(files: Mapping[str, StaticBody], *, name: str = "") -> Handler:
     return partial(_file, files=files, name=name)
 
 
 async def _file(
-    request: web.Request, captured: Sequence[str], *, files: Mapping[str, Constant], name: str
+    request: web.Request, captured: Sequence[str], *, files: Mapping[str, StaticBody], name: str
 ) -> web.Response:
     wanted = name or captured[0]
     found = files.get(wanted)
     if found is None:
         near = nearest(wanted, list(files))
         hint = f"did you mean {near}?" if near else "the dashboard is at /"
-        raise ApiError(404, "not_found", f"the dashboard has no file {shown(wanted)!r}", hint)
-    return constant(request, found)
+        raise ApiError(404, "not_found", f"the dashboard has no file {truncated(wanted)!r}", hint)
+    return static_response(request, found)
 
 
 def overview(
-    service: Service, ready: ReadyDocument, error: ErrorDetail | None, *, scheduler: bool, agents: bool
+    service: WatcherService, ready: ReadyDocument, error: ErrorDetail | None, *, scheduler: bool, agents: bool
 ) -> OverviewDocument:
     """The overview document: the state reported by /readyz, and the nodes missing from the list with the reason. It is
     available in every state of the service."""

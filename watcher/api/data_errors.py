@@ -10,14 +10,14 @@ from collections.abc import Collection
 
 from aiohttp import hdrs
 
-from watcher.api.service import Service
+from watcher.api.service import WatcherService
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.selection import Selection
-from watcher.platform.http.parameters import names_of, shown
+from watcher.platform.http.parameters import names_of, truncated
 from watcher.platform.http.routing import ApiError
 
 
-def nothing_known(service: Service) -> ApiError:
+def no_metrics_error(service: WatcherService) -> ApiError:
     """The error if no document with at least one node is published."""
     health = service.provider_health
     if health.ok:
@@ -29,7 +29,7 @@ def nothing_known(service: Service) -> ApiError:
     return ApiError(404, "no_metrics", "no metrics yet", hint)
 
 
-def stale(service: Service, age: float) -> ApiError:
+def stale_error(service: WatcherService, age: float) -> ApiError:
     """The error for a newest sample that is older than max_staleness; `age` in seconds."""
     health = service.provider_health
     why = f"the provider does not respond: {health.reason}" if health.ok is False else "see /api/v1/findings"
@@ -42,7 +42,7 @@ def stale(service: Service, age: float) -> ApiError:
     )
 
 
-def refuse_remnant(published: Published) -> None:
+def check_complete(published: Published) -> None:
     """Raise ApiError during a partial outage: a list of the remaining nodes would look complete."""
     lost = published.snapshot.lost
     if lost:
@@ -65,24 +65,24 @@ def row_of(published: Published, host: str) -> int:
         raise ApiError(
             503,
             "partial_outage",
-            f"node {shown(host)!r} went missing together with many others",
+            f"node {truncated(host)!r} went missing together with many others",
             "/api/v1/findings shows since when",
         )
-    raise unknown_host(host, quarantined=host in published.snapshot.quarantined)
+    raise unknown_host_error(host, quarantined=host in published.snapshot.quarantined)
 
 
-def unknown_host(host: str, *, quarantined: bool = False) -> ApiError:
+def unknown_host_error(host: str, *, quarantined: bool = False) -> ApiError:
     """The error for a node that is unknown or quarantined."""
     hint = "names are case-sensitive; GET /watcher lists the nodes with metrics, /api/v1/silent the silent nodes"
     if quarantined:
         hint = "the node is quarantined because its metrics are implausible; /api/v1/findings shows the reason"
-    return ApiError(404, "unknown_host", f"no metrics for node {shown(host)!r}", hint)
+    return ApiError(404, "unknown_host", f"no metrics for node {truncated(host)!r}", hint)
 
 
-def nothing_selected(selection: Selection, hosts: Collection[str] = ()) -> ApiError:
+def empty_selection_error(selection: Selection, hosts: Collection[str] = ()) -> ApiError:
     """The error if no node has the selected metrics."""
     who = (
-        f"node {shown(next(iter(hosts)))!r}"
+        f"node {truncated(next(iter(hosts)))!r}"
         if len(hosts) == 1
         else "any of the requested nodes"
         if hosts

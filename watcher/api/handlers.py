@@ -15,37 +15,37 @@ import msgspec
 from aiohttp import web
 
 from watcher.api import dashboard, operations
-from watcher.api.body_builder import Making
+from watcher.api.body_builder import BodyBuilder
 from watcher.api.health import HealthHandlers
 from watcher.api.history import HistoryHandlers
 from watcher.api.node_metrics import NodeMetricHandlers
-from watcher.api.nodes import Current, NodeHandlers
+from watcher.api.nodes import CurrentSnapshot, NodeHandlers
 from watcher.api.pods import PodHandlers
-from watcher.api.service import Service
+from watcher.api.service import WatcherService
 from watcher.api.telemetry import Telemetry
 from watcher.platform.http import openapi
-from watcher.platform.http.responses import Constant, constant
-from watcher.platform.http.routing import JSON, Access, Handler, Protection, Route, Router
+from watcher.platform.http.responses import StaticBody, static_response
+from watcher.platform.http.routing import JSON, Access, AccessSettings, Handler, Route, Router
 from watcher.platform.http.runner import application
 
 
 def make_app(
-    service: Service,
+    service: WatcherService,
     *,
-    settings: Protection,
+    settings: AccessSettings,
     telemetry: Telemetry,
     version: str,
     routes: Iterable[Route] = (),
 ) -> web.Application:
     """The aiohttp application that serves `service` and the additional `routes` of other packages."""
-    making = Making()
-    current = Current(service, private=settings.protect_reads)
+    making = BodyBuilder()
+    current = CurrentSnapshot(service, private=settings.protect_reads)
     health = HealthHandlers(service, telemetry=telemetry, current=current, making=making)
     table = [dashboard.page_route(), *_routes(service, health, current=current, making=making), *routes]
     health.paths = frozenset(route.path for route in table)
     protected = settings.protect_reads
     described = openapi.document([*table, _describing(health.overview)], version=version, protected=protected)
-    body = Constant.of(msgspec.json.encode(described), JSON)
+    body = StaticBody.of(msgspec.json.encode(described), JSON)
     table.append(_describing(partial(_constant, body=body)))
     router = Router([*table, *dashboard.file_routes()], protection=settings, meter=telemetry)
     app = application(router)
@@ -59,7 +59,9 @@ def make_app(
     return app
 
 
-def _routes(service: Service, health: HealthHandlers, *, current: Current, making: Making) -> list[Route]:
+def _routes(
+    service: WatcherService, health: HealthHandlers, *, current: CurrentSnapshot, making: BodyBuilder
+) -> list[Route]:
     """All routes of the watcher except /openapi.json, which describes them."""
     nodes = NodeHandlers(current=current, making=making)
     pods = PodHandlers(service, current=current, making=making)
@@ -84,9 +86,9 @@ def _routes(service: Service, health: HealthHandlers, *, current: Current, makin
     ]
 
 
-async def _constant(request: web.Request, captured: Sequence[str], *, body: Constant) -> web.Response:
+async def _constant(request: web.Request, captured: Sequence[str], *, body: StaticBody) -> web.Response:
     """Return a body that does not change while the process runs."""
-    return constant(request, body)
+    return static_response(request, body)
 
 
 def _describing(handler: Handler) -> Route:

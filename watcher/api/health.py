@@ -9,16 +9,22 @@ import msgspec
 from aiohttp import hdrs, web
 
 from watcher.api import dashboard
-from watcher.api.body_builder import Making
-from watcher.api.data_errors import refuse_remnant
-from watcher.api.nodes import Current
+from watcher.api.body_builder import BodyBuilder
+from watcher.api.data_errors import check_complete
+from watcher.api.nodes import CurrentSnapshot
 from watcher.api.operations import AliveDocument, HealthDocument, ProviderState, ReadyDocument, SnapshotState
-from watcher.api.service import Service
+from watcher.api.service import WatcherService
 from watcher.api.telemetry import Telemetry
 from watcher.core.publishing.compression import Encoding
 from watcher.platform.http.negotiation import choose
 from watcher.platform.http.parameters import query_values
-from watcher.platform.http.responses import accepted, coded, json_response, refuse_encodings, sent
+from watcher.platform.http.responses import (
+    accepted,
+    body_response,
+    json_response,
+    raise_not_acceptable,
+    with_content_coding,
+)
 from watcher.platform.http.routing import ApiError
 from watcher.platform.telemetry.instruments import CONTENT_TYPE as EXPOSITION
 
@@ -29,7 +35,9 @@ AGENTS = "/api/v1/agents"
 class HealthHandlers:
     """Handlers for the state of the service itself."""
 
-    def __init__(self, service: Service, *, telemetry: Telemetry, current: Current, making: Making) -> None:
+    def __init__(
+        self, service: WatcherService, *, telemetry: Telemetry, current: CurrentSnapshot, making: BodyBuilder
+    ) -> None:
         self._service = service
         self._telemetry = telemetry
         self._current = current
@@ -76,7 +84,7 @@ class HealthHandlers:
         query_values(request.rel_url.raw_query_string, known=())
         state, problem = _ready_state(self._service), None
         try:
-            refuse_remnant(self._current.ready().published)
+            check_complete(self._current.ready().published)
             state.status = "ready"
         except ApiError as error:
             problem = error.detail
@@ -85,13 +93,13 @@ class HealthHandlers:
 
     async def metrics(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Node windows and the service's own metrics in Prometheus' text format."""
-        encoding = choose(accepted(request), (Encoding.IDENTITY, Encoding.GZIP)) or refuse_encodings()
+        encoding = choose(accepted(request), (Encoding.IDENTITY, Encoding.GZIP)) or raise_not_acceptable()
         body = await self._making.in_thread(partial(self._telemetry.exposition, encoding=encoding))
         headers = {hdrs.CONTENT_TYPE: EXPOSITION, hdrs.VARY: hdrs.ACCEPT_ENCODING, hdrs.CACHE_CONTROL: "no-store"}
-        return sent(body, coded(headers, encoding))
+        return body_response(body, with_content_coding(headers, encoding))
 
 
-def _ready_state(service: Service) -> ReadyDocument:
+def _ready_state(service: WatcherService) -> ReadyDocument:
     health = service.provider_health
     return ReadyDocument(
         status="not ready",
@@ -104,7 +112,7 @@ def _ready_state(service: Service) -> ReadyDocument:
     )
 
 
-def _snapshot_state(service: Service) -> SnapshotState | None:
+def _snapshot_state(service: WatcherService) -> SnapshotState | None:
     published = service.published
     if published is None or not published.snapshot.nodes:
         return None

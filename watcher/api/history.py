@@ -12,36 +12,36 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from watcher.api import operations
-from watcher.api.body_builder import Making
-from watcher.api.data_errors import nothing_known, unknown_host
-from watcher.api.nodes import Current
+from watcher.api.body_builder import BodyBuilder
+from watcher.api.data_errors import no_metrics_error, unknown_host_error
+from watcher.api.nodes import CurrentSnapshot
 from watcher.api.operations import MSGPACK
-from watcher.api.service import Service
+from watcher.api.service import WatcherService
 from watcher.arrays import F64, I64
 from watcher.core.publishing.compression import Encoding
 from watcher.core.publishing.documents import number_texts, to_wire
 from watcher.core.publishing.wire import HistoryDocument, HistoryRow, HistorySeries
-from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeries
+from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesLike
 from watcher.model import METRIC_BY_NAME, METRICS, Metric
 from watcher.platform.http.parameters import (
     check_range,
     operators_of,
     query_values,
-    single,
+    single_value,
     step_of,
     time_of,
     types_of,
-    unknown,
+    unknown_value,
     window_of,
 )
 from watcher.platform.http.responses import (
     SMALL_BODY,
-    coded,
+    body_response,
     encoding_for,
-    has_it,
+    etag_matches,
     not_modified,
     plain_encoding_for,
-    sent,
+    with_content_coding,
 )
 from watcher.platform.http.routing import JSON, ApiError
 
@@ -53,7 +53,7 @@ _HISTORY = operations.HISTORY.query_names
 class HistoryHandlers:
     """Handlers for stored windows, findings, silent nodes and samples."""
 
-    def __init__(self, service: Service, *, current: Current, making: Making) -> None:
+    def __init__(self, service: WatcherService, *, current: CurrentSnapshot, making: BodyBuilder) -> None:
         self._service = service
         self._current = current
         self._making = making
@@ -62,10 +62,10 @@ class HistoryHandlers:
         """Stored windows of one node as series or rows."""
         service = self._service
         values = query_values(request.rel_url.raw_query_string, known=_HISTORY)
-        shape = single(values, "shape") or "series"
+        shape = single_value(values, "shape") or "series"
         if shape not in ("series", "rows"):
-            raise unknown("shape", shape, ["series", "rows"])
-        host = single(values, "host")
+            raise unknown_value("shape", shape, ["series", "rows"])
+        host = single_value(values, "host")
         if not host:
             raise ApiError(400, "bad_request", "parameter 'host' is missing", "specify one node: ?host=NAME")
         types = types_of(values)
@@ -86,7 +86,7 @@ class HistoryHandlers:
         except HistoryUnavailable as error:
             raise ApiError(503, "history_unavailable", str(error), error.hint) from error
         if not stored and not self._knows(host):
-            raise unknown_host(host)
+            raise unknown_host_error(host)
         write = partial(history_body, stored, host=host, start=start, end=end, step=step, as_rows=shape == "rows")
         return await self._making.encoded(request, write)
 
@@ -101,7 +101,7 @@ class HistoryHandlers:
         query_values(request.rel_url.raw_query_string, known=())
         published = self._service.published
         if published is None:
-            raise nothing_known(self._service)
+            raise no_metrics_error(self._service)
         silent = published.silent
         small = len(silent.bodies[Encoding.IDENTITY]) <= SMALL_BODY
         encoding = plain_encoding_for(request) if small else encoding_for(request)
@@ -112,10 +112,10 @@ class HistoryHandlers:
             hdrs.CACHE_CONTROL: f"{self._current.scope}no-cache",
             hdrs.ETAG: etag,
         }
-        headers = coded(CIMultiDict(plain), encoding)
-        if has_it(request, etag):
+        headers = with_content_coding(CIMultiDict(plain), encoding)
+        if etag_matches(request, etag):
             return not_modified(headers)
-        return sent(silent.bodies[encoding], headers)
+        return body_response(silent.bodies[encoding], headers)
 
     async def samples(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The samples that a starting replica loads from a ready one."""
@@ -123,8 +123,8 @@ class HistoryHandlers:
         current = self._current.ready()
         body = await self._making.shared((current.published.tag, "samples"), self._service.samples)
         if body is None:
-            raise nothing_known(self._service)
-        return sent(body, CIMultiDict({hdrs.CONTENT_TYPE: MSGPACK, hdrs.CACHE_CONTROL: "no-store"}))
+            raise no_metrics_error(self._service)
+        return body_response(body, CIMultiDict({hdrs.CONTENT_TYPE: MSGPACK, hdrs.CACHE_CONTROL: "no-store"}))
 
     def _knows(self, host: str) -> bool:
         published = self._service.published
@@ -133,7 +133,7 @@ class HistoryHandlers:
         )
 
 
-def thinned(series: StoredSeries, step: int) -> tuple[I64, F64]:
+def downsample(series: StoredSeriesLike, step: int) -> tuple[I64, F64]:
     """The last known value of each step and the time of that value. Steps are aligned to multiples of `step` seconds,
     so repeated requests return the same points. Times [k] in unix seconds, ascending; values [k] as rounded for
     JSON."""
@@ -145,7 +145,9 @@ def thinned(series: StoredSeries, step: int) -> tuple[I64, F64]:
     return time[last], value[last]
 
 
-def history_body(stored: Sequence[StoredSeries], *, host: str, start: int, end: int, step: int, as_rows: bool) -> bytes:
+def history_body(
+    stored: Sequence[StoredSeriesLike], *, host: str, start: int, end: int, step: int, as_rows: bool
+) -> bytes:
     """The body of GET /api/v1/history. `start` and `end` in unix seconds, `step` in seconds. Metrics that this version
     does not know are omitted."""
     known = [series for series in stored if series.metric in METRIC_BY_NAME]
@@ -157,9 +159,9 @@ def history_body(stored: Sequence[StoredSeries], *, host: str, start: int, end: 
     return msgspec.json.encode(document)
 
 
-def _series(series: StoredSeries, host: str, step: int) -> HistorySeries:
+def _series(series: StoredSeriesLike, host: str, step: int) -> HistorySeries:
     metric = METRIC_BY_NAME[series.metric]
-    time, value = thinned(series, step)
+    time, value = downsample(series, step)
     pairs = zip(time.tolist(), number_texts(value), strict=True)
     points = b"[" + b",".join([b"[%d,%b]" % pair for pair in pairs]) + b"]"
     return HistorySeries(
@@ -173,9 +175,9 @@ def _series(series: StoredSeries, host: str, step: int) -> HistorySeries:
     )
 
 
-def _rows(series: StoredSeries, host: str, step: int) -> Iterator[HistoryRow]:
+def _rows(series: StoredSeriesLike, host: str, step: int) -> Iterator[HistoryRow]:
     metric: Metric = METRIC_BY_NAME[series.metric]
-    time, value = thinned(series, step)
+    time, value = downsample(series, step)
     for at, text in zip(time.tolist(), number_texts(value), strict=True):
         yield HistoryRow(
             time=at,

@@ -11,24 +11,24 @@ from functools import partial
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from watcher.api.body_builder import Making
-from watcher.api.data_errors import refuse_remnant, row_of
-from watcher.api.nodes import KEPT_BYTES, Current
-from watcher.api.service import Service
+from watcher.api.body_builder import BodyBuilder
+from watcher.api.data_errors import check_complete, row_of
+from watcher.api.nodes import BODY_CACHE_BYTES, CurrentSnapshot
+from watcher.api.service import WatcherService
 from watcher.core.koordinator.collect_policy import CollectPolicies, CollectPolicy
 from watcher.core.koordinator.report import NodeMetricReport, make_report, node_statuses, period_of
 from watcher.core.publishing.compression import Encoding, compressed
 from watcher.core.publishing.documents import Published
-from watcher.platform.http.parameters import query_values, shown
+from watcher.platform.http.parameters import query_values, truncated
 from watcher.platform.http.responses import (
     SMALL_BODY,
-    Kept,
-    coded,
+    BodyCache,
+    body_response,
     encoding_for,
-    has_it,
+    etag_matches,
     not_modified,
     plain_encoding_for,
-    sent,
+    with_content_coding,
 )
 from watcher.platform.http.routing import JSON, ApiError
 
@@ -39,14 +39,14 @@ CAPACITY_HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class CachedReport:
     """A report built from one published snapshot with one set of policies, and a cache of its encoded bodies."""
 
     policies: CollectPolicies
     published: Published
     report: NodeMetricReport
     tag: str
-    kept: Kept = field(default_factory=lambda: Kept(KEPT_BYTES))
+    kept: BodyCache = field(default_factory=lambda: BodyCache(BODY_CACHE_BYTES))
 
     def stands(self, published: Published) -> bool:
         """Whether this report is still valid for `published`: no node's report interval has ended since."""
@@ -78,7 +78,7 @@ class Reported:
             hdrs.ETAG: etag,
             hdrs.AGE: str(int(self.published.age(monotonic))),
         }
-        return coded(headers, encoding)
+        return with_content_coding(headers, encoding)
 
     def one(self, host: str) -> bytes:
         """The encoded NodeMetric of a known node. Raises ApiError if the node has none."""
@@ -87,7 +87,7 @@ class Reported:
             return body
         why = self.report.missing.get(host, "the node appeared after the last report")
         hint = CAPACITY_HINT if "capacity" in why else "GET /watcher/{host} returns the available data of the node"
-        raise ApiError(404, "no_node_metric", f"no NodeMetric for node {shown(host)!r}: {why}", hint)
+        raise ApiError(404, "no_node_metric", f"no NodeMetric for node {truncated(host)!r}: {why}", hint)
 
     def check(self) -> None:
         """Raise ApiError if no node has a NodeMetric."""
@@ -102,28 +102,28 @@ class Reported:
 class NodeMetricHandlers:
     """Handlers for NodeMetrics of all nodes and of one node."""
 
-    def __init__(self, service: Service, *, current: Current, making: Making) -> None:
+    def __init__(self, service: WatcherService, *, current: CurrentSnapshot, making: BodyBuilder) -> None:
         self._service = service
         self._current = current
         self._making = making
-        self._reported: Reported | None = None
+        self._reported: CachedReport | None = None
         self._reports = 0
 
     async def node_metrics(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The NodeMetrics of all nodes, as a list."""
         query_values(request.rel_url.raw_query_string, known=())
         current, _ = self._current.answering()
-        refuse_remnant(current.published)
+        check_complete(current.published)
         reported = await self._report(current.published)
         reported.check()
         encoding = encoding_for(request)
         etag = reported.etag(None, encoding)
         headers = reported.headers(etag, encoding, scope=self._current.scope, monotonic=self._service.monotonic())
-        if has_it(request, etag):
+        if etag_matches(request, etag):
             return not_modified(headers)
         tagged = partial(reported.etag, None)
         body = await self._making.coded(encoding, reported.report.body, kept=reported.kept, etag=tagged)
-        return sent(body, headers)
+        return body_response(body, headers)
 
     async def node_metric(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The NodeMetric of one node."""
@@ -136,13 +136,13 @@ class NodeMetricHandlers:
         encoding = encoding_for(request) if len(body) > SMALL_BODY else plain_encoding_for(request)
         etag = reported.etag(host, encoding)
         headers = reported.headers(etag, encoding, scope=self._current.scope, monotonic=self._service.monotonic())
-        if has_it(request, etag):
+        if etag_matches(request, etag):
             return not_modified(headers)
         if encoding is not Encoding.IDENTITY:
             body = await self._making.in_thread(partial(compressed, body, encoding))
-        return sent(body, headers)
+        return body_response(body, headers)
 
-    async def _report(self, published: Published) -> Reported:
+    async def _report(self, published: Published) -> CachedReport:
         """The current report; built now if there is none, if a node's report interval has ended, or if it is older than
         max_staleness."""
         reported, policies = self._reported, self._service.collect_policies
@@ -157,12 +157,12 @@ class NodeMetricHandlers:
         self._reported = reported = await self._making.shared(which, make)
         return reported
 
-    def _is_stale(self, reported: Reported) -> bool:
+    def _is_stale(self, reported: CachedReport) -> bool:
         return reported.published.age(self._service.monotonic()) > self._service.max_staleness
 
     async def _make_report(
         self, published: Published, policies: CollectPolicies, before: NodeMetricReport | None
-    ) -> Reported:
+    ) -> CachedReport:
         service = self._service
         service.want_pods()
         pods = service.pods
@@ -179,4 +179,4 @@ class NodeMetricHandlers:
 
         report = await self._making.in_thread(make)
         self._reports += 1
-        return Reported(policies, published, report, f"{published.tag}-nodemetrics-{self._reports:x}")
+        return CachedReport(policies, published, report, f"{published.tag}-nodemetrics-{self._reports:x}")

@@ -18,24 +18,24 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from watcher.api import operations
-from watcher.api.body_builder import Making
-from watcher.api.data_errors import nothing_known, nothing_selected, refuse_remnant, row_of, stale
-from watcher.api.service import Service
+from watcher.api.body_builder import BodyBuilder
+from watcher.api.data_errors import check_complete, empty_selection_error, no_metrics_error, row_of, stale_error
+from watcher.api.service import WatcherService
 from watcher.core.publishing.compression import Encoding, compressed
-from watcher.core.publishing.documents import Document, Published, columns
+from watcher.core.publishing.documents import EncodedDocument, Published, columns
 from watcher.core.publishing.selection import Selection, Shape
 from watcher.core.publishing.wire import Column
 from watcher.model import default_window
 from watcher.platform.http.parameters import hosts_of, query_values, selection_of, shape_of
 from watcher.platform.http.responses import (
     SMALL_BODY,
-    Kept,
+    BodyCache,
+    body_response,
     encoding_for,
+    etag_matches,
     etag_of,
-    has_it,
     not_modified,
     plain_encoding_for,
-    sent,
 )
 from watcher.platform.http.routing import JSON, ApiError
 
@@ -47,7 +47,7 @@ _COLUMNS = operations.COLUMNS.query_names
 class NodeHandlers:
     """Handlers for the load of nodes."""
 
-    def __init__(self, *, current: Current, making: Making) -> None:
+    def __init__(self, *, current: CurrentSnapshot, making: BodyBuilder) -> None:
         self._current = current
         self._making = making
 
@@ -60,7 +60,7 @@ class NodeHandlers:
         hosts = hosts_of(values)
         if hosts is not None:
             return await self._some(request, current, selection, shape, hosts, age=age)
-        refuse_remnant(current.published)
+        check_complete(current.published)
         key = (selection, shape, encoding_for(request))
         if selection.types is None and selection.operators is None:
             ready = current.published.ready_document(selection)
@@ -79,36 +79,36 @@ class NodeHandlers:
         values = query_values(request.rel_url.raw_query_string, known=_COLUMNS)
         current, age = self._current.answering()
         published = current.published
-        refuse_remnant(published)
+        check_complete(published)
         selection = current.selection(values)
         encoding = encoding_for(request)
         etag = etag_of(published, selection, "columns", encoding)
         headers = current.headers(etag, encoding, age)
-        if has_it(request, etag):
+        if etag_matches(request, etag):
             return not_modified(headers)
         make, tagged = partial(columns_body, published, selection), partial(etag_of, published, selection, "columns")
-        return sent(await self._making.coded(encoding, make, kept=current.kept, etag=tagged), headers)
+        return body_response(await self._making.coded(encoding, make, kept=current.kept, etag=tagged), headers)
 
     async def _other(
-        self, request: web.Request, current: Answering, key: tuple[Selection, Shape, Encoding], *, age: int
+        self, request: web.Request, current: SnapshotResponses, key: tuple[Selection, Shape, Encoding], *, age: int
     ) -> web.Response:
         """A document that the tick did not encode, built in a thread if necessary."""
         selection, shape, encoding = key
         published = current.published
         ready = await self._document(published, selection)
         if ready.empty:
-            raise nothing_selected(selection)
+            raise empty_selection_error(selection)
         etag = etag_of(published, selection, shape, encoding)
         headers = current.headers(etag, encoding, age)
-        if has_it(request, etag):
+        if etag_matches(request, etag):
             return not_modified(headers)
         body = await self._making.once((published.tag, key), partial(ready.body, shape, encoding))
-        return sent(body, headers)
+        return body_response(body, headers)
 
     async def _some(
         self,
         request: web.Request,
-        current: Answering,
+        current: SnapshotResponses,
         selection: Selection,
         shape: Shape,
         hosts: Collection[str],
@@ -121,17 +121,17 @@ class NodeHandlers:
         ready = published.ready_document(selection) or await self._document(published, selection)
         body = ready.of_nodes(rows, shape)
         if len(body) == len(ready.heads[shape]) + len(ready.tails[shape]):
-            raise nothing_selected(selection, hosts)
+            raise empty_selection_error(selection, hosts)
         encoding = encoding_for(request) if len(body) > SMALL_BODY else plain_encoding_for(request)
         etag = etag_of(published, selection, shape, encoding, rows=rows)
         headers = current.headers(etag, encoding, age)
-        if has_it(request, etag):
+        if etag_matches(request, etag):
             return not_modified(headers)
         if encoding is not Encoding.IDENTITY:
             body = await self._making.in_thread(partial(compressed, body, encoding))
-        return sent(body, headers)
+        return body_response(body, headers)
 
-    async def _document(self, published: Published, selection: Selection) -> Document:
+    async def _document(self, published: Published, selection: Selection) -> EncodedDocument:
         ready = published.ready_document(selection)
         if ready is not None:
             return ready
@@ -140,8 +140,8 @@ class NodeHandlers:
 
 def _default(
     request: web.Request,
-    current: Answering,
-    ready: Document,
+    current: SnapshotResponses,
+    ready: EncodedDocument,
     key: tuple[Selection, Shape, Encoding],
     *,
     age: int,
@@ -150,25 +150,25 @@ def _default(
     variant = current.variants.get(key)
     if variant is None:
         if ready.empty:
-            raise nothing_selected(key[0])
+            raise empty_selection_error(key[0])
         etag = etag_of(current.published, *key)
         variant = current.variants[key] = Variant(etag, current.headers(etag, key[2], age))
     headers = variant.aged(age)
-    if has_it(request, variant.etag):
+    if etag_matches(request, variant.etag):
         return not_modified(headers)
-    return sent(ready.body(key[1], key[2]), headers)
+    return body_response(ready.body(key[1], key[2]), headers)
 
 
 def columns_body(published: Published, selection: Selection) -> bytes:
     """The columns as JSON, encoded one column at a time so that other threads can run between two columns."""
     document = columns(published.snapshot, selection)
     if not any(value is not None for column in document.columns for value in column.values):
-        raise nothing_selected(selection)
+        raise empty_selection_error(selection)
     document.columns = cast(list[Column], [msgspec.Raw(msgspec.json.encode(column)) for column in document.columns])
     return msgspec.json.encode(document)
 
 
-KEPT_BYTES = 64 << 20  # limit of a cache of encoded bodies
+BODY_CACHE_BYTES = 64 << 20  # limit of a cache of encoded bodies
 
 
 @dataclass(slots=True)
@@ -187,13 +187,13 @@ class Variant:
         return self.headers
 
 
-class Answering:
+class SnapshotResponses:
     """State shared by all responses from one snapshot: headers, default selection, cached bodies."""
 
     def __init__(self, published: Published, *, cache_control: str) -> None:
         self.published = published
         self.default = Selection(default_window(published.snapshot.windows))
-        self.kept = Kept(KEPT_BYTES)
+        self.kept = BodyCache(BODY_CACHE_BYTES)
         self.variants: dict[tuple[Selection, Shape, Encoding], Variant] = {}
         self._headers = CIMultiDict(
             {
@@ -218,34 +218,34 @@ class Answering:
         return selection_of(values, self.published.snapshot.windows) if values else self.default
 
 
-class Current:
+class CurrentSnapshot:
     """Access to the documents that `service` publishes. `private` marks responses as not cacheable by shared caches."""
 
-    def __init__(self, service: Service, *, private: bool) -> None:
+    def __init__(self, service: WatcherService, *, private: bool) -> None:
         self.scope = "private, " if private else ""
         """Prefix of the Cache-Control header."""
         self._service = service
-        self._answering: Answering | None = None
+        self._answering: SnapshotResponses | None = None
 
-    def answering(self) -> tuple[Answering, int]:
+    def answering(self) -> tuple[SnapshotResponses, int]:
         """The published snapshot and its age in seconds. Raises ApiError if there is none or it is too old."""
         service = self._service
         published = service.published
         if published is None:
-            raise nothing_known(service)
+            raise no_metrics_error(service)
         age = published.age(service.monotonic())
         if age > service.max_staleness and isfinite(age):
-            raise stale(service, age)
+            raise stale_error(service, age)
         if not published.snapshot.nodes:
-            refuse_remnant(published)
-            raise nothing_known(service)
+            check_complete(published)
+            raise no_metrics_error(service)
         if self._answering is None or self._answering.published is not published:
             # Fresh for one interval: by then the next tick has replaced the snapshot.
             cache_control = f"{self.scope}max-age={int(service.interval)}, must-revalidate"
-            self._answering = Answering(published, cache_control=cache_control)
+            self._answering = SnapshotResponses(published, cache_control=cache_control)
         return self._answering, int(age)
 
-    def ready(self) -> Answering:
+    def ready(self) -> SnapshotResponses:
         """The published snapshot. Raises ApiError if there is none, it is too old, or windows are still warming up."""
         current, _ = self.answering()
         missing = self._service.warming_up()

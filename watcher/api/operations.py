@@ -21,8 +21,8 @@ from watcher.core.publishing.wire import (
     WatcherDocument,
 )
 from watcher.core.windows.silent_nodes import SilentDocument
-from watcher.platform.http.openapi import OPERATOR, TYPE, Answer, Operation, Parameter, failure
-from watcher.platform.http.parameters import MOST_POINTS
+from watcher.platform.http.openapi import OPERATOR, TYPE, Operation, Parameter, ResponseSpec, failure
+from watcher.platform.http.parameters import MAX_POINTS
 
 
 class AliveDocument(msgspec.Struct):
@@ -119,7 +119,7 @@ SHAPE = Parameter(
 )
 HOST_IN_PATH = Parameter("host", "the name of the node", place="path")
 
-_NOT_MODIFIED = Answer("the document matches the ETag in If-None-Match", media_type="")
+_NOT_MODIFIED = ResponseSpec("the document matches the ETag in If-None-Match", media_type="")
 _BAD = failure("bad_request: an unknown parameter or value; the hint contains the nearest known one")
 _NONE = failure("no_metrics: no metrics yet, or none match the selection; unknown_host: no metrics of a node so named")
 _STALE = failure("stale: older than max_staleness; partial_outage: many nodes went missing at once")
@@ -127,7 +127,7 @@ _DOCUMENTS = (WatcherDocument, KepWatcherDocument)
 
 WATCHER = Operation(
     "The load of all nodes",
-    {200: Answer("the document", _DOCUMENTS), 304: _NOT_MODIFIED, 400: _BAD, 404: _NONE, 503: _STALE},
+    {200: ResponseSpec("the document", _DOCUMENTS), 304: _NOT_MODIFIED, 400: _BAD, 404: _NONE, 503: _STALE},
     (
         WINDOW,
         Parameter("host", "only the nodes with these names; an empty value means all nodes", repeatable=True),
@@ -139,19 +139,25 @@ WATCHER = Operation(
 )
 WATCHER_HOST = Operation(
     "The load of one node",
-    {200: Answer("the document with one node", _DOCUMENTS), 304: _NOT_MODIFIED, 400: _BAD, 404: _NONE, 503: _STALE},
+    {
+        200: ResponseSpec("the document with one node", _DOCUMENTS),
+        304: _NOT_MODIFIED,
+        400: _BAD,
+        404: _NONE,
+        503: _STALE,
+    },
     (HOST_IN_PATH, WINDOW, TYPE, OPERATOR, SHAPE),
     "For a node named health use /watcher?host=health.",
 )
 COLUMNS = Operation(
     "The load of all nodes as columns",
-    {200: Answer("the columns", ColumnsDocument), 304: _NOT_MODIFIED, 400: _BAD, 404: _NONE, 503: _STALE},
+    {200: ResponseSpec("the columns", ColumnsDocument), 304: _NOT_MODIFIED, 400: _BAD, 404: _NONE, 503: _STALE},
     (WINDOW, TYPE, OPERATOR),
 )
 PODS = Operation(
     "The resource usage of pods as columns",
     {
-        200: Answer("the pods", PodsDocument),
+        200: ResponseSpec("the pods", PodsDocument),
         304: _NOT_MODIFIED,
         400: _BAD,
         404: failure(
@@ -169,7 +175,7 @@ PODS = Operation(
 NODE_METRICS = Operation(
     "The windows as Koordinator NodeMetrics",
     {
-        200: Answer("the NodeMetrics of all nodes that have one", KoordinatorNodeMetricList),
+        200: ResponseSpec("the NodeMetrics of all nodes that have one", KoordinatorNodeMetricList),
         304: _NOT_MODIFIED,
         400: _BAD,
         404: failure("no_metrics: no metrics yet; no_node_metric: no node has a NodeMetric, with the reasons"),
@@ -180,7 +186,7 @@ NODE_METRICS = Operation(
 NODE_METRIC = Operation(
     "The windows of one node as a Koordinator NodeMetric",
     {
-        200: Answer("the NodeMetric", KoordinatorNodeMetric),
+        200: ResponseSpec("the NodeMetric", KoordinatorNodeMetric),
         304: _NOT_MODIFIED,
         400: _BAD,
         404: failure("no_metrics; unknown_host: unknown node; no_node_metric: the node has none, with the reason"),
@@ -191,7 +197,7 @@ NODE_METRIC = Operation(
 HISTORY = Operation(
     "Stored windows of one node over time",
     {
-        200: Answer("the series, or the rows with shape=rows", HistoryDocument),
+        200: ResponseSpec("the series, or the rows with shape=rows", HistoryDocument),
         400: _BAD,
         404: failure("unknown_host: the node is unknown and has no stored windows"),
         503: failure("history_unavailable: the store cannot be read"),
@@ -206,19 +212,19 @@ HISTORY = Operation(
         Parameter(
             "step",
             "interval between points in seconds, or as a duration (5m); default: 60. Each step yields its last value "
-            f"with the time of that value. A series has at most {MOST_POINTS} points",
+            f"with the time of that value. A series has at most {MAX_POINTS} points",
         ),
         Parameter("shape", "series, or one row per value", {"type": "string", "enum": ["series", "rows"]}),
     ),
 )
 FINDINGS = Operation(
     "Findings of the sample review, and the queries to the source",
-    {200: Answer("the findings, newest first", FindingsDocument), 400: _BAD},
+    {200: ResponseSpec("the findings, newest first", FindingsDocument), 400: _BAD},
 )
 PROVIDER_HEALTH = Operation(
     "Whether the provider responded at the last tick",
     {
-        200: Answer("the provider responded, possibly with incomplete data", HealthDocument),
+        200: ResponseSpec("the provider responded, possibly with incomplete data", HealthDocument),
         503: failure("provider_down: the provider did not respond; provider_not_asked: no query yet"),
     },
     description="Does not query the provider.",
@@ -226,14 +232,14 @@ PROVIDER_HEALTH = Operation(
 HEALTHZ = Operation(
     "Liveness",
     {
-        200: Answer("ticks begin on schedule", AliveDocument),
+        200: ResponseSpec("ticks begin on schedule", AliveDocument),
         503: failure("not_alive: no tick began for 1.5 intervals"),
     },
 )
 SAMPLES = Operation(
     "The samples of the longest window, for a starting replica",
     {
-        200: Answer("samples in an internal format that may change between versions", media_type=MSGPACK),
+        200: ResponseSpec("samples in an internal format that may change between versions", media_type=MSGPACK),
         404: _NONE,
         503: failure("the error that /readyz returns: only a ready service transfers samples"),
     },
@@ -241,33 +247,33 @@ SAMPLES = Operation(
 READYZ = Operation(
     "Readiness",
     {
-        200: Answer("the service has windows to serve", ReadyDocument),
-        503: Answer("no_metrics, stale or warming_up, with the same detail", NotReadyDocument),
+        200: ResponseSpec("the service has windows to serve", ReadyDocument),
+        503: ResponseSpec("no_metrics, stale or warming_up, with the same detail", NotReadyDocument),
     },
 )
 METRICS = Operation(
     "Node windows and the service's own metrics for Prometheus",
-    {200: Answer("Prometheus' text format", media_type="text/plain")},
+    {200: ResponseSpec("Prometheus' text format", media_type="text/plain")},
 )
 OVERVIEW = Operation(
     "The state of the service, and the omitted nodes",
-    {200: Answer("the state, ready or not", OverviewDocument)},
+    {200: ResponseSpec("the state, ready or not", OverviewDocument)},
     description="Used by the dashboard. Probes should use /readyz, whose HTTP status indicates readiness.",
 )
 SILENT = Operation(
     "Nodes without recent samples (silent nodes)",
     {
-        200: Answer("the silent nodes by name, possibly none", SilentDocument),
+        200: ResponseSpec("the silent nodes by name, possibly none", SilentDocument),
         304: _NOT_MODIFIED,
         404: failure("no_metrics: no tick yet"),
     },
     description="Available even if /watcher returns an error. Nodes in quarantine and nodes lost in a partial outage "
     "are listed by /api/v1/overview. For troubleshooting; schedulers do not need it.",
 )
-PAGE = Operation("The dashboard", {200: Answer("HTML", media_type="text/html"), 304: _NOT_MODIFIED})
+PAGE = Operation("The dashboard", {200: ResponseSpec("HTML", media_type="text/html"), 304: _NOT_MODIFIED})
 PAGE_FILE = Operation(
     "A file of the dashboard",
-    {200: Answer("JavaScript or CSS", media_type="*/*"), 304: _NOT_MODIFIED},
+    {200: ResponseSpec("JavaScript or CSS", media_type="*/*"), 304: _NOT_MODIFIED},
     (Parameter("file", "the file name", place="path"),),
 )
-OPENAPI = Operation("This document", {200: Answer("an OpenAPI 3.1 document", dict[str, Any]), 304: _NOT_MODIFIED})
+OPENAPI = Operation("This document", {200: ResponseSpec("an OpenAPI 3.1 document", dict[str, Any]), 304: _NOT_MODIFIED})

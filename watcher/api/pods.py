@@ -12,14 +12,21 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from watcher.api import operations
-from watcher.api.body_builder import Making
-from watcher.api.data_errors import stale, unknown_host
-from watcher.api.nodes import KEPT_BYTES, Current
-from watcher.api.service import Service
+from watcher.api.body_builder import BodyBuilder
+from watcher.api.data_errors import stale_error, unknown_host_error
+from watcher.api.nodes import BODY_CACHE_BYTES, CurrentSnapshot
+from watcher.api.service import WatcherService
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.compression import Encoding, compressed
 from watcher.platform.http.parameters import query_values
-from watcher.platform.http.responses import Kept, coded, encoding_for, has_it, not_modified, sent
+from watcher.platform.http.responses import (
+    BodyCache,
+    body_response,
+    encoding_for,
+    etag_matches,
+    not_modified,
+    with_content_coding,
+)
 from watcher.platform.http.routing import JSON, ApiError
 
 _PODS = operations.PODS.query_names
@@ -28,11 +35,11 @@ _PODS = operations.PODS.query_names
 class PodHandlers:
     """Handler for the usage of pods."""
 
-    def __init__(self, service: Service, *, current: Current, making: Making) -> None:
+    def __init__(self, service: WatcherService, *, current: CurrentSnapshot, making: BodyBuilder) -> None:
         self._service = service
         self._current = current
         self._making = making
-        self._kept = ("", Kept(KEPT_BYTES))  # tag of the published pods, cache of their encoded bodies
+        self._kept = ("", BodyCache(BODY_CACHE_BYTES))  # tag of the published pods, cache of their encoded bodies
 
     async def pods(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The usage of all pods, or of the selected ones, as columns."""
@@ -43,11 +50,11 @@ class PodHandlers:
             raise no_pods(service, why)
         age = pods.age(service.monotonic())
         if age > service.max_staleness:
-            raise stale(service, age)
+            raise stale_error(service, age)
         encoding = encoding_for(request)
         etag = etag_of_pods(pods, values, encoding)
         headers = pod_headers(pods, etag, encoding, scope=self._current.scope, age=int(age))
-        if has_it(request, etag):
+        if etag_matches(request, etag):
             return not_modified(headers)
         if values:
             text = await self._making.in_thread(partial(selected_pods, service, pods, values))
@@ -55,11 +62,11 @@ class PodHandlers:
         else:
             tagged = partial(etag_of_pods, pods, {})
             body = await self._making.coded(encoding, pods.body, kept=self._kept_of(pods), etag=tagged)
-        return sent(body, headers)
+        return body_response(body, headers)
 
-    def _kept_of(self, pods: PublishedPods) -> Kept:
+    def _kept_of(self, pods: PublishedPods) -> BodyCache:
         if self._kept[0] != pods.tag:
-            self._kept = (pods.tag, Kept(KEPT_BYTES))
+            self._kept = (pods.tag, BodyCache(BODY_CACHE_BYTES))
         return self._kept[1]
 
 
@@ -81,10 +88,10 @@ def pod_headers(pods: PublishedPods, etag: str, encoding: Encoding, *, scope: st
         hdrs.ETAG: etag,
         hdrs.AGE: str(age),
     }
-    return coded(headers, encoding)
+    return with_content_coding(headers, encoding)
 
 
-def selected_pods(service: Service, pods: PublishedPods, values: Mapping[str, Sequence[str]]) -> bytes:
+def selected_pods(service: WatcherService, pods: PublishedPods, values: Mapping[str, Sequence[str]]) -> bytes:
     """The JSON document of the pods on the selected nodes and in the selected namespaces. Raises ApiError if no pod
     matches."""
     nodes, namespaces = _names(values, "host"), _names(values, "namespace")
@@ -93,7 +100,7 @@ def selected_pods(service: Service, pods: PublishedPods, values: Mapping[str, Se
         return pods.body(rows)
     for node in sorted(nodes or ()):
         if node not in pods.nodes and (service.published is None or node not in service.published.row):
-            raise unknown_host(node)
+            raise unknown_host_error(node)
     raise ApiError(
         404,
         "no_pods",
@@ -108,7 +115,7 @@ def _names(values: Mapping[str, Sequence[str]], parameter: str) -> Collection[st
     return frozenset(given) if given and "" not in given else None
 
 
-def no_pods(service: Service, why: str) -> ApiError:
+def no_pods(service: WatcherService, why: str) -> ApiError:
     """The error for missing pod usage: because of `why`, or because pods have not been collected yet."""
     if why:
         return ApiError(404, "no_pods", "no pod usage available", why)

@@ -1,7 +1,7 @@
 """The interface that the service behind the HTTP API implements.
 
-The refresher implements `Service`, tests implement it with a dataclass, and neither imports the web server. No method
-waits for the provider: requests are served from the data of the last tick. Only the coroutines may take long.
+The refresher implements `WatcherService`, tests implement it with a dataclass, and neither imports the web server. No
+method waits for the provider: requests are served from the data of the last tick. Only the coroutines may take long.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from watcher.core.koordinator.report import Capacity, PodClass
 from watcher.core.pods.table import Pod, PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.wire import FindingsDocument
-from watcher.core.windows.stored_series import StoredSeries
+from watcher.core.windows.stored_series import StoredSeriesLike
 from watcher.model import Operator, ProviderHealth, Window
 
 
-class Service(Protocol):
+class WatcherService(Protocol):
     """The state of the running service. All methods except the coroutines return immediately, from memory."""
 
     @property
@@ -103,7 +103,7 @@ class Service(Protocol):
         window: str,
         start: int,
         end: int,
-    ) -> Sequence[StoredSeries]:
+    ) -> Sequence[StoredSeriesLike]:
         """Stored values of one node with start <= time <= end (unix seconds). `metrics` are metric names; None means
         all. Raises HistoryUnavailable."""
         ...

@@ -67,7 +67,7 @@ class PublishState(Protocol):
     def left(self) -> Collection[str]: ...
 
 
-class Vitals(Protocol):
+class ServiceState(Protocol):
     """The state of the running service that /metrics shows. All of it is read from a worker thread."""
 
     @property
@@ -104,17 +104,17 @@ class Telemetry(Instruments):
     def __init__(self, *, version: str, view: View | None = None, cluster: str = "") -> None:
         super().__init__(version=version, cluster=cluster)
         self.view = view or View()
-        self._vitals: Vitals | None = None
+        self._vitals: ServiceState | None = None
         text = "Duration of the stages of a refresh in seconds."
         self._stages = Timings("refresh_duration_seconds", text, ("stage",), STAGE_S)
         self._nodes: _Nodes | None = None
         self._lock = Lock()
         self.registry.register(self._stages)
 
-    def watch(self, vitals: Vitals) -> None:
+    def watch(self, vitals: ServiceState) -> None:
         """Export the metrics of this service. Called once."""
         self._vitals = vitals
-        self.registry.register(_VitalSigns(vitals))
+        self.registry.register(_ServiceCollector(vitals))
 
     def observe_refresh(self, stage: str, seconds: float) -> None:
         """Record the duration of a stage of a refresh: "tick" for the whole, or a part such as "fetch"."""
@@ -155,10 +155,10 @@ class _Nodes:
 _NOTHING = _Nodes("", b"", deflate(b""))
 
 
-class _VitalSigns:
+class _ServiceCollector:
     """Collector of the service's state at the time of the scrape."""
 
-    def __init__(self, vitals: Vitals) -> None:
+    def __init__(self, vitals: ServiceState) -> None:
         self._vitals = vitals
         self._refreshed = 0
 

@@ -6,11 +6,11 @@ data (arrays.py) includes its age, and the client raises an error instead of ret
 limit, so that the caller can score without metrics instead of using outdated load.
 
 `WatcherClient` (over HTTP) and `InProcessClient` (in the process of the service) have the same interface and build
-`Columns` and `Pods` from the same documents. Pods are a separate copy, so that a failure to get pods does not affect
-nodes. A third client, `NodeClient`, requests one node and stores no copy.
+`Columns` and `PodColumns` from the same documents. Pods are a separate copy, so that a failure to get pods does not
+affect nodes. A third client, `NodeClient`, requests one node and stores no copy.
 """
 
-from watcher.client.arrays import Columns, Pods, to_columns, to_pods
+from watcher.client.arrays import Columns, PodColumns, to_columns, to_pods
 from watcher.client.errors import WatcherError
 from watcher.client.in_process import InProcessClient
 from watcher.client.node import NodeClient, NodeLoad
@@ -23,7 +23,7 @@ __all__ = [
     "InProcessClient",
     "NodeClient",
     "NodeLoad",
-    "Pods",
+    "PodColumns",
     "WatcherClient",
     "WatcherError",
     "to_columns",

@@ -90,7 +90,7 @@ def to_columns(document: ColumnsDocument, *, received: float, age_at_receipt: fl
 
 
 @dataclass(frozen=True, slots=True)
-class Pods:
+class PodColumns:
     """The usage of n pods as arrays, ordered by namespace and name; immutable, including the arrays.
 
     `sampled` [n] is the time of each pod's newest reading in unix seconds, as reported by its source. `cores` [n] and
@@ -123,7 +123,7 @@ class Pods:
         return self.age_at_receipt + monotonic - self.received
 
 
-def to_pods(document: PodsDocument, *, received: float, age_at_receipt: float) -> Pods:
+def to_pods(document: PodsDocument, *, received: float, age_at_receipt: float) -> PodColumns:
     """Convert the document of GET /api/v1/pods to arrays. `received` (monotonic) and `age_at_receipt` are in seconds.
     Raises WatcherError for an inconsistent document."""
     size = len(document.pod)
@@ -133,7 +133,7 @@ def to_pods(document: PodsDocument, *, received: float, age_at_receipt: float) -
     namespaces = (shared.setdefault(name, name) for name in document.namespace)
     pods = tuple(zip(namespaces, document.pod, strict=True))
     nodes = tuple(shared.setdefault(name, name) for name in document.node)
-    return Pods(
+    return PodColumns(
         timestamp=document.timestamp,
         source=document.source,
         every_s=document.every_s,
@@ -155,7 +155,7 @@ def to_pods(document: PodsDocument, *, received: float, age_at_receipt: float) -
 _POD_COLUMNS = {each.name: each.type for each in msgspec.structs.fields(PodsDocument)}
 
 
-def decoded_pods(body: bytes) -> PodsDocument:
+def decode_pods(body: bytes) -> PodsDocument:
     """Decode a document of pods one column at a time, so that other threads can run between two columns. Raises
     msgspec.DecodeError."""
     raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])

@@ -16,11 +16,11 @@ from watcher.core.publishing.wire import ErrorDocument
 TIMEOUT_S = 10.0
 RETRIES = 2
 BACKOFF_S = 0.5
-_PASSING = frozenset({408, 429, 500, 502, 504})  # retried; 503 is final (stale, partial outage)
+_RETRIED_STATUSES = frozenset({408, 429, 500, 502, 504})  # retried; 503 is final (stale, partial outage)
 
 
 @dataclass(slots=True)
-class Document:
+class DocumentRequest:
     """A document that is requested repeatedly: its URL and parameters, and the ETag of the last copy."""
 
     url: str
@@ -40,7 +40,7 @@ class Received:
     age: float
 
 
-class Connection:
+class ApiConnection:
     """Sends requests to the watcher: retries transient failures and translates all failures to WatcherError."""
 
     def __init__(
@@ -67,19 +67,19 @@ class Connection:
             await self._session.close()
             self._session = None
 
-    async def ask(self, document: Document, *, known: object) -> Received:
+    async def ask(self, document: DocumentRequest, *, known: object) -> Received:
         """Request a document. If `known`, the current copy, is not None, the request is conditional. Raises
         WatcherError."""
         for attempt in range(self._retries + 1):
             try:
                 return await self._ask_once(document, known=known)
-            except _Passing as passing:
+            except _TransientError as passing:
                 if attempt == self._retries:
                     raise passing.error from passing.__cause__
                 await asyncio.sleep(self._backoff * 2**attempt)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _ask_once(self, document: Document, *, known: object) -> Received:
+    async def _ask_once(self, document: DocumentRequest, *, known: object) -> Received:
         if self._session is None:
             self._session = aiohttp.ClientSession()
         headers = dict(self._headers)
@@ -95,16 +95,16 @@ class Connection:
             reason = str(error) or type(error).__name__
             hint = "check the address, and that the watcher is running"
             told = WatcherError("unreachable", f"no response from {document.url}: {reason}", hint=hint)
-            raise _Passing(told) from error
+            raise _TransientError(told) from error
         unchanged = response.status == 304 and known is not None
         if response.status != 200 and not unchanged:
             refused = _error(response.status, body, document.url)
-            raise _Passing(refused) if response.status in _PASSING else refused
+            raise _TransientError(refused) if response.status in _RETRIED_STATUSES else refused
         etag = document.etag if unchanged else response.headers.get("ETag")
         return Received(unchanged, body, etag, asked, _age(response.headers))
 
 
-class _Passing(Exception):
+class _TransientError(Exception):
     """A transient failure that is retried."""
 
     def __init__(self, error: WatcherError) -> None:
@@ -127,5 +127,5 @@ def _error(status: int, body: bytes, url: str) -> WatcherError:
     return WatcherError(detail.code, detail.message, hint=detail.hint)
 
 
-def malformed(what: str, document: Document, error: msgspec.DecodeError) -> WatcherError:
+def malformed(what: str, document: DocumentRequest, error: msgspec.DecodeError) -> WatcherError:
     return WatcherError("malformed", f"invalid {what} document from {document.url}: {error}")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from watcher.client.arrays import Columns, Pods, to_columns, to_pods
+from watcher.client.arrays import Columns, PodColumns, to_columns, to_pods
 from watcher.client.errors import WatcherError
-from watcher.client.polling import MAX_AGE_S, POLL_S, Renewing, no_copy_of_pods
+from watcher.client.polling import MAX_AGE_S, POLL_S, PollingClient, no_copy_of_pods
 from watcher.core.koordinator.report import NodeUsages
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.documents import Published, columns
@@ -18,7 +18,7 @@ from watcher.core.publishing.selection import Selection
 from watcher.model import MetricType, Operator, Snapshot, Window
 
 
-class PodSupply(Protocol):
+class PodUsageSource(Protocol):
     """The part of the service that the in-process client uses for pods; implemented by `api.service.Service`."""
 
     @property
@@ -27,7 +27,7 @@ class PodSupply(Protocol):
     def want_pods(self) -> str: ...
 
 
-class InProcessClient(Renewing):
+class InProcessClient(PollingClient):
     """The client that runs in the process of the service and reads its published documents without HTTP requests.
     `published` returns the current snapshot, `window` is the service's default window, `max_staleness` the maximum age
     in seconds. `pods` is the service if a copy of pod usage is required; `measure` computes `Columns.usages`."""
@@ -39,7 +39,7 @@ class InProcessClient(Renewing):
         window: Window,
         types: tuple[MetricType, ...] | None = None,
         operators: tuple[Operator, ...] | None = None,
-        pods: PodSupply | None = None,
+        pods: PodUsageSource | None = None,
         measure: Callable[[Snapshot], NodeUsages] | None = None,
         max_staleness: float = MAX_AGE_S,
         interval: float = POLL_S,
@@ -72,7 +72,7 @@ class InProcessClient(Renewing):
             self._tag = published.tag
         return self._nodes.copy
 
-    async def refresh_pods(self) -> Pods:
+    async def refresh_pods(self) -> PodColumns:
         """Copy the published pod usage, in a thread. Raises WatcherError if there is none or it is too old."""
         if self._supply is None:
             raise no_copy_of_pods()
@@ -97,7 +97,7 @@ class InProcessClient(Renewing):
         return replace(columns_of, usages=self._measure(published.snapshot))
 
 
-def _of_published(pods: PublishedPods) -> Pods:
+def _of_published(pods: PublishedPods) -> PodColumns:
     """Pods as in the document, plus `recent`, which only this process has."""
     found = to_pods(pods.document(), received=pods.monotonic, age_at_receipt=pods.age_s)
     minutes = pods.table.recent_cores.view(), pods.table.recent_memory.view()

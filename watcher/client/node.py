@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from watcher.client.arrays import operator_of
-from watcher.client.connection import BACKOFF_S, RETRIES, TIMEOUT_S, Connection, Document, malformed
+from watcher.client.connection import BACKOFF_S, RETRIES, TIMEOUT_S, ApiConnection, DocumentRequest, malformed
 from watcher.client.errors import WatcherError
 from watcher.core.publishing.wire import WatcherDocument
 from watcher.model import Operator
@@ -56,8 +56,8 @@ class NodeClient:
         self._monotonic = monotonic
         url = f"{address.rstrip('/')}/watcher/{quote(node, safe='')}"
         asked = [("operator", str(operator)) for operator in operators]
-        self._documents = {label: Document(url, [("window", label), *asked]) for label in windows}
-        self._connection = Connection(
+        self._documents = {label: DocumentRequest(url, [("window", label), *asked]) for label in windows}
+        self._connection = ApiConnection(
             token=token, tls=tls, timeout=timeout, retries=retries, backoff=backoff, monotonic=monotonic
         )
 

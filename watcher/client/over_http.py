@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import msgspec
 
-from watcher.client.arrays import Columns, Pods, decoded_pods, to_columns, to_pods
-from watcher.client.connection import BACKOFF_S, RETRIES, TIMEOUT_S, Connection, Document, Received, malformed
-from watcher.client.polling import POLL_S, Renewing
+from watcher.client.arrays import Columns, PodColumns, decode_pods, to_columns, to_pods
+from watcher.client.connection import BACKOFF_S, RETRIES, TIMEOUT_S, ApiConnection, DocumentRequest, Received, malformed
+from watcher.client.polling import POLL_S, PollingClient
 from watcher.core.publishing.wire import ColumnsDocument
 from watcher.model import MetricType, Operator
 
 
-class WatcherClient(Renewing):
+class WatcherClient(PollingClient):
     """The HTTP client: one conditional GET per renewal, with gzip.
 
     `address` is the watcher's base URL; `window`, `types` and `operators` select as in the API (None: the API's
@@ -44,7 +44,7 @@ class WatcherClient(Renewing):
     ) -> None:
         super().__init__(pods=pods, interval=interval, monotonic=monotonic)
         base = address.rstrip("/") + "/api/v1"
-        self._columns = Document(
+        self._columns = DocumentRequest(
             f"{base}/columns",
             [
                 *([("window", window)] if window else []),
@@ -52,8 +52,8 @@ class WatcherClient(Renewing):
                 *(("operator", str(operator)) for operator in operators or ()),
             ],
         )
-        self._pod_columns = Document(f"{base}/pods")
-        self._connection = Connection(
+        self._pod_columns = DocumentRequest(f"{base}/pods")
+        self._connection = ApiConnection(
             token=token, tls=tls, timeout=timeout, retries=retries, backoff=backoff, monotonic=monotonic
         )
 
@@ -76,7 +76,7 @@ class WatcherClient(Renewing):
         self._nodes.copy, self._columns.etag = copy, received.etag
         return copy
 
-    async def refresh_pods(self) -> Pods:
+    async def refresh_pods(self) -> PodColumns:
         """Request the pods. On failure, raises WatcherError and keeps the previous copy."""
         received = await self._connection.ask(self._pod_columns, known=self._pods.copy)
         if received.unchanged and self._pods.copy is not None:
@@ -86,9 +86,9 @@ class WatcherClient(Renewing):
         self._pods.copy, self._pod_columns.etag = copy, received.etag
         return copy
 
-    def _understand_pods(self, received: Received) -> Pods:
+    def _understand_pods(self, received: Received) -> PodColumns:
         try:
-            document = decoded_pods(received.body)
+            document = decode_pods(received.body)
         except msgspec.DecodeError as error:
             raise malformed("pods", self._pod_columns, error) from error
         return to_pods(document, received=received.asked, age_at_receipt=received.age)

@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from watcher.client.arrays import Columns, Pods
+from watcher.client.arrays import Columns, PodColumns
 from watcher.client.errors import WatcherError
 
 log = logging.getLogger(__name__)
 
 POLL_S = 30.0  # same interval as the Trimaran plug-ins
 MAX_AGE_S = 300.0
-CopyT = TypeVar("CopyT", Columns, Pods)
+CopyT = TypeVar("CopyT", Columns, PodColumns)
 
 
 class Client(Protocol):
@@ -34,11 +34,11 @@ class Client(Protocol):
         """The last good copy, from memory. Raises WatcherError if there is none or it is older than `max_age` s."""
         ...
 
-    async def refresh_pods(self) -> Pods:
+    async def refresh_pods(self) -> PodColumns:
         """Renew the copy of pods now. On failure, raises WatcherError and keeps the previous copy."""
         ...
 
-    def latest_pods(self, *, max_age: float = MAX_AGE_S) -> Pods:
+    def latest_pods(self, *, max_age: float = MAX_AGE_S) -> PodColumns:
         """Like `latest`, for pods. Requires a client created with `pods`."""
         ...
 
@@ -47,7 +47,7 @@ class Client(Protocol):
         ...
 
 
-class Copy(Generic[CopyT]):
+class CachedCopy(Generic[CopyT]):
     """The last good copy of a document, and the error of the last renewal if it failed."""
 
     def __init__(self, what: str) -> None:
@@ -79,14 +79,14 @@ class Copy(Generic[CopyT]):
         return self.copy
 
 
-class Renewing(ABC):
+class PollingClient(ABC):
     """Base class of clients with copies: the copies, and the task that renews them. `interval` is in seconds."""
 
     def __init__(self, *, pods: bool, interval: float, monotonic: Callable[[], float]) -> None:
         self._interval = interval
         self._monotonic = monotonic
-        self._nodes: Copy[Columns] = Copy("nodes")
-        self._pods: Copy[Pods] = Copy("pods")
+        self._nodes: CachedCopy[Columns] = CachedCopy("nodes")
+        self._pods: CachedCopy[PodColumns] = CachedCopy("pods")
         self._keeps_pods = pods
         self._task: asyncio.Task[None] | None = None
 
@@ -95,7 +95,7 @@ class Renewing(ABC):
         """Renew the copy of nodes now. Raises WatcherError."""
 
     @abstractmethod
-    async def refresh_pods(self) -> Pods:
+    async def refresh_pods(self) -> PodColumns:
         """Renew the copy of pods now. Raises WatcherError."""
 
     async def start(self) -> None:
@@ -123,7 +123,7 @@ class Renewing(ABC):
         """The last good copy, from memory. Raises WatcherError if there is none or it is older than `max_age` s."""
         return self._nodes.latest(monotonic=self._monotonic(), max_age=max_age)
 
-    def latest_pods(self, *, max_age: float = MAX_AGE_S) -> Pods:
+    def latest_pods(self, *, max_age: float = MAX_AGE_S) -> PodColumns:
         """The last good copy of pods; like `latest`."""
         if self._pods.copy is None and not self._keeps_pods:
             raise no_copy_of_pods()

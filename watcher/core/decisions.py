@@ -37,7 +37,7 @@ class DecisionOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class DecisionsHeld:
+class DecisionsExtent:
     """Number of stored decisions, and the times of the first and the last (microseconds since 1970), None if there are
     none."""
 
@@ -86,7 +86,7 @@ class DecisionStore(Protocol):
         oldest first. Includes decisions that are queued but not written yet. Raises DecisionsUnavailable."""
         ...
 
-    async def decisions_held(self) -> DecisionsHeld:
+    async def decisions_held(self) -> DecisionsExtent:
         """Return number and time range of the stored decisions. Raises DecisionsUnavailable."""
         ...
 

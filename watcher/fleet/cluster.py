@@ -20,7 +20,7 @@ from watcher.core.kubernetes.errors import KubeConflict, KubeNotFound
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.pods.table import PodUsage
 from watcher.fleet import faults, objects
-from watcher.fleet.load import Fleet, Pattern, Running, fleet, pod_cores, pod_memory, running
+from watcher.fleet.load import DayPattern, Fleet, RunningPods, fleet, pod_cores, pod_memory, running
 from watcher.fleet.machines import machines
 from watcher.fleet.noise import key_of
 from watcher.fleet.workloads import JOBS, MIB, Instance, first_placement, instance
@@ -40,7 +40,7 @@ OnPod = Callable[[str, Pod | None, Pod | None], None]
 
 
 @dataclass(slots=True)
-class _There:
+class _SimulatedPodState:
     """An existing pod; `row` is the index of its node, None while the pod waits."""
 
     of: Instance
@@ -62,12 +62,12 @@ class SimulatedCluster:
         self.fleet: Fleet = fleet(
             self._machines,
             faults=faults.choose(names, seed=seed, begun=begun),
-            pattern=Pattern(begun, speed),
+            pattern=DayPattern(begun, speed),
         )
         self.nodes: dict[str, Node] = {
             machine.name: objects.node_object(machine, created=begun - UPTIME_S) for machine in self._machines
         }
-        self._there: dict[str, _There] = {}
+        self._there: dict[str, _SimulatedPodState] = {}
         self._waiting: dict[str, None] = {}  # pods without a node, in order of arrival
         self._services: list[str] = []  # pods that may be replaced; unordered
         self._endings: list[tuple[float, str]] = []  # a heap of the times at which jobs end or are removed
@@ -78,16 +78,16 @@ class SimulatedCluster:
             [[machine.allocatable_milli, machine.allocatable_bytes, objects.MOST_PODS] for machine in self._machines],
             dtype=np.int64,
         )
-        self.running: Running = self._settle()
+        self.running: RunningPods = self._settle()
 
-    def _settle(self) -> Running:
+    def _settle(self) -> RunningPods:
         """Place the initial pods, which have been running before `begun`."""
         placed = list(first_placement(self._machines, seed=self.seed))
         begins = [self.begun - 1_800.0 - (UPTIME_S - 1_800.0) * (each.key % 1000) / 1000.0 for each, _ in placed]
         for (each, row), begin in zip(placed, begins, strict=True):
             waiting = objects.pending_pod(each, created=begin)
             pod = objects.bound_pod(waiting, self.fleet.names[row], at=begin)
-            self._there[each.full_name] = _There(each, pod, row)
+            self._there[each.full_name] = _SimulatedPodState(each, pod, row)
             self._take(each, row)
             if each.workload.owner == "ReplicaSet":
                 self._services.append(each.full_name)
@@ -207,11 +207,11 @@ class SimulatedCluster:
 
     def _come(self, each: Instance, now: float) -> None:
         pod = objects.pending_pod(each, created=now)
-        self._there[each.full_name] = _There(each, pod)
+        self._there[each.full_name] = _SimulatedPodState(each, pod)
         self._waiting[each.full_name] = None
         self._tell(each.full_name, None, pod)
 
-    def _release(self, there: _There) -> None:
+    def _release(self, there: _SimulatedPodState) -> None:
         """Free the resources that an ended pod requested."""
         assert there.row is not None  # only bound pods can end
         self._free[there.row] += _asked(there.of)

@@ -22,7 +22,7 @@ FEWEST = {"hot": 2, "impossible": 4, "silent": 8, "frozen": 12}
 
 
 @dataclass(frozen=True, slots=True)
-class Cycle:
+class FaultSchedule:
     """Periodic schedule: active for `lasts` seconds of every `every` seconds, first at unix time `first`."""
 
     first: float
@@ -51,9 +51,9 @@ class Faults:
     silent: str = ""
     frozen: str = ""
     impossible: str = ""
-    silence: Cycle = Cycle(0.0, 0.0, 1.0)
-    freeze: Cycle = Cycle(0.0, 0.0, 1.0)
-    nonsense: Cycle = Cycle(0.0, 0.0, 1.0)
+    silence: FaultSchedule = FaultSchedule(0.0, 0.0, 1.0)
+    freeze: FaultSchedule = FaultSchedule(0.0, 0.0, 1.0)
+    nonsense: FaultSchedule = FaultSchedule(0.0, 0.0, 1.0)
 
     def told(self) -> list[str]:
         """Return one sentence for each fault."""
@@ -85,16 +85,16 @@ def choose(names: Sequence[str], *, seed: int, begun: float) -> Faults:
         chosen["silent"],
         chosen["frozen"],
         chosen["impossible"],
-        silence=Cycle(begun - 150.0, 390.0, 1500.0),
-        freeze=Cycle(begun - 240.0, 600.0, 1800.0),
-        nonsense=Cycle(begun - 3600.0, 15.0, 200.0),
+        silence=FaultSchedule(begun - 150.0, 390.0, 1500.0),
+        freeze=FaultSchedule(begun - 240.0, 600.0, 1800.0),
+        nonsense=FaultSchedule(begun - 3600.0, 15.0, 200.0),
     )
 
 
 # --- effect on samples -----------------------------------------------------------------------------------------------
 
 
-def shown_at(names: Sequence[str], time: F64, faults: Faults) -> F64:
+def reported_time(names: Sequence[str], time: F64, faults: Faults) -> F64:
     """Return the times [n] of the values that the nodes [n] report at the times [n] (unix seconds): a frozen exporter
     reports the values of the time at which it froze.
     """
@@ -106,7 +106,7 @@ def shown_at(names: Sequence[str], time: F64, faults: Faults) -> F64:
     return shown
 
 
-def heard(names: Sequence[str], time: F64, faults: Faults) -> Bool:
+def has_samples(names: Sequence[str], time: F64, faults: Faults) -> Bool:
     """Return whether each of the nodes [n] sends samples at its time [n] (unix seconds)."""
     there = np.ones(len(names), dtype=bool)
     if faults.silent:
@@ -115,7 +115,7 @@ def heard(names: Sequence[str], time: F64, faults: Faults) -> Bool:
     return there
 
 
-def as_measured(names: Sequence[str], time: F64, percent: F64, faults: Faults) -> F64:
+def reported_cpu(names: Sequence[str], time: F64, percent: F64, faults: Faults) -> F64:
     """Return the CPU usage [n] in percent as reported by the exporters at the times [n] (unix seconds)."""
     if not faults.impossible:
         return percent

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watcher.fleet.faults import WILD_SHARE, Faults
-from watcher.fleet.machines import Machine
+from watcher.fleet.machines import SimulatedMachine
 from watcher.fleet.noise import F64, U64, mixed, uniform, wandering
 from watcher.fleet.workloads import MIB, Instance
 
@@ -33,7 +33,7 @@ CROWDED = 0.7  # share of a node's cores in use above which tasks wait for CPU
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class DayPattern:
     """The simulated day: it is 9:00 at unix time `begun`, and passes `speed` times as fast as real time. The speed
     applies to the daily cycle and bursts, but not to noise, faults and the lifetimes of pods.
     """
@@ -48,7 +48,7 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningPods:
     """Nodes and behaviour of n pods, as immutable columns [n]. `row` is the index of the node; a pod runs in
     begin <= time < end (unix seconds). `low`, `high`, `burst` and `most_cores` are cores; `memory` and `most_memory`
     bytes; `peak` is an hour of the day; `network` is bytes/s and `disk` percent of a disk's time, both per used core.
@@ -73,25 +73,29 @@ class Running:
     def __len__(self) -> int:
         return len(self.key)
 
-    def where(self, keep: npt.NDArray[np.bool_]) -> Running:
+    def where(self, keep: npt.NDArray[np.bool_]) -> RunningPods:
         """Return the pods selected by the mask `keep` [n]."""
-        return Running(*(getattr(self, each.name)[keep] for each in fields(self)))
+        return RunningPods(*(getattr(self, each.name)[keep] for each in fields(self)))
 
-    def with_more(self, more: Running) -> Running:
+    def with_more(self, more: RunningPods) -> RunningPods:
         """Return these pods followed by `more`."""
-        return Running(*(np.concatenate([getattr(self, each.name), getattr(more, each.name)]) for each in fields(self)))
+        return RunningPods(
+            *(np.concatenate([getattr(self, each.name), getattr(more, each.name)]) for each in fields(self))
+        )
 
-    def ended(self, key: int, at: float) -> Running:
+    def ended(self, key: int, at: float) -> RunningPods:
         """Return a copy in which the pod with this key ends at `at` (unix seconds)."""
         ends = np.where((self.key == np.uint64(key)) & (self.end > at), at, self.end)
-        return Running(*(ends if each.name == "end" else getattr(self, each.name) for each in fields(self)))
+        return RunningPods(*(ends if each.name == "end" else getattr(self, each.name) for each in fields(self)))
 
 
-def running(pods: Sequence[tuple[Instance, int]], *, begin: float | Sequence[float], end: float = np.inf) -> Running:
+def running(
+    pods: Sequence[tuple[Instance, int]], *, begin: float | Sequence[float], end: float = np.inf
+) -> RunningPods:
     """Return the columns of pods given with the row of their node, running from `begin` until `end` (unix seconds)."""
     number = len(pods)
     of = np.array([_numbers(each) for each, _ in pods], dtype=np.float64).reshape(number, 11).T
-    return Running(
+    return RunningPods(
         np.array([each.key for each, _ in pods], dtype=np.uint64),
         np.array([row for _, row in pods], dtype=np.int64),
         np.broadcast_to(np.asarray(begin, dtype=np.float64), number).copy(),
@@ -130,10 +134,10 @@ class Fleet:
     idle_watts: F64
     busy_watts: F64
     faults: Faults
-    pattern: Pattern
+    pattern: DayPattern
 
 
-def fleet(machines: Sequence[Machine], *, faults: Faults, pattern: Pattern) -> Fleet:
+def fleet(machines: Sequence[SimulatedMachine], *, faults: Faults, pattern: DayPattern) -> Fleet:
     """Return the nodes of these machines; the runaway process of the hot node is part of its system load."""
     cores = np.array([machine.pool.cores for machine in machines], dtype=np.float64)
     wild = np.array([WILD_SHARE if machine.name == faults.hot else 0.0 for machine in machines])
@@ -153,7 +157,7 @@ def fleet(machines: Sequence[Machine], *, faults: Faults, pattern: Pattern) -> F
 # --- pods ------------------------------------------------------------------------------------------------------------
 
 
-def wanted_cores(pods: Running, time: F64, pattern: Pattern) -> F64:
+def wanted_cores(pods: RunningPods, time: F64, pattern: DayPattern) -> F64:
     """Return the cores [n] that the pods demand at the times [n] (unix seconds); 0 for pods that do not run."""
     simulated = pattern.time(time)
     steady = pods.low + (pods.high - pods.low) * _busy(pods, simulated)
@@ -162,24 +166,24 @@ def wanted_cores(pods: Running, time: F64, pattern: Pattern) -> F64:
     return np.where(_runs(pods, time), np.clip(wanted, 0.0, pods.most_cores), 0.0)
 
 
-def pod_memory(pods: Running, time: F64, pattern: Pattern) -> F64:
+def pod_memory(pods: RunningPods, time: F64, pattern: DayPattern) -> F64:
     """Return the memory [n] of the pods at the times [n] (unix seconds), in bytes; 0 for pods that do not run."""
     shape = 0.92 + 0.08 * _busy(pods, pattern.time(time)) + 0.03 * wandering(mixed(pods.key, 2), time, 600.0)
     return np.where(_runs(pods, time), np.minimum(pods.memory * shape, MOST_OVER_LIMIT * pods.most_memory), 0.0)
 
 
-def _runs(pods: Running, time: F64) -> npt.NDArray[np.bool_]:
+def _runs(pods: RunningPods, time: F64) -> npt.NDArray[np.bool_]:
     there: npt.NDArray[np.bool_] = (pods.begin <= time) & (time < pods.end)
     return there
 
 
-def _busy(pods: Running, simulated: F64) -> F64:
+def _busy(pods: RunningPods, simulated: F64) -> F64:
     """Return the daily activity of each pod: 1 at its peak hour, 0 twelve hours away from it."""
     swing: F64 = (0.5 + 0.5 * np.cos(2.0 * np.pi * (simulated / DAY_S - pods.peak / 24.0))) ** 1.3
     return swing
 
 
-def _bursting(pods: Running, simulated: F64) -> F64:
+def _bursting(pods: RunningPods, simulated: F64) -> F64:
     """Return the burst intensity of each pod, from 0 (no burst) to 1. The burst periods of pods are offset randomly."""
     at = simulated / BURSTS_EVERY_S + uniform(mixed(pods.key, 3))
     hour = np.floor(at)
@@ -195,7 +199,7 @@ def _bursting(pods: Running, simulated: F64) -> F64:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLoad:
+class SimulatedNodeLoad:
     """Usage of the nodes [n]: cores, bytes, percent of the disk's time, bytes/s, watts, and `pressure`, the percentage
     of time in which a task waits for CPU.
     """
@@ -214,14 +218,14 @@ def system_cores(cluster: Fleet, time: F64) -> F64:
     return cluster.system_cores * (1.0 + 0.1 * wandering(cluster.key, time, 60.0))
 
 
-def pod_cores(cluster: Fleet, pods: Running, time: F64) -> F64:
+def pod_cores(cluster: Fleet, pods: RunningPods, time: F64) -> F64:
     """Return the cores [p] that the pods use at the nodes' times [n] (unix seconds): their demand, or an equal share of
     it if the node has too few cores.
     """
     return _granted(cluster, pods, time)[0]
 
 
-def _granted(cluster: Fleet, pods: Running, time: F64) -> tuple[F64, F64]:
+def _granted(cluster: Fleet, pods: RunningPods, time: F64) -> tuple[F64, F64]:
     """Return the used cores of each pod [p], and for each node [n] the share of its pods' demand that is met."""
     wanted = wanted_cores(pods, time[pods.row], cluster.pattern)
     demand = _per_node(cluster, pods, wanted)
@@ -230,7 +234,7 @@ def _granted(cluster: Fleet, pods: Running, time: F64) -> tuple[F64, F64]:
     return wanted * part[pods.row], part
 
 
-def node_load(cluster: Fleet, pods: Running, time: F64) -> NodeLoad:
+def node_load(cluster: Fleet, pods: RunningPods, time: F64) -> SimulatedNodeLoad:
     """Return the usage of the nodes at the times [n] (unix seconds)."""
     used, part = _granted(cluster, pods, time)
     cores = system_cores(cluster, time) + _per_node(cluster, pods, used)
@@ -240,7 +244,7 @@ def node_load(cluster: Fleet, pods: Running, time: F64) -> NodeLoad:
     sent = 0.5 + 0.1 * wandering(mixed(cluster.key, 6), time, 60.0)
     share = cores / cluster.cores
     crowd = np.clip((share - CROWDED) / (1.0 - CROWDED), 0.0, 1.0)
-    return NodeLoad(
+    return SimulatedNodeLoad(
         cores,
         np.minimum(memory, MOST_MEMORY * cluster.memory),
         np.clip(disk, 0.0, 100.0),
@@ -251,6 +255,6 @@ def node_load(cluster: Fleet, pods: Running, time: F64) -> NodeLoad:
     )
 
 
-def _per_node(cluster: Fleet, pods: Running, values: F64) -> F64:
+def _per_node(cluster: Fleet, pods: RunningPods, values: F64) -> F64:
     sums: F64 = np.bincount(pods.row, weights=values, minlength=len(cluster.names)).astype(np.float64, copy=False)
     return sums

@@ -37,7 +37,7 @@ POOLS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class SimulatedMachine:
     """A simulated node. `memory` is in bytes; `allocatable_milli` (thousandths of a core) and `allocatable_bytes` are
     available to pods; `key` seeds its random numbers.
     """
@@ -61,9 +61,9 @@ class Machine:
         return int(self.memory * (1.0 - RESERVED_MEMORY))
 
 
-def machines(count: int, *, seed: int) -> tuple[Machine, ...]:
+def machines(count: int, *, seed: int) -> tuple[SimulatedMachine, ...]:
     """Return `count` nodes, sorted by name."""
-    found: list[Machine] = []
+    found: list[SimulatedMachine] = []
     for pool, size in zip(POOLS, _sizes(count), strict=True):
         width = max(2, len(str(-(-size // len(ZONES)))))
         for i in range(size):
@@ -71,7 +71,7 @@ def machines(count: int, *, seed: int) -> tuple[Machine, ...]:
             name = f"{pool.name}-{zone}-{i // len(ZONES) + 1:0{width}d}"
             number = len(found) + 1
             address = f"10.{32 + number // 65536}.{number // 256 % 256}.{number % 256}"
-            found.append(Machine(name, pool, zone, address, key_of(seed, "node", name)))
+            found.append(SimulatedMachine(name, pool, zone, address, key_of(seed, "node", name)))
     return tuple(sorted(found, key=lambda machine: machine.name))
 
 

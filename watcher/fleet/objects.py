@@ -18,13 +18,13 @@ from watcher.core.kubernetes.objects import (
     Quantities,
     Resources,
 )
-from watcher.fleet.machines import REGION, Machine
-from watcher.fleet.workloads import PRIORITIES, Instance, Workload
+from watcher.fleet.machines import REGION, SimulatedMachine
+from watcher.fleet.workloads import PRIORITIES, Instance, SimulatedWorkload
 
 MOST_PODS = 110
 
 
-def node_object(machine: Machine, *, created: float) -> Node:
+def node_object(machine: SimulatedMachine, *, created: float) -> Node:
     """Return the Node object of a machine, created at `created` (unix seconds)."""
     labels = {
         "kubernetes.io/hostname": machine.name,
@@ -65,7 +65,7 @@ def pending_pod(each: Instance, *, created: float) -> Pod:
     return Pod(metadata, spec, PodStatus("Pending"))
 
 
-def _resources(workload: Workload) -> Resources:
+def _resources(workload: SimulatedWorkload) -> Resources:
     limits: Quantities = {
         **({"cpu": f"{workload.limit_milli}m"} if workload.limit_milli else {}),
         **({"memory": f"{workload.limit_mib}Mi"} if workload.limit_mib else {}),

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from watcher.fleet.machines import Machine
+from watcher.fleet.machines import SimulatedMachine
 from watcher.fleet.noise import key_of
 
 MIB = 2**20
@@ -54,7 +54,7 @@ TRAINING = Behaviour(0.85, 0.95, noise=0.05, memory=0.9, network=4e6, disk=1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class SimulatedWorkload:
     """A template of pods. `milli` (thousandths of a core) and `mib` are the requests; a limit of 0 means none. `share`
     is its share of all requested cores. `usual` (thousandths of a core, MiB) is the base of the behaviour if there are
     no requests.
@@ -84,31 +84,31 @@ class Workload:
 
 
 SERVICES = (
-    Workload("shop", "frontend", "ReplicaSet", 500, 512, WEB, 0.09, 1500, 1024, "koord-prod"),
-    Workload("shop", "checkout", "ReplicaSet", 500, 768, WEB, 0.07, 500, 768, "koord-prod"),
-    Workload("shop", "cart", "ReplicaSet", 250, 512, WEB, 0.05, 1000, 1024, "koord-prod"),
-    Workload("shop", "search", "ReplicaSet", 2000, 4096, WEB, 0.10, 4000, 6144, "koord-prod"),
-    Workload("payments", "api", "ReplicaSet", 1000, 1024, BACKEND, 0.06, 1000, 1024, "koord-prod"),
-    Workload("payments", "ledger", "StatefulSet", 2000, 8192, DATABASE, 0.06, 2000, 8192, "koord-prod"),
-    Workload("identity", "auth", "ReplicaSet", 500, 512, BACKEND, 0.05, 1000, 1024, "koord-prod"),
-    Workload("media", "stream", "ReplicaSet", 1000, 1024, EVENING, 0.08, 3000, 2048, "koord-prod"),
-    Workload("media", "thumbnailer", "ReplicaSet", 500, 1024, BURSTY, 0.04, 2000, 2048),
-    Workload("data", "postgres", "StatefulSet", 3000, 12288, DATABASE, 0.08, 3000, 12288, "koord-prod"),
-    Workload("data", "kafka", "StatefulSet", 1500, 6144, DATABASE, 0.06, 0, 8192, "koord-prod"),
-    Workload("data", "redis", "StatefulSet", 250, 4096, DATABASE, 0.03, 0, 4096, "koord-prod"),
-    Workload("analytics", "spark-worker", "ReplicaSet", 2000, 6144, NIGHTLY, 0.10, 4000, 8192, "koord-batch"),
-    Workload("analytics", "reports", "ReplicaSet", 500, 1024, NIGHTLY, 0.03, 2000, 2048, "koord-batch"),
-    Workload("ml", "inference", "ReplicaSet", 1500, 3072, EVENING, 0.07, 3000, 4096),
-    Workload("ingress", "nginx", "ReplicaSet", 500, 256, WEB, 0.03, 0, 512, "system-cluster-critical"),
+    SimulatedWorkload("shop", "frontend", "ReplicaSet", 500, 512, WEB, 0.09, 1500, 1024, "koord-prod"),
+    SimulatedWorkload("shop", "checkout", "ReplicaSet", 500, 768, WEB, 0.07, 500, 768, "koord-prod"),
+    SimulatedWorkload("shop", "cart", "ReplicaSet", 250, 512, WEB, 0.05, 1000, 1024, "koord-prod"),
+    SimulatedWorkload("shop", "search", "ReplicaSet", 2000, 4096, WEB, 0.10, 4000, 6144, "koord-prod"),
+    SimulatedWorkload("payments", "api", "ReplicaSet", 1000, 1024, BACKEND, 0.06, 1000, 1024, "koord-prod"),
+    SimulatedWorkload("payments", "ledger", "StatefulSet", 2000, 8192, DATABASE, 0.06, 2000, 8192, "koord-prod"),
+    SimulatedWorkload("identity", "auth", "ReplicaSet", 500, 512, BACKEND, 0.05, 1000, 1024, "koord-prod"),
+    SimulatedWorkload("media", "stream", "ReplicaSet", 1000, 1024, EVENING, 0.08, 3000, 2048, "koord-prod"),
+    SimulatedWorkload("media", "thumbnailer", "ReplicaSet", 500, 1024, BURSTY, 0.04, 2000, 2048),
+    SimulatedWorkload("data", "postgres", "StatefulSet", 3000, 12288, DATABASE, 0.08, 3000, 12288, "koord-prod"),
+    SimulatedWorkload("data", "kafka", "StatefulSet", 1500, 6144, DATABASE, 0.06, 0, 8192, "koord-prod"),
+    SimulatedWorkload("data", "redis", "StatefulSet", 250, 4096, DATABASE, 0.03, 0, 4096, "koord-prod"),
+    SimulatedWorkload("analytics", "spark-worker", "ReplicaSet", 2000, 6144, NIGHTLY, 0.10, 4000, 8192, "koord-batch"),
+    SimulatedWorkload("analytics", "reports", "ReplicaSet", 500, 1024, NIGHTLY, 0.03, 2000, 2048, "koord-batch"),
+    SimulatedWorkload("ml", "inference", "ReplicaSet", 1500, 3072, EVENING, 0.07, 3000, 4096),
+    SimulatedWorkload("ingress", "nginx", "ReplicaSet", 500, 256, WEB, 0.03, 0, 512, "system-cluster-critical"),
 )
 ON_EVERY_NODE = (
-    Workload("kube-system", "cilium", "DaemonSet", 100, 256, AGENT, priority="system-node-critical"),
-    Workload("monitoring", "node-exporter", "DaemonSet", 50, 64, AGENT, 0.0, 250, 128, "system-node-critical"),
+    SimulatedWorkload("kube-system", "cilium", "DaemonSet", 100, 256, AGENT, priority="system-node-critical"),
+    SimulatedWorkload("monitoring", "node-exporter", "DaemonSet", 50, 64, AGENT, 0.0, 250, 128, "system-node-critical"),
 )
 JOBS = (
-    Workload("ci", "build", "Job", 500, 1024, BUILD, limit_milli=3000, limit_mib=4096),
-    Workload("ci", "lint", "Job", 0, 0, BUILD, usual=(300, 384)),
-    Workload("ml", "training", "Job", 1000, 2048, TRAINING, 0.0, 1000, 2048, "koord-batch"),
+    SimulatedWorkload("ci", "build", "Job", 500, 1024, BUILD, limit_milli=3000, limit_mib=4096),
+    SimulatedWorkload("ci", "lint", "Job", 0, 0, BUILD, usual=(300, 384)),
+    SimulatedWorkload("ml", "training", "Job", 1000, 2048, TRAINING, 0.0, 1000, 2048, "koord-batch"),
 )
 PRIORITIES = {
     "system-node-critical": 2000001000,
@@ -123,7 +123,7 @@ PRIORITIES = {
 class Instance:
     """A pod of a workload. `key` seeds its random numbers; `thrift` is a factor on the usual CPU usage."""
 
-    workload: Workload
+    workload: SimulatedWorkload
     name: str
     owner_name: str
     uid: str
@@ -135,7 +135,7 @@ class Instance:
         return f"{self.workload.namespace}/{self.name}"
 
 
-def instance(workload: Workload, number: int, *, seed: int) -> Instance:
+def instance(workload: SimulatedWorkload, number: int, *, seed: int) -> Instance:
     """Return the pod with this number; different numbers give different names."""
     key = key_of(seed, workload.namespace, workload.name, number)
     owner, name = _names(workload, number, seed=seed)
@@ -145,7 +145,7 @@ def instance(workload: Workload, number: int, *, seed: int) -> Instance:
     return Instance(workload, name, owner, uid, key, thrift)
 
 
-def _names(workload: Workload, number: int, *, seed: int) -> tuple[str, str]:
+def _names(workload: SimulatedWorkload, number: int, *, seed: int) -> tuple[str, str]:
     end = _letters(number * 4_000_037 + key_of(seed, workload.name), 5)  # a bijection, so suffixes are unique
     if workload.owner == "StatefulSet":
         return workload.name, f"{workload.name}-{number}"
@@ -169,7 +169,7 @@ def _letters(number: int, count: int) -> str:
 # --- initial placement -----------------------------------------------------------------------------------------------
 
 
-def replicas(machines: Sequence[Machine], *, seed: int) -> list[Instance]:
+def replicas(machines: Sequence[SimulatedMachine], *, seed: int) -> list[Instance]:
     """Return the pods of all services, largest first; together they request the share REQUESTED of these machines."""
     budget = REQUESTED * sum(machine.allocatable_milli for machine in machines)
     total = sum(service.share for service in SERVICES)
@@ -181,7 +181,7 @@ def replicas(machines: Sequence[Machine], *, seed: int) -> list[Instance]:
     return sorted(found, key=lambda each: (-each.workload.milli, each.key))
 
 
-def first_placement(machines: Sequence[Machine], *, seed: int) -> Iterator[tuple[Instance, int]]:
+def first_placement(machines: Sequence[SimulatedMachine], *, seed: int) -> Iterator[tuple[Instance, int]]:
     """Yield the initial pods with the row of their node, placed like LeastAllocated: on the node with the smallest
     share of requested CPU. Pods that fit nowhere are omitted.
     """
@@ -205,11 +205,11 @@ def first_placement(machines: Sequence[Machine], *, seed: int) -> Iterator[tuple
             heapq.heappush(free, entry)
 
 
-def _free(machine: Machine, room: Sequence[int]) -> float:
+def _free(machine: SimulatedMachine, room: Sequence[int]) -> float:
     return room[0] / machine.allocatable_milli
 
 
-def _fits(workload: Workload, room: Sequence[int]) -> bool:
+def _fits(workload: SimulatedWorkload, room: Sequence[int]) -> bool:
     return workload.milli <= room[0] and workload.mib * MIB <= room[1]
 
 

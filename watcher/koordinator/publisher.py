@@ -33,7 +33,7 @@ import msgspec
 import numpy as np
 
 from watcher.arrays import F64, I64, Bool
-from watcher.core.koordinator.collect_policy import CollectPolicies, PolicyPart
+from watcher.core.koordinator.collect_policy import CollectPolicies, PolicyOverride
 from watcher.core.koordinator.report import (
     Capacity,
     KoordinatorSpec,
@@ -73,7 +73,7 @@ AT_ONCE = 8
 DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 """Pause in seconds after the first, second, … consecutive failure; the last value applies to all further failures."""
 REFUSED_S = 60.0
-GIVE_BACK_S = 2.0
+RELEASE_TIMEOUT_S = 2.0
 """Timeout in seconds for releasing the Lease at shutdown; a Lease that is not released expires."""
 
 Outcome = str
@@ -81,7 +81,7 @@ Outcome = str
 forbidden, unreachable, conflict."""
 
 
-class Source(Protocol):
+class PublisherSource(Protocol):
     """The service as the publisher reads it: the data to write and the policies."""
 
     @property
@@ -130,7 +130,7 @@ class NodeMetricPublisher:
     def __init__(
         self,
         client: KubeClient,
-        source: Source,
+        source: PublisherSource,
         *,
         election: Election,
         step: float = STEP_S,
@@ -143,8 +143,8 @@ class NodeMetricPublisher:
         self._step_s = step
         self._renew_every = renew_every
         self._objects = Informer(client, WRITTEN, on_change=self._note)
-        self._specs: dict[str, PolicyPart] = {}
-        self._told: Mapping[str, PolicyPart] | None = {}
+        self._specs: dict[str, PolicyOverride] = {}
+        self._told: Mapping[str, PolicyOverride] | None = {}
         self._unserved: set[int] = set()
         self._due: Schedule | None = None
         self._stand_at = float("-inf")
@@ -156,7 +156,7 @@ class NodeMetricPublisher:
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def specs(self) -> Mapping[str, PolicyPart]:
+    def specs(self) -> Mapping[str, PolicyOverride]:
         """Collect policies that other programs wrote into the objects, by node; a new mapping after each change."""
         if self._told is None:
             self._told = dict(self._specs)
@@ -177,7 +177,7 @@ class NodeMetricPublisher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._objects.close()
         try:
-            async with asyncio.timeout(GIVE_BACK_S):
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 await self._election.give_back()
         except TimeoutError:
             log.debug("Lease %s was not released in time; it expires automatically", self._election.key)
@@ -323,7 +323,7 @@ class NodeMetricPublisher:
             self._specs[node] = told
             self._tell_unserved(node, told)
 
-    def _tell_unserved(self, node: str, told: PolicyPart) -> None:
+    def _tell_unserved(self, node: str, told: PolicyOverride) -> None:
         windows = self._source.windows
         unserved = set(told.durations_s or ()) - {window.seconds for window in windows} - self._unserved
         if unserved:
@@ -381,7 +381,7 @@ def _kind_of(error: KubeError) -> tuple[Outcome, float]:
     return ("unreachable", 0.0) if isinstance(error, KubeUnreachable) else ("refused", 0.0)
 
 
-def _as_part(spec: KoordinatorSpec) -> PolicyPart | None:
+def _as_part(spec: KoordinatorSpec) -> PolicyOverride | None:
     """Return the policy of a spec as it is read back from the API."""
     written = msgspec.convert({"spec": msgspec.to_builtins(spec)}, WrittenNodeMetric)
     return written.policy

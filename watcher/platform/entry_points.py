@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 
-class InSeveralPackages(LookupError):
+class AmbiguousEntryPoint(LookupError):
     """Several packages provide an entry point of this name; `homes` are the names of the packages."""
 
     def __init__(self, homes: str) -> None:
@@ -18,7 +18,7 @@ class InSeveralPackages(LookupError):
         self.homes = homes
 
 
-class CannotBeLoaded(ImportError):
+class EntryPointLoadError(ImportError):
     """The package raised an exception, which is in the message; `homes` is the name of the package."""
 
     def __init__(self, homes: str, error: Exception) -> None:
@@ -26,7 +26,7 @@ class CannotBeLoaded(ImportError):
         self.homes = homes
 
 
-class Refused(ValueError):
+class ExtensionError(ValueError):
     """An extension cannot be used; `hint` describes the fix."""
 
     def __init__(self, message: str, hint: str) -> None:
@@ -39,37 +39,38 @@ def names(group: str) -> frozenset[str]:
     return frozenset(point.name for point in entry_points(group=group))
 
 
-def home(group: str, name: str) -> str:
+def packages_of(group: str, name: str) -> str:
     """Return the packages that provide this entry point, separated by commas; "" if none does."""
     return ", ".join(sorted(map(_package, entry_points(group=group, name=name))))
 
 
 def load(group: str, name: str) -> Any:
-    """Import the object of an entry point. Raises KeyError if there is none, InSeveralPackages, CannotBeLoaded."""
+    """Import the object of an entry point. Raises KeyError if there is none, AmbiguousEntryPoint,
+    EntryPointLoadError."""
     points = tuple(entry_points(group=group, name=name))
     if not points:
         raise KeyError(name)
     if len(points) > 1:
-        raise InSeveralPackages(home(group, name))
+        raise AmbiguousEntryPoint(packages_of(group, name))
     try:
         return points[0].load()
     except Exception as error:  # importing the package's code may raise anything
-        raise CannotBeLoaded(_package(points[0]), error) from error
+        raise EntryPointLoadError(_package(points[0]), error) from error
 
 
-def made(group: str, name: str, *given: Any, what: str) -> Any:
+def build(group: str, name: str, *given: Any, what: str) -> Any:
     """Call the function of an entry point with `given` and return its result; `what` is the kind of extension, for
     messages. Raises Refused if it fails."""
     try:
         return load(group, name)(*given)
-    except InSeveralPackages as error:
-        raise Refused(
+    except AmbiguousEntryPoint as error:
+        raise ExtensionError(
             f"several packages provide the {what} {name}: {error.homes}", "Uninstall all but one of them."
         ) from error
     except Exception as error:  # importing or calling the package's code may raise anything
-        package = home(group, name)
-        reason = error if isinstance(error, CannotBeLoaded) else f"{type(error).__name__}: {error}"
-        raise Refused(
+        package = packages_of(group, name)
+        reason = error if isinstance(error, EntryPointLoadError) else f"{type(error).__name__}: {error}"
+        raise ExtensionError(
             f"cannot load the {what} {name} from the package {package}: {reason}",
             f"Check that {package} supports this version of load-watcher and that its dependencies are installed.",
         ) from error

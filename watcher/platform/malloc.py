@@ -13,7 +13,7 @@ import ctypes
 _M_ARENA_MAX = -8  # malloc.h of glibc
 
 
-def share_one_heap() -> None:
+def limit_malloc_arenas() -> None:
     """Let all threads that are started after this call allocate from the main arena. Does nothing if the C library is
     not glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

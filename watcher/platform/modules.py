@@ -23,7 +23,7 @@ from watcher.platform.http.routing import Route
 from watcher.platform.settings.tables import Settings
 
 
-class Serving(Protocol):
+class ModuleHost(Protocol):
     """The interface of the running service that a module may use."""
 
     @property
@@ -56,7 +56,7 @@ class Serving(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class BuiltModule:
     """A built module: additional HTTP routes, cleanup contexts (`lives`) that run for the lifetime of the service, and
     metrics collectors. Collectors are called at a scrape, not in the event loop's thread; so is `pod_classes`, which
     returns Koordinator's classes of pods by namespace and name. `on_listening` is called with the address of the
@@ -73,11 +73,11 @@ class Made:
     pod_classes: Callable[[], Mapping[Pod, PodClass]] | None = None
 
 
-class Part(Protocol):
+class ServiceModule(Protocol):
     """Builds the module of a package from the table `section` of the settings; without that table, the service runs
     without the module."""
 
     @property
     def section(self) -> str: ...
 
-    def make(self, table: Mapping[str, Any], serving: Serving) -> Made: ...
+    def make(self, table: Mapping[str, Any], serving: ModuleHost) -> BuiltModule: ...

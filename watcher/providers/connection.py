@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
 
 
-class Connection(TypedDict):
+class ConnectionSettings(TypedDict):
     """Connection settings of a provider, as keyword arguments of its configuration. Times are in seconds."""
 
     address: str
@@ -28,10 +28,10 @@ class Connection(TypedDict):
     max_seconds: float
 
 
-def connection(settings: Settings) -> Connection:
+def connection(settings: Settings) -> ConnectionSettings:
     """Connection settings of the provider, taken from the settings."""
     given, refresh = settings.provider, settings.refresh
-    return Connection(
+    return ConnectionSettings(
         address=given.address or "",
         token=given.token.reveal() if given.token else "",
         token_file=str(given.token_file or ""),

@@ -20,7 +20,7 @@ import numpy as np
 
 from watcher.arrays import F64
 from watcher.model import METRIC_BY_NAME, Finding, FindingKind, Metric, Remedy, SeriesBatch
-from watcher.platform.net.redaction import shown
+from watcher.platform.net.redaction import printable
 from watcher.providers.base import (
     Fetch,
     ProviderError,
@@ -46,8 +46,8 @@ FETCH_SHARE = 0.75
 fails without failing the tick."""
 SILENT_FETCHES = 3
 """A metric that had samples is reported after this many consecutive fetches without one."""
-PASSING_STATUSES = frozenset({429, 502, 503, 504})
-PAUSED_AT_MOST_S = 900.0
+TRANSIENT_STATUSES = frozenset({429, 502, 503, 504})
+MAX_RETRY_AFTER_S = 900.0
 """Upper bound of a delay requested by a source, in seconds. The longest window would be empty by then."""
 AHEAD_S = 30.0
 """Tolerance for timestamps in the future, in seconds, as in the review. Later timestamps come from a wrong clock."""
@@ -73,28 +73,28 @@ def clock_offset(date: str | None, *, heard: float) -> float | None:
     return 0.0 if abs(offset) < CLOCK_RESOLUTION_S else offset
 
 
-def unexpected(body: bytes, *, expected: str, api: str, content_type: str, problem: str) -> ProviderMalformed:
+def malformed_response(body: bytes, *, expected: str, api: str, content_type: str, problem: str) -> ProviderMalformed:
     """Error for a response that is not `expected` (for example "JSON") of `api` (for example "the InfluxDB API")."""
-    start = shown(body[:1024].decode(errors="replace"))
+    start = printable(body[:1024].decode(errors="replace"))
     if body.lstrip()[:1] == b"<":
         return ProviderMalformed(
             f"the response is a web page, not {expected}: {start}",
             hint=f"provider.address may point to a login page or a web UI instead of {api}.",
         )
-    kind = f" ({shown(content_type)})" if content_type else ""
+    kind = f" ({printable(content_type)})" if content_type else ""
     return ProviderMalformed(
-        f"the response{kind} is not {expected}: {shown(problem)}; it starts with {start}",
+        f"the response{kind} is not {expected}: {printable(problem)}; it starts with {start}",
         hint=f"Check that provider.address points to {api}, not to a proxy.",
     )
 
 
-def wait_of(headers: Mapping[str, str]) -> float | None:
-    """Delay in seconds requested by a rate-limiting source, at most PAUSED_AT_MOST_S; None if not stated.
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Delay in seconds requested by a rate-limiting source, at most MAX_RETRY_AFTER_S; None if not stated.
     Retry-After has seconds or a date (RFC 9110, 10.2.3), X-RateLimit-Reset seconds (Datadog)."""
     for name in ("Retry-After", "X-RateLimit-Reset"):
         seconds = _seconds(headers.get(name, ""), date=headers.get("Date", ""))
         if seconds is not None:
-            return min(max(seconds, 0.0), PAUSED_AT_MOST_S)
+            return min(max(seconds, 0.0), MAX_RETRY_AFTER_S)
     return None
 
 
@@ -111,7 +111,7 @@ def _seconds(text: str, *, date: str) -> float | None:
 # --- errors and retries ----------------------------------------------------------------------------------------------
 
 
-def placed(error: ErrorT, address: str, *, scrub: Callable[[str], str]) -> ErrorT:
+def with_address(error: ErrorT, address: str, *, scrub: Callable[[str], str]) -> ErrorT:
     """Copy of the error with the address before its message. `scrub` removes secrets, because a proxy may echo the
     request."""
     told = copy.copy(error)
@@ -119,7 +119,7 @@ def placed(error: ErrorT, address: str, *, scrub: Callable[[str], str]) -> Error
     return told
 
 
-def most_telling(failures: Sequence[QueryFailure]) -> ProviderError:
+def most_relevant_error(failures: Sequence[QueryFailure]) -> ProviderError:
     """The error to raise when all queries failed: unreachable before refused before partial before malformed."""
     for kind in (ProviderUnreachable, ProviderRefused, ProviderPartial, ProviderMalformed):
         for failure in failures:
@@ -128,7 +128,7 @@ def most_telling(failures: Sequence[QueryFailure]) -> ProviderError:
     return failures[0].error
 
 
-async def retried(attempt: Callable[[], Awaitable[T]], *, pauses: Sequence[float], deadline: float) -> T:
+async def with_retries(attempt: Callable[[], Awaitable[T]], *, pauses: Sequence[float], deadline: float) -> T:
     """Result of `attempt`, retried after each pause (seconds) while it raises ProviderUnreachable; a longer pause
     requested by the source takes precedence.
 
@@ -148,7 +148,7 @@ async def retried(attempt: Callable[[], Awaitable[T]], *, pauses: Sequence[float
     raise AssertionError("the last attempt returns or raises")
 
 
-class Aside:
+class SerialWorker:
     """Runs slow functions in a worker thread, one at a time. The functions hold Python's global lock; several
     threads at once would delay the event loop further."""
 
@@ -165,7 +165,7 @@ class Aside:
 
 
 @dataclass(slots=True)
-class Fetching:
+class FetchContext:
     """State of one running fetch. `since` and `until` are unix seconds, `deadline` is in event loop time. `present`
     is false for backfill, in which an empty result is not a gap."""
 
@@ -181,7 +181,9 @@ class Fetching:
         self.findings.append(Finding(kind, "", metric.name, self.until, reason, remedy))
 
 
-def untimely(metric: Metric, time: F64, *, since: float, until: float, beyond: float = 0.0) -> list[Finding]:
+def out_of_range_findings(
+    metric: Metric, time: F64, *, since: float, until: float, beyond: float = 0.0
+) -> list[Finding]:
     """Findings about timestamps (unix seconds) that are far outside the requested range. `beyond` extends the range
     after `until`, in seconds."""
     found = []
@@ -197,7 +199,7 @@ def untimely(metric: Metric, time: F64, *, since: float, until: float, beyond: f
 
 
 @dataclass(slots=True)
-class Silence:
+class MetricGap:
     """Metric gap: `had` is true once the metric had samples, `fetches` counts consecutive fetches without samples."""
 
     had: bool = False
@@ -215,7 +217,7 @@ class Silence:
         return self.fetches >= (SILENT_FETCHES if self.had else 1)
 
 
-class Fetches:
+class FetchTracker:
     """Starts the fetches of one provider and logs changed queries."""
 
     def __init__(self, *, max_seconds: float, fetch_deadline: float) -> None:
@@ -223,12 +225,12 @@ class Fetches:
         self._latest = float("-inf")
         self._announced: Mapping[str, QueryPlan] = {}
 
-    def begin(self, since: float, until: float) -> Fetching:
+    def begin(self, since: float, until: float) -> FetchContext:
         """Start a fetch (unix seconds), limited to the longest window."""
         present = until >= self._latest
         self._latest = max(self._latest, until)
         deadline = asyncio.get_running_loop().time() + self._fetch_deadline
-        return Fetching(max(since, until - self._max_seconds), until, deadline, present)
+        return FetchContext(max(since, until - self._max_seconds), until, deadline, present)
 
     def announce(self, plans: Mapping[str, QueryPlan], *, address: str) -> None:
         """Log the queries that changed since the last call, in one line."""
@@ -245,18 +247,18 @@ Outcome = SeriesBatch | QueryFailure | None
 """Result for one metric: samples, failure, or None if there are no samples in the range."""
 
 
-async def answered(questions: Iterable[Coroutine[Any, Any, Sequence[Outcome]]]) -> list[Outcome]:
+async def gather_outcomes(questions: Iterable[Coroutine[Any, Any, Sequence[Outcome]]]) -> list[Outcome]:
     """Run the queries concurrently and return their outcomes. Raises ProviderError if all of them failed."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(question) for question in questions]
     outcomes = [outcome for task in tasks for outcome in task.result()]
     failures = [outcome for outcome in outcomes if isinstance(outcome, QueryFailure)]
     if failures and len(failures) == len(outcomes):
-        raise most_telling(failures)
+        raise most_relevant_error(failures)
     return outcomes
 
 
-def fetched(outcomes: Sequence[Outcome], fetching: Fetching, *, plans: Mapping[str, QueryPlan]) -> Fetch:
+def fetch_of(outcomes: Sequence[Outcome], fetching: FetchContext, *, plans: Mapping[str, QueryPlan]) -> Fetch:
     """Build the result of a fetch."""
     return Fetch(
         batches=tuple(outcome for outcome in outcomes if isinstance(outcome, SeriesBatch)),

@@ -47,7 +47,7 @@ Series = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class HostMetric:
     """How a metric is read from this host: source, unit, reason for the choice, message for a host that lacks the
     metric, and the kernel's own averaging time in seconds."""
 
@@ -60,21 +60,25 @@ class Plan:
 
 _NO_CARD = "no network device except loopback"
 _NO_PRESSURE = "this kernel provides no pressure stall information (needs Linux 4.20 or later, booted with psi=1)"
-PLANS: Mapping[str, Plan] = {
-    "CPU": Plan(
+PLANS: Mapping[str, HostMetric] = {
+    "CPU": HostMetric(
         "psutil.cpu_times", "percent", "share of the ticks that are neither idle, iowait nor steal", "no CPU times"
     ),
-    "Memory": Plan("psutil.virtual_memory", "percent", "1 - available / total", "no memory figures"),
-    "Storage": Plan("psutil.disk_io_counters.busy_time", "percent", "the busiest disk", "no disk with a busy time"),
-    "NetworkTransmit": Plan("psutil.net_io_counters.bytes_sent", "bytes/s", "sum without loopback", _NO_CARD),
-    "NetworkReceive": Plan("psutil.net_io_counters.bytes_recv", "bytes/s", "sum without loopback", _NO_CARD),
-    "NetworkTransmitDrop": Plan("psutil.net_io_counters.dropout", "packets/s", "sum without loopback", _NO_CARD),
-    "NetworkReceiveDrop": Plan("psutil.net_io_counters.dropin", "packets/s", "sum without loopback", _NO_CARD),
-    "PressureCPU": Plan("/proc/pressure/cpu", "percent", "some avg10, averaged by the kernel", _NO_PRESSURE, 10.0),
-    "PressureMemory": Plan(
+    "Memory": HostMetric("psutil.virtual_memory", "percent", "1 - available / total", "no memory figures"),
+    "Storage": HostMetric(
+        "psutil.disk_io_counters.busy_time", "percent", "the busiest disk", "no disk with a busy time"
+    ),
+    "NetworkTransmit": HostMetric("psutil.net_io_counters.bytes_sent", "bytes/s", "sum without loopback", _NO_CARD),
+    "NetworkReceive": HostMetric("psutil.net_io_counters.bytes_recv", "bytes/s", "sum without loopback", _NO_CARD),
+    "NetworkTransmitDrop": HostMetric("psutil.net_io_counters.dropout", "packets/s", "sum without loopback", _NO_CARD),
+    "NetworkReceiveDrop": HostMetric("psutil.net_io_counters.dropin", "packets/s", "sum without loopback", _NO_CARD),
+    "PressureCPU": HostMetric(
+        "/proc/pressure/cpu", "percent", "some avg10, averaged by the kernel", _NO_PRESSURE, 10.0
+    ),
+    "PressureMemory": HostMetric(
         "/proc/pressure/memory", "percent", "some avg10, averaged by the kernel", _NO_PRESSURE, 10.0
     ),
-    "PressureIO": Plan("/proc/pressure/io", "percent", "some avg10, averaged by the kernel", _NO_PRESSURE, 10.0),
+    "PressureIO": HostMetric("/proc/pressure/io", "percent", "some avg10, averaged by the kernel", _NO_PRESSURE, 10.0),
 }
 LEVELS = ("Memory", "PressureCPU", "PressureMemory", "PressureIO")  # not counters: each reading is a value
 NETWORK_FIELDS = {
@@ -89,7 +93,7 @@ NETWORK_FIELDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class HostReading:
     """Raw values of the machine at one time. `values`: CPU seconds by mode, network counts and busy milliseconds by
     device, levels in percent. `failed`: metric key -> error. A metric in neither does not exist on this machine."""
 
@@ -97,7 +101,7 @@ class Reading:
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_host(root: Path) -> Reading:
+def read_host(root: Path) -> HostReading:
     """Read all metrics of this machine; takes a few milliseconds. A read failure affects only the metrics involved.
 
     `root` is the directory with proc/pressure and sys/block. psutil locates the other files.
@@ -109,7 +113,7 @@ def read_host(root: Path) -> Reading:
             values |= dict(read(root))
         except Exception as error:  # psutil can raise any exception on unusual kernels
             failed |= dict.fromkeys(keys, f"{type(error).__name__}: {error}")
-    return Reading(values, failed)
+    return HostReading(values, failed)
 
 
 def _cpu(_root: Path) -> Iterator[tuple[Series, float]]:
@@ -180,7 +184,9 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Path], Iterator[tuple[Series, f
 # --- load from two readings ------------------------------------------------------------------------------------------
 
 
-def loads(before: Reading, after: Reading, *, elapsed_s: float) -> tuple[dict[Series, float], tuple[str, ...]]:
+def loads_between(
+    before: HostReading, after: HostReading, *, elapsed_s: float
+) -> tuple[dict[Series, float], tuple[str, ...]]:
     """Loads between two readings, in the units of PLANS, and the keys of the metrics with a decreased counter.
 
     A metric with a decreased counter has no load this time. A device that only one reading contains is ignored. Disks
@@ -213,10 +219,10 @@ def loads(before: Reading, after: Reading, *, elapsed_s: float) -> tuple[dict[Se
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _TimedReading:
     time: float  # unix seconds
     at: float  # monotonic seconds
-    reading: Reading
+    reading: HostReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +253,7 @@ class HostProvider:
         baseline_s: float = BASELINE_S,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
-        read: Callable[[Path], Reading] = read_host,
+        read: Callable[[Path], HostReading] = read_host,
     ) -> None:
         self.node_name = node_name
         self.resolution = resolution
@@ -317,17 +323,17 @@ class HostProvider:
                 return
             await asyncio.sleep((slot + 1) * self.resolution - now)
 
-    async def _look(self) -> _Look:
+    async def _look(self) -> _TimedReading:
         now, at = self._clock(), self._monotonic()
         try:
             reading = await asyncio.to_thread(self._read, self.root)
         except Exception as error:
-            reading = Reading({}, dict.fromkeys(PLANS, f"{type(error).__name__}: {error}"))
-        return _Look(now, at, reading)
+            reading = HostReading({}, dict.fromkeys(PLANS, f"{type(error).__name__}: {error}"))
+        return _TimedReading(now, at, reading)
 
-    def _take(self, before: _Look, after: _Look) -> None:
+    def _take(self, before: _TimedReading, after: _TimedReading) -> None:
         """Store the load between two readings at the time of the later one."""
-        values, resets = loads(before.reading, after.reading, elapsed_s=after.at - before.at)
+        values, resets = loads_between(before.reading, after.reading, elapsed_s=after.at - before.at)
         while (
             self._samples and self._samples[-1].time >= after.time
         ):  # the clock was set back: these samples are in the future

@@ -18,16 +18,16 @@ from typing import Any, Protocol
 import aiohttp
 from aiohttp import hdrs
 
-from watcher.platform.net.redaction import shown
+from watcher.platform.net.redaction import printable
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.fetching import clock_offset
 
-LINES = 4
+MAX_CONNECTIONS = 4
 """Maximum number of concurrent connections."""
 ERROR_BYTES = 1 << 16
 
 
-class Verified(Protocol):
+class TlsSettings(Protocol):
     """TLS settings of a configuration: paths of PEM files, "" for none."""
 
     @property
@@ -41,7 +41,7 @@ class Verified(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """A response with any status; the body of an error response may be truncated. `clock_offset_s` is the remote
     clock minus the local clock in seconds, None if unknown."""
 
@@ -56,13 +56,13 @@ class Answer:
         return self.headers.get("Content-Type", "")
 
 
-class Exchange:
+class HttpClient:
     """HTTP client for one server. `timeout` (seconds) covers one request, from the connection to the last byte."""
 
     def __init__(self, *, tls: ssl.SSLContext, timeout: float, max_body_bytes: int) -> None:
         self._limit = max_body_bytes
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=LINES, ssl=tls),
+            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, ssl=tls),
             timeout=aiohttp.ClientTimeout(total=timeout),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -71,19 +71,19 @@ class Exchange:
         """Close the HTTP session and its connections."""
         await self._session.close()
 
-    async def get(self, url: str, *, query: Mapping[str, str], headers: Mapping[str, str]) -> Answer:
-        """Send a GET request. May raise any aiohttp error; `translated` converts them."""
+    async def get(self, url: str, *, query: Mapping[str, str], headers: Mapping[str, str]) -> HttpResponse:
+        """Send a GET request. May raise any aiohttp error; `provider_error_of` converts them."""
         return await self._exchange("GET", url, headers, params=query)
 
-    async def post(self, url: str, *, body: bytes, headers: Mapping[str, str]) -> Answer:
+    async def post(self, url: str, *, body: bytes, headers: Mapping[str, str]) -> HttpResponse:
         """Send a POST request with a JSON body. May raise any aiohttp error."""
         return await self._exchange("POST", url, {"Content-Type": "application/json", **headers}, data=body)
 
-    async def _exchange(self, method: str, url: str, headers: Mapping[str, str], **content: Any) -> Answer:
+    async def _exchange(self, method: str, url: str, headers: Mapping[str, str], **content: Any) -> HttpResponse:
         async with self._session.request(method, url, headers=headers, allow_redirects=False, **content) as response:
             heard = time.time()
             body = await read_bounded(response, limit=self._limit)
-            return Answer(
+            return HttpResponse(
                 response.status, body, response.headers, clock_offset(response.headers.get("Date"), heard=heard)
             )
 
@@ -114,7 +114,7 @@ async def read_bounded(response: aiohttp.ClientResponse, *, limit: int) -> bytes
 # --- request headers and TLS -----------------------------------------------------------------------------------------
 
 
-def tls_context(config: Verified) -> ssl.SSLContext:
+def tls_context(config: TlsSettings) -> ssl.SSLContext:
     """TLS context for the connection. Raises ProviderRefused for unusable files."""
     try:
         context = ssl.create_default_context(cafile=config.ca_file or None)
@@ -169,7 +169,7 @@ def bearer(setting: str, path: str) -> dict[str, str]:
 # --- errors below HTTP -----------------------------------------------------------------------------------------------
 
 
-def translated(error: BaseException, *, tls: bool) -> ProviderError:
+def provider_error_of(error: BaseException, *, tls: bool) -> ProviderError:
     """Convert a failure below HTTP to a ProviderError. The message does not contain the address; `tls` states
     whether the URL was https."""
     if isinstance(error, ProviderError):
@@ -181,7 +181,7 @@ def translated(error: BaseException, *, tls: bool) -> ProviderError:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
         return ProviderRefused(
-            f"the server certificate is not trusted: {shown(reason)}",
+            f"the server certificate is not trusted: {printable(reason)}",
             hint="Set provider.ca_file to the CA that signed it, and use a host name that the certificate covers.",
         )
     if cause := _tls_error(error):
@@ -194,7 +194,7 @@ def translated(error: BaseException, *, tls: bool) -> ProviderError:
         )
     if isinstance(error, aiohttp.ClientResponseError):
         return ProviderMalformed(
-            f"the response is not valid HTTP: {shown(error.message)}",
+            f"the response is not valid HTTP: {printable(error.message)}",
             hint="Check the port in provider.address, and whether the server requires https.",
         )
     return _of_connection(error, tls=tls)
@@ -206,7 +206,7 @@ def _of_connection(error: BaseException, *, tls: bool) -> ProviderUnreachable:
         hint = "The connection was closed: check for a proxy in front of the server, or a restart."
         if tls:
             hint = "The server may require a client certificate: provider.client_cert."
-    return ProviderUnreachable(f"the connection failed: {shown(_words(error))}", hint=hint)
+    return ProviderUnreachable(f"the connection failed: {printable(_words(error))}", hint=hint)
 
 
 def _words(error: BaseException) -> str:
@@ -233,9 +233,9 @@ def _of_tls(error: ssl.SSLError) -> ProviderError:
     reason = (error.reason or str(error)).lower().replace("_", " ")
     if "alert" in reason or "certificate required" in reason:
         return ProviderRefused(
-            f"the server aborted the TLS handshake: {shown(reason)}",
+            f"the server aborted the TLS handshake: {printable(reason)}",
             hint="The server may require another client certificate: provider.client_cert and provider.client_key.",
         )
     if "wrong version number" in reason or "record layer" in reason or "http request" in reason:
         return ProviderRefused("the server does not support TLS", hint="Use http:// in provider.address.")
-    return ProviderRefused(f"TLS failed: {shown(reason)}", hint="Check provider.ca_file and provider.client_cert.")
+    return ProviderRefused(f"TLS failed: {printable(reason)}", hint="Check provider.ca_file and provider.client_cert.")

@@ -39,11 +39,11 @@ def _factory(name: str) -> Factory:
         return factory
     try:
         factory = entry_points.load(ENTRY_POINT_GROUP, name)
-    except entry_points.InSeveralPackages as error:
+    except entry_points.AmbiguousEntryPoint as error:
         raise ProviderRefused(
             f"the provider {name} is in several packages: {error.homes}", hint="Uninstall all but one."
         ) from error
-    except entry_points.CannotBeLoaded as error:
+    except entry_points.EntryPointLoadError as error:
         raise ProviderRefused(
             f"the provider {name} cannot be loaded from the package {error.homes}: {error}",
             hint=f"Check that {error.homes} supports this load-watcher version and has all its dependencies.",

@@ -25,7 +25,7 @@ from watcher.store.errors import StoreError, StoreUnusable
 from watcher.store.replay_history import is_database, read_history
 from watcher.traces.files import read_trace
 from watcher.traces.parsing import TraceError
-from watcher.traces.pattern import HistoryPattern, Pattern, pattern_of
+from watcher.traces.pattern import HistoryPattern, ReplayPattern, pattern_of
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
@@ -62,8 +62,8 @@ class ReplayProvider:
 
     def __init__(self, config: ReplayConfig) -> None:
         self._config = config
-        self._reading: asyncio.Task[Pattern] | None = None
-        self._pattern: Pattern | None = None
+        self._reading: asyncio.Task[ReplayPattern] | None = None
+        self._pattern: ReplayPattern | None = None
         self._begun: float | None = None
         self._lap = 0
 
@@ -96,13 +96,13 @@ class ReplayProvider:
 
     # --- file --------------------------------------------------------------------------------------------------------
 
-    def _read_on(self) -> asyncio.Task[Pattern]:
+    def _read_on(self) -> asyncio.Task[ReplayPattern]:
         if self._reading is None:
             self._reading = asyncio.create_task(asyncio.to_thread(read_pattern, self._config.file), name="replay")
             self._reading.add_done_callback(_look_at)
         return self._reading
 
-    async def _read(self) -> Pattern:
+    async def _read(self) -> ReplayPattern:
         """The recording. Raises ProviderError; the next fetch then reads the file again."""
         if self._pattern is None:
             reading = self._read_on()
@@ -115,7 +115,7 @@ class ReplayProvider:
 
     # --- time --------------------------------------------------------------------------------------------------------
 
-    def _tell_end(self, pattern: Pattern, begun: float, since: float, until: float) -> None:
+    def _tell_end(self, pattern: ReplayPattern, begun: float, since: float, until: float) -> None:
         """Log each end of the recording. Raises TraceEnded if at_end is "stop" and the range starts after the end."""
         lap = math.floor((until - begun) * self._config.speed / pattern.length_s)
         if lap > self._lap:
@@ -130,7 +130,7 @@ class ReplayProvider:
             )
 
     def _batches(
-        self, pattern: Pattern, keys: Collection[str], since: float, until: float, begun: float
+        self, pattern: ReplayPattern, keys: Collection[str], since: float, until: float, begun: float
     ) -> tuple[SeriesBatch, ...]:
         """Samples of the replay at multiples of the resolution; runs in a worker thread."""
         step = self._config.resolution
@@ -145,7 +145,7 @@ class ReplayProvider:
 
     # --- texts -------------------------------------------------------------------------------------------------------
 
-    def _plan(self, pattern: Pattern, key: str, begun: float) -> QueryPlan:
+    def _plan(self, pattern: ReplayPattern, key: str, begun: float) -> QueryPlan:
         """Plan with an expression that contains start time and speed, so that samples of two replays do not share a
         window."""
         expression = f"replay of {self._config.file.name} at speed {self._config.speed:g} from {begun:.0f} on"
@@ -153,26 +153,26 @@ class ReplayProvider:
         reason = f"a recording, not current data: {self._described(pattern)}"
         return QueryPlan(METRIC_BY_KEY[key].name, expression, PERCENT, "node", smoothing_s, reason)
 
-    def _described(self, pattern: Pattern) -> str:
+    def _described(self, pattern: ReplayPattern) -> str:
         end = "repeated" if self._config.at_end == "loop" else "played once"
         hours = pattern.length_s / 3600
         speed = f"{self._config.speed:g} times the speed, " if self._config.speed != 1.0 else ""
         return f"{pattern.what}: {hours:.4g} h of {len(pattern.nodes)} nodes, {speed}{end}"
 
 
-def _batch(pattern: Pattern, key: str, time: F64, passed: F64) -> SeriesBatch:
+def _batch(pattern: ReplayPattern, key: str, time: F64, passed: F64) -> SeriesBatch:
     values = pattern.at(key, passed)
     series, moment = np.nonzero(~np.isnan(values))
     return SeriesBatch(METRIC_BY_KEY[key], pattern.nodes, series, time[moment], values[series, moment])
 
 
-def _look_at(reading: asyncio.Task[Pattern]) -> None:
+def _look_at(reading: asyncio.Task[ReplayPattern]) -> None:
     """Mark the exception as retrieved. A fetch raises it; without a fetch, asyncio would log a warning."""
     if not reading.cancelled():
         reading.exception()
 
 
-def read_pattern(path: Path) -> Pattern:
+def read_pattern(path: Path) -> ReplayPattern:
     """Read a recording from its file. Raises ProviderError."""
     try:
         if is_database(path):

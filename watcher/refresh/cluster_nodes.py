@@ -20,7 +20,7 @@ from watcher.core.kubernetes.objects import NODES, Node, ObjectMetadata
 from watcher.core.naming.node_index import NodeIndex
 from watcher.core.naming.resolution import KnownNode
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.credentials import Access, AccessFinder
+from watcher.platform.kube.credentials import AccessFinder, KubeAccess
 from watcher.platform.kube.shared_informer import SharedInformer
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def known_node(node: Node, *, label: str) -> KnownNode:
 class ClusterNodes:
     """The nodes of the cluster that `access` connects to, each with the value of the label `label`."""
 
-    def __init__(self, access: Callable[[], Access], *, label: str) -> None:
+    def __init__(self, access: Callable[[], KubeAccess], *, label: str) -> None:
         self._label = label
         self._nodes: dict[str, KnownNode] = {}
         self._index: NodeIndex | None = None

@@ -12,16 +12,16 @@ from watcher.model import TickRecord, Window
 
 TICK_SHARE = 0.8  # hard deadline of a tick, retries included, as a fraction of the interval
 NAMES_S = 2.0  # seconds after the start until which the first tick waits for the names of the cluster's nodes
-NAMES_AT_LEISURE_S = 10.0  # the same, while stored samples are already served
+NAMES_WHEN_SERVING_S = 10.0  # the same, while stored samples are already served
 
 
-class Keeper(Protocol):
+class TickStore(Protocol):
     """The store as the tick uses it: `save` queues a record and returns immediately."""
 
     def save(self, record: TickRecord) -> None: ...
 
 
-class Directory(Protocol):
+class NodeSource(Protocol):
     """The source of the cluster's node names, as the tick uses it (directory.ClusterNodes)."""
 
     async def start(self) -> None: ...
@@ -48,7 +48,7 @@ class RefreshConfig:
     max_staleness: float = 300.0
     keep: tuple[str, ...] = ("CPU", "Memory")  # metric types whose windows are recorded each minute
     cluster: str = ""  # the name of the cluster, "" for none
-    limits: review_limits.Limits = field(default_factory=review_limits.Limits)
+    limits: review_limits.ReviewLimits = field(default_factory=review_limits.ReviewLimits)
     pods: str = "auto"  # auto, on or off
 
     @property

@@ -14,11 +14,11 @@ import numpy as np
 
 from watcher.core.naming import node_index
 from watcher.core.naming.node_index import NodeIndex
-from watcher.core.naming.renames import Named, Naming, follow
+from watcher.core.naming.renames import NamedBatch, NodeRenames, apply_renames
 from watcher.core.publishing.documents import Published, SilentBody
 from watcher.core.review import faults, samples
-from watcher.core.review.outage import Guard
-from watcher.core.windows.backfill import Slice, Spans, holes
+from watcher.core.review.outage import OutageGuard
+from watcher.core.windows.backfill import Backfill, Slice, gaps
 from watcher.core.windows.history import History
 from watcher.core.windows.silent_nodes import SilentNodes
 from watcher.core.windows.snapshot import take_snapshot, window_records
@@ -30,7 +30,7 @@ from watcher.model import (
     Metric,
     Provenance,
     Remedy,
-    Restored,
+    RestoredSamples,
     SeriesBatch,
     Snapshot,
     TickRecord,
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
     from watcher.refresh.config import RefreshConfig
 
 
-class Digest:
+class SamplePipeline:
     """Owner of the history. `source` is the name of the source on the wire; metrics to backfill are marked in `spans`;
     `tag` is the prefix of the tags of published snapshots; `stores`: tick records are needed for a store."""
 
     def __init__(
-        self, config: RefreshConfig, *, source: str, spans: Spans, clock: Clock, tag: str, stores: bool
+        self, config: RefreshConfig, *, source: str, spans: Backfill, clock: Clock, tag: str, stores: bool
     ) -> None:
         self.index: NodeIndex | None = None  # as of this tick; None: the source's names are not resolved
-        self.restored: Restored | None = None
+        self.restored: RestoredSamples | None = None
         """Samples from the store, until the history contains all of them."""
-        self.guard = Guard(config.limits)
+        self.guard = OutageGuard(config.limits)
         self.silent = SilentNodes()  # survives a reload, like the guard
         self._config = config
         self._source = source
@@ -64,14 +64,14 @@ class Digest:
         self._stores = stores
         self._sequence = 0
         self._history = self._new_history()
-        self._naming = Naming()
+        self._naming = NodeRenames()
         self._provenance: dict[str, Provenance] = {}
         self._recorded_minute = -1
 
     def forget(self) -> None:
         """Reset the history: the clock stepped back, and the history lies in the future."""
         self._history = self._new_history()
-        self._naming = Naming()  # it stores since when a name means a node
+        self._naming = NodeRenames()  # it stores since when a name means a node
         self.restored = None
         self._recorded_minute = -1
 
@@ -91,7 +91,7 @@ class Digest:
         the newest samples, it is not a slice of a backfill."""
         named = self._named(fetch.batches, now=now, present=present)
         found = [*fetch.findings, *self._settle_provenance(fetch, named, now)]
-        found.extend(follow(named, history=self._history, guard=self.guard, now=now))
+        found.extend(apply_renames(named, history=self._history, guard=self.guard, now=now))
         for each in named:
             found.extend(each.findings)
             found.extend(self._append(each.batch, now))
@@ -102,15 +102,15 @@ class Digest:
 
     # --- the names of nodes ------------------------------------------------------------------------------------------
 
-    def _named(self, batches: Iterable[SeriesBatch], *, now: float, present: bool) -> list[Named]:
+    def _named(self, batches: Iterable[SeriesBatch], *, now: float, present: bool) -> list[NamedBatch]:
         """Return the batches with node names; unchanged if the cluster's nodes are unknown."""
         if self.index is None:
-            return [Named(batch) for batch in batches]
+            return [NamedBatch(batch) for batch in batches]
         if not present:
             return [self._naming.name_past(batch, self.index, now=now) for batch in batches]
         return [self._naming.name(batch, self.index, now=now) for batch in batches]
 
-    def _name_findings(self, named: Sequence[Named], now: float) -> Iterator[Finding]:
+    def _name_findings(self, named: Sequence[NamedBatch], now: float) -> Iterator[Finding]:
         """Yield findings about names that match no node, and about nodes without series."""
         if self.index is None or not named:
             return
@@ -118,7 +118,7 @@ class Digest:
             if resolution is not None:
                 yield from node_index.findings(resolution, self.index, now=now)
         seen = set(self._history.names).union(*(each.batch.nodes for each in named))
-        yield from node_index.missing(self.index.without_series(seen), now=now)
+        yield from node_index.missing_findings(self.index.without_series(seen), now=now)
 
     # --- review and provenance ---------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class Digest:
         self._history.append(batch.metric, reviewed.cells)
         if limits.enforced:
             filled = self._history.carry(batch.metric, reviewed.bad, slots=limits.carry_slots)
-            yield from faults.carried(batch.metric, filled)
+            yield from faults.carry_findings(batch.metric, filled)
 
     def _jumps(self, metric: Metric, cells: Cells) -> Iterable[Finding]:
         """Report jumps in samples that the history does not have yet, because fetches overlap."""
@@ -149,7 +149,7 @@ class Digest:
             limits=self._config.limits,
         )
 
-    def _settle_provenance(self, fetch: Fetch, named: Iterable[Named], now: float) -> Iterator[Finding]:
+    def _settle_provenance(self, fetch: Fetch, named: Iterable[NamedBatch], now: float) -> Iterator[Finding]:
         """Update each metric's provenance. Samples of a metric share a window only if source, expression, unit and
         smoothing are the same: stored samples are loaded once that is verified, and the history of a metric whose
         source changed is emptied. A change from the source's names to cluster node names does not empty it: the samples
@@ -205,7 +205,7 @@ class Digest:
         published.silent = SilentBody.of(self.silent.step(snapshot, before=before, now=now, listed=listed))
         return findings, published, self._record(snapshot)
 
-    def compute_restored(self, restored: Restored, now: float) -> Published | None:
+    def compute_restored(self, restored: RestoredSamples, now: float) -> Published | None:
         """Compute the windows of stored samples, with their own source and times; None without samples."""
         history = History(resolution=restored.resolution, windows=restored.windows)
         history.load(restored.blocks)
@@ -216,11 +216,13 @@ class Digest:
             self.guard.await_back(restored.lost, now=now)
         # a fleet that was known shortly before a restart must not shrink unnoticed
         recent = same and now - restored.end <= self._config.max_staleness
-        guard = self.guard if recent else Guard(self._config.limits)
+        guard = self.guard if recent else OutageGuard(self._config.limits)
         snapshot, _ = self._snapshot(history, now=restored.timestamp, source=restored.source, guard=guard)
         return self._encode(snapshot, now=now)
 
-    def _snapshot(self, history: History, *, now: float, source: str, guard: Guard) -> tuple[Snapshot, list[Finding]]:
+    def _snapshot(
+        self, history: History, *, now: float, source: str, guard: OutageGuard
+    ) -> tuple[Snapshot, list[Finding]]:
         known = {metric.name: self._provenance_of(metric.name, source) for metric in history.metrics}
         return take_snapshot(
             history, now=now, source=source, provenance=known, guard=guard, max_staleness=self._config.max_staleness
@@ -266,12 +268,12 @@ class Digest:
             lost=snapshot.lost,
         )
 
-    def samples(self, published: Published | None) -> Restored | None:
+    def samples(self, published: Published | None) -> RestoredSamples | None:
         """Return all samples in the form in which a store restores them; `published` is the newest snapshot."""
         if published is None or not self._history.names:
             return self.restored
         snapshot = published.snapshot
-        return Restored(
+        return RestoredSamples(
             timestamp=snapshot.timestamp,
             end=self._history.end,
             source=snapshot.source,
@@ -282,9 +284,9 @@ class Digest:
             lost=snapshot.lost,
         )
 
-    def holes_of(self, restored: Restored, since: float, until: float) -> list[Slice]:
+    def holes_of(self, restored: RestoredSamples, since: float, until: float) -> list[Slice]:
         """Return the gaps in the stored samples between `since` and `until` (unix seconds). Samples of another source
         are not reused, so they have no gaps."""
         if restored.source != self._source:
             return []
-        return holes(restored.blocks, resolution=restored.resolution, since=since, until=until)
+        return gaps(restored.blocks, resolution=restored.resolution, since=since, until=until)

@@ -22,8 +22,8 @@ from watcher.core.pods.table import (
     PodUsage,
     PublishedPods,
     empty_table,
-    review,
-    take_in,
+    merge_readings,
+    review_pods,
 )
 from watcher.model import Finding, FindingKind, Remedy, Window
 from watcher.providers.base import NoPodUsage, PodFetch, Provider, ProviderError, fetch_pods
@@ -181,11 +181,11 @@ class PodRefresher:
         """Review the readings and build the published table; runs in the worker thread."""
         config = self._config
         usage = self._named(fetch.usage, findings, now)
-        usage, found = review(usage, now=now, max_ahead_s=config.max_ahead_s)
+        usage, found = review_pods(usage, now=now, max_ahead_s=config.max_ahead_s)
         findings.extend(found)
         silent_s = SILENT_PERIODS * config.cadence_s
         stale_s = max(config.max_staleness, silent_s)
-        table = take_in(table, usage, now=now, silent_s=silent_s, stale_s=stale_s)
+        table = merge_readings(table, usage, now=now, silent_s=silent_s, stale_s=stale_s)
         self._sequence += 1
         return PublishedPods(
             table,

@@ -31,7 +31,7 @@ class SourceHealth:
         """Record that the source returned nothing, and log the change."""
         now, before = self._clock.now(), self.known
         if before.ok is not False:
-            log.warning("%s is down: %s", self._source, told(reason, hint))
+            log.warning("%s is down: %s", self._source, with_hint(reason, hint))
         self.known = ProviderHealth(False, reason, now if before.ok is not False else before.since)
 
     def up(self) -> None:
@@ -66,6 +66,6 @@ class SourceHealth:
         self._absent = frozenset(absent)
 
 
-def told(reason: str, hint: str) -> str:
+def with_hint(reason: str, hint: str) -> str:
     """Join a reason and its hint, which may be "", to one text."""
     return f"{reason}. {hint}" if hint else reason

@@ -26,13 +26,13 @@ import numpy as np
 
 from watcher.clock import Clock, SystemClock
 from watcher.core.koordinator.report import Capacity
-from watcher.core.kubernetes.node_facts import KnowsCapacities, KnowsNodes, ListsNodes
+from watcher.core.kubernetes.node_facts import CapacityProvider, NodeLister, NodeMetadataProvider
 from watcher.core.kubernetes.objects import ObjectMetadata
 from watcher.core.pods.table import PODS
 from watcher.core.publishing.documents import Published, SilentBody
 from watcher.core.publishing.wire import FindingsDocument, QuerySource
 from watcher.core.review.findings import FindingLog
-from watcher.core.windows.backfill import OVERLAP_S, Slice, Spans
+from watcher.core.windows.backfill import OVERLAP_S, Backfill, Slice
 from watcher.model import (
     METRIC_BY_NAME,
     Finding,
@@ -40,13 +40,21 @@ from watcher.model import (
     LastSample,
     ProviderHealth,
     Remedy,
-    Restored,
+    RestoredSamples,
 )
 from watcher.providers.base import Fetch, Provider, ProviderError, ProviderPartial, QueryPlan
-from watcher.refresh.config import NAMES_AT_LEISURE_S, NAMES_S, TICK_SHARE, Directory, Keeper, RefreshConfig, TickStats
-from watcher.refresh.pipeline import Digest
+from watcher.refresh.config import (
+    NAMES_S,
+    NAMES_WHEN_SERVING_S,
+    TICK_SHARE,
+    NodeSource,
+    RefreshConfig,
+    TickStats,
+    TickStore,
+)
+from watcher.refresh.pipeline import SamplePipeline
 from watcher.refresh.pods import PodConfig, PodRefresher
-from watcher.refresh.source_health import SourceHealth, told
+from watcher.refresh.source_health import SourceHealth, with_hint
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +71,8 @@ class Refresher:
         *,
         provider: Provider,
         config: RefreshConfig,
-        store: Keeper | None = None,
-        directory: Directory | None = None,
+        store: TickStore | None = None,
+        directory: NodeSource | None = None,
         clock: Clock | None = None,
         tag: str = "",
         observe: Callable[[str, float], None] = lambda stage, seconds: None,
@@ -81,8 +89,8 @@ class Refresher:
         self._clock = clock or SystemClock()
         self._source = SourceHealth(provider.source, clock=self._clock)
         tag = tag or f"{int(self._clock.now()):x}"
-        self._spans = Spans(reach=config.reach, interval=config.interval, remembers=provider.remembers)
-        self._digest = Digest(
+        self._spans = Backfill(reach=config.reach, interval=config.interval, remembers=provider.remembers)
+        self._digest = SamplePipeline(
             config,
             source=provider.source,
             spans=self._spans,
@@ -111,7 +119,7 @@ class Refresher:
 
     # --- life cycle --------------------------------------------------------------------------------------------------
 
-    async def restore(self, restored: Restored) -> None:
+    async def restore(self, restored: RestoredSamples) -> None:
         """Publish stored samples, with their own source and times, before the provider is queried. Samples of another
         cluster are ignored."""
         now = self._clock.now()
@@ -157,17 +165,17 @@ class Refresher:
         found: dict[str, Capacity] = {}
         sources: tuple[object, ...] = (self.provider, self.directory)
         for one in sources:
-            if isinstance(one, KnowsCapacities):
+            if isinstance(one, CapacityProvider):
                 found |= await one.capacities()
         return found
 
     def node_metadata(self, node: str) -> ObjectMetadata | None:
         """Return a node's metadata from the source or the cluster's node list, None if neither knows the node."""
         sources: tuple[object, ...] = (self.provider, self.directory)
-        known = (one.node_metadata(node) for one in sources if isinstance(one, KnowsNodes))
+        known = (one.node_metadata(node) for one in sources if isinstance(one, NodeMetadataProvider))
         return next((each for each in known if each is not None), None)
 
-    async def samples(self) -> Restored | None:
+    async def samples(self) -> RestoredSamples | None:
         """Return all samples with their origin, in the form in which a store restores them."""
         return await self._in_worker(lambda: self._digest.samples(self.published))
 
@@ -367,9 +375,9 @@ class Refresher:
         for failure in fetch.failures:
             name = failure.metric
             if self._spans.falls_behind(name, since=since):
-                log.warning("cannot fetch metric %s: %s", name, told(str(failure.error), failure.error.hint))
+                log.warning("cannot fetch metric %s: %s", name, with_hint(str(failure.error), failure.error.hint))
             self._count_failure(failure.error.kind, name)
-            reason = told(str(failure.error), failure.error.hint)
+            reason = with_hint(str(failure.error), failure.error.hint)
             in_part = isinstance(failure.error, ProviderPartial)
             kind = FindingKind.PARTIAL_RESPONSE if in_part else FindingKind.QUERY_FAILED
             self.findings.add([Finding(kind, "", name, now, reason, Remedy.LEFT_OUT)])
@@ -415,7 +423,7 @@ class Refresher:
     def _listed(self) -> frozenset[str] | None:
         """Return the nodes of the cluster, None if they are unknown. An empty list counts as unknown."""
         sources: tuple[object, ...] = (self.directory, self.provider)
-        lists = (one.node_names() for one in sources if isinstance(one, ListsNodes))
+        lists = (one.node_names() for one in sources if isinstance(one, NodeLister))
         return next((frozenset(names) for names in lists if names), None)
 
     # --- the names of nodes ------------------------------------------------------------------------------------------
@@ -426,7 +434,7 @@ class Refresher:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                await self.directory.settle(NAMES_S if self.published is None else NAMES_AT_LEISURE_S)
+                await self.directory.settle(NAMES_S if self.published is None else NAMES_WHEN_SERVING_S)
         before, index = self._digest.index, await self.directory.index()
         self._digest.index = index
         if before is None and index is not None:
@@ -474,7 +482,7 @@ class Refresher:
         now = self._clock.now()
         self.stats.failed += 1
         self._count_failure(kind, "")
-        self.findings.add([Finding(FindingKind.QUERY_FAILED, "", "", now, told(reason, hint), Remedy.HELD)])
+        self.findings.add([Finding(FindingKind.QUERY_FAILED, "", "", now, with_hint(reason, hint), Remedy.HELD)])
         self._source.down(reason, hint=hint)
 
     def _count_failure(self, kind: str, metric: str) -> None:
@@ -487,7 +495,7 @@ class Refresher:
         return await asyncio.shield(loop.run_in_executor(self._worker, partial(function, *args, **kwargs)))
 
 
-def _of_cluster(restored: Restored, cluster: str) -> Restored | None:
+def _of_cluster(restored: RestoredSamples, cluster: str) -> RestoredSamples | None:
     """Return the samples of this cluster, None if all of them are of other clusters."""
     origins = {metric: one for metric, one in restored.provenance.items() if one.cluster == cluster}
     if restored.provenance and not origins:

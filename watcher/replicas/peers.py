@@ -17,17 +17,17 @@ from aiohttp import hdrs
 from yarl import URL
 
 from watcher import __version__
-from watcher.model import Restored
+from watcher.model import RestoredSamples
 from watcher.platform.net.dns import addresses_of, get_from
 from watcher.platform.net.http_body import read_at_most
-from watcher.replicas.transfer import NotTaken
+from watcher.replicas.transfer import TransferRejected
 
 log = logging.getLogger(__name__)
 
 MAX_BODY = 256 << 20
 
-Read = Callable[[bytes], Restored]
-"""Decodes a response, in a thread; raises NotTaken if the samples are rejected."""
+Read = Callable[[bytes], RestoredSamples]
+"""Decodes a response, in a thread; raises TransferRejected if the samples are rejected."""
 
 
 class Peers:
@@ -42,10 +42,10 @@ class Peers:
         }
         self._tls = tls
 
-    async def ask(self, read: Read, *, timeout: float) -> list[Restored]:
+    async def ask(self, read: Read, *, timeout: float) -> list[RestoredSamples]:
         """Return the samples that the replicas sent within `timeout` seconds and `read` accepted, in no particular
         order. Does not raise, neither for errors of a replica nor for unexpected errors."""
-        taken: list[Restored] = []
+        taken: list[RestoredSamples] = []
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._tls),
             headers=self._headers,
@@ -63,7 +63,12 @@ class Peers:
         return taken
 
     async def _ask_name(
-        self, url: URL, asking: asyncio.TaskGroup, session: aiohttp.ClientSession, read: Read, taken: list[Restored]
+        self,
+        url: URL,
+        asking: asyncio.TaskGroup,
+        session: aiohttp.ClientSession,
+        read: Read,
+        taken: list[RestoredSamples],
     ) -> None:
         try:
             addresses = await addresses_of(url)
@@ -74,7 +79,7 @@ class Peers:
             asking.create_task(self._ask_one(url, address, session, read, taken))
 
     async def _ask_one(
-        self, url: URL, address: str, session: aiohttp.ClientSession, read: Read, taken: list[Restored]
+        self, url: URL, address: str, session: aiohttp.ClientSession, read: Read, taken: list[RestoredSamples]
     ) -> None:
         target = url.with_host(address).joinpath("api", "v1", "samples")
         try:
@@ -84,7 +89,7 @@ class Peers:
                     return
                 body = await _body(response)
             restored = await asyncio.to_thread(read, body)
-        except NotTaken as error:
+        except TransferRejected as error:
             log.info("samples of the replica at %s rejected: %s", target.authority, error)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             log.warning("request to the replica at %s failed: %s", target.authority, str(error) or type(error).__name__)
@@ -96,5 +101,5 @@ class Peers:
 async def _body(response: aiohttp.ClientResponse) -> bytes:
     body = await read_at_most(response.content, MAX_BODY)
     if body is None:
-        raise NotTaken(f"they are larger than {MAX_BODY >> 20} MiB")
+        raise TransferRejected(f"they are larger than {MAX_BODY >> 20} MiB")
     return body

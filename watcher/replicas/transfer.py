@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from watcher.model import CARRIED, METRIC_BY_NAME, Provenance, Restored, SampleBlock, Window
+from watcher.model import CARRIED, METRIC_BY_NAME, Provenance, RestoredSamples, SampleBlock, Window
 from watcher.store import codec
 from watcher.store.codec import CodecError
 
@@ -26,12 +26,12 @@ FORMAT = 1
 not exchange samples."""
 
 
-class NotTaken(Exception):
+class TransferRejected(Exception):
     """The samples of a peer are rejected; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class TransferOrigin:
     """Origin of transferred samples: `instance` differs in every process; `fingerprint` is the same for all replicas
     that query the same source."""
 
@@ -39,14 +39,14 @@ class Origin:
     fingerprint: str
 
     @classmethod
-    def of(cls, *, instance: str, asked: Iterable[str]) -> Origin:
+    def of(cls, *, instance: str, asked: Iterable[str]) -> TransferOrigin:
         """Return the origin of this process; `asked` identifies its source (provider, address, cluster, …). It is
         hashed, so that clients with read access do not learn addresses."""
         return cls(instance, hashlib.blake2s(msgspec.json.encode(list(asked)), digest_size=16).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class TransferBounds:
     """Limits for transferred samples at `now` (unix seconds): `windows` and `resolution` (seconds) are this replica's
     settings; samples may be `max_staleness` seconds old and `max_ahead` seconds in the future."""
 
@@ -66,7 +66,7 @@ class Bounds:
         return range(int(oldest // self.resolution), int((self.now + self.max_ahead) // self.resolution) + 1)
 
 
-class _Block(msgspec.Struct, array_like=True, frozen=True):
+class _TransferBlock(msgspec.Struct, array_like=True, frozen=True):
     metric: str
     first_slot: int
     slots: int
@@ -83,7 +83,7 @@ class _Handover(msgspec.Struct, frozen=True):
     resolution: int
     provenance: dict[str, tuple[str, str, str, float]]
     nodes: list[bytes]
-    blocks: list[_Block]
+    blocks: list[_TransferBlock]
     lost: dict[str, float]
 
 
@@ -92,7 +92,7 @@ class _Envelope(msgspec.Struct, array_like=True, frozen=True):
     content: msgspec.Raw
 
 
-def encode(restored: Restored, origin: Origin) -> bytes:
+def encode(restored: RestoredSamples, origin: TransferOrigin) -> bytes:
     """Encode samples and their origin for transfer to another replica."""
     lists = list(dict.fromkeys(block.nodes for block in restored.blocks))
     number = {names: index for index, names in enumerate(lists)}
@@ -108,7 +108,9 @@ def encode(restored: Restored, origin: Origin) -> bytes:
         },
         nodes=[codec.encode_names(codec.pack_names(names)) for names in lists],
         blocks=[
-            _Block(block.metric, block.first_slot, len(block.values), number[block.nodes], codec.encode_samples(block))
+            _TransferBlock(
+                block.metric, block.first_slot, len(block.values), number[block.nodes], codec.encode_samples(block)
+            )
             for block in restored.blocks
         ],
         lost=dict(restored.lost),
@@ -116,20 +118,20 @@ def encode(restored: Restored, origin: Origin) -> bytes:
     return msgspec.msgpack.encode(_Envelope(FORMAT, msgspec.Raw(msgspec.msgpack.encode(content))))
 
 
-def decode(body: bytes, *, ours: Origin, bounds: Bounds) -> Restored:
-    """Decode the result of `encode`; the windows are this replica's. Raises NotTaken for samples that come from
+def decode(body: bytes, *, ours: TransferOrigin, bounds: TransferBounds) -> RestoredSamples:
+    """Decode the result of `encode`; the windows are this replica's. Raises TransferRejected for samples that come from
     another source or from this process, are too old or in the future, or cannot be decoded."""
     try:
         envelope = msgspec.msgpack.decode(body, type=_Envelope)
         if envelope.format != FORMAT:
-            raise NotTaken(f"format {envelope.format}, but this version supports only format {FORMAT}")
+            raise TransferRejected(f"format {envelope.format}, but this version supports only format {FORMAT}")
         content = msgspec.msgpack.decode(envelope.content, type=_Handover)
         _check_origin(content, ours, bounds)
         lists = [codec.decode_names(names) for names in content.nodes]
         blocks = tuple(_blocks(content.blocks, lists, bounds))
     except (msgspec.DecodeError, CodecError, ValueError) as error:
-        raise NotTaken(f"cannot decode them ({error})") from error
-    return Restored(
+        raise TransferRejected(f"cannot decode them ({error})") from error
+    return RestoredSamples(
         timestamp=content.timestamp,
         end=content.end,
         source=content.source,
@@ -141,20 +143,24 @@ def decode(body: bytes, *, ours: Origin, bounds: Bounds) -> Restored:
     )
 
 
-def _check_origin(content: _Handover, ours: Origin, bounds: Bounds) -> None:
+def _check_origin(content: _Handover, ours: TransferOrigin, bounds: TransferBounds) -> None:
     if content.instance == ours.instance:
-        raise NotTaken("they are from this process")
+        raise TransferRejected("they are from this process")
     if content.fingerprint != ours.fingerprint:
-        raise NotTaken("they are from another source: the settings in [provider] differ")
+        raise TransferRejected("they are from another source: the settings in [provider] differ")
     if content.resolution != bounds.resolution:
-        raise NotTaken(f"its refresh.resolution is {content.resolution}s, that of this replica {bounds.resolution}s")
+        raise TransferRejected(
+            f"its refresh.resolution is {content.resolution}s, that of this replica {bounds.resolution}s"
+        )
     for time in (content.end, content.timestamp):
         age = bounds.now - time
         if not -bounds.max_ahead <= age <= bounds.max_staleness:  # NaN is neither
-            raise NotTaken(f"they are {age:.0f} s old by the clock of this replica")
+            raise TransferRejected(f"they are {age:.0f} s old by the clock of this replica")
 
 
-def _blocks(packed: Iterable[_Block], lists: Sequence[tuple[str, ...]], bounds: Bounds) -> Iterable[SampleBlock]:
+def _blocks(
+    packed: Iterable[_TransferBlock], lists: Sequence[tuple[str, ...]], bounds: TransferBounds
+) -> Iterable[SampleBlock]:
     cells, slots = 0, bounds.slots
     for block in packed:
         if block.metric not in METRIC_BY_NAME or not 0 <= block.nodes < len(lists) or block.slots < 1:
@@ -176,7 +182,7 @@ def _blocks(packed: Iterable[_Block], lists: Sequence[tuple[str, ...]], bounds: 
         yield SampleBlock(block.metric, block.first_slot, names, values, offset_ms)
 
 
-def laid_over(older: Restored | None, newer: Restored) -> Restored:
+def merge_samples(older: RestoredSamples | None, newer: RestoredSamples) -> RestoredSamples:
     """Merge samples: newer samples override older samples, which are used only for metrics with the same provenance."""
     if older is None or (older.source, older.resolution) != (newer.source, newer.resolution):
         return newer

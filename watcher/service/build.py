@@ -14,7 +14,7 @@ from watcher.core.koordinator.collect_policy import SHORTEST_INTERVAL_S, Collect
 from watcher.core.koordinator.written_objects import MANAGER
 from watcher.core.review import limits as review_limits
 from watcher.koordinator.lease import LEASE, lease_namespace
-from watcher.koordinator.publisher import NodeMetricPublisher, Source
+from watcher.koordinator.publisher import NodeMetricPublisher, PublisherSource
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
 from watcher.platform.kube.leases import Election
@@ -22,7 +22,7 @@ from watcher.platform.settings.tables import Settings
 from watcher.providers import registry
 from watcher.providers.base import Provider
 from watcher.refresh import cluster_nodes
-from watcher.refresh.config import Directory, RefreshConfig
+from watcher.refresh.config import NodeSource, RefreshConfig
 from watcher.replicas.peers import Peers
 
 
@@ -32,7 +32,7 @@ class Sources:
     changes their settings."""
 
     provider: Callable[[Settings], Provider] = registry.build
-    directory: Callable[[Settings], Directory | None] = cluster_nodes.from_settings
+    directory: Callable[[Settings], NodeSource | None] = cluster_nodes.from_settings
 
 
 FROM_SETTINGS = Sources()
@@ -53,7 +53,7 @@ def tls_of(settings: Settings) -> ssl.SSLContext | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Protection:
+class ServerProtection:
     """Access control of the HTTP server: the bearer token, and whether reads need it too."""
 
     token: str | None
@@ -66,7 +66,7 @@ def token_of(settings: Settings) -> str | None:
     return None if path is None else path.read_text(encoding="utf-8").strip()
 
 
-def asked_of(settings: Settings) -> list[str]:
+def source_identity(settings: Settings) -> list[str]:
     """Return the settings that identify the source, for replicas that share samples."""
     provider = settings.provider
     return [
@@ -93,7 +93,7 @@ def peers_of(settings: Settings) -> Peers | None:
 def refresh_config(settings: Settings) -> RefreshConfig:
     """Return the settings of the tick."""
     refresh, judge = settings.refresh, settings.review
-    limits = review_limits.Limits(
+    limits = review_limits.ReviewLimits(
         mode=judge.mode,
         carry_slots=judge.carry_slots,
         outage_fraction=judge.outage_fraction,
@@ -130,7 +130,7 @@ def collect_policies(settings: Settings) -> CollectPolicies:
     )
 
 
-def publisher_of(settings: Settings, source: Source) -> NodeMetricPublisher:
+def publisher_of(settings: Settings, source: PublisherSource) -> NodeMetricPublisher:
     """Build the publisher of NodeMetrics for the cluster of the settings."""
     kubeconfig, context = settings.kubeconfig, settings.kubernetes.context
     client = KubeClient(lambda: find_access(kubeconfig=kubeconfig, context=context, environ=os.environ))

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from watcher.core.windows.stored_series import StoredSeries
+from watcher.core.windows.stored_series import StoredSeriesLike
 from watcher.model import METRIC_BY_KEY, LastSample
 
 AT_ONCE = 50  # nodes per call; reading one node takes a few milliseconds
 
-Ask = Callable[[str], Coroutine[Any, Any, Sequence[StoredSeries]]]
+Ask = Callable[[str], Coroutine[Any, Any, Sequence[StoredSeriesLike]]]
 """Reads the stored averages of a node over the shortest window, which ends first when a node falls silent."""
 
 
-class Recall:
+class LastSeenLookup:
     """Looks up last-seen values, and remembers the nodes that are not in the store."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Recall:
         return found
 
 
-def last_of(stored: Sequence[StoredSeries]) -> LastSample | None:
+def last_of(stored: Sequence[StoredSeriesLike]) -> LastSample | None:
     """Return the last stored values of CPU and Memory, None if there are none."""
     values: dict[str, float] = {}
     sampled = -np.inf

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from aiohttp import web
 
 from watcher.platform.http.runner import Runner
-from watcher.platform.malloc import share_one_heap
-from watcher.platform.modules import Part
+from watcher.platform.malloc import limit_malloc_arenas
+from watcher.platform.modules import ServiceModule
 from watcher.platform.settings.tables import Settings
 from watcher.providers.base import ProviderError
 from watcher.service.build import FROM_SETTINGS, Sources, tls_of
@@ -33,12 +33,12 @@ def run(
     settings: Settings,
     *,
     reload: Callable[[], Settings],
-    parts: Sequence[Part] = (),
+    parts: Sequence[ServiceModule] = (),
     sources: Sources = FROM_SETTINGS,
 ) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code. `reload` reads the settings again and raises SettingsError
     if they are invalid; `parts` are modules of other packages, each served if the settings have its table."""
-    share_one_heap()
+    limit_malloc_arenas()
     try:
         return asyncio.run(serve(settings, reload=reload, parts=parts, sources=sources))
     except (StoreError, ProviderError) as error:
@@ -55,7 +55,7 @@ async def serve(
     settings: Settings,
     *,
     reload: Callable[[], Settings],
-    parts: Sequence[Part] = (),
+    parts: Sequence[ServiceModule] = (),
     sources: Sources = FROM_SETTINGS,
 ) -> int:
     """Start the service, wait for SIGTERM or SIGINT, and stop it; return the exit code."""

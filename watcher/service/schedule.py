@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from apscheduler.triggers.base import BaseTrigger
 
 
-class Every(BaseTrigger):  # type: ignore[misc]  # the library has no types
+class IntervalTrigger(BaseTrigger):  # type: ignore[misc]  # the library has no types
     """Trigger that fires every `seconds` and skips missed runs. APScheduler's IntervalTrigger iterates over missed
     runs, which takes minutes on the event loop after a clock jump from 1970 to today."""
 

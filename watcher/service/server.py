@@ -39,10 +39,10 @@ from watcher.core.pods.table import Pod, PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.exposition import View
 from watcher.core.publishing.wire import FindingsDocument
-from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeries
+from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesLike
 from watcher.koordinator.publisher import PublishStats
-from watcher.model import METRIC_BY_KEY, MetricType, Operator, ProviderHealth, Restored, Snapshot, Window
-from watcher.platform.modules import Part
+from watcher.model import METRIC_BY_KEY, MetricType, Operator, ProviderHealth, RestoredSamples, Snapshot, Window
+from watcher.platform.modules import ServiceModule
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
 from watcher.providers.base import ProviderError, QueryPlan
@@ -50,21 +50,21 @@ from watcher.refresh.config import TICK_SHARE, TickStats
 from watcher.refresh.tick import Refresher
 from watcher.replicas import transfer
 from watcher.replicas.peers import Peers
-from watcher.replicas.transfer import Origin
+from watcher.replicas.transfer import TransferOrigin
 from watcher.service.build import (
     FROM_SETTINGS,
-    Protection,
+    ServerProtection,
     Sources,
-    asked_of,
     collect_policies,
     peers_of,
     publisher_of,
     refresh_config,
+    source_identity,
     token_of,
 )
-from watcher.service.last_seen import Recall
-from watcher.service.schedule import Every
-from watcher.store.decision_store import KeptDecisions
+from watcher.service.last_seen import LastSeenLookup
+from watcher.service.schedule import IntervalTrigger
+from watcher.store.decision_store import StoreDecisions
 from watcher.store.errors import StoreError
 from watcher.store.status import StoreStatus
 from watcher.store.store import Store
@@ -91,7 +91,7 @@ class Watcher:
         settings: Settings,
         *,
         clock: Clock | None = None,
-        parts: Sequence[Part] = (),
+        parts: Sequence[ServiceModule] = (),
         sources: Sources = FROM_SETTINGS,
     ) -> None:
         self.settings = settings
@@ -116,7 +116,7 @@ class Watcher:
             decisions=settings.store.decisions,
             max_decisions=settings.store.max_decisions,
         )
-        self._decisions = KeptDecisions(self._store)
+        self._decisions = StoreDecisions(self._store)
         self._refresher = self._make_refresher(settings)
         self._policies = collect_policies(settings)
         self._publisher = publisher_of(settings, self) if settings.koordinator.publish else None
@@ -126,15 +126,15 @@ class Watcher:
         )
         # APScheduler warns about every tick that is skipped because one still runs; here they are counted instead.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
-        self._origin = Origin.of(instance=secrets.token_hex(8), asked=asked_of(settings))
+        self._origin = TransferOrigin.of(instance=secrets.token_hex(8), asked=source_identity(settings))
         self._peers = peers_of(settings)
-        self._recall = Recall()
+        self._recall = LastSeenLookup()
         self._tick: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
         self._wants_reload: Callable[[], Settings] | None = None
         self._period = 0.0
         self.telemetry.watch(self)
-        protection = Protection(token_of(settings), protect_reads=settings.server.protect_reads)
+        protection = ServerProtection(token_of(settings), protect_reads=settings.server.protect_reads)
         of_parts = {
             part.section: part.make(table, self) for part in parts if (table := settings.parts.get(part.section))
         }
@@ -272,7 +272,7 @@ class Watcher:
         window: str,
         start: int,
         end: int,
-    ) -> Sequence[StoredSeries]:
+    ) -> Sequence[StoredSeriesLike]:
         try:
             return await self._store.history(
                 host=host, metrics=metrics, operators=operators, window=window, start=start, end=end
@@ -333,7 +333,7 @@ class Watcher:
         self._scheduler.add_listener(lambda _event: self._refresher.note_skipped(), EVENT_JOB_MAX_INSTANCES)
         self._period = self._wanted_period()
         self._scheduler.add_job(
-            self._run_tick, Every(self._period), id=TICK_JOB, name=TICK_JOB, next_run_time=datetime.now(UTC)
+            self._run_tick, IntervalTrigger(self._period), id=TICK_JOB, name=TICK_JOB, next_run_time=datetime.now(UTC)
         )
         self._scheduler.start()
         following = asyncio.create_task(self._follow_clock(), name="follow-clock")
@@ -398,8 +398,8 @@ class Watcher:
             return
         config = refresher.config
 
-        def read(body: bytes) -> Restored:
-            bounds = transfer.Bounds(
+        def read(body: bytes) -> RestoredSamples:
+            bounds = transfer.TransferBounds(
                 now=self._clock.now(),
                 windows=config.windows,
                 resolution=config.resolution,
@@ -414,7 +414,7 @@ class Watcher:
         own = await refresher.samples()
         everything = [*given] if own is None else [own, *given]
         everything.sort(key=lambda each: each.end)
-        await refresher.restore(reduce(transfer.laid_over, everything))
+        await refresher.restore(reduce(transfer.merge_samples, everything))
 
     async def _follow_clock(self) -> None:
         """Run the next tick promptly after the wall clock was set back. The scheduler waits for a wall clock time, so
@@ -441,7 +441,7 @@ class Watcher:
         period = self._wanted_period()
         if period != self._period and self._scheduler.running:
             self._period = period
-            self._scheduler.reschedule_job(TICK_JOB, trigger=Every(period))
+            self._scheduler.reschedule_job(TICK_JOB, trigger=IntervalTrigger(period))
 
     # --- reload ------------------------------------------------------------------------------------------------------
 

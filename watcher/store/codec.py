@@ -295,7 +295,7 @@ class HourBuilder:
 # --- queued ticks ----------------------------------------------------------------------------------------------------
 
 
-def needless_before(*, end: float, longest: int, resolution: int) -> int:
+def horizon_slot(*, end: float, longest: int, resolution: int) -> int:
     """The newest slot that is too old for every window ending at `end` (unix seconds); `longest` window and
     `resolution` in seconds."""
     return int(end // resolution) - -(-longest // resolution)
@@ -309,7 +309,7 @@ def merge_ticks(older: TickRecord, newer: TickRecord, *, most_bytes: int) -> tup
     provenance for the metric.
     """
     longest = max((window.seconds for window in newer.windows), default=0)
-    horizon = needless_before(end=newer.end, longest=longest, resolution=newer.resolution)
+    horizon = horizon_slot(end=newer.end, longest=longest, resolution=newer.resolution)
     kept = [
         block
         for block in older.blocks

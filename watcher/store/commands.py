@@ -7,7 +7,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
-from watcher.store.database import Database, Look
+from watcher.store.database import Database, DatabaseCheck
 from watcher.store.errors import StoreError
 from watcher.store.postgresql import server_of
 from watcher.store.sqlite import SqliteFile, file_of
@@ -54,7 +54,7 @@ def current(database: Database) -> str:
     return f"{database.name} has schema {revision}, the newest known to this version"
 
 
-def look(database: Database) -> Look:
+def look(database: Database) -> DatabaseCheck:
     """Check for load-watcher doctor whether `serve` could use the database, without changing it. Raises StoreError if
     not, unless the only reason is that another process has it open."""
     with database:

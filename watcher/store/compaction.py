@@ -30,7 +30,7 @@ CHUNKS_PER_SLICE = 40
 DECISIONS_PER_SLICE = 1000
 
 
-class Tidier:
+class Compactor:
     """Applies retention to one database and compacts it. All methods run in the writer thread.
 
     `retention`: of window history in seconds; `max_size`: bytes; `decisions`: retention of decisions in seconds,
@@ -57,7 +57,7 @@ class Tidier:
             schema.forget_windows(mine, now=self._now, retention=self._retention)
             open_hour = schema.hour_of(self._now)
             closed = [key for key in schema.hours_with_minutes(mine) if key[1] != open_hour]
-            departed = schema.departed(mine, now=self._now)
+            departed = schema.expired_watchers(mine, now=self._now)
         yield
         for watcher in departed:
             _forget(database, watcher)

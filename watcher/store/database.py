@@ -29,7 +29,7 @@ READERS = 2  # read connections, in addition to the one write connection
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DatabaseCheck:
     """Result of a check that changes nothing. `where` is the database's display name; `revision` is None without a
     schema, `newest` the newest revision known to this version; `holder` describes the process that has the database
     open ("" if none) and `cure` how to resolve that; `size` and `free` are in bytes, None if unknown."""
@@ -126,7 +126,7 @@ class Database(ABC):
         """
 
     @abstractmethod
-    def look(self) -> Look:
+    def look(self) -> DatabaseCheck:
         """Check without changes whether a service could start. Raises StoreError if not, except for a held lock."""
 
     @abstractmethod

@@ -28,7 +28,7 @@ class Batch:
         return bool(self.decisions or self.outcomes or self.shadows)
 
 
-class WaitingDecisions:
+class DecisionQueue:
     """The queued decisions by time. If a limit (count or payload bytes) is exceeded, the oldest are dropped; `lost`
     counts all dropped ones."""
 
@@ -95,7 +95,7 @@ class WaitingDecisions:
                 self.lost += len(batch.decisions) + len(batch.shadows)
 
 
-def laid_over(stored: Iterable[StoredDecision], waiting: Batch) -> list[StoredDecision]:
+def merge_queued(stored: Iterable[StoredDecision], waiting: Batch) -> list[StoredDecision]:
     """Stored decisions merged with the queued ones, in order of time; queued ones take precedence."""
     found = {decision.time: decision for decision in (*stored, *waiting.decisions)}
     for outcome in waiting.outcomes:

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from watcher.core.decisions import DecisionOutcome, DecisionsHeld, StoredDecision, StoredShadow
+from watcher.core.decisions import DecisionOutcome, DecisionsExtent, StoredDecision, StoredShadow
 from watcher.store.codec import HOUR
 from watcher.store.schema import _forget, hour_of
 from watcher.store.tables import MICROSECONDS, Rows, decision, shadow_binding
@@ -50,13 +50,13 @@ def decisions_of(
     return [StoredDecision(**row) for row in mine.execute(query).mappings()]
 
 
-def decisions_held(mine: Rows, *, start: int, but: Collection[int] = ()) -> DecisionsHeld:
+def decisions_held(mine: Rows, *, start: int, but: Collection[int] = ()) -> DecisionsExtent:
     """The number of decisions since `start`, except those at the times `but`, and the times of the first and last.
     Times are in microseconds."""
     when = decision.c.time
     columns = sa.func.count(), sa.func.min(when), sa.func.max(when)
     query = sa.select(*columns).where(mine.own(decision), when >= start, when.not_in(but))
-    return DecisionsHeld(*mine.execute(query).one())
+    return DecisionsExtent(*mine.execute(query).one())
 
 
 def put_shadows(mine: Rows, shadows: Iterable[StoredShadow]) -> None:

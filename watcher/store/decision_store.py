@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from watcher.core.decisions import DecisionOutcome, DecisionsHeld, DecisionsUnavailable, StoredDecision, StoredShadow
+from watcher.core.decisions import DecisionOutcome, DecisionsExtent, DecisionsUnavailable, StoredDecision, StoredShadow
 from watcher.store.errors import StoreError
 from watcher.store.store import Store
 
 
-class KeptDecisions:
+class StoreDecisions:
     """Stored decisions of a store; its errors become DecisionsUnavailable."""
 
     def __init__(self, store: Store) -> None:
@@ -31,7 +31,7 @@ class KeptDecisions:
         with _translated():
             return await self._store.decisions_of(namespace, pod, start=start, end=end, limit=limit, newest=newest)
 
-    async def decisions_held(self) -> DecisionsHeld:
+    async def decisions_held(self) -> DecisionsExtent:
         with _translated():
             return await self._store.decisions_held()
 

@@ -19,5 +19,5 @@ class StoreUnusable(StoreError):
     """The database is damaged, from a newer version, or belongs to another program. It was not changed."""
 
 
-class StoreAway(StoreError):
+class StoreUnreachable(StoreError):
     """The database server cannot be reached now; a later attempt may succeed."""

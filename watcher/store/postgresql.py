@@ -25,8 +25,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from watcher.store import schema
 from watcher.store import tables as store_tables
-from watcher.store.database import READERS, Database, Look, migrate, reason_of
-from watcher.store.errors import StoreAway, StoreError, StoreInUse, StoreUnusable
+from watcher.store.database import READERS, Database, DatabaseCheck, migrate, reason_of
+from watcher.store.errors import StoreError, StoreInUse, StoreUnreachable, StoreUnusable
 from watcher.store.tables import REVISIONS, Rows
 
 if TYPE_CHECKING:
@@ -157,7 +157,9 @@ class PostgresqlServer(Database):
         try:
             return path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise StoreAway(f"cannot read the password file {path}: {error}", hint="see store.password_file") from error
+            raise StoreUnreachable(
+                f"cannot read the password file {path}: {error}", hint="see store.password_file"
+            ) from error
 
     def _lock_on_connect(self, connection: psycopg.Connection[Any], _record: Any) -> None:
         with _closed_on_failure(connection):
@@ -227,7 +229,7 @@ class PostgresqlServer(Database):
         with self.translated(doing="read"), self._reader.begin() as connection:
             return self._revision(connection)
 
-    def look(self) -> Look:
+    def look(self) -> DatabaseCheck:
         with self.translated(doing="read"), self._reader.begin() as connection:
             revision = self._revision(connection)
             writable = _FIRST_RIGHTS if revision is None else _RIGHTS
@@ -235,7 +237,7 @@ class PostgresqlServer(Database):
                 raise StoreError(f"{self.name} cannot be written: standby server, or missing privileges", hint=_GRANT)
             key = _key(self._schema(connection), f"watcher {self.watcher}")
             holder = connection.exec_driver_sql(_HOLDER, {"key": key}).one_or_none()
-            return Look(
+            return DatabaseCheck(
                 where=self.name,
                 revision=revision,
                 newest=REVISIONS[-1],
@@ -298,7 +300,7 @@ class PostgresqlServer(Database):
         said = error.orig if isinstance(error, DBAPIError) else error
         message = f"{self.name} cannot be {doing}: {reason_of(error)}"
         if isinstance(said, (self._driver.OperationalError, self._driver.InterfaceError, PoolTimeout, OSError)):
-            return StoreAway(message, hint="check the server, the network, and user and password in store.url")
+            return StoreUnreachable(message, hint="check the server, the network, and user and password in store.url")
         if getattr(said, "sqlstate", None) == "42501":  # insufficient_privilege
             return StoreError(message, hint=_GRANT)
         return StoreError(message, hint=_PAGE)

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import sqlalchemy as sa
 
-from watcher.model import Provenance, Restored, SampleBlock, TickRecord, Window, WindowRecord
+from watcher.model import Provenance, RestoredSamples, SampleBlock, TickRecord, Window, WindowRecord
 from watcher.store import codec
 from watcher.store.codec import HOUR, CodecError, Grid
 from watcher.store.tables import (
@@ -104,7 +104,7 @@ def _forget_samples(mine: Rows, record: TickRecord) -> None:
     changed = [metric for metric, origin in record.provenance.items() if known.get(metric, origin) != origin]
     mine.execute(ours.where(sample_block.c.metric.in_(changed)))
     longest = max((window.seconds for window in record.windows), default=0)
-    horizon = codec.needless_before(end=record.end, longest=longest, resolution=record.resolution)
+    horizon = codec.horizon_slot(end=record.end, longest=longest, resolution=record.resolution)
     outdated = sample_block.c.first_slot + 2 * sample_block.c.slots - 1 <= horizon
     ahead = sample_block.c.first_slot > int(record.end // record.resolution)
     mine.execute(ours.where(outdated | ahead))
@@ -157,14 +157,14 @@ def _put_provenance(mine: Rows, record: TickRecord) -> None:
 # --- loading the last tick -------------------------------------------------------------------------------------------
 
 
-def restored(mine: Rows) -> Restored | None:
+def restored(mine: Rows) -> RestoredSamples | None:
     """The last stored tick with its blocks in write order; None if there is none. Raises CodecError on damage."""
     last = mine.execute(sa.select(tick).where(mine.own(tick))).one_or_none()
     if last is None:
         return None
     lists = NodeLists(mine)
     rows = mine.execute(sa.select(sample_block).where(mine.own(sample_block)).order_by(sample_block.c.id))
-    return Restored(
+    return RestoredSamples(
         timestamp=last.timestamp,
         end=last.end,
         source=last.source,
@@ -379,7 +379,7 @@ def of_cluster(mine: Rows) -> list[Rows]:
     return [*(Rows(mine.connection, name) for name in names), mine]
 
 
-def departed(mine: Rows, *, now: float) -> list[str]:
+def expired_watchers(mine: Rows, *, now: float) -> list[str]:
     """The other watchers whose `keep_until` has passed; `now` in unix seconds."""
     query = sa.select(tick.c.watcher).where(~mine.own(tick), tick.c.keep_until < now)
     return list(mine.execute(query.order_by(tick.c.watcher)).scalars())

@@ -23,7 +23,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from watcher.store.database import READERS, Database, Look, migrate, reason_of
+from watcher.store.database import READERS, Database, DatabaseCheck, migrate, reason_of
 from watcher.store.errors import StoreError, StoreInUse, StoreUnusable
 from watcher.store.tables import REVISIONS, Rows, node_list, provenance, sample_block, tick
 
@@ -190,14 +190,14 @@ class SqliteFile(Database):
                 if found != "ok":
                     raise self.damaged(str(found).splitlines()[-1])
 
-    def look(self) -> Look:
+    def look(self) -> DatabaseCheck:
         check_place(self.path)
         revision = self.revision()
         size = self.size()
         if revision is not None:
             self.check_pages(all_of_them=size <= SMALL_BYTES)
         _try_to_write(self.path.parent)
-        return Look(
+        return DatabaseCheck(
             where=self.name,
             revision=revision,
             newest=REVISIONS[-1],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 logger = logging.getLogger(__name__)
 
 
-SILENCE_SECONDS = 30.0
+STALLED_SECONDS = 30.0
 """A write that takes longer than this is reported as a failure: the disk hangs or the server does not respond."""
 
 
@@ -28,7 +28,7 @@ class StoreStatus:
     size_bytes: int
 
 
-class _Trouble:
+class _FailureLog:
     """A repeated operation that may fail: logs the first failure and the recovery once each."""
 
     def __init__(self, what: str) -> None:

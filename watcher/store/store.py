@@ -24,18 +24,18 @@ from functools import reduce
 from pathlib import Path
 from typing import TypeVar
 
-from watcher.core.decisions import DecisionOutcome, DecisionsHeld, StoredDecision, StoredShadow
-from watcher.model import Finding, FindingKind, Operator, Remedy, Restored, TickRecord
+from watcher.core.decisions import DecisionOutcome, DecisionsExtent, StoredDecision, StoredShadow
+from watcher.model import Finding, FindingKind, Operator, Remedy, RestoredSamples, TickRecord
 from watcher.store import codec, decision_rows, schema, tables
 from watcher.store.commands import database_at
-from watcher.store.compaction import Tidier
+from watcher.store.compaction import Compactor
 from watcher.store.database import READERS, reason_of
-from watcher.store.decision_queue import WaitingDecisions, laid_over
-from watcher.store.errors import StoreAway, StoreError, StoreUnusable
+from watcher.store.decision_queue import DecisionQueue, merge_queued
+from watcher.store.errors import StoreError, StoreUnreachable, StoreUnusable
 from watcher.store.series import StoredSeries, series_of, series_over
-from watcher.store.status import SILENCE_SECONDS, StoreStatus, _Trouble
+from watcher.store.status import STALLED_SECONDS, StoreStatus, _FailureLog
 from watcher.store.tables import Rows
-from watcher.store.threads import Workers
+from watcher.store.threads import DaemonExecutor
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -74,17 +74,19 @@ class Store:
         self._database = database_at(url, watcher=watcher, password_file=password_file)
         self.decisions_kept = decisions
         self._keep = max(retention, decisions)
-        self._tidier = Tidier(retention=retention, max_size=max_size, decisions=decisions, max_decisions=max_decisions)
+        self._tidier = Compactor(
+            retention=retention, max_size=max_size, decisions=decisions, max_decisions=max_decisions
+        )
         self._on_unusable = on_unusable
         self._upgrade = upgrade
         self._owner = owner
-        self._writer: Workers | None = None
-        self._readers: Workers | None = None
+        self._writer: DaemonExecutor | None = None
+        self._readers: DaemonExecutor | None = None
         self._findings: tuple[Finding, ...] = ()
-        self._saving = _Trouble("saving to the database")
-        self._tidying = _Trouble("compacting the database")
-        self._deciding = _Trouble("storing decisions in the database")
-        self._decisions = WaitingDecisions()
+        self._saving = _FailureLog("saving to the database")
+        self._tidying = _FailureLog("compacting the database")
+        self._deciding = _FailureLog("storing decisions in the database")
+        self._decisions = DecisionQueue()
         self._guard = threading.Lock()  # for the next five: save() runs on the event loop, writes in a thread
         self._waiting: TickRecord | None = None
         self._queued = 0
@@ -102,14 +104,14 @@ class Store:
 
     # --- opening and closing -----------------------------------------------------------------------------------------
 
-    async def open(self) -> Restored | None:
+    async def open(self) -> RestoredSamples | None:
         """Lock, check and migrate the database, and load the last stored tick; None if there is none.
 
         An unreachable server is logged and retried with every tick. Raises StoreInUse, StoreUnusable, or StoreError if
         the operator has to change something.
         """
-        self._writer = writer = Workers("store-writer")
-        self._readers = Workers("store-reader", threads=READERS)
+        self._writer = writer = DaemonExecutor("store-writer")
+        self._readers = DaemonExecutor("store-reader", threads=READERS)
         try:
             opening = asyncio.wrap_future(writer.submit(self._open))
             await asyncio.wait({opening}, timeout=OPEN_SECONDS if self._database.waits else None)
@@ -143,10 +145,10 @@ class Store:
                 CLOSE_SECONDS,
             )
 
-    def _open(self) -> Restored | None:
+    def _open(self) -> RestoredSamples | None:
         try:
             return self._open_for_the_first_time()
-        except StoreAway as error:
+        except StoreUnreachable as error:
             self._database.release()
             self._is_open = False
             self._saving.begin(f"{error}; {error.hint}" if error.hint else str(error), now=time.time())
@@ -155,7 +157,7 @@ class Store:
             raise
         return None
 
-    def _open_for_the_first_time(self) -> Restored | None:
+    def _open_for_the_first_time(self) -> RestoredSamples | None:
         try:
             return self._open_and_load()
         except StoreUnusable as error:
@@ -164,13 +166,13 @@ class Store:
             now = time.time()
             name = self._database.set_aside(now=now)
             if name is None:  # a server has other users: run without it
-                raise StoreAway(str(error), hint=error.hint) from error
+                raise StoreUnreachable(str(error), hint=error.hint) from error
             reason = f"{error}; the database was renamed to {name} and a new one was created"
             logger.warning("%s", reason)
             self._findings = (Finding(FindingKind.STORE, "", "", now, reason, Remedy.SET_ASIDE),)
             return self._open_and_load()
 
-    def _open_and_load(self) -> Restored | None:
+    def _open_and_load(self) -> RestoredSamples | None:
         self._prepare()
         with self._database.translated(doing="opened"), self._database.reading() as mine:
             restored = schema.restored(mine)
@@ -242,9 +244,9 @@ class Store:
         self._notice_silence()
 
     def _notice_silence(self) -> None:
-        """Report a failure if the writer thread has been busy for longer than SILENCE_SECONDS."""
+        """Report a failure if the writer thread has been busy for longer than STALLED_SECONDS."""
         since = None if self._writer is None else self._writer.busy_since
-        if since is not None and (silent := time.monotonic() - since) > SILENCE_SECONDS:
+        if since is not None and (silent := time.monotonic() - since) > STALLED_SECONDS:
             self._report_silence(silent)
 
     def _report_silence(self, seconds: float) -> None:
@@ -386,7 +388,7 @@ class Store:
             async with asyncio.timeout(READ_SECONDS):
                 return await reading
         except TimeoutError:
-            raise StoreAway(
+            raise StoreUnreachable(
                 f"{self._database.name} has not responded for {READ_SECONDS:.0f} s",
                 hint="check the disk or the database server",
             ) from None
@@ -460,18 +462,18 @@ class Store:
                 )
             ]
 
-        found = laid_over(await self._read(read), waiting)
+        found = merge_queued(await self._read(read), waiting)
         wanted = [
             each for each in found if (each.namespace, each.pod) == (namespace, pod) and first <= each.time < last
         ]
         return (wanted[::-1] if newest else wanted)[:limit]
 
-    async def decisions_held(self) -> DecisionsHeld:
+    async def decisions_held(self) -> DecisionsExtent:
         """See watcher.core.decisions.DecisionStore. Raises StoreError if the database cannot be read."""
         start = self._oldest_decision()
         waiting = [each.time for each in self._decisions.batch().decisions]
 
-        def read(mine: Rows) -> list[DecisionsHeld]:
+        def read(mine: Rows) -> list[DecisionsExtent]:
             *others, own = schema.of_cluster(mine)
             # Queued decisions may have been written before they are counted here.
             held = decision_rows.decisions_held(own, start=start, but=waiting)
@@ -480,7 +482,7 @@ class Store:
         found = await self._read(read)
         times = [*waiting, *(time for each in found for time in (each.first, each.last) if time is not None)]
         count = len(waiting) + sum(each.count for each in found)
-        return DecisionsHeld(count, min(times, default=None), max(times, default=None))
+        return DecisionsExtent(count, min(times, default=None), max(times, default=None))
 
     async def shadows(self, *, start: int, end: int | None = None, limit: int) -> list[StoredShadow]:
         """See watcher.core.decisions.DecisionStore. Includes all watchers of the cluster. Raises StoreError if the
@@ -541,7 +543,7 @@ def _lists_of_nodes(record: TickRecord) -> set[tuple[str, ...]]:
     return {block.nodes for block in record.blocks} | {minute.nodes for minute in record.records}
 
 
-def _forget_outcome(opening: asyncio.Future[Restored | None]) -> None:
+def _forget_outcome(opening: asyncio.Future[RestoredSamples | None]) -> None:
     """Ignore the result of an opening that timed out: its samples are outdated, and the next tick reports a failure."""
     if not opening.cancelled():
         opening.exception()

@@ -12,7 +12,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-class Workers:
+class DaemonExecutor:
     """Daemon threads that run calls in order. Unlike the threads of a ThreadPoolExecutor, they do not keep the process
     from exiting if the disk hangs."""
 

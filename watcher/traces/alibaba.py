@@ -76,7 +76,7 @@ def convert(
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class _Machine:
     cores: float
     bytes: int
 
@@ -86,7 +86,7 @@ Sums = dict[float, tuple[float, float, int]]
 
 
 @dataclass(slots=True)
-class _Pod:
+class _AlibabaContainer:
     node: str
     time: float
     group: str
@@ -100,7 +100,7 @@ class _Pod:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-class _Row:
+class _TableRow:
     """A row of a table with access to columns by name."""
 
     def __init__(self, table: str, where: str, cells: list[str]) -> None:
@@ -137,7 +137,7 @@ class _Tables:
     directory: Path
     tell: Tell
 
-    def rows(self, table: str) -> Iterator[_Row]:
+    def rows(self, table: str) -> Iterator[_TableRow]:
         names = (f"{table}.csv", f"{table}.csv.gz")
         found = [path for name in names if (path := self.directory / name).exists()]
         if not found:
@@ -151,33 +151,33 @@ class _Tables:
                 with io.TextIOWrapper(content, encoding="utf-8", newline="") as lines:
                     rows = csv.reader(lines, strict=True)
                     for cells in rows:
-                        yield _Row(table, f"{path}, line {rows.line_num}", cells)
+                        yield _TableRow(table, f"{path}, line {rows.line_num}", cells)
         except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
             raise TraceError(str(path), f"cannot be read: {error}", "download the file again") from None
 
 
-def _nodes(tables: _Tables, machines: int) -> dict[str, _Node]:
+def _nodes(tables: _Tables, machines: int) -> dict[str, _Machine]:
     """The first `machines` machines by name, each with its last listed size."""
-    found: dict[str, _Node] = {}
+    found: dict[str, _Machine] = {}
     for row in tables.rows("machine_meta"):
         cores, size = row.number("cpu_num"), row.number("mem_size")
         if cores and size and cores > 0.0 and size > 0.0:
-            found[row.text("machine_id")] = _Node(cores, _bytes(size))
+            found[row.text("machine_id")] = _Machine(cores, _bytes(size))
     if not found:
         raise TraceError(str(tables.directory), "machine_meta has no machine with a size", f"see {SOURCE}")
     return {name: found[name] for name in sorted(found)[:machines]}
 
 
-def _pods(tables: _Tables, nodes: Mapping[str, _Node], begins: float, ends: float) -> dict[str, _Pod]:
+def _pods(tables: _Tables, nodes: Mapping[str, _Machine], begins: float, ends: float) -> dict[str, _AlibabaContainer]:
     """The containers whose first row names one of `nodes` and that exist between `begins` and `ends` (seconds)."""
-    found: dict[str, _Pod] = {}
+    found: dict[str, _AlibabaContainer] = {}
     for row in tables.rows("container_meta"):
         uid, time = row.text("container_id"), row.number("time_stamp")
         if row.text("machine_id") not in nodes or time is None:
             continue
         if (known := found.get(uid)) is None:
             cores, limit, size = (row.number(each) or 0.0 for each in ("cpu_request", "cpu_limit", "mem_size"))
-            found[uid] = _Pod(
+            found[uid] = _AlibabaContainer(
                 row.text("machine_id"), time, row.text("app_du"), cores / 100.0, limit / 100.0, _bytes(size)
             )
         elif row.text("status") == ENDED and time > known.time:
@@ -185,13 +185,13 @@ def _pods(tables: _Tables, nodes: Mapping[str, _Node], begins: float, ends: floa
     return {uid: pod for uid, pod in found.items() if pod.time < ends and (pod.ended is None or pod.ended > begins)}
 
 
-def _read_pod_usage(tables: _Tables, pods: Mapping[str, _Pod], begins: float, ends: float) -> None:
+def _read_pod_usage(tables: _Tables, pods: Mapping[str, _AlibabaContainer], begins: float, ends: float) -> None:
     for row in tables.rows("container_usage"):
         if (pod := pods.get(row.text("container_id"))) is not None:
             _count(row, pod.usage, begins, ends)
 
 
-def _load(tables: _Tables, nodes: Mapping[str, _Node], begins: float, ends: float) -> dict[str, Sums]:
+def _load(tables: _Tables, nodes: Mapping[str, _Machine], begins: float, ends: float) -> dict[str, Sums]:
     """The total usage of machines, by name and slot."""
     found: dict[str, Sums] = {name: {} for name in nodes}
     for row in tables.rows("machine_usage"):
@@ -200,7 +200,7 @@ def _load(tables: _Tables, nodes: Mapping[str, _Node], begins: float, ends: floa
     return found
 
 
-def _count(row: _Row, sums: Sums, begins: float, ends: float) -> None:
+def _count(row: _TableRow, sums: Sums, begins: float, ends: float) -> None:
     """Add a row to its five-minute slot. Rows with missing or invalid values, or outside of the hours, are skipped."""
     time, cpu, memory = (row.number(each) for each in ("time_stamp", "cpu_util_percent", "mem_util_percent"))
     if time is None or cpu is None or memory is None or not begins <= time < ends or min(cpu, memory) < 0.0:
@@ -217,7 +217,7 @@ def _bytes(size: float) -> int:
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-def _events(uid: str, pod: _Pod, begins: float, ends: float) -> Iterator[Record]:
+def _events(uid: str, pod: _AlibabaContainer, begins: float, ends: float) -> Iterator[Record]:
     """The records of one container in order of time."""
     time = max(pod.time, begins)
     yield PodRecord(
@@ -238,7 +238,7 @@ def _events(uid: str, pod: _Pod, begins: float, ends: float) -> Iterator[Record]
         yield RemoveRecord(pod.ended, uid)
 
 
-def _used(pod: _Pod) -> dict[float, tuple[float, float]]:
+def _used(pod: _AlibabaContainer) -> dict[float, tuple[float, float]]:
     """The average usage (cores, bytes) of a container by slot."""
     return {
         slot: (pod.cores * cpu / count / 100.0, pod.bytes * memory / count / 100.0)
@@ -247,7 +247,7 @@ def _used(pod: _Pod) -> dict[float, tuple[float, float]]:
 
 
 def _load_records(
-    nodes: Mapping[str, _Node], pods: Mapping[str, _Pod], load: Mapping[str, Sums], begins: float
+    nodes: Mapping[str, _Machine], pods: Mapping[str, _AlibabaContainer], load: Mapping[str, Sums], begins: float
 ) -> Iterator[Record]:
     """The usage of machines beyond their containers, one record per machine and slot."""
     of_pods: dict[tuple[str, float], tuple[float, float]] = {}

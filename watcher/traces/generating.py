@@ -17,10 +17,10 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from watcher.fleet.load import SYSTEM_BYTES, SYSTEM_SHARE, Pattern, Running, pod_memory, running, wanted_cores
-from watcher.fleet.machines import Machine, machines
+from watcher.fleet.load import SYSTEM_BYTES, SYSTEM_SHARE, DayPattern, RunningPods, pod_memory, running, wanted_cores
+from watcher.fleet.machines import SimulatedMachine, machines
 from watcher.fleet.noise import F64, key_of, mixed, uniform, wandering
-from watcher.fleet.workloads import JOBS, MIB, PRIORITIES, SERVICES, Behaviour, Instance, Workload, instance
+from watcher.fleet.workloads import JOBS, MIB, PRIORITIES, SERVICES, Behaviour, Instance, SimulatedWorkload, instance
 from watcher.traces.records import MOST_PODS, Begin, EndRecord, LoadRecord, NodeRecord, PodRecord, Record, UsageRecord
 
 I64 = npt.NDArray[np.int64]
@@ -33,7 +33,7 @@ SHORTEST_S, LONGEST_S = 300.0, 30 * 86_400.0
 SHORTEST_JOB_S, LONGEST_JOB_S = 120.0, 1_800.0
 HERD_S = 1_800.0
 HERDS_FROM = 10_000_000  # first pod number of herds, distinct from the numbers of other services' pods
-NEIGHBOURS = 0.08  # share of nodes with processes outside Kubernetes
+BACKGROUND_NODE_SHARE = 0.08  # share of nodes with processes outside Kubernetes
 NEIGHBOUR_LEAST, NEIGHBOUR_MOST = 0.20, 0.45  # their load as a share of the node's cores
 
 Arrivals = Callable[[int, int, float], Sequence[float]]
@@ -114,7 +114,7 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Coming:
+class _PodArrival:
     """A pod with its arrival time (seconds since the start) and lifetime (seconds)."""
 
     time: float
@@ -149,7 +149,9 @@ def generate(scenario: str, *, nodes: int, pods: int, seed: int, hours: float = 
 # --- arrival of pods -------------------------------------------------------------------------------------------------
 
 
-def _coming(scenario: Scenario, there: Sequence[Machine], pods: int, *, seed: int, seconds: float) -> list[_Coming]:
+def _coming(
+    scenario: Scenario, there: Sequence[SimulatedMachine], pods: int, *, seed: int, seconds: float
+) -> list[_PodArrival]:
     """All pods in order of arrival."""
     jobs = round(pods * scenario.jobs)
     herd = (pods - jobs) // 2 if scenario.herds else 0
@@ -160,13 +162,15 @@ def _coming(scenario: Scenario, there: Sequence[Machine], pods: int, *, seed: in
     early = [FILLING_S * chance for chance in _chances(filling, seed, "filling")]
     late = scenario.arrivals(services - filling, seed, seconds)
     found = [
-        _Coming(time, each, lasting if math.isinf(lasting) else _exponential(each.key, lasting))
+        _PodArrival(time, each, lasting if math.isinf(lasting) else _exponential(each.key, lasting))
         for time, each in zip([*early, *late], of, strict=True)
     ]
     found += _herd(herd, scenario, seed=seed, seconds=seconds)
     for number, time in enumerate(scenario.arrivals(jobs, seed + 1, seconds)):
         job = _made(JOBS[number % len(JOBS)], number, scenario, seed=seed)
-        found.append(_Coming(time, job, SHORTEST_JOB_S + (LONGEST_JOB_S - SHORTEST_JOB_S) * _chance(job.key, "lasts")))
+        found.append(
+            _PodArrival(time, job, SHORTEST_JOB_S + (LONGEST_JOB_S - SHORTEST_JOB_S) * _chance(job.key, "lasts"))
+        )
     return sorted(found, key=lambda each: (each.time, each.of.key))
 
 
@@ -178,7 +182,7 @@ def _services(count: int, scenario: Scenario, *, seed: int) -> list[Instance]:
     return [_made(SERVICES[min(i, len(SERVICES) - 1)], n, scenario, seed=seed) for n, i in enumerate(which.tolist())]
 
 
-def _herd(count: int, scenario: Scenario, *, seed: int, seconds: float) -> Iterator[_Coming]:
+def _herd(count: int, scenario: Scenario, *, seed: int, seconds: float) -> Iterator[_PodArrival]:
     """`count` pods in herds; a herd has one service, arrives within a minute and runs for about half an hour."""
     kinds = [service for service in SERVICES if service.owner == "ReplicaSet"]
     for number in range(count):
@@ -186,10 +190,10 @@ def _herd(count: int, scenario: Scenario, *, seed: int, seconds: float) -> Itera
         kind = kinds[key_of(seed, "herd", herd) % len(kinds)]
         each = _made(kind, HERDS_FROM + number, scenario, seed=seed)
         time = seconds * (herd + 0.5) / scenario.herds + 60.0 * _chance(each.key, "arrival")
-        yield _Coming(time, each, HERD_S * (0.75 + 0.5 * _chance(each.key, "lasts")))
+        yield _PodArrival(time, each, HERD_S * (0.75 + 0.5 * _chance(each.key, "lasts")))
 
 
-def _made(workload: Workload, number: int, scenario: Scenario, *, seed: int) -> Instance:
+def _made(workload: SimulatedWorkload, number: int, scenario: Scenario, *, seed: int) -> Instance:
     changed = replace(
         workload,
         behaviour=scenario.behave(workload.behaviour),
@@ -199,7 +203,7 @@ def _made(workload: Workload, number: int, scenario: Scenario, *, seed: int) -> 
     return instance(changed, number, seed=seed)
 
 
-def _lasting(scenario: Scenario, there: Sequence[Machine], of: Sequence[Instance], *, seconds: float) -> float:
+def _lasting(scenario: Scenario, there: Sequence[SimulatedMachine], of: Sequence[Instance], *, seconds: float) -> float:
     """The mean lifetime of services in seconds that keeps the cluster at the requested share; infinity if all pods
     fit."""
     wanted = scenario.requested * sum(machine.allocatable_milli for machine in there)
@@ -211,7 +215,7 @@ def _exponential(key: int, mean: float) -> float:
     return min(max(-mean * math.log1p(-_chance(key, "lasts")), SHORTEST_S), LONGEST_S)
 
 
-def _arrivals(coming: Sequence[_Coming]) -> Iterator[Record]:
+def _arrivals(coming: Sequence[_PodArrival]) -> Iterator[Record]:
     for number, each in enumerate(coming):
         workload = each.of.workload
         yield PodRecord(
@@ -240,7 +244,7 @@ def _moment(seconds: float) -> float:
 # --- usage of pods and load of nodes ---------------------------------------------------------------------------------
 
 
-def _usage(coming: Sequence[_Coming], *, seconds: float) -> Iterator[Record]:
+def _usage(coming: Sequence[_PodArrival], *, seconds: float) -> Iterator[Record]:
     """Usage records of each pod, at its arrival and every ten minutes afterwards."""
     begin = np.array([_moment(each.time) for each in coming])
     end = np.minimum(begin + np.array([each.lifetime for each in coming]), BEGINS + seconds)
@@ -249,23 +253,23 @@ def _usage(coming: Sequence[_Coming], *, seconds: float) -> Iterator[Record]:
     age = (np.arange(len(pod)) - np.repeat(np.cumsum(counts) - counts, counts)) * USAGE_EVERY_S
     time = np.round(begin[pod] + age, 3)
     order = np.lexsort((pod, time))
-    pods, pattern = running([(each.of, 0) for each in coming], begin=-np.inf), Pattern(BEGINS, 1.0)
+    pods, pattern = running([(each.of, 0) for each in coming], begin=-np.inf), DayPattern(BEGINS, 1.0)
     for part in np.array_split(order, max(1, len(order) // 100_000)):
         yield from _usage_of(pods, pod[part], time[part], pattern)
 
 
-def _usage_of(pods: Running, pod: I64, when: F64, pattern: Pattern) -> Iterator[Record]:
-    of = Running(*(getattr(pods, each.name)[pod] for each in fields(pods)))
+def _usage_of(pods: RunningPods, pod: I64, when: F64, pattern: DayPattern) -> Iterator[Record]:
+    of = RunningPods(*(getattr(pods, each.name)[pod] for each in fields(pods)))
     cores, size = wanted_cores(of, when, pattern), pod_memory(of, when, pattern)
     for i, at, used, taken in zip(pod.tolist(), when.tolist(), cores.tolist(), size.tolist(), strict=True):
         yield UsageRecord(at, _uid(i), round(used, 3), MIB * round(taken / MIB))
 
 
-def _load(there: Sequence[Machine], *, seconds: float) -> Iterator[Record]:
+def _load(there: Sequence[SimulatedMachine], *, seconds: float) -> Iterator[Record]:
     """Load records of nodes: system usage, and on some nodes processes outside Kubernetes."""
     key = np.array([machine.key for machine in there], dtype=np.uint64)
     cores = np.array([machine.pool.cores for machine in there], dtype=np.float64)
-    has = uniform(mixed(key, 11)) < NEIGHBOURS
+    has = uniform(mixed(key, 11)) < BACKGROUND_NODE_SHARE
     size = NEIGHBOUR_LEAST + (NEIGHBOUR_MOST - NEIGHBOUR_LEAST) * uniform(mixed(key, 12))
     share = SYSTEM_SHARE + np.where(has, size, 0.0)
     for at in np.arange(0.0, seconds, LOAD_EVERY_S).tolist():

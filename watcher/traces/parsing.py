@@ -26,7 +26,7 @@ from watcher.traces.records import (
 
 LARGEST = 1e18
 """Maximum of all numbers in a trace."""
-MOST_TOLD = 60  # maximum length of an invalid value quoted in an error
+MAX_QUOTED = 60  # maximum length of an invalid value quoted in an error
 DOCUMENTED = "see docs/simulation.md#format for the columns of each record"
 
 
@@ -265,7 +265,7 @@ def _canonical(header: list[str], reader: _Reader) -> Callable[[list[str]], Fiel
         if column not in _AT:
             near = difflib.get_close_matches(column, COLUMNS, n=1)
             cure = f"did you mean {near[0]}?" if near else f"known: {', '.join(COLUMNS)}"
-            raise reader.wrong(column[:MOST_TOLD] or '""', "unknown column", cure)
+            raise reader.wrong(column[:MAX_QUOTED] or '""', "unknown column", cure)
         if header.count(column) > 1:
             raise reader.wrong(column, "duplicate column", "remove one of them")
     for column in ("time", "record"):
@@ -276,4 +276,4 @@ def _canonical(header: list[str], reader: _Reader) -> Callable[[list[str]], Fiel
 
 
 def _shown(text: str) -> str:
-    return repr(text if len(text) <= MOST_TOLD else text[:MOST_TOLD] + "…")
+    return repr(text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…")

@@ -37,11 +37,11 @@ RAMP_S = 600.0
 """Maximum distance in seconds of two trace records for interpolation; records further apart are steps."""
 MINUTES_S = 150.0
 """Maximum distance in seconds of two minutes of a history; a larger distance is a gap."""
-MOST_NOTED = 100  # maximum length of a trace's note
+MAX_NOTE = 100  # maximum length of a trace's note
 CPU, MEMORY = "CPU", "Memory"
 
 
-class Pattern(Protocol):
+class ReplayPattern(Protocol):
     """A recording. `nodes` [n] are sorted; `length_s` (seconds) is positive; `keys` are the keys of its metrics, whose
     values the source averaged over `smoothing_s` seconds; `what` is a short description."""
 
@@ -92,7 +92,7 @@ class TracePattern:
     keys: tuple[str, ...] = (CPU, MEMORY)
 
     def at(self, key: str, positions: F64) -> F64:
-        """See `Pattern.at`: [n, k], NaN where unknown."""
+        """See `ReplayPattern.at`: [n, k], NaN where unknown."""
         values = self.percent[key]
         asked = _placed(np.arange(len(self.nodes))[:, np.newaxis], positions, self.length_s)
         found = np.searchsorted(self.place, asked, side="right") - 1
@@ -119,7 +119,7 @@ def _between(
 
 
 @dataclass(slots=True)
-class _Pod:
+class _PodState:
     cores: float
     bytes: float
     lifetime: float | None
@@ -128,13 +128,13 @@ class _Pod:
 
 
 @dataclass(slots=True)
-class _Node:
+class _NodeState:
     index: int
     cores: float
     bytes: int
     load_cores: float | None = None
     load_bytes: float | None = None
-    pods: dict[str, _Pod] = field(default_factory=dict)
+    pods: dict[str, _PodState] = field(default_factory=dict)
     is_there: bool = True
 
     def used(self) -> tuple[float, float]:
@@ -151,15 +151,15 @@ class _Node:
         return min(100.0, 100.0 * ((load or 0.0) + sum(pods)) / most)
 
 
-class _Reading:
+class _TraceAccumulator:
     """Replays the records of a trace and collects the load steps of its nodes."""
 
     def __init__(self) -> None:
         self.begin: float | None = None
         self.now = self.end = 0.0
         self.note = ""
-        self.nodes: dict[str, _Node] = {}
-        self.pods: dict[str, _Pod] = {}
+        self.nodes: dict[str, _NodeState] = {}
+        self.pods: dict[str, _PodState] = {}
         self.ends: list[tuple[float, str]] = []
         self.changed: dict[str, None] = {}
         self.node, self.time, self.cpu, self.memory = array("q"), array("d"), array("d"), array("d")
@@ -180,7 +180,7 @@ class _Reading:
                 pod.bytes = pod.bytes if record.bytes is None else float(record.bytes)
                 self.changed[pod.node] = None
             case PodRecord():
-                self.pods[record.uid] = _Pod(record.cores, float(record.bytes), record.lifetime)
+                self.pods[record.uid] = _PodState(record.cores, float(record.bytes), record.lifetime)
             case BindRecord():
                 self.bind(record.uid, record.node, record.time)
             case RemoveRecord():
@@ -196,7 +196,7 @@ class _Reading:
     def add(self, record: NodeRecord) -> None:
         known = self.nodes.get(record.node)
         if known is None:
-            known = self.nodes[record.node] = _Node(len(self.nodes), record.cores, record.bytes)
+            known = self.nodes[record.node] = _NodeState(len(self.nodes), record.cores, record.bytes)
         elif not known.is_there:
             known.load_cores = known.load_bytes = None
         known.cores, known.bytes, known.is_there = record.cores, record.bytes, True
@@ -211,7 +211,7 @@ class _Reading:
         self.nodes[node].pods[uid] = pod
         self.changed[node] = None
 
-    def unbind(self, uid: str, pod: _Pod) -> None:
+    def unbind(self, uid: str, pod: _PodState) -> None:
         if pod.node:
             self.nodes[pod.node].pods.pop(uid, None)
             self.changed[pod.node] = None
@@ -257,7 +257,7 @@ class _Reading:
 def pattern_of(records: Iterable[Record]) -> TracePattern:
     """The load of the nodes of a trace. Raises ValueError for a trace without duration; errors of `records` pass
     through."""
-    reading = _Reading()
+    reading = _TraceAccumulator()
     for record in records:
         reading.take(record)
     if reading.begin is None or reading.end <= reading.begin:
@@ -275,7 +275,7 @@ def pattern_of(records: Iterable[Record]) -> TracePattern:
     sizes = {name: (each.cores, each.bytes) for name, each in sorted(reading.nodes.items())}
     length = reading.end - reading.begin
     place = _placed(node[order], time, length)
-    what = f"a trace of {reading.note[:MOST_NOTED]}" if reading.note else "a trace"
+    what = f"a trace of {reading.note[:MAX_NOTE]}" if reading.note else "a trace"
     return TracePattern(tuple(names), length, what, sizes, first, time, place, {CPU: cpu, MEMORY: memory})
 
 
@@ -307,7 +307,7 @@ class HistoryPattern:
         return {}
 
     def at(self, key: str, positions: F64) -> F64:
-        """See `Pattern.at`: [n, k], NaN where unknown."""
+        """See `ReplayPattern.at`: [n, k], NaN where unknown."""
         values, last = self.values[key], len(self.time) - 1
         before = np.searchsorted(self.time, positions, side="right") - 1
         after = np.minimum(before + 1, last)

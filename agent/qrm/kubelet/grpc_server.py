@@ -31,8 +31,8 @@ from agent.qrm.kubelet.messages import (
     quantities,
     request_from_message,
 )
-from agent.qrm.kubelet.plugin_api import PluginFailed
-from agent.qrm.kubelet.plugin_client import Endpoint
+from agent.qrm.kubelet.plugin_api import PluginCallError
+from agent.qrm.kubelet.plugin_client import PluginEndpoint
 from agent.qrm.kubelet.pod_resources import allocatable_resources, pod_resources
 from agent.qrm.kubelet.protos import qrm_pluginregistration_v1_pb2 as registration_pb
 from agent.qrm.kubelet.protos import qrm_pluginregistration_v1_pb2_grpc as registration_grpc
@@ -42,7 +42,7 @@ from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import CannotAllocate, ResourceRequest
-from agent.qrm.plugins.base import Plugin, is_node_resource
+from agent.qrm.plugins.base import ResourcePlugin, is_node_resource
 from agent.qrm.pods import QrmPod
 from agent.qrm.store.files import BadState, StateFile, set_aside
 
@@ -143,7 +143,7 @@ class PluginServer:
     success, otherwise the error message.
     """
 
-    def __init__(self, plugin: Plugin, path: Path, state: StateFile) -> None:
+    def __init__(self, plugin: ResourcePlugin, path: Path, state: StateFile) -> None:
         self.plugin = plugin
         self.state = state
         self.registered: str | None = None
@@ -173,13 +173,13 @@ class PluginServer:
         """Stop serving the plug-in. Idempotent."""
         await self._server.stop()
 
-    async def look(self, ask: Callable[[Plugin], T]) -> T:
+    async def look(self, ask: Callable[[ResourcePlugin], T]) -> T:
         """Call a function with the plug-in while its state cannot change. Changes that the function makes are not
         stored."""
         async with self._changing:
             return ask(self.plugin)
 
-    async def change(self, act: Callable[[Plugin], T]) -> T:
+    async def change(self, act: Callable[[ResourcePlugin], T]) -> T:
         """Call a function that may change the state of the plug-in, and store the new state. If it cannot be stored,
         the change is undone.
 
@@ -189,7 +189,7 @@ class PluginServer:
         # A cancelled call must not leave a decision partly stored.
         return await asyncio.shield(asyncio.create_task(self._change(act)))
 
-    async def _change(self, act: Callable[[Plugin], T]) -> T:
+    async def _change(self, act: Callable[[ResourcePlugin], T]) -> T:
         async with self._changing:
             before = self.plugin.document()
             try:
@@ -242,21 +242,21 @@ class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
     async def GetTopologyHints(self, message: pb.ResourceRequest, context: Any) -> pb.ResourceHintsResponse:  # noqa: N802
         request = await self._request(message, context)
         response = pb.ResourceHintsResponse(**_echo(message))
-        with _Refusing() as refusing:
+        with _GrpcErrors() as refusing:
             add_hints(response, request.resource_name, await self._served.look(lambda p: p.hints(request)))
         return await refusing.told(context, response)
 
     async def Allocate(self, message: pb.ResourceRequest, context: Any) -> pb.ResourceAllocationResponse:  # noqa: N802
         request = await self._request(message, context)
         response = pb.ResourceAllocationResponse(**_echo(message))
-        with _Refusing() as refusing:
+        with _GrpcErrors() as refusing:
             info = await self._served.change(lambda plugin: plugin.allocate(request))
             if info is not None:
                 response.allocation_result.CopyFrom(allocation_message({request.resource_name: info}))
         return await refusing.told(context, response)
 
     async def RemovePod(self, message: pb.RemovePodRequest, context: Any) -> pb.RemovePodResponse:  # noqa: N802
-        with _Refusing() as refusing:
+        with _GrpcErrors() as refusing:
             await self._served.change(lambda plugin: plugin.remove(message.pod_uid))
         return await refusing.told(context, pb.RemovePodResponse())
 
@@ -357,7 +357,11 @@ class LegacyRegistration(pb_grpc.RegistrationServicer):
     `directory`."""
 
     def __init__(
-        self, manager: Manager, directory: Path, *, open_endpoint: Callable[[str, Path], Endpoint] = Endpoint
+        self,
+        manager: Manager,
+        directory: Path,
+        *,
+        open_endpoint: Callable[[str, Path], PluginEndpoint] = PluginEndpoint,
     ) -> None:
         self._manager = manager
         self._directory = directory
@@ -379,7 +383,7 @@ class LegacyRegistration(pb_grpc.RegistrationServicer):
         endpoint = self._open_endpoint(request.resource_name, self._directory / request.endpoint)
         try:
             await endpoint.open()
-        except PluginFailed as error:
+        except PluginCallError as error:
             await endpoint.close()
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         await self._manager.register(request.resource_name, endpoint)
@@ -387,7 +391,7 @@ class LegacyRegistration(pb_grpc.RegistrationServicer):
         return pb.Empty()
 
 
-class _Refusing(contextlib.AbstractContextManager["_Refusing"]):
+class _GrpcErrors(contextlib.AbstractContextManager["_GrpcErrors"]):
     """Turns CannotAllocate and OSError into the gRPC status UNKNOWN with the message, as Katalyst's plug-ins do."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from agent.qrm.manager.request import ResourceRequest
 from agent.qrm.manager.topology import Hint
 
 
-class PluginFailed(RuntimeError):
+class PluginCallError(RuntimeError):
     """A plug-in did not respond or returned an error. `status` is the gRPC status, or NOT_OURS for an invalid
     response."""
 
@@ -26,7 +26,7 @@ class PluginFailed(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PluginOptions:
     """Options that a plug-in declares: `pre_start` requires PreStartContainer calls, `aligned` provides topology hints,
     `reconcile` reports allocations that may change later."""
 
@@ -45,11 +45,11 @@ class Quantity:
     is_scalar_resource: bool = False
 
 
-class Asked(Protocol):
-    """A plug-in as called by the manager; `endpoint.Endpoint` implements it. All methods raise PluginFailed."""
+class ResourcePluginClient(Protocol):
+    """A plug-in as called by the manager; `endpoint.Endpoint` implements it. All methods raise PluginCallError."""
 
     @property
-    def options(self) -> Options: ...
+    def options(self) -> PluginOptions: ...
 
     async def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None: ...
 

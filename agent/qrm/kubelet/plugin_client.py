@@ -18,7 +18,7 @@ import grpc.aio
 
 from agent.qrm.kubelet.channel import open_channel
 from agent.qrm.kubelet.messages import by_node, hints_of, infos_from_message, request_to_message
-from agent.qrm.kubelet.plugin_api import Options, PluginFailed, Quantity
+from agent.qrm.kubelet.plugin_api import PluginCallError, PluginOptions, Quantity
 from agent.qrm.kubelet.protos import qrm_pluginregistration_v1_pb2 as registration_pb
 from agent.qrm.kubelet.protos import qrm_pluginregistration_v1_pb2_grpc as registration_grpc
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
@@ -29,7 +29,7 @@ from agent.qrm.manager.topology import Hint
 
 CALL_S = 10.0
 PRE_START_S = 30.0
-SILENT_CALLS = 3.0
+BACKOFF_CALLS = 3.0
 """After a timeout, a plug-in is not called for this many call timeouts, so that not every pod waits for another
 timeout."""
 INFO_S = 1.0
@@ -46,7 +46,7 @@ def _unobserved(_resource: str, _method: str, _seconds: float, _failed: bool) ->
     """The default for `observe`: does nothing."""
 
 
-class Endpoint:
+class PluginEndpoint:
     """The client for one registered plug-in."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Endpoint:
     ) -> None:
         self.resource = resource
         self.socket = socket
-        self.options = Options()
+        self.options = PluginOptions()
         self._call_seconds = call_seconds
         self._observe = observe
         self._monotonic = monotonic
@@ -69,30 +69,30 @@ class Endpoint:
         self._stub: Any = pb_grpc.ResourcePluginStub(self._channel)
 
     async def open(self) -> None:
-        """Get the options of the plug-in. Raises PluginFailed."""
+        """Get the options of the plug-in. Raises PluginCallError."""
         answer = await self._call("GetResourcePluginOptions", pb.Empty())
-        self.options = Options(answer.pre_start_required, answer.with_topology_alignment, answer.need_reconcile)
+        self.options = PluginOptions(answer.pre_start_required, answer.with_topology_alignment, answer.need_reconcile)
 
     async def close(self) -> None:
         """Close the connection; running calls fail."""
         await self._channel.close()
 
     async def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
-        """The hints of the plug-in: None means no preference, empty means that no nodes fit. Raises PluginFailed."""
+        """The hints of the plug-in: None means no preference, empty means that no nodes fit. Raises PluginCallError."""
         answer = await self._call("GetTopologyHints", request_to_message(request, aligned=True))
         self._same("GetTopologyHints", request, answer)
         return hints_of(answer, request.resource_name)
 
     async def allocate(self, request: ResourceRequest) -> dict[str, AllocationInfo] | None:
         """The allocations by resource; a plug-in may also allocate other resources. None if the container gets nothing.
-        Raises PluginFailed."""
+        Raises PluginCallError."""
         message = request_to_message(request, aligned=self.options.aligned)
         answer = await self._call("Allocate", message)
         self._same("Allocate", request, answer)
         return infos_from_message(answer.allocation_result) if answer.HasField("allocation_result") else None
 
     async def pre_start(self, request: ResourceRequest) -> None:
-        """Notify the plug-in that the container is about to be created. Raises PluginFailed."""
+        """Notify the plug-in that the container is about to be created. Raises PluginCallError."""
         message = pb.PreStartContainerRequest(
             pod_uid=request.pod_uid,
             pod_namespace=request.pod_namespace,
@@ -102,11 +102,11 @@ class Endpoint:
         await self._call("PreStartContainer", message, seconds=PRE_START_S)
 
     async def remove_pod(self, pod_uid: str) -> None:
-        """Release the allocations of a pod. Raises PluginFailed."""
+        """Release the allocations of a pod. Raises PluginCallError."""
         await self._call("RemovePod", pb.RemovePodRequest(pod_uid=pod_uid))
 
     async def allocations(self) -> dict[str, dict[str, dict[str, AllocationInfo]]]:
-        """All allocations, by pod UID, container and resource. Raises PluginFailed."""
+        """All allocations, by pod UID, container and resource. Raises PluginCallError."""
         answer = await self._call("GetResourcesAllocation", pb.GetResourcesAllocationRequest())
         return {
             pod: {name: infos_from_message(each) for name, each in sorted(containers.container_resources.items())}
@@ -114,7 +114,7 @@ class Endpoint:
         }
 
     async def aware(self, pod_uid: str, container: str) -> dict[str, Quantity]:
-        """The quantities that a container has, by resource. Raises PluginFailed."""
+        """The quantities that a container has, by resource. Raises PluginCallError."""
         asked = pb.GetTopologyAwareResourcesRequest(pod_uid=pod_uid, container_name=container)
         answer = await self._call("GetTopologyAwareResources", asked)
         found = answer.container_topology_aware_resources.allocated_resources
@@ -129,7 +129,7 @@ class Endpoint:
         }
 
     async def allocatable(self) -> dict[str, tuple[Quantity, Quantity]]:
-        """Allocatable quantity and capacity, by resource. Raises PluginFailed."""
+        """Allocatable quantity and capacity, by resource. Raises PluginCallError."""
         method = "GetTopologyAwareAllocatableResources"
         answer = await self._call(method, pb.GetTopologyAwareAllocatableResourcesRequest())
         found = {}
@@ -147,33 +147,33 @@ class Endpoint:
         left = self._silent_until - self._monotonic()
         if left > 0:
             told = f"an earlier call timed out; calls resume in {left:.0f} s"
-            raise PluginFailed(self.resource, method, "UNAVAILABLE", told)
+            raise PluginCallError(self.resource, method, "UNAVAILABLE", told)
         stub = getattr(self._stub, method)
         timeout = self._call_seconds if seconds is None else seconds
         began, failed = perf_counter(), True
         try:
-            answer = await _translated(self.resource, method, lambda: stub(request, timeout=timeout))
+            answer = await _call_translating_errors(self.resource, method, lambda: stub(request, timeout=timeout))
             failed = False
-        except PluginFailed as error:
+        except PluginCallError as error:
             if error.status == grpc.StatusCode.DEADLINE_EXCEEDED.name:
-                self._silent_until = self._monotonic() + SILENT_CALLS * self._call_seconds
+                self._silent_until = self._monotonic() + BACKOFF_CALLS * self._call_seconds
             raise
         finally:
             self._observe(self.resource, method, perf_counter() - began, failed)
         return answer
 
     def _same(self, method: str, request: ResourceRequest, answer: Any) -> None:
-        """Raises PluginFailed if the response names another pod, container or resource than the request. Empty fields
-        are accepted."""
+        """Raises PluginCallError if the response names another pod, container or resource than the request. Empty
+        fields are accepted."""
         for name in ("pod_uid", "container_name", "resource_name"):
             asked, answered = getattr(request, name), getattr(answer, name)
             if answered not in ("", asked):
-                raise PluginFailed(
+                raise PluginCallError(
                     self.resource, method, "NOT_OURS", f"the response is for {name} {answered!r}, not {asked!r}"
                 )
 
 
-async def _translated(resource: str, method: str, call: Callable[[], Awaitable[T]]) -> T:
+async def _call_translating_errors(resource: str, method: str, call: Callable[[], Awaitable[T]]) -> T:
     try:
         answer = await call()
     except asyncio.CancelledError:
@@ -182,13 +182,13 @@ async def _translated(resource: str, method: str, call: Callable[[], Awaitable[T
             raise
         # gRPC cancels running calls when their channel is closed, which happens when the plug-in is deregistered. This
         # task itself was not cancelled, so the caller, such as the reconcile loop, must continue.
-        raise PluginFailed(resource, method, "CANCELLED", "the plug-in was deregistered during the call") from None
+        raise PluginCallError(resource, method, "CANCELLED", "the plug-in was deregistered during the call") from None
     except grpc.aio.AioRpcError as error:
-        raise PluginFailed(resource, method, error.code().name, error.details() or "no details") from None
+        raise PluginCallError(resource, method, error.code().name, error.details() or "no details") from None
     except grpc.aio.UsageError as error:  # the channel was closed during the call
-        raise PluginFailed(resource, method, "CANCELLED", str(error)) from None
+        raise PluginCallError(resource, method, "CANCELLED", str(error)) from None
     if answer is None:  # gRPC returns None, and logs an error, if it cannot decode the response
-        raise PluginFailed(resource, method, "NOT_OURS", "the response is not a message of this protocol")
+        raise PluginCallError(resource, method, "NOT_OURS", "the response is not a message of this protocol")
     return answer
 
 
@@ -206,18 +206,20 @@ class PluginInfo:
 
 
 async def ask_info(socket: Path) -> PluginInfo:
-    """Call GetInfo of the plug-in that listens on a socket in the registration directory. Raises PluginFailed."""
+    """Call GetInfo of the plug-in that listens on a socket in the registration directory. Raises PluginCallError."""
     async with open_channel(socket) as channel:
         stub: Any = registration_grpc.RegistrationStub(channel)
         request = registration_pb.InfoRequest()
-        answer = await _translated(socket.name, "GetInfo", lambda: stub.GetInfo(request, timeout=INFO_S))
+        answer = await _call_translating_errors(socket.name, "GetInfo", lambda: stub.GetInfo(request, timeout=INFO_S))
     return PluginInfo(answer.type, answer.name, answer.endpoint, tuple(answer.supported_versions))
 
 
 async def notify(socket: Path, error: str) -> None:
-    """Send the result of its registration to a plug-in; an empty error means success. Raises PluginFailed."""
+    """Send the result of its registration to a plug-in; an empty error means success. Raises PluginCallError."""
     status = registration_pb.RegistrationStatus(plugin_registered=not error, error=error)
     async with open_channel(socket) as channel:
         stub: Any = registration_grpc.RegistrationStub(channel)
         method = "NotifyRegistrationStatus"
-        await _translated(socket.name, method, lambda: stub.NotifyRegistrationStatus(status, timeout=NOTIFY_S))
+        await _call_translating_errors(
+            socket.name, method, lambda: stub.NotifyRegistrationStatus(status, timeout=NOTIFY_S)
+        )

@@ -14,7 +14,7 @@ from agent.qrm import cpuset
 from agent.qrm.kubelet.plugin_api import Quantity
 from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2 as pb
 from agent.qrm.manager.allocation import CPUSET_CPUS, AllocationInfo
-from agent.qrm.manager.request import MEMORY, MOST
+from agent.qrm.manager.request import MAX_QUANTITY, MEMORY
 from agent.qrm.pods import QrmPod
 
 Aware = Mapping[str, Mapping[str, Quantity]]
@@ -93,5 +93,5 @@ def _memory(by_node: Mapping[int, float]) -> list[pb.ContainerMemory]:
     return [
         pb.ContainerMemory(memory_type=MEMORY, size=int(size), topology=pb.TopologyInfo(nodes=[pb.NUMANode(ID=node)]))
         for node, size in sorted(by_node.items())
-        if 0 < size < MOST
+        if 0 < size < MAX_QUANTITY
     ]

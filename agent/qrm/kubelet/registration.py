@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Protocol
 
 from agent.qrm.kubelet.messages import VERSION
-from agent.qrm.kubelet.plugin_api import PluginFailed
-from agent.qrm.kubelet.plugin_client import Endpoint, PluginInfo, ask_info, notify
+from agent.qrm.kubelet.plugin_api import PluginCallError
+from agent.qrm.kubelet.plugin_client import PluginEndpoint, PluginInfo, ask_info, notify
 from agent.qrm.manager.manager import Manager
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
+SCAN_INTERVAL_S = 1.0
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 122.0
 DEEPEST = 8  # levels of subdirectories; the kubelet has no limit, and does not follow links either
@@ -40,14 +40,16 @@ class Handler(Protocol):
         ...
 
     async def register(self, info: PluginInfo, endpoint: Path) -> Gone:
-        """Register the plug-in. Returns a function that deregisters it. Raises PluginFailed."""
+        """Register the plug-in. Returns a function that deregisters it. Raises PluginCallError."""
         ...
 
 
 class ResourcePlugins:
     """Registers resource plug-ins as endpoints of the manager."""
 
-    def __init__(self, manager: Manager, *, open_endpoint: Callable[[str, Path], Endpoint] = Endpoint) -> None:
+    def __init__(
+        self, manager: Manager, *, open_endpoint: Callable[[str, Path], PluginEndpoint] = PluginEndpoint
+    ) -> None:
         self._manager = manager
         self._open_endpoint = open_endpoint
 
@@ -64,7 +66,7 @@ class ResourcePlugins:
         opened = self._open_endpoint(info.name, endpoint)
         try:
             await opened.open()
-        except PluginFailed:
+        except PluginCallError:
             await opened.close()
             raise
         await self._manager.register(info.name, opened)
@@ -72,7 +74,7 @@ class ResourcePlugins:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _SocketIdentity:
     """Identity of a socket file: it changes if the socket is created again, but not if its mode or owner changes."""
 
     inode: int
@@ -83,7 +85,7 @@ class _Seen:
 class _Attempt:
     """A failed registration: when to retry, and the pause before the retry in seconds."""
 
-    seen: _Seen
+    seen: _SocketIdentity
     due: float
     pause: float
 
@@ -97,13 +99,13 @@ class Registry:
         handlers: dict[str, Handler],
         *,
         monotonic: Callable[[], float],
-        every: float = LOOK_EVERY_S,
+        every: float = SCAN_INTERVAL_S,
     ) -> None:
         self.directory = directory
         self._handlers = handlers
         self._monotonic = monotonic
         self._every = every
-        self._registered: dict[Path, tuple[_Seen, Gone]] = {}
+        self._registered: dict[Path, tuple[_SocketIdentity, Gone]] = {}
         self._attempts: dict[Path, _Attempt] = {}
 
     async def run(self) -> None:
@@ -136,10 +138,10 @@ class Registry:
         attempt = self._attempts.get(path)
         return attempt is None or self._monotonic() >= attempt.due
 
-    async def _add(self, path: Path, seen: _Seen) -> None:
+    async def _add(self, path: Path, seen: _SocketIdentity) -> None:
         try:
             info = await ask_info(path)
-        except PluginFailed as error:
+        except PluginCallError as error:
             self._failed(path, seen, str(error))
             return
         refused, going = await self._register(info, path)
@@ -151,7 +153,7 @@ class Registry:
             self._failed(path, seen, refused)
         try:
             await notify(path, refused)
-        except PluginFailed as error:
+        except PluginCallError as error:
             log.warning("cannot send the registration status to %s: %s", path, error)
 
     async def _register(self, info: PluginInfo, path: Path) -> tuple[str, Gone | None]:
@@ -166,10 +168,10 @@ class Registry:
             return f"RegisterPlugin error -- plugin validation failed with err: {error}", None
         try:
             return "", await handler.register(info, Path(info.endpoint or path))
-        except PluginFailed as error:
+        except PluginCallError as error:
             return f"RegisterPlugin error -- plugin registration failed with err: {error}", None
 
-    def _failed(self, path: Path, seen: _Seen, why: str) -> None:
+    def _failed(self, path: Path, seen: _SocketIdentity, why: str) -> None:
         before = self._attempts.get(path)
         pause = min(before.pause * 2, LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
         self._attempts[path] = _Attempt(seen, self._monotonic() + pause, pause)
@@ -182,9 +184,9 @@ class Registry:
         log.info("deregistered the plug-in at %s", path)
 
 
-def _sockets(directory: Path, *, depth: int = 0) -> dict[Path, _Seen]:
+def _sockets(directory: Path, *, depth: int = 0) -> dict[Path, _SocketIdentity]:
     """The unix sockets in a directory and below; names that begin with a dot are ignored."""
-    found: dict[Path, _Seen] = {}
+    found: dict[Path, _SocketIdentity] = {}
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except FileNotFoundError:
@@ -197,7 +199,7 @@ def _sockets(directory: Path, *, depth: int = 0) -> dict[Path, _Seen]:
         except FileNotFoundError:
             continue
         if stat.S_ISSOCK(status.st_mode):
-            found[Path(entry.path)] = _Seen(status.st_ino, status.st_mtime_ns)
+            found[Path(entry.path)] = _SocketIdentity(status.st_ino, status.st_mtime_ns)
         elif stat.S_ISDIR(status.st_mode) and depth < DEEPEST:
             found |= _sockets(Path(entry.path), depth=depth + 1)
     return found

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agent.qrm.cpuset import CpuSet, parse
-from agent.qrm.kubelet.plugin_api import Asked
+from agent.qrm.kubelet.plugin_api import ResourcePluginClient
 from agent.qrm.manager.allocation import AllocationInfo
 from agent.qrm.manager.oci import CPUSETS, Properties
 from agent.qrm.manager.request import ResourceRequest
-from agent.qrm.manager.topology import Hint, Policy
+from agent.qrm.manager.topology import Hint, TopologyPolicy
 from agent.qrm.pods import PodContainer, QrmPod
 
 AFFINITY_ERROR = "TopologyAffinityError"
 AFFINITY_MESSAGE = "Resources cannot be allocated with Topology locality"
 UNEXPECTED_ERROR = "UnexpectedAdmissionError"
-RECENT_S = 60.0
+ADMISSION_GRACE_S = 60.0
 """Seconds after its admission in which a pod is not treated as ended, because the source of pods may not contain it
 yet."""
 Offered = Mapping[str, Sequence[Hint] | None]
@@ -37,19 +37,19 @@ class ManagerSettings:
     plug-ins serve."""
 
     nodes: frozenset[int]
-    policy: Policy = Policy.NONE
+    policy: TopologyPolicy = TopologyPolicy.NONE
     pod_scope: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     skip_annotations: frozenset[str] = frozenset()
     nic_roles: frozenset[str] = frozenset()
     """Roles of pods that get a network card without requesting one."""
-    recent: float = RECENT_S
-    """As RECENT_S; 0 if admitted pods come from the list that also reports the ended pods."""
+    recent: float = ADMISSION_GRACE_S
+    """As ADMISSION_GRACE_S; 0 if admitted pods come from the list that also reports the ended pods."""
     cpus: CpuSet | None = None
     """The online CPUs; allocations with other CPUs are rejected. None if unknown."""
 
 
-class GivenBack(StrEnum):
+class ReleaseResult(StrEnum):
     """Whether the allocations of a rejected pod were released."""
 
     ALL = "all"
@@ -70,11 +70,11 @@ class Admission:
     decided: Mapping[str, Mapping[str, Hint]] = field(default_factory=dict)
     offered: Mapping[str, Offered] = field(default_factory=dict, compare=False)
     failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict, compare=False)
-    given_back: GivenBack | None = field(default=None, compare=False)
+    given_back: ReleaseResult | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class ContainerOptions:
     """Environment variables, annotations and properties for a container that is about to be created."""
 
     envs: Mapping[str, str]
@@ -91,11 +91,11 @@ class Reconciled:
 
 
 @dataclass(slots=True)
-class _Registered:
+class _RegisteredResource:
     """A resource and its plug-in. `endpoint` is None while no plug-in serves the resource: after a restart, and after
     the plug-in has stopped."""
 
-    endpoint: Asked | None
+    endpoint: ResourcePluginClient | None
     since: float
     stopped: float | None = None
     of_node: bool | None = None

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from agent.qrm.cpuset import parse, text
-from agent.qrm.kubelet.plugin_api import Asked, PluginFailed, Quantity
+from agent.qrm.kubelet.plugin_api import PluginCallError, Quantity, ResourcePluginClient
 from agent.qrm.manager.admission import (
     AFFINITY_ERROR,
     AFFINITY_MESSAGE,
@@ -22,31 +22,31 @@ from agent.qrm.manager.admission import (
     Admission,
     Apply,
     ApplyFailed,
-    GivenBack,
+    ContainerOptions,
     ManagerSettings,
     NotAllocated,
     Offered,
     Reconciled,
-    Started,
+    ReleaseResult,
     _growth,
-    _Registered,
+    _RegisteredResource,
     _suffices,
     _words,
 )
 from agent.qrm.manager.allocation import CPUSET_CPUS, AllocationInfo, Allocations
 from agent.qrm.manager.oci import BadProperty, Properties, properties_of
 from agent.qrm.manager.request import NIC, RECLAIMED_MILLICPU, ContainerType, ResourceRequest, may_be_of_node
-from agent.qrm.manager.topology import Hint, Merged, Policy, merge
+from agent.qrm.manager.topology import Hint, Merged, TopologyPolicy, merge
 from agent.qrm.pods import PodContainer, QrmPod
 
 log = logging.getLogger(__name__)
 
-GRACE_S = 300.0
+PLUGIN_ABSENCE_GRACE_S = 300.0
 """Seconds after a plug-in has stopped until its resource counts as removed."""
 REFRESH_S = 60.0
 """Seconds after which the properties of a container are applied again even if they have not changed, because another
 process may have overwritten them."""
-FRESH_S = 10.0
+PLUGIN_STARTUP_S = 10.0
 """Seconds after the registration of a plug-in in which an empty list of allocations is ignored."""
 
 
@@ -74,19 +74,19 @@ class Manager:
         self._lacking: dict[tuple[str, str], dict[str, str]] = {}
         self._admitted: dict[str, float] = {}
         # Resources from before the restart remain managed: pods that require them wait for their plug-in.
-        self._registered = {name: _Registered(None, 0.0, stopped=monotonic()) for name in allocations.resources}
+        self._registered = {name: _RegisteredResource(None, 0.0, stopped=monotonic()) for name in allocations.resources}
 
     # --- plug-ins ----------------------------------------------------------------------------------------------------
 
-    async def register(self, resource: str, endpoint: Asked) -> None:
+    async def register(self, resource: str, endpoint: ResourcePluginClient) -> None:
         """Make this the plug-in for the resource; the endpoint of the previous plug-in is closed."""
         before = self._registered.get(resource)
-        self._registered[resource] = _Registered(endpoint, self._monotonic())
+        self._registered[resource] = _RegisteredResource(endpoint, self._monotonic())
         self.registrations += 1
         if before is not None and before.endpoint is not None and before.endpoint is not endpoint:
             await before.endpoint.close()
 
-    async def deregister(self, resource: str, endpoint: Asked | None = None) -> None:
+    async def deregister(self, resource: str, endpoint: ResourcePluginClient | None = None) -> None:
         """Deregister a stopped plug-in; its allocations remain. If `endpoint` is given, only if it is still the current
         endpoint."""
         known = self._registered.get(resource)
@@ -100,7 +100,7 @@ class Manager:
         """By resource, whether a plug-in serves it now."""
         return {name: known.endpoint is not None for name, known in sorted(self._registered.items())}
 
-    def _live(self) -> list[tuple[str, Asked]]:
+    def _live(self) -> list[tuple[str, ResourcePluginClient]]:
         return [(name, known.endpoint) for name, known in sorted(self._registered.items()) if known.endpoint]
 
     # --- admission ---------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Manager:
             decided: dict[str, Mapping[str, Hint]] = {}
             offered: dict[str, Offered] = {}
             try:
-                aligns = self.settings.policy is not Policy.NONE
+                aligns = self.settings.policy is not TopologyPolicy.NONE
                 together = await self._merge_pod(pod) if aligns and self.settings.pod_scope else None
                 for container, kind, index in pod.typed():
                     merged, hints = together or await self._merge(pod, container, kind, index)
@@ -141,11 +141,11 @@ class Manager:
                 failed={name: lacking for name, lacking in lacks.items() if lacking},
             )
 
-    async def _undo(self, pod: QrmPod, *, new: bool) -> GivenBack:
+    async def _undo(self, pod: QrmPod, *, new: bool) -> ReleaseResult:
         """Release the allocations of a rejected pod, unless it had allocations before this admission."""
         self._admitted.pop(pod.uid, None)
         if not new:
-            return GivenBack.NONE
+            return ReleaseResult.NONE
         # The pod runs without any resources now because it was rejected, not because of these failures.
         self._lacking = {key: lacks for key, lacks in self._lacking.items() if key[0] != pod.uid}
         removed = await self._remove(pod.uid)
@@ -153,13 +153,13 @@ class Manager:
             await self._save()
         except OSError as error:
             log.error("cannot write the checkpoint: %s", _words(error))
-        return GivenBack.ALL if removed else GivenBack.LATER
+        return ReleaseResult.ALL if removed else ReleaseResult.LATER
 
     async def _merge(
         self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int
     ) -> tuple[Merged, Offered]:
         hints: dict[str, tuple[Hint, ...] | None] = {}
-        if self.settings.policy is not Policy.NONE:
+        if self.settings.policy is not TopologyPolicy.NONE:
             for request in self._requests(pod, container, kind, index):
                 hints[request.resource_name] = await self._hints_for(request)
         return await self._merged(hints), hints
@@ -174,7 +174,7 @@ class Manager:
     async def _merged(self, hints: Offered) -> Merged:
         decide = partial(merge, self.settings.policy, self.settings.nodes, [hints])
         # On the largest machines this policy can take 100 ms, the other policies at most a few milliseconds.
-        return await asyncio.to_thread(decide) if self.settings.policy is Policy.NUMERIC else decide()
+        return await asyncio.to_thread(decide) if self.settings.policy is TopologyPolicy.NUMERIC else decide()
 
     def _summed(self, pod: QrmPod) -> Iterable[tuple[ResourceRequest, ResourceRequest]]:
         """For each resource, the request of the main container, and the request of the pod as Kubernetes computes it:
@@ -214,7 +214,7 @@ class Manager:
             return None
         try:
             hints = await endpoint.hints(request)
-        except PluginFailed as error:
+        except PluginCallError as error:
             log.warning("no hints for %s/%s: %s", request.pod_namespace, request.pod_name, error)
             return unasked
         if hints is not None and (strange := self._strange(hints)):
@@ -245,12 +245,14 @@ class Manager:
             known = self._registered[name]
             try:
                 if known.endpoint is None:
-                    raise PluginFailed(name, "Allocate", "UNAVAILABLE", "it is not registered")
+                    raise PluginCallError(name, "Allocate", "UNAVAILABLE", "it is not registered")
                 if not again and stored is None and not await self._remembers(name, known, known.endpoint):
-                    raise PluginFailed(name, "Allocate", "UNAVAILABLE", "it has not loaded its earlier allocations yet")
+                    raise PluginCallError(
+                        name, "Allocate", "UNAVAILABLE", "it has not loaded its earlier allocations yet"
+                    )
                 answer = await known.endpoint.allocate(replace(request, hint=hints.get(name)))
                 given = self._checked(request, answer, new=stored is None)
-            except PluginFailed as error:
+            except PluginCallError as error:
                 if not pod.may_skip_errors:
                     raise NotAllocated(str(error), container=container.name, resource=name) from None
                 lacks = self._lacking.setdefault((pod.uid, container.name), {})
@@ -263,7 +265,7 @@ class Manager:
                 self.allocations.set(pod.uid, container.name, resource, info)
             self._check_told(pod, container, name, {})
 
-    async def _remembers(self, name: str, known: _Registered, endpoint: Asked) -> bool:
+    async def _remembers(self, name: str, known: _RegisteredResource, endpoint: ResourcePluginClient) -> bool:
         """Whether a plug-in reports any of its earlier allocations. A plug-in without any has lost its state or not
         loaded it yet, and could give a new container resources that belong to another container. Rounds check again,
         and first serve the containers that have allocations."""
@@ -272,7 +274,7 @@ class Manager:
             return True
         try:
             known.remembers = bool(await endpoint.allocations())
-        except PluginFailed:
+        except PluginCallError:
             return True  # unknown; allow it to allocate
         return known.remembers
 
@@ -282,19 +284,19 @@ class Manager:
         """Check an allocation before it is stored: its values must be valid for their properties, and the quantity of
         the requested resource must satisfy the request. Exceptions: a quantity of 0, which means a part of another
         container's allocation, and containers with an earlier allocation, because a pool may have shrunk. Raises
-        PluginFailed."""
+        PluginCallError."""
         given = answer or {}
         try:
             self._properties(given)
         except BadProperty as error:
-            raise PluginFailed(request.resource_name, "Allocate", "NOT_OURS", str(error)) from None
+            raise PluginCallError(request.resource_name, "Allocate", "NOT_OURS", str(error)) from None
         own = given.get(request.resource_name)
         if not new or own is None or not own.is_scalar_resource or own.allocated_quantity == 0:
             return given
         if _suffices(own, request):
             return given
         told = f"requested {request.quantity:g}, but got {own.allocated_quantity:g}"
-        raise PluginFailed(request.resource_name, "Allocate", "NOT_OURS", told)
+        raise PluginCallError(request.resource_name, "Allocate", "NOT_OURS", told)
 
     def _check_told(
         self, pod: QrmPod, container: PodContainer, resource: str, more: Mapping[str, AllocationInfo]
@@ -372,7 +374,7 @@ class Manager:
         for name, endpoint in self._live():
             try:
                 await endpoint.remove_pod(uid)
-            except PluginFailed as error:
+            except PluginCallError as error:
                 log.warning(
                     "the plug-in for %s could not remove the ended pod %s; trying again later: %s", name, uid, error
                 )
@@ -383,7 +385,7 @@ class Manager:
 
     # --- starting and running containers -----------------------------------------------------------------------------
 
-    async def container_options(self, pod: QrmPod, container_name: str) -> Started | None:
+    async def container_options(self, pod: QrmPod, container_name: str) -> ContainerOptions | None:
         """The options for a container that is about to be created; None for a pod that is ignored. Allocates missing
         resources and calls PreStartContainer of the plug-ins that require it.
 
@@ -410,7 +412,7 @@ class Manager:
                                 resource,
                                 name,
                             )
-            return Started(envs, annotations, properties_of(infos))
+            return ContainerOptions(envs, annotations, properties_of(infos))
 
     async def _pre_start(self, requests: Iterable[ResourceRequest]) -> None:
         """Raises NotAllocated if a plug-in that requires PreStartContainer fails."""
@@ -420,7 +422,7 @@ class Manager:
                 continue
             try:
                 await endpoint.pre_start(request)
-            except PluginFailed as error:
+            except PluginCallError as error:
                 told, resource = str(error), request.resource_name
                 raise NotAllocated(told, container=request.container_name, resource=resource) from None
 
@@ -464,10 +466,10 @@ class Manager:
                 continue
             try:
                 answer = await endpoint.allocations()
-            except PluginFailed as error:
+            except PluginCallError as error:
                 log.warning("%s; its allocations remain unchanged", error)
                 continue
-            if not answer and self._monotonic() - self._registered[name].since < FRESH_S:
+            if not answer and self._monotonic() - self._registered[name].since < PLUGIN_STARTUP_S:
                 continue  # it has not loaded its state yet
             if not self._registered[name].remembers:  # triggers new attempts for rejected pods
                 self.registrations += 1
@@ -483,7 +485,7 @@ class Manager:
                 try:
                     if endpoint is not None:
                         await endpoint.remove_pod(uid)
-                except PluginFailed as error:
+                except PluginCallError as error:
                     log.warning("%s", error)
                     break
 
@@ -541,7 +543,7 @@ class Manager:
 
     async def capacity(self) -> tuple[dict[str, float], dict[str, float], tuple[str, ...]]:
         """Capacity and allocatable quantities for the node's status, and the resources to remove from it because their
-        plug-in has been stopped for more than GRACE_S seconds."""
+        plug-in has been stopped for more than PLUGIN_ABSENCE_GRACE_S seconds."""
         capacity: dict[str, float] = {}
         allocatable: dict[str, float] = {}
         removed = []
@@ -552,12 +554,12 @@ class Manager:
             if of_node is None:
                 of_node = may_be_of_node(name)
             if known.endpoint is None:
-                if known.stopped is not None and self._monotonic() - known.stopped > GRACE_S and of_node:
+                if known.stopped is not None and self._monotonic() - known.stopped > PLUGIN_ABSENCE_GRACE_S and of_node:
                     removed.append(name)
                 continue
             try:
                 found = await known.endpoint.allocatable()
-            except PluginFailed as error:
+            except PluginCallError as error:
                 log.warning("%s", error)
                 found = {}
                 if of_node:
@@ -583,7 +585,7 @@ class Manager:
         for _, endpoint in self._live():
             try:
                 found.update(await endpoint.aware(pod.uid, container))
-            except PluginFailed as error:
+            except PluginCallError as error:
                 log.warning("%s", error)
         return found
 
@@ -593,6 +595,6 @@ class Manager:
         for _, endpoint in self._live():
             try:
                 found.update(await endpoint.allocatable())
-            except PluginFailed as error:
+            except PluginCallError as error:
                 log.warning("%s", error)
         return found

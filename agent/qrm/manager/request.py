@@ -17,7 +17,7 @@ from agent.qrm.manager.topology import Hint
 CPU = "cpu"
 MEMORY = "memory"
 NIC = "NIC"
-MOST = float(1 << 63)
+MAX_QUANTITY = float(1 << 63)
 """Upper bound for quantities of any resource."""
 RECLAIMED_MILLICPU = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
 
@@ -82,13 +82,13 @@ def whole(request: ResourceRequest) -> int:
     """The quantity as a whole number, rounded up: CPUs (also for millicpu), bytes, or devices. Raises
     CannotAllocate."""
     quantity = request.quantity
-    if not 0 <= quantity < MOST:
+    if not 0 <= quantity < MAX_QUANTITY:
         raise CannotAllocate(f"the requested quantity {quantity} of {request.resource_name} is invalid")
     unit = 1000.0 if request.resource_name == RECLAIMED_MILLICPU else 1.0
     return math.ceil(round(quantity / unit, 6))
 
 
-def whole_own(request: ResourceRequest) -> int:
+def whole_exclusive(request: ResourceRequest) -> int:
     """Like `whole`, for a container that gets an exclusive allocation: at least one. Raises CannotAllocate."""
     quantity = whole(request)
     if not quantity:

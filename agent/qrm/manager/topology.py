@@ -27,7 +27,7 @@ UNNAMED = "*"
 ALIGNED = ("cpu", "memory")
 
 
-class Policy(StrEnum):
+class TopologyPolicy(StrEnum):
     """The topology policy: whether a preferred hint is required for admission."""
 
     NONE = "none"
@@ -61,38 +61,38 @@ class Merged:
 
 
 def merge(
-    policy: Policy, nodes: Iterable[int], providers: Sequence[Hints | None], *, aligned: Sequence[str] = ALIGNED
+    policy: TopologyPolicy, nodes: Iterable[int], providers: Sequence[Hints | None], *, aligned: Sequence[str] = ALIGNED
 ) -> Merged:
     """Merge the hints of all providers, in their order, on a machine with the NUMA nodes `nodes`. `aligned` are the
     resources that `numeric` places on the same nodes.
 
     Raises ValueError for more than MOST_NODES NUMA nodes, except with the policy `none`.
     """
-    if policy is Policy.NONE:
+    if policy is TopologyPolicy.NONE:
         return Merged({}, admit=True)
     everywhere = frozenset(nodes)
     check_nodes(policy, len(everywhere))
     collected = list(_collect(providers))
-    if policy is Policy.NUMERIC:
+    if policy is TopologyPolicy.NUMERIC:
         if any(hints is not None and not hints for each in providers for hints in (each or {}).values()):
             return Merged({}, admit=False)
         return _merge_numeric(collected, aligned)
     lists: Sequence[Sequence[Hint]] = [hints for _, hints in collected]
-    if policy is Policy.SINGLE_NUMA_NODE:
+    if policy is TopologyPolicy.SINGLE_NUMA_NODE:
         lists = single_numa_hints(lists)
     best = _best(lists, everywhere)
-    if policy is Policy.SINGLE_NUMA_NODE and best.nodes == everywhere:
+    if policy is TopologyPolicy.SINGLE_NUMA_NODE and best.nodes == everywhere:
         best = Hint(None, best.preferred)
-    admit = policy is Policy.BEST_EFFORT or best.preferred
+    admit = policy is TopologyPolicy.BEST_EFFORT or best.preferred
     return Merged({resource: best for resource, _ in collected} or {UNNAMED: best}, admit)
 
 
-def check_nodes(policy: Policy, count: int) -> None:
+def check_nodes(policy: TopologyPolicy, count: int) -> None:
     """Raises ValueError if the policy does not support this number of NUMA nodes."""
-    if policy is not Policy.NONE and count > MOST_NODES:
+    if policy is not TopologyPolicy.NONE and count > MOST_NODES:
         raise ValueError(
             f"the topology policy {policy} supports at most {MOST_NODES} NUMA nodes, this machine has {count}; "
-            f"use the policy {Policy.NONE}"
+            f"use the policy {TopologyPolicy.NONE}"
         )
 
 

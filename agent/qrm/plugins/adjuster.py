@@ -22,13 +22,13 @@ from agent.qos import QosClass
 from agent.qrm import cpuset
 from agent.qrm.cpuset import CpuSet
 from agent.qrm.kubelet.grpc_server import PluginServer
-from agent.qrm.plugins.base import Plugin
+from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin
-from agent.qrm.plugins.resize import NodeLoad, Pools, Resize, ResizeSettings, headroom, resize
+from agent.qrm.plugins.resize import PoolLoad, PoolState, Resize, ResizeSettings, headroom, resize
 from agent.qrm.pods import QrmPod
 from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE
-from agent.state.cgroup_usage import Usage
-from agent.state.readings import PodFacts, Readings
+from agent.state.cgroup_usage import CgroupUsageReader
+from agent.state.readings import MetricReadings, PodFacts
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ REMEMBERED = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WindowReading:
     """CPU usage of the node in percent (0–100) by window, the age of the oldest window in seconds, and the reasons for
     missing windows."""
 
@@ -58,7 +58,7 @@ class LocalUsage:
         self._find = find
         self._monotonic = monotonic
         self._tree: Tree | None = None
-        self._usage: Usage | None = None
+        self._usage: CgroupUsageReader | None = None
         self.failure = ""
 
     async def read(self, pods: Iterable[QrmPod]) -> dict[str, float]:
@@ -74,7 +74,9 @@ class LocalUsage:
 
     def _read(self, facts: Sequence[PodFacts]) -> dict[str, float]:
         try:
-            measured = self._opened().read(facts, Readings(), now=0.0, monotonic=self._monotonic, longest=LONGEST_S)
+            measured = self._opened().read(
+                facts, MetricReadings(), now=0.0, monotonic=self._monotonic, longest=LONGEST_S
+            )
         except (NoCgroups, CgroupError) as error:
             self.close()
             if not self.failure:
@@ -84,12 +86,12 @@ class LocalUsage:
         self.failure = ""
         return {each.id: each.cpu for pod in measured for each in pod.containers if each.cpu is not None}
 
-    def _opened(self) -> Usage:
+    def _opened(self) -> CgroupUsageReader:
         if self._usage is None:
             layout = self._find()
             layout.path_of(())  # raises NoCgroups without kubelet groups
             self._tree = open_tree(layout)
-            self._usage = Usage(self._tree, layout, proc_root="/proc")
+            self._usage = CgroupUsageReader(self._tree, layout, proc_root="/proc")
         return self._usage
 
 
@@ -99,7 +101,7 @@ def _facts(pod: QrmPod) -> PodFacts:
     return PodFacts(PodState(pod.namespace, pod.name, pod.uid, qos, containers=containers), group_uid=pod.uid)
 
 
-class Usages(Protocol):
+class ContainerCpuUsage(Protocol):
     """A source of the CPU usage of containers."""
 
     async def read(self, pods: Iterable[QrmPod]) -> dict[str, float]:
@@ -107,22 +109,22 @@ class Usages(Protocol):
         ...
 
 
-class Windows(Protocol):
+class LoadWindows(Protocol):
     """A source of the load windows of the node."""
 
-    def read(self, *, monotonic: float, max_age: float) -> Seen: ...
+    def read(self, *, monotonic: float, max_age: float) -> WindowReading: ...
 
 
 # --- decisions -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ResizeDecision:
     """The inputs and the result of one tick. `time` is in unix seconds."""
 
     time: float
-    load: NodeLoad
-    pools: Pools
+    load: PoolLoad
+    pools: PoolState
     resize: Resize
     online: str
     offline: str
@@ -169,8 +171,8 @@ class Adjuster:
         cpu: PluginServer,
         *,
         settings: ResizeSettings,
-        windows: Windows | None,
-        usages: Usages | None,
+        windows: LoadWindows | None,
+        usages: ContainerCpuUsage | None,
         pods: Callable[[], Sequence[QrmPod] | None],
         monotonic: Callable[[], float],
         clock: Callable[[], float],
@@ -184,8 +186,8 @@ class Adjuster:
         self._clock = clock
         self._last_shrink: float | None = None
         self._heard = monotonic()
-        self.last: Decision | None = None
-        self.changes: deque[Decision] = deque(maxlen=REMEMBERED)
+        self.last: ResizeDecision | None = None
+        self.changes: deque[ResizeDecision] = deque(maxlen=REMEMBERED)
         self.directions: Counter[str] = Counter()
 
     async def run(self, every: float) -> None:
@@ -199,7 +201,7 @@ class Adjuster:
                 log.exception("adjusting the CPU pools failed; their sizes remain unchanged")
             await asyncio.sleep(every)
 
-    async def tick(self) -> Decision | None:
+    async def tick(self) -> ResizeDecision | None:
         """Make and apply one decision; None while the pods are unknown, because the load cannot be assigned to pools
         then. Raises OSError if the new state cannot be written; the pools then remain unchanged."""
         pods = self._pods()
@@ -207,7 +209,7 @@ class Adjuster:
             return None
         used = {} if self._usages is None else await self._usages.read(pods)
         now = self._monotonic()
-        seen = Seen()
+        seen = WindowReading()
         if self._windows is not None:
             seen = self._windows.read(monotonic=now, max_age=self._settings.forget_after)
         ids = {(pod.uid, each.name): each.id for pod in pods for each in pod.containers if each.id}
@@ -218,11 +220,11 @@ class Adjuster:
     def _decide(
         self,
         cpu: CpuPlugin,
-        seen: Seen,
+        seen: WindowReading,
         used: Mapping[str, float],
         ids: Mapping[tuple[str, str], str],
         now: float,
-    ) -> Decision:
+    ) -> ResizeDecision:
         """Runs under the lock of the plug-in, so that the state cannot change between the decision and the resize."""
         members, before = cpu.members(), cpu.pools
         load = _load(cpu, members, used, ids, seen)
@@ -232,7 +234,7 @@ class Adjuster:
         settings = replace(
             self._settings, align=cpu.machine.cpus_per_core, min_online=cpu.least_online, min_offline=cpu.least_offline
         )
-        pools = Pools(
+        pools = PoolState(
             cpus=cpu.pool_cpus,
             online=len(before[ONLINE]),
             nodes=min(len(cpu.machine.nodes), cpu.least_offline),
@@ -248,9 +250,9 @@ class Adjuster:
         after = cpu.pools
         texts = cpuset.text(after[ONLINE]), cpuset.text(after[OFFLINE])
         offered = self._headroom(load, after)
-        return Decision(self._clock(), load, pools, decided, *texts, offered, missing=seen.missing)
+        return ResizeDecision(self._clock(), load, pools, decided, *texts, offered, missing=seen.missing)
 
-    def _headroom(self, load: NodeLoad, pools: Mapping[str, CpuSet]) -> float:
+    def _headroom(self, load: PoolLoad, pools: Mapping[str, CpuSet]) -> float:
         """Headroom in CPUs; 0 if the offline pool shares all its CPUs with the online pool."""
         supply = float(len(pools[OFFLINE] - pools[ONLINE]))
         if not supply:
@@ -258,7 +260,7 @@ class Adjuster:
         last = 0.0 if self.last is None else self.last.headroom
         return headroom(last=last, supply=supply, utilization=(load.offline or 0.0) / supply)
 
-    def _remember(self, found: Decision, now: float) -> None:
+    def _remember(self, found: ResizeDecision, now: float) -> None:
         changed = found.resize.action in ("up", "down")
         if changed:
             self.directions[found.resize.action] += 1
@@ -276,12 +278,12 @@ class Adjuster:
         self.last = found
 
 
-def _kind(decision: Decision) -> str:
+def _kind(decision: ResizeDecision) -> str:
     """The action without numbers, to detect a change of the action."""
     return "".join(character for character in decision.resize.action if not character.isdigit())
 
 
-def _as_cpu(plugin: Plugin) -> CpuPlugin:
+def _as_cpu(plugin: ResourcePlugin) -> CpuPlugin:
     if not isinstance(plugin, CpuPlugin):
         raise TypeError(f"the adjuster needs the built-in CPU plug-in, not {plugin.name}")
     return plugin
@@ -292,8 +294,8 @@ def _load(
     members: Mapping[str, Mapping[tuple[str, str], int]],
     used: Mapping[str, float],
     ids: Mapping[tuple[str, str], str],
-    seen: Seen,
-) -> NodeLoad:
+    seen: WindowReading,
+) -> PoolLoad:
     """The load of the node by class of pods. A container without a measurement counts with its request, except in the
     online pool, because that would hide its actual usage."""
 
@@ -304,7 +306,7 @@ def _load(
         return sum(float(asked) if (now := measured(key)) is None else now for key, asked in members[name].items())
 
     online = [value for key in members[ONLINE] if (value := measured(key)) is not None]
-    return NodeLoad(
+    return PoolLoad(
         total=len(cpu.machine.all),
         windows=seen.windows,
         age=seen.age,

@@ -11,7 +11,7 @@ from agent.qrm.manager.topology import Hint
 
 
 @runtime_checkable
-class Plugin(Protocol):
+class ResourcePlugin(Protocol):
     """A plug-in for one resource. `aligned` plug-ins provide hints; `reconciled` plug-ins may change allocations later.
 
     The complete state is in `document`, which is stored after each change, before the response is sent.
@@ -68,7 +68,7 @@ class Plugin(Protocol):
         ...
 
 
-def is_node_resource(plugin: Plugin) -> bool:
+def is_node_resource(plugin: ResourcePlugin) -> bool:
     """Whether the resource is published in the node's status. A plug-in can set the optional attribute `node_resource`;
     CPUs and memory are published by the kubelet."""
     return bool(getattr(plugin, "node_resource", False))

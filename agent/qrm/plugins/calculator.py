@@ -14,8 +14,8 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 
-from agent.qrm.cpuset import NONE, CpuSet
-from agent.qrm.plugins.cpu_topology import Machine
+from agent.qrm.cpuset import EMPTY, CpuSet
+from agent.qrm.plugins.cpu_topology import CpuTopology
 
 
 class NotEnoughCpus(ValueError):
@@ -25,11 +25,11 @@ class NotEnoughCpus(ValueError):
 class Accumulator:
     """State of a selection: the available CPUs, the number still needed, and the CPUs taken."""
 
-    def __init__(self, machine: Machine, available: CpuSet, needed: int) -> None:
+    def __init__(self, machine: CpuTopology, available: CpuSet, needed: int) -> None:
         self.machine = machine
         self.available = available & machine.all
         self.needed = needed
-        self.taken: CpuSet = NONE
+        self.taken: CpuSet = EMPTY
 
     def take(self, cpus: CpuSet) -> None:
         """Move CPUs from `available` to `taken`."""
@@ -77,7 +77,7 @@ class Accumulator:
         return (cpu for core in cores for cpu in sorted(self.machine.cores[core] & self.available))
 
 
-def take_by_topology(machine: Machine, available: CpuSet, n: int, *, align_l3: bool) -> CpuSet:
+def take_by_topology(machine: CpuTopology, available: CpuSet, n: int, *, align_l3: bool) -> CpuSet:
     """n CPUs close together: whole sockets, then (with `align_l3`) L3 caches, then whole cores, then single CPUs from
     partly used cores. Raises NotEnoughCpus."""
     acc = _begin(machine, available, n)
@@ -110,7 +110,7 @@ def _misfit(size: int, needed: int) -> tuple[bool, int]:
 
 
 def take_by_numa_balance(
-    machine: Machine, available: CpuSet, n: int, *, reverse: bool = False
+    machine: CpuTopology, available: CpuSet, n: int, *, reverse: bool = False
 ) -> tuple[CpuSet, CpuSet]:
     """n CPUs: free cores taken from each NUMA node in turn, ascending (descending with `reverse`), and the rest as
     single CPUs. Returns the CPUs taken and the CPUs left over. Raises NotEnoughCpus."""
@@ -129,7 +129,7 @@ def take_by_numa_balance(
 
 
 def take_single_by_numa_balance(
-    machine: Machine, available: CpuSet, n: int, *, reverse: bool = False
+    machine: CpuTopology, available: CpuSet, n: int, *, reverse: bool = False
 ) -> tuple[CpuSet, CpuSet]:
     """n CPUs taken one by one from each NUMA node in turn, without regard to cores. Returns the CPUs taken and the CPUs
     left over. Raises NotEnoughCpus."""
@@ -189,7 +189,7 @@ class _Nested:
             yield from (units[unit] for unit in self._acc.free(order(), units))
 
 
-def take_packed(machine: Machine, available: CpuSet, n: int, *, numa_nodes: int | None = None) -> CpuSet:
+def take_packed(machine: CpuTopology, available: CpuSet, n: int, *, numa_nodes: int | None = None) -> CpuSet:
     """n CPUs on as few NUMA nodes and sockets as possible, whole cores before single CPUs. `numa_nodes` defaults to the
     number of nodes of the machine; 0 means unknown, as in some test vectors of the kubelet. Raises NotEnoughCpus."""
     acc = _begin(machine, available, n)
@@ -201,14 +201,14 @@ def take_packed(machine: Machine, available: CpuSet, n: int, *, numa_nodes: int 
 
 
 def take_distributed(
-    machine: Machine, available: CpuSet, n: int, *, group: int = 1, numa_nodes: int | None = None
+    machine: CpuTopology, available: CpuSet, n: int, *, group: int = 1, numa_nodes: int | None = None
 ) -> CpuSet:
     """n CPUs spread evenly over the smallest sufficient number of NUMA nodes, in groups of `group` CPUs, so that the
     free CPUs remain balanced. Uses `take_packed` if n is not a multiple of `group` or no distribution fits. Raises
     NotEnoughCpus."""
     acc = _begin(machine, available, n)
     if n < 1:
-        return NONE
+        return EMPTY
     if n % group == 0:
         order = _Nested(acc, numa_nodes=len(machine.nodes) if numa_nodes is None else numa_nodes).numa_nodes()
         sizes = {node: len(machine.nodes[node] & acc.available) for node in order}
@@ -291,7 +291,7 @@ def _rounded(value: Decimal) -> Decimal:
     return value.quantize(Decimal("0.001"), rounding=ROUND_HALF_UP)
 
 
-def _begin(machine: Machine, available: CpuSet, n: int) -> Accumulator:
+def _begin(machine: CpuTopology, available: CpuSet, n: int) -> Accumulator:
     acc = Accumulator(machine, available, n)
     if n > len(acc.available):
         there = len(acc.available)

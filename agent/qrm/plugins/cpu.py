@@ -15,13 +15,13 @@ from typing import Any
 import msgspec
 
 from agent.qrm import cpuset
-from agent.qrm.cpuset import NONE, CpuSet
+from agent.qrm.cpuset import EMPTY, CpuSet
 from agent.qrm.manager.allocation import CPUSET_CPUS, AllocationInfo, WireHints, wire_hints
-from agent.qrm.manager.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_own
+from agent.qrm.manager.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_exclusive
 from agent.qrm.manager.topology import Hint
 from agent.qrm.plugins.calculator import take_by_numa_balance, take_by_topology
-from agent.qrm.plugins.cpu_topology import Machine
-from agent.qrm.plugins.numa import open_to, sets_that_hold, smallest_preferred
+from agent.qrm.plugins.cpu_topology import CpuTopology
+from agent.qrm.plugins.numa import nodes_open_to, sets_that_hold, smallest_preferred
 from agent.qrm.plugins.records import Records
 from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, POOLS, RoleTable
 
@@ -64,7 +64,7 @@ class CpuDocument(msgspec.Struct, frozen=True):
 class CpuSettings:
     """`reserved` are CPUs for the system; `min_online` and `min_offline` are the minimum sizes of the pools in CPUs."""
 
-    reserved: CpuSet = NONE
+    reserved: CpuSet = EMPTY
     min_online: int = 4
     min_offline: int = 4
 
@@ -77,7 +77,7 @@ class CpuPlugin:
     aligned = True
     reconciled = True
 
-    def __init__(self, machine: Machine, roles: RoleTable, settings: CpuSettings) -> None:
+    def __init__(self, machine: CpuTopology, roles: RoleTable, settings: CpuSettings) -> None:
         strange = settings.reserved - machine.all
         if strange:
             raise ValueError(f"reserved CPUs {cpuset.text(strange)} do not exist on this machine or are offline")
@@ -106,7 +106,7 @@ class CpuPlugin:
         if request.container_type == ContainerType.SIDECAR:
             main = self._main_of(request.pod_uid)
             return None if main is None else self._hints_of(main)
-        needed = whole_own(request)
+        needed = whole_exclusive(request)
         others = self._without(request)
         if not self._room_for(needed, others):
             return ()
@@ -260,7 +260,7 @@ class CpuPlugin:
     def _new_record(self, request: ResourceRequest) -> CpuRecord:
         sidecar = self._is_sidecar(request)
         exclusive = self.roles.is_exclusive(request.pod_role) and not sidecar
-        cpus = self._take(request) if exclusive else NONE
+        cpus = self._take(request) if exclusive else EMPTY
         if not exclusive and not sidecar:
             self._make_room(request)
         return CpuRecord(
@@ -285,8 +285,8 @@ class CpuPlugin:
             offered = self.hints(request)
             if not offered:
                 raise CannotAllocate(NO_HINTS)
-            nodes = offered[0].nodes or NONE
-        needed = whole_own(request)
+            nodes = offered[0].nodes or EMPTY
+        needed = whole_exclusive(request)
         others = list(self._records.values())
         free = self._open_nodes(request.pod_role, others)
         if strange := sorted(nodes - self.machine.nodes.keys()):
@@ -300,7 +300,7 @@ class CpuPlugin:
             least = f"{self.least_online} online and {self.least_offline} offline"
             raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs would leave the pools less than their minimum, {least}")
         available = self.machine.on(nodes) - self.settings.reserved - self._exclusive()
-        taken = NONE
+        taken = EMPTY
         for node in sorted(nodes):
             own = available & self.machine.nodes[node]
             taken |= take_by_topology(self.machine, own, min(needed - len(taken), len(own)), align_l3=True)
@@ -319,7 +319,7 @@ class CpuPlugin:
 
     def _exclusive(self, records: Iterable[CpuRecord] | None = None) -> CpuSet:
         chosen = self._records.values() if records is None else records
-        return NONE.union(*(record.exclusive for record in chosen))
+        return EMPTY.union(*(record.exclusive for record in chosen))
 
     def _open_nodes(self, role: str, records: Iterable[CpuRecord]) -> dict[int, int]:
         """The nodes on which a role may have exclusive CPUs, and the number of free CPUs on each."""
@@ -329,7 +329,9 @@ class CpuPlugin:
             node: frozenset(r.pod_role for r in records if r.exclusive & cpus)
             for node, cpus in self.machine.nodes.items()
         }
-        return {node: len(self.machine.nodes[node] - self.settings.reserved - taken) for node in open_to(role, roles)}
+        return {
+            node: len(self.machine.nodes[node] - self.settings.reserved - taken) for node in nodes_open_to(role, roles)
+        }
 
     def _room_for(self, needed: int, records: Iterable[CpuRecord]) -> bool:
         """Whether the pools keep their minimum sizes if `needed` more CPUs become exclusive."""

@@ -15,7 +15,7 @@ from agent.qrm.cpuset import CpuSet
 
 
 @dataclass(frozen=True, slots=True)
-class Cpu:
+class LogicalCpu:
     """One online logical CPU. `core` is unique within the machine; hyperthreads of one core share it."""
 
     id: int
@@ -26,10 +26,10 @@ class Cpu:
 
 
 @dataclass(frozen=True)
-class Machine:
+class CpuTopology:
     """CPUs by number, and memory in bytes by NUMA node. Offline CPUs are omitted."""
 
-    cpus: Mapping[int, Cpu]
+    cpus: Mapping[int, LogicalCpu]
     memory: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
@@ -62,7 +62,7 @@ class Machine:
         """The number of these CPUs on each NUMA node, including nodes with 0."""
         return {node: float(len(cpus & own)) for node, own in self.nodes.items()}
 
-    def _grouped(self, unit: Callable[[Cpu], int]) -> Mapping[int, CpuSet]:
+    def _grouped(self, unit: Callable[[LogicalCpu], int]) -> Mapping[int, CpuSet]:
         groups: dict[int, set[int]] = defaultdict(set)
         for cpu in self.cpus.values():
             groups[unit(cpu)].add(cpu.id)

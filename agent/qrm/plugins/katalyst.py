@@ -20,12 +20,12 @@ from typing import Any
 import msgspec
 
 from agent.qrm import cpuset
-from agent.qrm.cpuset import NONE, CpuSet
+from agent.qrm.cpuset import EMPTY, CpuSet
 from agent.qrm.manager.allocation import CPUSET_CPUS, AllocationInfo, WireHints, wire_hints
-from agent.qrm.manager.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_own
+from agent.qrm.manager.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_exclusive
 from agent.qrm.manager.topology import Hint
 from agent.qrm.plugins.calculator import take_by_numa_balance, take_by_topology, take_single_by_numa_balance
-from agent.qrm.plugins.cpu_topology import Machine
+from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.records import Records
 from agent.qrm.plugins.resize import pool_sizes
 from agent.qrm.pods import QOS_ANNOTATION, SHARED_CORES, SYSTEM_CORES
@@ -51,7 +51,7 @@ class KatalystSettings:
     that get no allocation. `enhancement`: default memory enhancements of pods. `ramp_up`: seconds in which a new shared
     container may use all shared CPUs."""
 
-    reserved: CpuSet = NONE
+    reserved: CpuSet = EMPTY
     reclaim: bool = False
     debug: frozenset[str] = frozenset()
     enhancement: Mapping[str, str] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class KatalystDocument(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _QosRequest:
     """QoS level and enhancements of a request."""
 
     level: str
@@ -117,7 +117,7 @@ class KatalystCpuPlugin:
     aligned = True
     reconciled = True
 
-    def __init__(self, machine: Machine, settings: KatalystSettings, *, now: Callable[[], float]) -> None:
+    def __init__(self, machine: CpuTopology, settings: KatalystSettings, *, now: Callable[[], float]) -> None:
         self.machine = machine
         self.settings = settings
         self._now = now
@@ -192,11 +192,11 @@ class KatalystCpuPlugin:
         bound = self._wanted_of(bound=True)
         for node, wanted in bound.items():
             assert node is not None
-            found |= self._generated(free & self.machine.nodes.get(node, NONE), wanted)
+            found |= self._generated(free & self.machine.nodes.get(node, EMPTY), wanted)
         rest = free - self.machine.on(node for node in bound if node is not None)
         for wanted in self._wanted_of(bound=False).values():
             found |= self._generated(rest or free, wanted)
-        left = free - NONE.union(*found.values())
+        left = free - EMPTY.union(*found.values())
         enough = len(left) >= len(self._first_reclaim) and (found or taken)
         found[RECLAIM] = left if enough else (self._first_reclaim - taken) or free
         return found
@@ -243,14 +243,14 @@ class KatalystCpuPlugin:
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def _wish(self, request: ResourceRequest) -> _Wish:
+    def _wish(self, request: ResourceRequest) -> _QosRequest:
         """Raises CannotAllocate for an unknown QoS level and for invalid enhancements."""
         level = request.annotations.get(QOS_ANNOTATION, SHARED_CORES)
         if level not in LEVELS:
             raise CannotAllocate(f"{QOS_ANNOTATION} is {level!r}, but must be one of {', '.join(LEVELS)}")
         memory = {**self.settings.enhancement, **_enhancement(request, MEMORY_ENHANCEMENT)}
         debug = bool(self.settings.debug & request.annotations.keys())
-        wish = _Wish(level, memory, _enhancement(request, CPU_ENHANCEMENT), debug)
+        wish = _QosRequest(level, memory, _enhancement(request, CPU_ENHANCEMENT), debug)
         if wish.level == DEDICATED_CORES and not debug:
             if not wish.bound:
                 raise CannotAllocate(f"{DEDICATED_CORES} needs {NUMA_BINDING} in {MEMORY_ENHANCEMENT}")
@@ -268,17 +268,17 @@ class KatalystCpuPlugin:
 
     # --- hints ---------------------------------------------------------------------------------------------------
 
-    def _dedicated_hints(self, request: ResourceRequest, wish: _Wish) -> tuple[Hint, ...]:
+    def _dedicated_hints(self, request: ResourceRequest, wish: _QosRequest) -> tuple[Hint, ...]:
         found = self._node_sets(request, wish)
         if not found:
             raise CannotAllocate(NO_HINTS)
         least = min(map(len, found))
         return tuple(Hint(nodes, preferred=len(nodes) == least) for nodes in found)
 
-    def _node_sets(self, request: ResourceRequest, wish: _Wish) -> list[frozenset[int]]:
+    def _node_sets(self, request: ResourceRequest, wish: _QosRequest) -> list[frozenset[int]]:
         """The sets of nodes with enough CPUs, smaller sets first. Sets that fit into one socket must not span
         sockets."""
-        needed, free = whole_own(request), self._free_by_node(wish)
+        needed, free = whole_exclusive(request), self._free_by_node(wish)
         named = wish.cpu.get(NUMA_IDS)
         if named is not None:
             nodes = _nodes(named)
@@ -299,13 +299,13 @@ class KatalystCpuPlugin:
     def _sockets_of(self, nodes: Iterable[int]) -> set[int]:
         return {self.machine.cpus[cpu].socket for cpu in self.machine.on(nodes)}
 
-    def _holds(self, nodes: frozenset[int], needed: int, free: Mapping[int, int], wish: _Wish) -> bool:
+    def _holds(self, nodes: frozenset[int], needed: int, free: Mapping[int, int], wish: _QosRequest) -> bool:
         if wish.evenly:
             share, odd = divmod(needed, len(nodes))
             return not odd and all(free[node] >= share for node in nodes)
         return sum(free[node] for node in nodes) >= needed
 
-    def _free_by_node(self, wish: _Wish) -> dict[int, int]:
+    def _free_by_node(self, wish: _QosRequest) -> dict[int, int]:
         """The number of CPUs on each node that a dedicated pod may use; nodes that are closed to the pod are
         omitted."""
         found = {}
@@ -321,7 +321,7 @@ class KatalystCpuPlugin:
         return self.machine.nodes[node] - self.settings.reserved - self._own()
 
     def _whole_cores(self, cpus: CpuSet) -> CpuSet:
-        return NONE.union(*(core for core in self.machine.cores.values() if core <= cpus))
+        return EMPTY.union(*(core for core in self.machine.cores.values() if core <= cpus))
 
     def _bound_hints(self, request: ResourceRequest) -> tuple[Hint, ...]:
         """Single nodes with enough free CPUs; the nodes with the most free CPUs are preferred (Katalyst's
@@ -343,16 +343,16 @@ class KatalystCpuPlugin:
 
     # --- allocations ---------------------------------------------------------------------------------------------
 
-    def _new_record(self, request: ResourceRequest, wish: _Wish) -> KatalystRecord:
+    def _new_record(self, request: ResourceRequest, wish: _QosRequest) -> KatalystRecord:
         whole(request)  # raises for an invalid quantity; the record stores the unrounded request
-        nodes, cpus, pool, sidecar = tuple(sorted(request.nodes)), NONE, "", False
+        nodes, cpus, pool, sidecar = tuple(sorted(request.nodes)), EMPTY, "", False
         if strange := sorted(request.nodes - set(self.machine.nodes)):
             raise CannotAllocate(f"the hint names NUMA node {strange[0]}, which this machine does not have")
         if wish.level == DEDICATED_CORES:
             main = self._main_of(request)
             sidecar = main is not None
             nodes = main.nodes if main else nodes or tuple(sorted(self._dedicated_hints(request, wish)[0].nodes or ()))
-            cpus = NONE if sidecar else self._take(request, wish, nodes)
+            cpus = EMPTY if sidecar else self._take(request, wish, nodes)
         elif wish.level == SHARED_CORES:
             pool = wish.cpu.get(POOL, SHARE)
             if wish.bound and len(nodes) != 1:
@@ -386,16 +386,16 @@ class KatalystCpuPlugin:
                 f"{NO_HINTS}: shared pods would request {asked + request.quantity:g} of {len(free)} CPUs"
             )
 
-    def _take(self, request: ResourceRequest, wish: _Wish, nodes: tuple[int, ...]) -> CpuSet:
+    def _take(self, request: ResourceRequest, wish: _QosRequest, nodes: tuple[int, ...]) -> CpuSet:
         """Select exclusive CPUs on these nodes. Raises CannotAllocate."""
-        needed, left = whole_own(request), self._free_by_node(wish)
+        needed, left = whole_exclusive(request), self._free_by_node(wish)
         if not set(nodes) <= left.keys() or not self._holds(frozenset(nodes), needed, left, wish):
             raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs are not free on NUMA nodes {cpuset.text(nodes)}")
         if wish.exclusive:
-            return NONE.union(*(self._free_on(node) for node in nodes))
+            return EMPTY.union(*(self._free_on(node) for node in nodes))
         if wish.paired and needed % self.machine.cpus_per_core:
             raise CannotAllocate(f"{PAIRING} needs whole cores of {self.machine.cpus_per_core} CPUs, not {needed} CPUs")
-        taken = NONE
+        taken = EMPTY
         for node in nodes:
             share = needed // len(nodes) if wish.evenly else min(needed - len(taken), left[node])
             free = self._whole_cores(self._free_on(node)) if wish.paired else self._free_on(node)
@@ -403,7 +403,7 @@ class KatalystCpuPlugin:
         return taken
 
     def _own(self) -> CpuSet:
-        return NONE.union(*(cpuset.parse(record.cpus) for record in self._records.values()))
+        return EMPTY.union(*(cpuset.parse(record.cpus) for record in self._records.values()))
 
     # --- pools ---------------------------------------------------------------------------------------------------
 
@@ -445,7 +445,7 @@ class KatalystCpuPlugin:
             return cpuset.parse(record.cpus)
         if record.qos_level == RECLAIMED_CORES:
             reclaim = (self.pools() if pools is None else pools)[RECLAIM]
-            return (reclaim & self.machine.on(record.nodes) if len(record.nodes) == 1 else NONE) or reclaim
+            return (reclaim & self.machine.on(record.nodes) if len(record.nodes) == 1 else EMPTY) or reclaim
         if not record.nodes and self._now() - record.since < self.settings.ramp_up:
             return self.machine.all - self.settings.reserved - self._own()
         return (self.pools() if pools is None else pools)[_pool_name(record)]

@@ -19,11 +19,11 @@ from agent.qrm.manager.request import (
     ResourceRequest,
     nodes_for_memory,
     whole,
-    whole_own,
+    whole_exclusive,
 )
 from agent.qrm.manager.topology import Hint
-from agent.qrm.plugins.cpu_topology import Machine
-from agent.qrm.plugins.numa import open_to, sets_that_hold
+from agent.qrm.plugins.cpu_topology import CpuTopology
+from agent.qrm.plugins.numa import nodes_open_to, sets_that_hold
 from agent.qrm.plugins.records import Records
 from agent.qrm.roles import RoleTable
 
@@ -61,7 +61,7 @@ class MemoryPlugin:
     aligned = True
     reconciled = True
 
-    def __init__(self, machine: Machine, roles: RoleTable, *, reserved: Mapping[int, int] | None = None) -> None:
+    def __init__(self, machine: CpuTopology, roles: RoleTable, *, reserved: Mapping[int, int] | None = None) -> None:
         self.machine = machine
         self.roles = roles
         kept = reserved or {}
@@ -78,7 +78,7 @@ class MemoryPlugin:
             return None
         if (kept := self._kept(request)) is not None:
             return (Hint(frozenset(kept.numa), preferred=True),)
-        needed = whole_own(request)
+        needed = whole_exclusive(request)
         free = self._open_nodes(request)
         if (main := self._main_of(request)) is not None:
             free = {node: size for node, size in free.items() if node in main.numa}
@@ -196,7 +196,7 @@ class MemoryPlugin:
         others = [record for key, record in self._records.items() if key != own]
         taken = self._taken(others)
         roles = {node: frozenset(r.pod_role for r in others if r.numa.get(node)) for node in self.allocatable}
-        return {node: max(0, self.allocatable[node] - taken[node]) for node in open_to(request.pod_role, roles)}
+        return {node: max(0, self.allocatable[node] - taken[node]) for node in nodes_open_to(request.pod_role, roles)}
 
     def _new_record(self, request: ResourceRequest) -> MemoryRecord:
         return MemoryRecord(
@@ -226,7 +226,7 @@ class MemoryPlugin:
         closed = sorted(nodes - free.keys())
         if closed:
             raise CannotAllocate(f"{NO_HINTS}: pods of another role have memory of NUMA node {closed[0]}")
-        left, taken = whole_own(request), {}
+        left, taken = whole_exclusive(request), {}
         for node in sorted(nodes):
             taken[node] = min(left, free[node])
             left -= taken[node]

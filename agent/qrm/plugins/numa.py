@@ -29,7 +29,7 @@ def smallest_preferred(sets: list[frozenset[int]]) -> tuple[Hint, ...]:
     return tuple(Hint(nodes, preferred=len(nodes) == least) for nodes in sets)
 
 
-def open_to(role: str, taken: Mapping[int, frozenset[str]]) -> list[int]:
+def nodes_open_to(role: str, taken: Mapping[int, frozenset[str]]) -> list[int]:
     """The nodes on which no other role has exclusive resources. `taken` are the roles with exclusive resources by
     node."""
     return [node for node, roles in sorted(taken.items()) if roles <= {role}]

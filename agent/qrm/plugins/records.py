@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 
-class Record(Protocol):
+class ContainerRecord(Protocol):
     """A record that names its container."""
 
     @property
@@ -20,7 +20,7 @@ class Record(Protocol):
     def container_name(self) -> str: ...
 
 
-RecordT = TypeVar("RecordT", bound=Record)
+RecordT = TypeVar("RecordT", bound=ContainerRecord)
 
 
 class Records(dict[tuple[str, str], RecordT]):

@@ -40,7 +40,7 @@ class ResizeSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLoad:
+class PoolLoad:
     """The load of the node. `windows` are the averages of the node's CPU usage in percent (0–100) by window ("5m", …),
     `age` is their age in seconds. `total` is the number of CPUs; the other values are CPUs in use, None if unknown."""
 
@@ -56,7 +56,7 @@ class NodeLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Pools:
+class PoolState:
     """CPUs of all pools, size of the online pool in CPUs, number of NUMA nodes, and CPUs requested by online pods.
     `last_shrink` is a monotonic time in seconds."""
 
@@ -83,19 +83,19 @@ class Resize:
         return self.action == "down"
 
 
-def online_usage(load: NodeLoad) -> Mapping[str, float]:
+def online_usage(load: PoolLoad) -> Mapping[str, float]:
     """CPUs used by online pods, by window; "now" is the usage measured on the node itself, if available."""
     others = (load.offline or 0.0) + load.exclusive + load.system
     used = {name: max(0.0, percent / 100.0 * load.total - others) for name, percent in load.windows.items()}
     return used if load.online is None else {**used, "now": load.online}
 
 
-def needed(usage: Sequence[float], settings: ResizeSettings) -> float:
+def required_cpus(usage: Sequence[float], settings: ResizeSettings) -> float:
     """CPUs that the online pool needs for the largest of these usages (CPUs). Raises ValueError if there are none."""
     return settings.usage_factor * max(usage) + settings.reserve_cpus
 
 
-def aimed_at(need: float, pools: Pools, settings: ResizeSettings) -> int:
+def target_size(need: float, pools: PoolState, settings: ResizeSettings) -> int:
     """The target size in CPUs: the need rounded up to whole cores, at least the requests of online pods, and small
     enough to leave the offline pool its minimum."""
     lower = max(settings.min_online, _whole(pools.requests) if settings.respect_requests else 0)
@@ -118,16 +118,16 @@ def step(current: int, target: int, *, since_shrink: float | None, may_shrink: s
     return Resize(max(target, current - down) if down else target, "down", target, None)
 
 
-def resize(load: NodeLoad, pools: Pools, *, now: float, settings: ResizeSettings) -> Resize:
+def resize(load: PoolLoad, pools: PoolState, *, now: float, settings: ResizeSettings) -> Resize:
     """The next size of the online pool, with the reason."""
     used = online_usage(load)
     if used:
-        need = needed(list(used.values()), settings)
+        need = required_cpus(list(used.values()), settings)
     elif load.silent_for >= settings.forget_after:
         need = pools.requests + settings.reserve_cpus
     else:
         return Resize(pools.online, "hold: no data", pools.online, None)
-    target = aimed_at(need, pools, settings)
+    target = target_size(need, pools, settings)
     since = None if pools.last_shrink is None else now - pools.last_shrink
     found = step(
         pools.online, target, since_shrink=since, may_shrink=_why_not_shrink(load, pools, settings), settings=settings
@@ -135,7 +135,7 @@ def resize(load: NodeLoad, pools: Pools, *, now: float, settings: ResizeSettings
     return Resize(found.size, found.action, target, need, used)
 
 
-def _why_not_shrink(load: NodeLoad, pools: Pools, settings: ResizeSettings) -> str:
+def _why_not_shrink(load: PoolLoad, pools: PoolState, settings: ResizeSettings) -> str:
     """The reason why the pool must not shrink; empty if it may."""
     if not load.windows or load.age is None:
         return "" if load.silent_for >= settings.forget_after else "no windows of the node"
@@ -211,7 +211,7 @@ def reserved_for_reclaim(wanted: int, nodes: Sequence[int]) -> dict[int, int]:
     """CPUs reserved for reclaimed pods on each NUMA node: the same number on each node, at least one.
 
     This is Katalyst's rule for pools that are bound to NUMA nodes. The adjuster's pools are spread over all nodes, so
-    it only reserves the sum: `max(min_offline, nodes)` in `aimed_at`.
+    it only reserves the sum: `max(min_offline, nodes)` in `target_size`.
     """
     return dict.fromkeys(nodes, -(-max(wanted, len(nodes)) // len(nodes))) if nodes else {}
 

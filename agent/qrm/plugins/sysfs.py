@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agent.qrm import cpuset
 from agent.qrm.cpuset import CpuSet
-from agent.qrm.plugins.cpu_topology import Cpu, Machine
+from agent.qrm.plugins.cpu_topology import CpuTopology, LogicalCpu
 from agent.qrm.plugins.nic import Nic
 
 SYS = Path("/sys")
@@ -22,14 +22,14 @@ class NoTopology(RuntimeError):
     """The topology cannot be read; the message names the file."""
 
 
-def read_machine(sys: Path = SYS) -> Machine:
+def read_machine(sys: Path = SYS) -> CpuTopology:
     """The online CPUs, and memory by NUMA node in bytes. Raises NoTopology."""
     online = _cpus(sys / "devices/system/cpu/online")
     if not online:
         raise NoTopology(f"cannot read {sys / 'devices/system/cpu/online'}: the CPUs of this machine are unknown")
     nodes = _nodes(sys, online)
     numa_of = {cpu: node for node, cpus in nodes.items() for cpu in cpus}
-    cpus: dict[int, Cpu] = {}
+    cpus: dict[int, LogicalCpu] = {}
     for cpu in sorted(online):
         at = sys / f"devices/system/cpu/cpu{cpu}"
         siblings = (_cpus(at / "topology/thread_siblings_list") or frozenset({cpu})) & online
@@ -37,8 +37,8 @@ def read_machine(sys: Path = SYS) -> Machine:
         numa = numa_of.get(cpu, min(nodes))
         shared = _cpus(at / "cache/index3/shared_cpu_list") or nodes[numa]
         # The first thread identifies a core, the first CPU a cache, because core_id is only unique within a package.
-        cpus[cpu] = Cpu(cpu, min(siblings | {cpu}), max(socket, 0), numa, min(shared & online or {cpu}))
-    return Machine(cpus, {node: size for node in nodes if (size := _memory(sys, node))})
+        cpus[cpu] = LogicalCpu(cpu, min(siblings | {cpu}), max(socket, 0), numa, min(shared & online or {cpu}))
+    return CpuTopology(cpus, {node: size for node in nodes if (size := _memory(sys, node))})
 
 
 def _nodes(sys: Path, online: CpuSet) -> Mapping[int, CpuSet]:

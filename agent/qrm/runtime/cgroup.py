@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 
 from agent.cgroups import paths
-from agent.cgroups.base import Directory
+from agent.cgroups.base import CgroupDirectory
 from agent.cgroups.detection import Layout, NoCgroups, Version
 from agent.cgroups.errors import CgroupError, CgroupGone, CgroupUnapplied
 from agent.qos import QosClass
@@ -91,7 +91,7 @@ class CgroupRuntime:
             directory.close()
 
     @staticmethod
-    def _put_back(directory: Directory, written: list[tuple[str, str]]) -> None:
+    def _put_back(directory: CgroupDirectory, written: list[tuple[str, str]]) -> None:
         for file, before in reversed(written):
             try:
                 directory.write(file, before or "\n")  # version 2: empty inherits from the parent; written as "\n"
@@ -101,12 +101,12 @@ class CgroupRuntime:
                 log.error("cannot restore %s to %r: %s", file, before, error)
 
 
-def _group(layout: Layout, controller: str, pod: QrmPod, container: PodContainer) -> Directory:
+def _group(layout: Layout, controller: str, pod: QrmPod, container: PodContainer) -> CgroupDirectory:
     """Open the directory of a container's group; the caller closes it. Raises CgroupError, NoCgroups, and ValueError
     for an invalid UID."""
     base = layout.root if layout.version is Version.V2 else f"{layout.root}/{controller}"
     known = QosClass(pod.qos_class) if pod.qos_class in CLASSES else None
-    root = Directory.at(base)
+    root = CgroupDirectory.at(base)
     try:
         for qos in CLASSES if known is None else (known,):
             path = layout.path_of(paths.pod_segments(qos, pod.uid))
@@ -125,7 +125,7 @@ def _group(layout: Layout, controller: str, pod: QrmPod, container: PodContainer
     raise CgroupGone("the container has no group here: it has ended or is just starting", path=base)
 
 
-def _read(directory: Directory, file: str) -> str:
+def _read(directory: CgroupDirectory, file: str) -> str:
     return directory.parse(file, lambda content: content.decode("ascii").strip(), expected="text")
 
 

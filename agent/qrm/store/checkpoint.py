@@ -32,19 +32,19 @@ class Entry(msgspec.Struct, frozen=True, rename="pascal"):
     allocation_info: str
 
 
-class _Data(msgspec.Struct, frozen=True, rename="pascal"):
+class _CheckpointData(msgspec.Struct, frozen=True, rename="pascal"):
     pod_resource_entries: tuple[Entry, ...] | None
 
 
 class _File(msgspec.Struct, frozen=True, rename="pascal"):
-    data: _Data
+    data: _CheckpointData
     checksum: int
 
 
 def encode(allocations: Allocations) -> bytes:
     """Encode the allocations, sorted by pod, container and resource, so that equal allocations have equal bytes."""
     entries = tuple(Entry(pod, container, resource, to_json(info)) for pod, container, resource, info in allocations)
-    return msgspec.json.encode(_File(_Data(entries), checksum(entries)))
+    return msgspec.json.encode(_File(_CheckpointData(entries), checksum(entries)))
 
 
 def decode(data: bytes, *, from_message: Callable[[bytes], AllocationInfo] | None = None) -> Allocations:

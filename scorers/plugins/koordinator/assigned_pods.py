@@ -37,7 +37,7 @@ DELTA, PROD_USAGE, PROD_DELTA, ESTIMATED = range(4)
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class AssignedPod:
     """A pod on a node (`row`). `at` is s and `until` is D (None: no such time), both in unix seconds."""
 
     pod: PodKey
@@ -72,7 +72,7 @@ class AssignedPods:
         """Make space for this number of rows."""
         self._sums = _widened(self._sums, rows)
 
-    def add(self, key: str, each: Candidate) -> None:
+    def add(self, key: str, each: AssignedPod) -> None:
         """Add a pod to its node; the sums are updated by `settle`."""
         slot = self._free.pop() if self._free else self._new_slot()
         self._slot[key], self._pods[slot] = slot, each.pod

@@ -20,9 +20,15 @@ import msgspec
 
 from scorers.cluster.koordinator_classes import BATCH_CPU, BATCH_MEMORY, priority_class, resource_of
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.resources import CPU, LARGEST, MEMORY, Amounts, amounts
+from scorers.cluster.resources import CPU, MAX_AMOUNT, MEMORY, Amounts, amounts
 from scorers.plugin_api.framework import round_half_away_one
-from scorers.plugins.koordinator.workload_usage import MEASURED, OwnerHistoryArgs, Usage, WorkloadUsage, workload_of
+from scorers.plugins.koordinator.workload_usage import (
+    MEASURED,
+    OwnerHistoryArgs,
+    UsagePercentile,
+    WorkloadUsage,
+    workload_of,
+)
 from watcher.core.kubernetes.objects import Node, Pod, Quantity
 
 FACTORS = "scheduling.koordinator.sh/load-estimated-scaling-factors"
@@ -31,11 +37,11 @@ AFTER_INITIALIZED = "scheduling.koordinator.sh/load-estimated-seconds-after-init
 RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"
 
 LARGEST_FACTOR = 1000
-UNASKED: Mapping[str, int] = {CPU: 250, BATCH_CPU: 250, MEMORY: 200 << 20, BATCH_MEMORY: 200 << 20}
+DEFAULT_ESTIMATES: Mapping[str, int] = {CPU: 250, BATCH_CPU: 250, MEMORY: 200 << 20, BATCH_MEMORY: 200 << 20}
 """Estimates for a pod without request and limit for the resource: millicores and bytes."""
 
 
-class Rules(Protocol):
+class EstimatorArgs(Protocol):
     """The plug-in's arguments that estimators use; `factors` in percent."""
 
     @property
@@ -76,7 +82,7 @@ class DefaultEstimator:
 
     history = None
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: EstimatorArgs) -> None:
         self._rules = rules
 
     def estimate(self, info: PodInfo) -> Amounts:
@@ -92,7 +98,7 @@ class OwnerHistoryEstimator:
     """Estimates a percentile of the recent usage of pods of the same workload, at most the pod's limit. Uses the
     default estimator if there are too few readings."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: EstimatorArgs) -> None:
         self._rules = rules
         self.history: WorkloadUsage | None = WorkloadUsage(rules.history.percentile)
 
@@ -104,7 +110,7 @@ class OwnerHistoryEstimator:
         for resource, usage in self._usage(info).items():
             if resource in found and self._is_enough(usage):
                 limit = info.limits.get(resource_of(kind, resource) or "", 0)
-                found[resource] = min(usage.amount, limit if limit > 0 else LARGEST)
+                found[resource] = min(usage.amount, limit if limit > 0 else MAX_AMOUNT)
         return found
 
     def told(self, info: PodInfo) -> Mapping[str, str]:
@@ -123,24 +129,24 @@ class OwnerHistoryEstimator:
             for resource, usage in self._usage(info).items()
         }
 
-    def _usage(self, info: PodInfo) -> Mapping[str, Usage]:
+    def _usage(self, info: PodInfo) -> Mapping[str, UsagePercentile]:
         workload = workload_of(info.pod)
         return {} if workload is None or self.history is None else self.history.of(workload)
 
-    def _is_enough(self, usage: Usage) -> bool:
+    def _is_enough(self, usage: UsagePercentile) -> bool:
         wanted = self._rules.history
         return usage.readings >= wanted.min_readings and usage.pods >= wanted.min_pods
 
 
 DEFAULT = "defaultEstimator"
 OWNER_HISTORY = "ownerHistoryEstimator"
-ESTIMATORS: Mapping[str, Callable[[Rules], Estimator]] = {
+ESTIMATORS: Mapping[str, Callable[[EstimatorArgs], Estimator]] = {
     DEFAULT: DefaultEstimator,
     OWNER_HISTORY: OwnerHistoryEstimator,
 }
 
 
-def default_estimator(info: PodInfo, rules: Rules) -> Amounts:
+def default_estimator(info: PodInfo, rules: EstimatorArgs) -> Amounts:
     """Koordinator's default estimate (see the module docstring)."""
     kind = priority_class(info.pod)
     return {
@@ -149,7 +155,7 @@ def default_estimator(info: PodInfo, rules: Rules) -> Amounts:
     }
 
 
-def factors_of(pod: Pod, rules: Rules) -> Mapping[str, int]:
+def factors_of(pod: Pod, rules: EstimatorArgs) -> Mapping[str, int]:
     """Percent by resource: from the pod's annotation if allowed, otherwise from the arguments. An annotation that is
     not a JSON map of integers from 0 to 1000 is ignored."""
     text = pod.metadata.annotations.get(FACTORS, "") if rules.allow_customize_estimation else ""
@@ -170,12 +176,12 @@ def _estimated(info: PodInfo, resource: str | None, factor: int) -> int:
     limit, request = info.limits.get(resource, 0), info.requests.get(resource, 0)
     asked = max(limit, request)
     if asked <= 0:
-        return UNASKED.get(resource, 0)
+        return DEFAULT_ESTIMATES.get(resource, 0)
     size = round_half_away_one(asked * factor / 100)
-    return min(size, limit if limit > 0 else LARGEST, LARGEST)
+    return min(size, limit if limit > 0 else MAX_AMOUNT, MAX_AMOUNT)
 
 
-def forced_until(pod: Pod, rules: Rules, *, scheduled: float) -> float | None:
+def forced_until(pod: Pod, rules: EstimatorArgs, *, scheduled: float) -> float | None:
     """Time (unix seconds, compared with the time of the measurement) until which a pod counts as its estimate
     regardless of measurements: a configured time after it was initialized, otherwise after it was `scheduled`. None if
     not configured."""
@@ -188,7 +194,7 @@ def forced_until(pod: Pod, rules: Rules, *, scheduled: float) -> float | None:
     return scheduled + after_scheduled if after_scheduled > 0 else None
 
 
-def _seconds(pod: Pod, annotation: str, rules: Rules, otherwise: int | None) -> int:
+def _seconds(pod: Pod, annotation: str, rules: EstimatorArgs, otherwise: int | None) -> int:
     text = pod.metadata.annotations.get(annotation, "") if rules.allow_customize_estimation else ""
     if text.isascii() and text.isdigit() and len(text) < 10:
         return int(text)

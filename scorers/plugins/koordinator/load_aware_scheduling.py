@@ -39,16 +39,23 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.cluster.koordinator_classes import PROD, priority_class
-from scorers.cluster.node_metrics import Matrix, NodeMetric, ReportedMetrics, WindowMetrics
+from scorers.cluster.node_metrics import NodeMetric, ReportedMetrics, ResourceMatrix, WindowMetrics
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import amounts
-from scorers.cluster.table import Needs, Table
-from scorers.plugin_api.framework import NO_ORDER, Scores, Verdicts, mostly, round_half_away
+from scorers.cluster.table import ClusterTable, DataNeeds
+from scorers.plugin_api.framework import EQUAL_SCORES, Scores, Verdicts, enough_known, round_half_away
 from scorers.plugins.koordinator.arguments import LoadAwareSchedulingArgs
-from scorers.plugins.koordinator.assigned_pods import DELTA, ESTIMATED, PROD_DELTA, PROD_USAGE, AssignedPods, Candidate
+from scorers.plugins.koordinator.assigned_pods import (
+    DELTA,
+    ESTIMATED,
+    PROD_DELTA,
+    PROD_USAGE,
+    AssignedPod,
+    AssignedPods,
+)
 from scorers.plugins.koordinator.estimator import DEFAULT, ESTIMATORS, allocatable_of, forced_until
 from scorers.plugins.koordinator.thresholds import Thresholds, thresholds_of_arguments, thresholds_of_node
-from watcher.client import Pods
+from watcher.client import PodColumns
 from watcher.core.kubernetes.objects import Node
 from watcher.core.kubernetes.times import read_duration
 from watcher.core.review.findings import some_of
@@ -85,7 +92,7 @@ def combined(scores: I64, weights: I64, dominant_weight: int) -> I64:
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
+class _NodeUsageView:
     """Usage of n nodes, [resources, n]. Where `there` [n] is false, `measured` is not available and only the estimates
     of pods are used. `found` [n] marks nodes with a NodeMetric, `judged` nodes whose NodeMetric has usage, and `adding`
     is the index of the sum of `AssignedPods` in `delta`. `age` is in seconds."""
@@ -115,7 +122,7 @@ class LoadAwareScheduling:
     name = "LoadAwareScheduling"
     arguments = LoadAwareSchedulingArgs
 
-    def __init__(self, arguments: LoadAwareSchedulingArgs, table: Table, *, profile: str = "default") -> None:
+    def __init__(self, arguments: LoadAwareSchedulingArgs, table: ClusterTable, *, profile: str = "default") -> None:
         self.args = arguments
         self._names = arguments.resources
         self._weights: I64 = np.array([arguments.weights.get(name, 0) for name in self._names], dtype=np.int64)
@@ -128,23 +135,23 @@ class LoadAwareScheduling:
         )
         self.metrics = self._reported or self._windows
         self.assigned_pods = AssignedPods(self._names, self.metrics)
-        self._allocatable = Matrix(self._names)
+        self._allocatable = ResourceMatrix(self._names)
         self._given = thresholds_of_arguments(arguments)
         aggregation = arguments.aggregation
         seconds = read_duration(aggregation.score_aggregated_duration) or 0.0
         self._scored = (aggregation.score_aggregation_type, seconds)  # used by scoring; without a type the mean
-        self._plain, self._prod, self._aggregated = (Matrix(self._names) for _ in range(3))
+        self._plain, self._prod, self._aggregated = (ResourceMatrix(self._names) for _ in range(3))
         self._aggregates: dict[tuple[str, float], int] = {}  # type and seconds used in filtering some node
         self._aggregate: I64 = np.zeros(0, dtype=np.int64)  # by row, the number of its aggregate; -1 is none
         table.listen(self)
         table.follow(self, self._needs())
         self.load_changed()
 
-    def _needs(self) -> Needs:
+    def _needs(self) -> DataNeeds:
         source, history = self.args.node_metric_source, self._estimator.history is not None
         if source == "cluster":
-            return Needs(pods=history, node_metrics=True)
-        return Needs(usages=True, pods=source == "windowsAndPods")
+            return DataNeeds(pods=history, node_metrics=True)
+        return DataNeeds(usages=True, pods=source == "windowsAndPods")
 
     # --- updates by events -------------------------------------------------------------------------------------------
 
@@ -157,7 +164,7 @@ class LoadAwareScheduling:
         estimate = self._estimator.estimate(info)
         until = forced_until(info.pod, self.args, scheduled=at)
         prod = priority_class(info.pod) == PROD
-        self.assigned_pods.add(info.key, Candidate((meta.namespace, meta.name), row, estimate, prod, at, until))
+        self.assigned_pods.add(info.key, AssignedPod((meta.namespace, meta.name), row, estimate, prod, at, until))
         if self._estimator.history is not None:
             self._estimator.history.add(info.key, info.pod)
 
@@ -200,7 +207,7 @@ class LoadAwareScheduling:
     def _take_windows(self, rows: I64) -> None:
         self._windows.take(rows, self._table.load, self._table.capacity, self._table.names)
 
-    def _window_of(self, pods: Pods) -> str:
+    def _window_of(self, pods: PodColumns) -> str:
         """The label of the pod usage window closest in length to the averaging period of most nodes."""
         columns = self._table.load.columns
         if columns is None:
@@ -261,7 +268,7 @@ class LoadAwareScheduling:
 
     # --- filter and score --------------------------------------------------------------------------------------------
 
-    def filter(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Verdicts:
+    def filter(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Verdicts:
         """Filter the nodes in `rows`; see the module docstring for the rules."""
         if any(owner.kind == "DaemonSet" for owner in pod.pod.metadata.owner_references):
             return Verdicts(
@@ -284,7 +291,7 @@ class LoadAwareScheduling:
             view = _chosen(which, self._prod_view(pod, rows, now=now), view)
         return self._verdicts(pod, view, limits, aggregated)
 
-    def _verdicts(self, pod: PodInfo, view: _View, limits: I64, aggregated: Bool) -> Verdicts:
+    def _verdicts(self, pod: PodInfo, view: _NodeUsageView, limits: I64, aggregated: Bool) -> Verdicts:
         """Verdicts for the nodes. A limit of 0 means none; a node without limits passes, regardless of the age of its
         measurement."""
         percent = view.percent()
@@ -310,7 +317,7 @@ class LoadAwareScheduling:
         }
         return Verdicts(codes, reasons, steps, self._inputs(pod) | {"comparison": self.args.comparison})
 
-    def score(self, pod: PodInfo, table: Table, rows: I64, *, now: float) -> Scores:
+    def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         """Score the nodes in `rows` from 0 to 100; see the module docstring for the rules."""
         if self.args.score_according_prod_usage and self._counts_as_prod(pod):
             view = self._prod_view(pod, rows, now=now)
@@ -319,7 +326,7 @@ class LoadAwareScheduling:
             view = self._view(pod, rows, *measured.take(rows), now=now)
         each = np.where(view.known, resource_scores(view.used, view.allocatable), 0)
         scored = view.judged & ~view.expired
-        if few := not mostly(scored):
+        if few := not enough_known(scored):
             scored = np.zeros_like(scored)
         values = np.where(scored, combined(each, self._weights, self.args.dominant_resource_weight), 0)
         percent = view.percent()
@@ -329,7 +336,7 @@ class LoadAwareScheduling:
             "dominantResourceWeight": self.args.dominant_resource_weight,
         }
         if few:
-            inputs["fallback"] = NO_ORDER
+            inputs["fallback"] = EQUAL_SCORES
 
         def reason(i: int) -> str:
             told = self._told(view, percent[:, i], int(rows[i]), i, float(values[i]))
@@ -337,12 +344,12 @@ class LoadAwareScheduling:
 
         return Scores(values.astype(np.float64), steps, inputs, reason)
 
-    def fallback(self, table: Table, *, now: float) -> str:
-        """NO_ORDER if the measurements of most nodes are missing or expired, otherwise ""."""
+    def fallback(self, table: ClusterTable, *, now: float) -> str:
+        """EQUAL_SCORES if the measurements of most nodes are missing or expired, otherwise ""."""
         rows = np.flatnonzero(table.known)
         expired = ~(now - self.metrics.updated[rows] < self.args.node_metric_expiration_seconds)
         scored = self.metrics.there[rows] & self.metrics.usage.there[rows] & ~expired
-        return "" if mostly(scored) else NO_ORDER
+        return "" if enough_known(scored) else EQUAL_SCORES
 
     def estimates(self, row: int) -> Mapping[str, Any]:
         """The estimates of a node with the names of Koordinator's debug endpoint: amounts by resource, and the pods
@@ -361,14 +368,16 @@ class LoadAwareScheduling:
         """Whether the pod has the class koord-prod and the usage of other pods of this class is known."""
         return self.metrics.pods_known and priority_class(pod.pod) == PROD
 
-    def _prod_view(self, pod: PodInfo, rows: I64, *, now: float) -> _View:
+    def _prod_view(self, pod: PodInfo, rows: I64, *, now: float) -> _NodeUsageView:
         measured = self.assigned_pods.sums(PROD_USAGE, rows)
         if self.args.prod_usage_include_sys:
             measured = measured + self.metrics.system.take(rows)[0]
         there = np.ones(len(rows), dtype=np.bool_)
         return self._view(pod, rows, measured, there, now=now, adding=PROD_DELTA)
 
-    def _view(self, pod: PodInfo, rows: I64, measured: I64, there: Bool, *, now: float, adding: int = DELTA) -> _View:
+    def _view(
+        self, pod: PodInfo, rows: I64, measured: I64, there: Bool, *, now: float, adding: int = DELTA
+    ) -> _NodeUsageView:
         estimate = self._estimator.estimate(pod)
         incoming = np.array([[estimate.get(name, 0)] for name in self._names], dtype=np.int64)
         delta = self.assigned_pods.sums(adding, rows)
@@ -376,7 +385,7 @@ class LoadAwareScheduling:
         if not there.all():
             before = np.where(there, before, self.assigned_pods.sums(ESTIMATED, rows))
         age = now - self.metrics.updated[rows]
-        return _View(
+        return _NodeUsageView(
             measured=measured,
             delta=delta,
             used=before + incoming,
@@ -392,7 +401,7 @@ class LoadAwareScheduling:
 
     # --- explanations ------------------------------------------------------------------------------------------------
 
-    def _steps(self, view: _View, percent: F64) -> dict[str, npt.NDArray[Any]]:
+    def _steps(self, view: _NodeUsageView, percent: F64) -> dict[str, npt.NDArray[Any]]:
         steps: dict[str, npt.NDArray[Any]] = {"age s": view.age}
         for i, name in enumerate(self._names):
             steps |= {
@@ -419,7 +428,7 @@ class LoadAwareScheduling:
             inputs["podUsage"] = f"unknown: pods older than {age} are assumed to be in the usage of their node"
         return inputs
 
-    def _told(self, view: _View, percent: F64, row: int, i: int, score: float) -> str:
+    def _told(self, view: _NodeUsageView, percent: F64, row: int, i: int, score: float) -> str:
         if not view.judged[i]:
             return "no metrics of this node: 0"
         if view.expired[i]:
@@ -441,7 +450,7 @@ def _shown(values: I64, known: Bool) -> npt.NDArray[Any]:
     return values if known.all() else np.where(known, values, np.nan)
 
 
-def _chosen(which: Bool, one: _View, other: _View) -> _View:
+def _chosen(which: Bool, one: _NodeUsageView, other: _NodeUsageView) -> _NodeUsageView:
     """For each node, the values of `one` where `which` is true, otherwise of `other`."""
     return replace(
         other,

@@ -21,7 +21,7 @@ import numpy as np
 
 from scorers.cluster.node_metrics import PodKey
 from scorers.cluster.resources import CPU, MEMORY
-from watcher.client import Pods
+from watcher.client import PodColumns
 from watcher.core.koordinator.report import percentile
 from watcher.core.kubernetes.objects import Pod
 
@@ -31,7 +31,7 @@ MILLI = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class PodController:
     """The controller that owns pods, such as a Deployment."""
 
     namespace: str
@@ -42,7 +42,7 @@ class Workload:
         return f"{self.kind} {self.namespace}/{self.name}"
 
 
-def workload_of(pod: Pod) -> Workload | None:
+def workload_of(pod: Pod) -> PodController | None:
     """The controller of a pod; None if it has none."""
     for owner in pod.metadata.owner_references:
         if owner.controller:
@@ -53,7 +53,7 @@ def workload_of(pod: Pod) -> Workload | None:
     of_version = f"-{pod.metadata.labels.get(TEMPLATE_HASH, '')}"
     if kind == "ReplicaSet" and of_version != "-" and name.endswith(of_version):
         kind, name = "Deployment", name.removesuffix(of_version)
-    return Workload(pod.metadata.namespace, kind, name)
+    return PodController(pod.metadata.namespace, kind, name)
 
 
 class OwnerHistoryArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -65,7 +65,7 @@ class OwnerHistoryArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class UsagePercentile:
     """Usage of one resource: the percentile in millicores or bytes, and the number of readings and pods; 0 without
     readings."""
 
@@ -78,7 +78,7 @@ class Usage:
         return f"{readings} of {'1 pod' if self.pods == 1 else f'{self.pods} pods'}"
 
 
-NONE = dict.fromkeys(MEASURED, Usage(0, 0, 0))
+NONE = dict.fromkeys(MEASURED, UsagePercentile(0, 0, 0))
 
 
 class WorkloadUsage:
@@ -86,10 +86,10 @@ class WorkloadUsage:
 
     def __init__(self, percent: int) -> None:
         self._share = percent / 100.0
-        self._pods: Pods | None = None
-        self._of_key: dict[str, tuple[Workload, PodKey]] = {}
-        self._members: dict[Workload, dict[str, PodKey]] = {}
-        self._known: dict[Workload, dict[str, Usage]] = {}
+        self._pods: PodColumns | None = None
+        self._of_key: dict[str, tuple[PodController, PodKey]] = {}
+        self._members: dict[PodController, dict[str, PodKey]] = {}
+        self._known: dict[PodController, dict[str, UsagePercentile]] = {}
 
     @property
     def measured(self) -> bool:
@@ -118,14 +118,14 @@ class WorkloadUsage:
             del self._members[workload]
             self._known.pop(workload, None)
 
-    def take(self, pods: Pods | None) -> None:
+    def take(self, pods: PodColumns | None) -> None:
         """Replace the readings; None if there are none any more."""
         pods = None if pods is None or pods.recent is None else pods
         if pods is not self._pods:
             self._pods = pods
             self._known.clear()
 
-    def of(self, workload: Workload) -> dict[str, Usage]:
+    def of(self, workload: PodController) -> dict[str, UsagePercentile]:
         """Usage of a workload by resource."""
         if workload not in self._members:
             return NONE  # not cached: callers can request arbitrary names
@@ -133,11 +133,11 @@ class WorkloadUsage:
             self._known[workload] = self._computed(workload)
         return self._known[workload]
 
-    def _forget(self, workload: Workload, name: PodKey) -> None:
+    def _forget(self, workload: PodController, name: PodKey) -> None:
         if self._pods is not None and name in self._pods.row:
             self._known.pop(workload, None)
 
-    def _computed(self, workload: Workload) -> dict[str, Usage]:
+    def _computed(self, workload: PodController) -> dict[str, UsagePercentile]:
         pods = self._pods
         names = set(self._members[workload].values())
         rows = [] if pods is None else sorted(pods.row[name] for name in names if name in pods.row)
@@ -149,5 +149,5 @@ class WorkloadUsage:
             known = ~np.isnan(readings)
             count = int(known.sum())
             amount = float(percentile(readings[known].reshape(-1, 1), self._share)[0]) * unit if count else 0.0
-            found[resource] = Usage(round(amount), count, int(known.any(axis=0).sum()))
+            found[resource] = UsagePercentile(round(amount), count, int(known.any(axis=0).sum()))
         return found

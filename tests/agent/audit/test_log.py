@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from agent.audit.database import AuditError
-from agent.audit.entries import Deed, Filter, Outcome, json_lines
+from agent.audit.entries import AuditEntry, AuditOutcome, Filter, json_lines
 from agent.audit.log import Audit
 from agent.cgroups.base import Quota
-from agent.decision.analysis import Memory, RuleMemory
+from agent.decision.analysis import AnalyzerState, RuleState
 from agent.decision.ledger import InFlight, Ledger
 from agent.model import Original
 
@@ -34,7 +34,7 @@ def audit(tmp_path: Path):
     with_file.close()
 
 
-def throttling(number: int = 0, **changes: object) -> Deed:
+def throttling(number: int = 0, **changes: object) -> AuditEntry:
     """A deed that throttles the container c<number>."""
     values = {
         "time": NOW + number,
@@ -50,7 +50,7 @@ def throttling(number: int = 0, **changes: object) -> Deed:
         "before": {"quota": None, "period": 100_000},
         "after": {"quota": 50_000, "period": 100_000},
     }
-    return Deed(**{**values, **changes})  # type: ignore[arg-type]
+    return AuditEntry(**{**values, **changes})  # type: ignore[arg-type]
 
 
 # --- deeds -----------------------------------------------------------------------------------------------------------
@@ -59,10 +59,10 @@ def throttling(number: int = 0, **changes: object) -> Deed:
 def test_a_deed_is_there_before_it_is_done_with_all_that_is_known_of_it(audit: Audit):
     begun = audit.begin(throttling())
     assert (begun,) == audit.deeds()
-    assert Outcome.BEGUN == begun.outcome
-    done = audit.finish(begun, Outcome.FAILED, now=NOW + 2, message="EINVAL")
+    assert AuditOutcome.BEGUN == begun.outcome
+    done = audit.finish(begun, AuditOutcome.FAILED, now=NOW + 2, message="EINVAL")
     assert (done,) == audit.deeds()
-    assert (Outcome.FAILED, "EINVAL", NOW + 2) == (done.outcome, done.message, done.finished)
+    assert (AuditOutcome.FAILED, "EINVAL", NOW + 2) == (done.outcome, done.message, done.finished)
     measured = audit.measured(done, {"cpu": 420.0}, now=NOW + 10)
     assert (measured,) == audit.deeds()
     assert {("throttle", "failed"): 1} == audit.totals()
@@ -72,7 +72,7 @@ def test_deeds_are_found_newest_first_by_what_they_are(audit: Audit):
     for number in range(4):
         kind = "evict" if number % 2 else "throttle"
         begun = audit.begin(throttling(number, kind=kind, pod=f"{'shop' if number < 3 else 'bank'}/p{number}"))
-        audit.finish(begun, Outcome.DONE if number else Outcome.GONE, now=NOW + number)
+        audit.finish(begun, AuditOutcome.DONE if number else AuditOutcome.GONE, now=NOW + number)
 
     def found(**filters: object) -> list[int]:
         return [each.cycle for each in audit.deeds(Filter(**filters))]  # type: ignore[arg-type]
@@ -118,7 +118,9 @@ def test_only_the_newest_deeds_are_kept(tmp_path: Path):
 
 def test_what_waits_for_its_effect_to_be_measured(audit: Audit):
     """What was done, released something and is old enough; neither what failed nor what is of this cycle."""
-    for number, outcome in enumerate([Outcome.DONE, Outcome.FAILED, Outcome.GONE, Outcome.DONE, Outcome.DONE]):
+    for number, outcome in enumerate(
+        [AuditOutcome.DONE, AuditOutcome.FAILED, AuditOutcome.GONE, AuditOutcome.DONE, AuditOutcome.DONE]
+    ):
         deed = throttling(number, planned={} if number == 3 else {"cpu": 1.0})
         audit.finish(audit.begin(deed), outcome, now=NOW)
     assert [2, 0] == [each.cycle for each in audit.unmeasured(since=NOW, before=NOW + 4)]
@@ -128,20 +130,22 @@ def test_what_waits_for_its_effect_to_be_measured(audit: Audit):
 
 
 def test_evictions_that_were_done_or_may_have_been_count(audit: Audit):
-    for number, outcome in enumerate([*Outcome]):
+    for number, outcome in enumerate([*AuditOutcome]):
         begun = audit.begin(throttling(number, kind="evict", owner="ReplicaSet/a"))
-        if outcome != Outcome.BEGUN:
+        if outcome != AuditOutcome.BEGUN:
             audit.finish(begun, outcome, now=NOW)
     audit.begin(throttling(99))
     counted = [each.time - NOW for each in audit.evictions().values()]
-    assert [list(Outcome).index(each) for each in (Outcome.BEGUN, Outcome.DONE, Outcome.UNANSWERED)] == counted
+    assert [
+        list(AuditOutcome).index(each) for each in (AuditOutcome.BEGUN, AuditOutcome.DONE, AuditOutcome.UNANSWERED)
+    ] == counted
     assert not audit.evictions(after=max(audit.evictions()))
 
 
 def test_every_event_is_a_line_of_json_and_a_reader_that_went_costs_nothing(tmp_path: Path):
     lines: list[str] = []
     audit = opened(tmp_path / "agent.db", tell=json_lines(lines.append))
-    audit.finish(audit.begin(throttling()), Outcome.DONE, now=NOW)
+    audit.finish(audit.begin(throttling()), AuditOutcome.DONE, now=NOW)
     audit.close()
     told = [json.loads(line)["audit"] for line in lines]
     assert ["begun", "done"] == [each["outcome"] for each in told]
@@ -158,24 +162,24 @@ def test_every_event_is_a_line_of_json_and_a_reader_that_went_costs_nothing(tmp_
 # --- originals -------------------------------------------------------------------------------------------------------
 
 
-def throttle(audit: Audit, found: Quota, wanted: Quota, **options: bool) -> Deed:
+def throttle(audit: Audit, found: Quota, wanted: Quota, **options: bool) -> AuditEntry:
     return audit.begin_change(throttling(), path="/pod/c0", found=found, intended=wanted, **options)
 
 
 def test_the_first_quota_is_the_original_whatever_follows(audit: Audit):
-    audit.finish_change(throttle(audit, UNLIMITED, HALF), Outcome.DONE, now=NOW, written=HALF)
+    audit.finish_change(throttle(audit, UNLIMITED, HALF), AuditOutcome.DONE, now=NOW, written=HALF)
     begun = throttle(audit, HALF, FIFTH)
     (kept,) = audit.remembered().values()
     assert (UNLIMITED, HALF, FIFTH, "/pod/c0") == (kept.original, kept.written, kept.intended, kept.path)
     assert (True, True, False) == (kept.is_ours(HALF), kept.is_ours(FIFTH), kept.is_ours(UNLIMITED))
-    audit.finish_change(begun, Outcome.DONE, now=NOW, written=FIFTH)
+    audit.finish_change(begun, AuditOutcome.DONE, now=NOW, written=FIFTH)
     (kept,) = audit.remembered().values()
     assert (UNLIMITED, FIFTH, False) == (kept.original, kept.written, kept.is_ours(HALF))
     assert {"c0": Original(None, 100_000)} == audit.originals()
 
 
 def test_a_quota_that_somebody_else_gave_is_the_original_afresh(audit: Audit):
-    audit.finish_change(throttle(audit, UNLIMITED, HALF), Outcome.DONE, now=NOW, written=HALF)
+    audit.finish_change(throttle(audit, UNLIMITED, HALF), AuditOutcome.DONE, now=NOW, written=HALF)
     throttle(audit, Quota(80_000), HALF, afresh=True)
     (kept,) = audit.remembered().values()
     assert (Quota(80_000), None, HALF) == (kept.original, kept.written, kept.intended)
@@ -183,7 +187,7 @@ def test_a_quota_that_somebody_else_gave_is_the_original_afresh(audit: Audit):
 
 def test_what_was_put_back_or_ended_is_forgotten(audit: Audit):
     begun = throttle(audit, UNLIMITED, HALF)
-    audit.finish_change(begun, Outcome.DONE, now=NOW, written=None)
+    audit.finish_change(begun, AuditOutcome.DONE, now=NOW, written=None)
     assert not audit.remembered()
     throttle(audit, UNLIMITED, HALF)
     audit.forget("c0")
@@ -193,7 +197,7 @@ def test_what_was_put_back_or_ended_is_forgotten(audit: Audit):
 def test_ledger_and_counters_are_kept_over_a_restart(tmp_path: Path):
     """And what cannot be read any more is as if it had never been there."""
     ledger = (InFlight("throttle", "shop/a", "u", NOW, NOW + 30.0, "c", 0.5, {"cpu": 500.0}),)
-    memory = Memory({"cpu.high": RuleMemory(above=3)}, last_triggered=NOW, keeps_away=True)
+    memory = AnalyzerState({"cpu.high": RuleState(above=3)}, last_triggered=NOW, keeps_away=True)
     audit = opened(tmp_path / "agent.db")
     assert audit.kept("ledger", Ledger) is None
     for value in ((), ledger):
@@ -202,7 +206,7 @@ def test_ledger_and_counters_are_kept_over_a_restart(tmp_path: Path):
     audit.close()
     audit = opened(tmp_path / "agent.db")
     assert ledger == audit.kept("ledger", Ledger)
-    assert memory == audit.kept("memory", Memory)
+    assert memory == audit.kept("memory", AnalyzerState)
     assert audit.kept("memory", Ledger) is None
     audit.close()
 
@@ -210,7 +214,7 @@ def test_ledger_and_counters_are_kept_over_a_restart(tmp_path: Path):
 def test_a_file_of_the_schema_before_is_upgraded_and_loses_nothing(tmp_path: Path):
     path = tmp_path / "agent.db"
     audit = opened(path)
-    audit.finish_change(throttle(audit, UNLIMITED, HALF), Outcome.DONE, now=NOW, written=HALF)
+    audit.finish_change(throttle(audit, UNLIMITED, HALF), AuditOutcome.DONE, now=NOW, written=HALF)
     audit.close()
     older = sqlite3.connect(path)
     older.executescript(
@@ -222,7 +226,7 @@ def test_a_file_of_the_schema_before_is_upgraded_and_loses_nothing(tmp_path: Pat
     audit = opened(path)
     assert not audit.notice
     assert {"c0": Original(None, 100_000)} == audit.originals()
-    audit.finish_change(throttle(audit, HALF, FIFTH), Outcome.DONE, now=NOW, written=FIFTH)
+    audit.finish_change(throttle(audit, HALF, FIFTH), AuditOutcome.DONE, now=NOW, written=FIFTH)
     assert FIFTH == audit.remembered()["c0"].written
     assert 2 == len(audit.deeds())
     audit.close()
@@ -234,10 +238,10 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from agent.audit.log import Audit
-from agent.audit.entries import Deed
+from agent.audit.entries import AuditEntry
 from agent.cgroups.base import Quota
 audit = Audit.open(Path(sys.argv[1]), now=0.0)
-deed = Deed(time=0.0, kind="throttle", container_id="c0", pod="shop/a")
+deed = AuditEntry(time=0.0, kind="throttle", container_id="c0", pod="shop/a")
 audit.begin_change(deed, path="/c0", found=Quota(None), intended=Quota(20000))
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -251,7 +255,7 @@ def test_what_was_begun_is_there_after_a_kill(tmp_path: Path):
     audit = opened(path)
     assert not audit.notice
     assert (Quota(None), Quota(20_000)) == (audit.remembered()["c0"].original, audit.remembered()["c0"].intended)
-    assert [Outcome.BEGUN] == [each.outcome for each in audit.deeds()]
+    assert [AuditOutcome.BEGUN] == [each.outcome for each in audit.deeds()]
     audit.close()
 
 
@@ -260,13 +264,13 @@ FULL = textwrap.dedent("""
     from pathlib import Path
     from agent.audit.log import Audit
     from agent.audit.database import AuditError
-    from agent.audit.entries import Deed, Outcome
+    from agent.audit.entries import AuditEntry, AuditOutcome
     audit = Audit.open(Path(sys.argv[1]), now=0.0)
-    first = audit.begin(Deed(time=0.0, kind="throttle"))
+    first = audit.begin(AuditEntry(time=0.0, kind="throttle"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
     for number in range(10_000):
         try:
-            audit.begin(Deed(time=0.0, kind="throttle", message="x" * 1000))
+            audit.begin(AuditEntry(time=0.0, kind="throttle", message="x" * 1000))
         except AuditError as error:
             print(error, error.hint)
             break

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cgroups import content
-from agent.cgroups.base import Cpu, Group, Memory, Quota, Tree
+from agent.cgroups.base import CpuUsage, Group, MemoryUsage, Quota, Tree
 from agent.cgroups.detection import find_layout, open_tree
 from agent.cgroups.errors import (
     CgroupDenied,
@@ -63,11 +63,11 @@ def group(fake: FakeCgroups, tree: Tree) -> Iterator[Group]:
 
 
 def test_all_that_a_group_tells(fake: FakeCgroups, group: Group):
-    assert group.cpu() == Cpu(8_000_000, 90, 88, 88 * 7_000)
+    assert group.cpu() == CpuUsage(8_000_000, 90, 88, 88 * 7_000)
     assert group.cpu_usage_ns() == 8_000_000
     assert group.quota() == Quota(20_000, 100_000)
     assert group.quota().cores == 0.2
-    assert group.memory() == Memory(64 * MIB, 40 * MIB)
+    assert group.memory() == MemoryUsage(64 * MIB, 40 * MIB)
     assert group.memory_limit() == 128 * MIB
     assert group.oom_kills() == 3
     assert group.processes() == ()
@@ -224,7 +224,7 @@ def test_no_more_cache_than_memory(fake: FakeCgroups, group: Group):
     """The two files are read one after the other; in between the cache may have grown."""
     stat = b"inactive_file 999999999999\ntotal_inactive_file 999999999999\n"
     fake.write(fake.container_path(UID, ID), "memory.stat", stat)
-    assert group.memory() == Memory(64 * MIB, 0)
+    assert group.memory() == MemoryUsage(64 * MIB, 0)
 
 
 @pytest.mark.parametrize("path", ["/..", "/../..", "/kubepods/../..", "/kubepods/./besteffort"])

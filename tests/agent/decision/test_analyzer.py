@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.decision.analysis import Analysis, Memory, Wanted
+from agent.decision.analysis import Analysis, AnalyzerState, PodDemand
 from agent.decision.analyzer import analyze, merge
-from agent.decision.plan import Verdict
+from agent.decision.plan import RuleVerdict
 from agent.decision.selection import protection
-from agent.metrics.options import Options
+from agent.metrics.options import DecisionOptions
 from agent.model import (
     AvoidanceAction,
     CpuThrottle,
     LabelSelector,
+    MetricSample,
     Original,
     PodQos,
     PodScope,
     PodState,
     Policies,
     Rule,
-    Series,
     State,
 )
 from agent.qos import QosClass
@@ -50,27 +50,27 @@ class Cycles:
 
     def __init__(self, held: Policies, pods: tuple[PodState, ...] = (), originals: dict[str, Original] | None = None):
         self.policies, self.pods, self.originals = held, pods, originals or {}
-        self.memory, self.now = Memory(), 1_000.0
+        self.memory, self.now = AnalyzerState(), 1_000.0
 
     def see(self, sample: float | None, seconds: float = 10.0) -> Analysis:
         self.now += seconds
-        metrics = {} if sample is None else {"m": (Series(sample, self.now),)}
+        metrics = {} if sample is None else {"m": (MetricSample(sample, self.now),)}
         seen = State(self.now, metrics, self.pods, {"m": "the collector failed"} if sample is None else {})
         found = analyze(seen, self.policies, self.memory, originals=self.originals)
         self.memory = found.memory
         return found
 
-    def verdicts(self, *samples: float | None) -> list[Verdict]:
+    def verdicts(self, *samples: float | None) -> list[RuleVerdict]:
         return [self.see(sample).findings[0].verdict for sample in samples]
 
 
 Q, C, T, H, R, M = (
-    Verdict.QUIET,
-    Verdict.COUNTING,
-    Verdict.TRIGGERED,
-    Verdict.HOLDING,
-    Verdict.RESTORED,
-    Verdict.MISSING,
+    RuleVerdict.QUIET,
+    RuleVerdict.COUNTING,
+    RuleVerdict.TRIGGERED,
+    RuleVerdict.HOLDING,
+    RuleVerdict.RESTORED,
+    RuleVerdict.MISSING,
 )
 
 
@@ -145,16 +145,16 @@ def test_missing_counts_as_above_only_where_the_rule_says_so_and_the_metric_was_
 def test_a_selector_picks_series_and_the_highest_of_them_counts():
     selector = LabelSelector((("diskName", "In", ("sda", "sdb")),))
     series = tuple(
-        Series(value, 1.0, {"diskName": name}) for name, value in (("sda", 5.0), ("sdb", 150.0), ("sdc", 999.0))
+        MetricSample(value, 1.0, {"diskName": name}) for name, value in (("sda", 5.0), ("sdb", 150.0), ("sdc", 999.0))
     )
-    found = analyze(State(1.0, {"m": series}), policies(rule(selector=selector)), Memory())
+    found = analyze(State(1.0, {"m": series}), policies(rule(selector=selector)), AnalyzerState())
     assert (T, 150.0, {"diskName": "sdb"}) == (
         found.findings[0].verdict,
         found.findings[0].sample,
         found.findings[0].series,
     )
     nothing = replace(selector, requirements=(("diskName", "In", ("sdz",)),))
-    found = analyze(State(1.0, {"m": series}), policies(rule(selector=nothing)), Memory())
+    found = analyze(State(1.0, {"m": series}), policies(rule(selector=nothing)), AnalyzerState())
     assert "no series matches the selector" in found.findings[0].text
 
 
@@ -174,7 +174,7 @@ def test_a_rule_in_its_dead_band_keeps_new_pods_away_and_no_quotas():
 
     def see(m: float, n: float) -> Analysis:
         cycles.now += 100.0
-        metrics = {"m": (Series(m, cycles.now),), "n": (Series(n, cycles.now),)}
+        metrics = {"m": (MetricSample(m, cycles.now),), "n": (MetricSample(n, cycles.now),)}
         found = analyze(
             State(cycles.now, metrics, cycles.pods), cycles.policies, cycles.memory, originals=cycles.originals
         )
@@ -339,7 +339,7 @@ def test_triggered_and_restored_follow_from_the_last_samples_alone(above, needed
 
 ratios = st.builds(CpuThrottle, st.integers(0, 100), st.integers(0, 100))
 wanted = st.builds(
-    Wanted,
+    PodDemand,
     st.frozensets(st.sampled_from(["a", "b", "c"])),
     ratios,
     st.none() | st.floats(0, 100),
@@ -372,7 +372,7 @@ def test_rules_do_not_depend_on_their_order(places, sample):
 
 def test_a_cycle_can_be_told_again_from_its_values():
     held, seen = policies(rule(), rule("e", "evict")), state([running("p", 0.5)], **{CPU: 5.0, "m": 101.0})
-    memory = Memory()
-    first = analyze(seen, held, memory, options=Options())
-    assert first == analyze(seen, held, memory, options=Options())
-    assert Memory() == memory
+    memory = AnalyzerState()
+    first = analyze(seen, held, memory, options=DecisionOptions())
+    assert first == analyze(seen, held, memory, options=DecisionOptions())
+    assert AnalyzerState() == memory

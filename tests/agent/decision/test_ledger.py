@@ -6,12 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from agent.decision.ledger import Ledger, booked, falling, going, lowered, raised, rising, settled
-from agent.metrics.options import Options
+from agent.decision.ledger import (
+    Ledger,
+    falling,
+    lowered,
+    pods_being_evicted,
+    raised,
+    rising,
+    still_pending,
+    with_steps,
+)
+from agent.metrics.options import DecisionOptions
 from agent.model import EvictStep, PodState, QuotaStep, SchedulingStep, State
 from tests.agent.scenes import pod, running, state
 
-OPTIONS = Options(effect_seconds=30.0, grace_slack_seconds=30.0)
+OPTIONS = DecisionOptions(effect_seconds=30.0, grace_slack_seconds=30.0)
 NOW = 1_000.0
 
 
@@ -30,32 +39,32 @@ def seen(*pods: PodState, after: float = 0.0) -> State:
 
 
 def after(ledger: Ledger, *pods: PodState, seconds: float) -> Ledger:
-    return settled(ledger, seen(*pods, after=seconds), OPTIONS)
+    return still_pending(ledger, seen(*pods, after=seconds), OPTIONS)
 
 
 def test_an_evicted_pod_counts_with_what_it_uses_until_it_is_gone():
-    ledger = booked((), [evict(cpu=500.0, memory=100.0)], NOW, OPTIONS)
+    ledger = with_steps((), [evict(cpu=500.0, memory=100.0)], NOW, OPTIONS)
     burning = pod("p", 0.8, memory=90)
     assert {"cpu": 800.0, "memory": 90.0} == falling(ledger, seen(burning))
     assert {"cpu": 500.0, "memory": 100.0} == falling(ledger, seen(pod("p")))
     assert {} == falling(ledger, seen(pod("other", 3.0)))
-    assert frozenset({"uid-p"}) == going(ledger, NOW)
+    assert frozenset({"uid-p"}) == pods_being_evicted(ledger, NOW)
     assert () == after(ledger, pod("other"), seconds=10.0)
 
 
 def test_a_pod_that_does_not_end_in_its_time_is_not_waited_for_again():
-    ledger = booked((), [evict(grace=30.0)], NOW, OPTIONS)
+    ledger = with_steps((), [evict(grace=30.0)], NOW, OPTIONS)
     stuck = pod("p", 0.5, terminating=True)
     ledger = after(ledger, stuck, seconds=60.0)
     assert {"cpu": 500.0} == falling(ledger, seen(stuck, after=60.0))
     ledger = after(ledger, stuck, seconds=61.0)
     assert {} == falling(ledger, seen(stuck, after=61.0))
-    assert frozenset() == going(ledger, NOW + 61.0)
+    assert frozenset() == pods_being_evicted(ledger, NOW + 61.0)
     assert {} == falling(after(ledger, stuck, seconds=70.0), seen(stuck, after=70.0))
 
 
 def test_an_eviction_that_came_to_nothing_is_forgotten():
-    ledger = booked((), [evict(grace=30.0)], NOW, OPTIONS)
+    ledger = with_steps((), [evict(grace=30.0)], NOW, OPTIONS)
     assert 1 == len(after(ledger, pod("p", 0.5), seconds=60.0))
     assert () == after(ledger, pod("p", 0.5), seconds=61.0)
 
@@ -68,7 +77,7 @@ def test_pods_that_others_end_count_too():
 
 
 def test_a_throttled_container_counts_with_what_it_still_uses_above_its_quota():
-    ledger = booked((), [quota(cpu=500.0)], NOW, OPTIONS)
+    ledger = with_steps((), [quota(cpu=500.0)], NOW, OPTIONS)
     assert {"cpu": 500.0} == falling(ledger, seen(running("p", 1.0)))
     assert {"cpu": pytest.approx(200.0)} == falling(ledger, seen(running("p", 0.7)))
     assert {"cpu": 500.0} == falling(ledger, seen(running("p", 3.0)))
@@ -82,31 +91,31 @@ def test_a_throttled_container_counts_with_what_it_still_uses_above_its_quota():
 
 
 def test_extended_cpu_falls_with_cpu():
-    ledger = booked((), [quota(cpu=500.0, extended_cpu=500.0)], NOW, OPTIONS)
+    ledger = with_steps((), [quota(cpu=500.0, extended_cpu=500.0)], NOW, OPTIONS)
     falls = falling(ledger, seen(running("p", 0.6)))
     assert {"cpu": pytest.approx(100.0), "extended_cpu": pytest.approx(100.0)} == falls
 
 
 def test_what_came_back_counts_until_it_is_used():
-    ledger = booked((), [quota(after=80_000, kind="restore", cpu=300.0)], NOW, OPTIONS)
+    ledger = with_steps((), [quota(after=80_000, kind="restore", cpu=300.0)], NOW, OPTIONS)
     assert {"cpu": 300.0} == rising(ledger, seen(running("p", 0.5)))
     assert {"cpu": pytest.approx(100.0)} == rising(ledger, seen(running("p", 0.7)))
     assert {} == falling(ledger, seen(running("p", 0.7)))
     assert frozenset({"p-main"}) == raised(ledger, NOW)
     assert () == after(ledger, running("p", 0.8), seconds=10.0)
-    unlimited = booked((), [quota(after=None, kind="restore", cpu=300.0)], NOW, OPTIONS)
+    unlimited = with_steps((), [quota(after=None, kind="restore", cpu=300.0)], NOW, OPTIONS)
     assert {"cpu": 300.0} == rising(unlimited, seen(running("p", 0.7)))
 
 
 def test_a_later_step_takes_the_place_of_an_earlier_one():
-    ledger = booked((), [quota(after=50_000, cpu=500.0)], NOW, OPTIONS)
-    ledger = booked(ledger, [quota(after=40_000, cpu=100.0), SchedulingStep(True, "")], NOW + 10.0, OPTIONS)
+    ledger = with_steps((), [quota(after=50_000, cpu=500.0)], NOW, OPTIONS)
+    ledger = with_steps(ledger, [quota(after=40_000, cpu=100.0), SchedulingStep(True, "")], NOW + 10.0, OPTIONS)
     assert {"p-main": 0.4} == lowered(ledger, NOW + 40.0)
     assert 1 == len(ledger)
 
 
 def test_a_clock_that_is_set_back_prolongs_nothing():
-    ledger = booked((), [evict(grace=30.0)], NOW, OPTIONS)
+    ledger = with_steps((), [evict(grace=30.0)], NOW, OPTIONS)
     ledger = after(ledger, pod("p", 0.5, terminating=True), seconds=-5_000.0)
     assert {"cpu": 500.0} == falling(ledger, seen(pod("p", 0.5), after=-5_000.0 + 60.0))
     assert {} == falling(ledger, seen(pod("p", 0.5), after=-5_000.0 + 61.0))

@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.decision.analysis import Demand, Memory
+from agent.decision.analysis import AnalyzerState, Demand
 from agent.decision.analyzer import analyze
-from agent.decision.eviction_limits import Budget, Eviction, Limits
-from agent.decision.ledger import booked, settled
+from agent.decision.eviction_limits import Budget, EvictionLimits, EvictionRecord
+from agent.decision.ledger import still_pending, with_steps
 from agent.decision.plan import Mode, Plan
-from agent.decision.plan_inputs import Given
+from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan, still_needed
-from agent.metrics.action_metric import Metric, Planned, eviction
-from agent.metrics.options import Options
+from agent.metrics.action_metric import ActionMetric, PodSteps, eviction
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.model import (
     AvoidanceAction,
@@ -36,27 +36,31 @@ from agent.model import (
 from agent.qos import QosClass
 from tests.agent.scenes import CPU, CPU_PERCENT, MEMORY, analysis, pod, running, state, wanted
 
-EXACT = Options(excess=0.0)
+EXACT = DecisionOptions(excess=0.0)
 NOW = 1_000.0
 
 
 def evictions(
-    pods: list[PodState], marks: dict[str, float], used: dict[str, float], options: Options = EXACT, **values: Any
+    pods: list[PodState],
+    marks: dict[str, float],
+    used: dict[str, float],
+    options: DecisionOptions = EXACT,
+    **values: Any,
 ) -> Plan:
     demand = Demand(evict={name: (value,) for name, value in marks.items()}, evicted=wanted(pods, *marks))
-    return plan(analysis(demand), Given(state(pods, NOW, **used), Metrics(), options, **values))
+    return plan(analysis(demand), PlanInputs(state(pods, NOW, **used), Metrics(), options, **values))
 
 
 def throttles(pods: list[PodState], watermark: float, used: float, step: int = 50, **values: Any) -> Plan:
     demand = Demand(down={CPU: (watermark,)}, throttled=wanted(pods, CPU, step=step))
-    return plan(analysis(demand), Given(state(pods, NOW, **{CPU: used}), Metrics(), EXACT, **values))
+    return plan(analysis(demand), PlanInputs(state(pods, NOW, **{CPU: used}), Metrics(), EXACT, **values))
 
 
 def restores(pods: list[PodState], watermark: float, used: float, step: int = 50, **values: Any) -> Plan:
     demand = Demand(up={CPU: (watermark,)}, restored=wanted(pods, CPU, step=step), ceilings=values.pop("ceilings", {}))
     given = {"originals": {each.id: Original(None) for one in pods for each in one.containers}, **values}
     seen = state(pods, NOW, **{CPU: used, "cpu_core_numbers": 8.0})
-    return plan(analysis(demand), Given(seen, Metrics(), EXACT, **given))
+    return plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, **given))
 
 
 def gone(made: Plan) -> list[str]:
@@ -129,19 +133,19 @@ def test_pods_that_release_nothing_or_nobody_knows_what_are_named_and_spared():
 
 def test_no_more_than_are_allowed_now():
     pods = [pod(name, 0.1) for name in "abcde"]
-    made = evictions(pods, {CPU: 1000.0}, {CPU: 9000.0}, budget=Budget(Limits(node=2, namespace=9)))
+    made = evictions(pods, {CPU: 1000.0}, {CPU: 9000.0}, budget=Budget(EvictionLimits(node=2, namespace=9)))
     assert ["a", "b"] == gone(made)
     assert "eviction limit of this node reached (2 in 600 s)" == why(made)["c"]
     blind = {"window_cpu_avg_5m": 50.0}
-    past = (Eviction(0.0, "shop", ""),)
-    assert ["a"] == gone(evictions(pods, blind, {}, budget=Budget(Limits(node=2), past)))
-    assert [] == gone(evictions(pods, blind, {}, budget=Budget(Limits(node=1), past)))
+    past = (EvictionRecord(0.0, "shop", ""),)
+    assert ["a"] == gone(evictions(pods, blind, {}, budget=Budget(EvictionLimits(node=2), past)))
+    assert [] == gone(evictions(pods, blind, {}, budget=Budget(EvictionLimits(node=1), past)))
 
 
 def test_whom_a_limit_keeps_is_passed_over_for_the_next_one():
     """As whom a disruption budget protects."""
     pods = [pod(name, 0.5, owner="ReplicaSet/web") for name in "ab"] + [pod("c", 0.4, owner="Job/batch")]
-    made = evictions(pods, {CPU: 8300.0}, {CPU: 9000.0}, budget=Budget(Limits()))
+    made = evictions(pods, {CPU: 8300.0}, {CPU: 9000.0}, budget=Budget(EvictionLimits()))
     assert ["a", "c"] == gone(made)
     assert "eviction limit of ReplicaSet/web in namespace default reached (1 in 600 s)" == why(made)["b"]
 
@@ -176,14 +180,14 @@ def test_pods_that_cannot_be_acted_on_now_leave_their_place_to_others():
 def test_victims_that_still_burn_are_not_replaced():
     pods = [pod("a", 1.0), pod("b", 1.0)]
     first = evictions(pods, {CPU: 5500.0}, {CPU: 6000.0})
-    ledger = booked((), first.steps, NOW, EXACT)
+    ledger = with_steps((), first.steps, NOW, EXACT)
     second = evictions(pods, {CPU: 5500.0}, {CPU: 6000.0}, ledger=ledger)
     assert (["a"], []) == (gone(first), gone(second))
     assert (1000.0, -500.0) == (second.stages[0].in_flight, second.stages[0].gap)
     assert "its eviction is in progress" in second.left_alone["default/a"]
     late = state(pods, NOW + 61.0, **{CPU: 6000.0})
     demand = Demand(evict={CPU: (5500.0,)}, evicted=wanted(pods, CPU))
-    assert ["a"] == gone(plan(analysis(demand), Given(late, Metrics(), EXACT, ledger=ledger)))
+    assert ["a"] == gone(plan(analysis(demand), PlanInputs(late, Metrics(), EXACT, ledger=ledger)))
 
 
 def test_a_pod_is_evicted_only_for_metrics_that_its_rule_names():
@@ -193,7 +197,7 @@ def test_a_pod_is_evicted_only_for_metrics_that_its_rule_names():
         evicted={**wanted(pods[:1], CPU), **wanted(pods[1:], MEMORY)},
     )
     seen = state(pods, NOW, **{CPU: 5400.0, MEMORY: 1.0})
-    assert ["for-cpu"] == gone(plan(analysis(demand), Given(seen, Metrics(), EXACT)))
+    assert ["for-cpu"] == gone(plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT)))
 
 
 def test_a_percent_without_a_capacity_does_nothing_and_says_so():
@@ -205,7 +209,7 @@ def test_a_percent_without_a_capacity_does_nothing_and_says_so():
 def test_usage_that_is_missing_does_nothing_unless_the_rule_says_otherwise():
     pods = [pod("a", 1.0), pod("b", 1.0)]
     demand = Demand(evict={CPU: (1.0,)}, evicted=wanted(pods, CPU))
-    given = Given(state(pods, NOW), Metrics(), EXACT)
+    given = PlanInputs(state(pods, NOW), Metrics(), EXACT)
     made = plan(analysis(demand), given)
     assert ((), Mode.NOTHING) == (made.steps, made.stages[0].mode)
     made = plan(analysis(replace(demand, missed=frozenset({CPU}))), given)
@@ -247,10 +251,10 @@ def test_a_quota_of_a_moment_ago_is_not_released_twice():
     before = running("p", 2.0)
     first = throttles([before], 4000.0, 4500.0)
     lagging = running("p", 2.0, quota=100_000)
-    second = throttles([lagging], 4000.0, 4500.0, ledger=booked((), first.steps, NOW, EXACT))
+    second = throttles([lagging], 4000.0, 4500.0, ledger=with_steps((), first.steps, NOW, EXACT))
     assert ({"p": 100_000}, {}) == (quotas(first), quotas(second))
     assert 1000.0 == second.stages[0].in_flight
-    third = throttles([lagging], 3000.0, 4500.0, ledger=booked((), first.steps, NOW - 10.0, EXACT))
+    third = throttles([lagging], 3000.0, 4500.0, ledger=with_steps((), first.steps, NOW - 10.0, EXACT))
     assert {"p": 50_000} == quotas(third)
     assert {"cpu": 500.0} == third.stages[0].candidates[0].released
 
@@ -260,22 +264,22 @@ def test_a_second_plan_of_a_cycle_leaves_alone_what_the_first_one_set():
     pods = [running("a", 2.0), running("b", 1.0)]
     first = throttles(pods, 1000.0, 9000.0)
     assert {"a": 100_000, "b": 50_000} == quotas(first)
-    ledger = booked((), first.steps[:1], NOW, EXACT)
+    ledger = with_steps((), first.steps[:1], NOW, EXACT)
     second = throttles(pods, 1000.0, 9000.0, ledger=ledger)
     assert {"b": 50_000} == quotas(second)
     assert "it was already changed in this cycle" == why(second)["a"]
     back = analysis(released=("default/c",))
-    given = Given(state([running("c", 0.5, quota=50_000)]), Metrics(), EXACT, originals={"c-main": Original(None)})
+    given = PlanInputs(state([running("c", 0.5, quota=50_000)]), Metrics(), EXACT, originals={"c-main": Original(None)})
     given_back = plan(back, given)
-    again = replace(given, ledger=booked((), given_back.steps, NOW, EXACT))
+    again = replace(given, ledger=with_steps((), given_back.steps, NOW, EXACT))
     assert (1, ()) == (len(given_back.steps), plan(back, again).steps)
 
 
 def test_without_a_gap_a_pod_gets_its_next_step_when_the_last_one_shows():
     demand = Demand(down={"window_cpu_avg_5m": (50.0,)}, throttled=wanted([running("p", 1.0)], "window_cpu_avg_5m"))
-    first = plan(analysis(demand), Given(state([running("p", 1.0)]), Metrics(), EXACT))
-    ledger = booked((), first.steps, NOW - 10.0, EXACT)
-    lagging = Given(state([running("p", 1.0, quota=90_000)]), Metrics(), EXACT, ledger=ledger)
+    first = plan(analysis(demand), PlanInputs(state([running("p", 1.0)]), Metrics(), EXACT))
+    ledger = with_steps((), first.steps, NOW - 10.0, EXACT)
+    lagging = PlanInputs(state([running("p", 1.0, quota=90_000)]), Metrics(), EXACT, ledger=ledger)
     made = plan(analysis(demand), lagging)
     assert {} == quotas(made)
     assert "its last step is still taking effect" == why(made)["p"]
@@ -285,11 +289,11 @@ def test_a_metric_that_lags_is_waited_for():
     """A window of five minutes is above for minutes after the load is gone: one step in that time is enough."""
     name, unlimited, slowed = "window_cpu_avg_5m", running("p", 1.0), running("p", 0.9, quota=90_000)
     demand = Demand(down={name: (50.0,), CPU: (1.0,)}, throttled=wanted([unlimited], name, CPU))
-    first = plan(analysis(demand), Given(state([unlimited], NOW), Metrics(), EXACT))
-    ledger = booked((), first.steps, NOW, EXACT)
+    first = plan(analysis(demand), PlanInputs(state([unlimited], NOW), Metrics(), EXACT))
+    ledger = with_steps((), first.steps, NOW, EXACT)
     for seconds, expected in ((10.0, {}), (290.0, {}), (310.0, {"p": 81_000})):
         seen = state([slowed], NOW + seconds)
-        given = Given(seen, Metrics(), EXACT, ledger=settled(ledger, seen, EXACT))
+        given = PlanInputs(seen, Metrics(), EXACT, ledger=still_pending(ledger, seen, EXACT))
         assert expected == quotas(plan(analysis(demand), given))
 
 
@@ -321,7 +325,7 @@ def test_what_no_rule_throttles_any_more_gets_its_quota_back_at_once():
     pods = [running("p", 0.5, quota=50_000), running("leaving", 0.5, quota=50_000, terminating=True)]
     originals = {"p-main": Original(70_000), "leaving-main": Original(None)}
     found = analysis(released=("default/leaving", "default/p"))
-    made = plan(found, Given(state(pods), Metrics(), EXACT, originals=originals))
+    made = plan(found, PlanInputs(state(pods), Metrics(), EXACT, originals=originals))
     (step,) = made.steps
     assert isinstance(step, QuotaStep)
     assert (50_000, 70_000, "restore", "no rule covers it any more") == (
@@ -330,13 +334,13 @@ def test_what_no_rule_throttles_any_more_gets_its_quota_back_at_once():
         step.kind,
         step.reason,
     )
-    assert "" == still_needed(step, made, Given(state(pods), Metrics(), EXACT))
+    assert "" == still_needed(step, made, PlanInputs(state(pods), Metrics(), EXACT))
 
 
 # --- one after another -----------------------------------------------------------------------------------------------
 
 
-def both(pods: list[PodState], since: float, **values: Any) -> tuple[Demand, Given]:
+def both(pods: list[PodState], since: float, **values: Any) -> tuple[Demand, PlanInputs]:
     demand = Demand(
         down={CPU: (4000.0,)},
         throttled=wanted(pods, CPU, step=10),
@@ -344,7 +348,7 @@ def both(pods: list[PodState], since: float, **values: Any) -> tuple[Demand, Giv
         evicted=wanted(pods, CPU, MEMORY),
         since={CPU: since, MEMORY: since},
     )
-    return demand, Given(state(pods, NOW, **{CPU: 5000.0, MEMORY: 50.0}), Metrics(), EXACT, **values)
+    return demand, PlanInputs(state(pods, NOW, **{CPU: 5000.0, MEMORY: 50.0}), Metrics(), EXACT, **values)
 
 
 def test_evicting_waits_for_what_throttling_does():
@@ -385,7 +389,7 @@ def test_page_cache_is_reclaimed_before_anybody_is_evicted_and_counts_for_nothin
         evict={MEMORY: (5000.0,)},
         evicted=wanted(pods, MEMORY),
     )
-    given = Given(state(pods, NOW, **{MEMORY: 5500.0, CPU: 9.0}), Metrics(), EXACT)
+    given = PlanInputs(state(pods, NOW, **{MEMORY: 5500.0, CPU: 9.0}), Metrics(), EXACT)
     made = plan(analysis(demand), given)
     assert [("reclaim", 500), ("reclaim", 100), ("evict", None)] == [
         (step.kind, getattr(step, "bytes", None)) for step in made.steps
@@ -402,7 +406,7 @@ def test_page_cache_is_reclaimed_before_anybody_is_evicted_and_counts_for_nothin
 def test_reclaiming_is_for_memory_alone():
     pods = [pod("a", memory=900)]
     demand = Demand(reclaim={CPU: (1.0,), "psi_memory_full_avg10": (1.0,)}, reclaimed=wanted(pods, CPU))
-    made = plan(analysis(demand), Given(state(pods, NOW, **{CPU: 9.0}), Metrics(), EXACT))
+    made = plan(analysis(demand), PlanInputs(state(pods, NOW, **{CPU: 9.0}), Metrics(), EXACT))
     assert ((), ()) == (made.steps, made.stages)
 
 
@@ -422,7 +426,7 @@ def test_a_step_is_dropped_once_its_gap_is_gone():
 
     def asked(step: Any, used: float | None, done: tuple[Any, ...] = (), **values: Any) -> str:
         fresh: State = state(values.get("pods", pods), NOW + 1, **({} if used is None else {CPU: used}))
-        return still_needed(step, made, Given(fresh, Metrics(), EXACT), done)
+        return still_needed(step, made, PlanInputs(fresh, Metrics(), EXACT), done)
 
     assert "" == asked(first, 6000.0)
     assert "" == asked(second, 6000.0, (first,))
@@ -438,14 +442,14 @@ def test_a_step_is_dropped_once_its_gap_is_gone():
 def test_a_restore_is_dropped_when_the_node_is_busy_again():
     made = restores([running("p", 0.5, quota=50_000)], 4000.0, 3000.0)
     (step,) = made.steps
-    busy = Given(state([running("p", 0.5)], **{CPU: 4100.0}), Metrics(), EXACT)
+    busy = PlanInputs(state([running("p", 0.5)], **{CPU: 4100.0}), Metrics(), EXACT)
     assert "the gap of cpu_total_usage is closed already" == still_needed(step, made, busy)
 
 
 def test_a_step_on_all_pods_is_needed_while_its_pod_is_there():
     made = evictions([pod("a", 1.0)], {"window_cpu_avg_5m": 50.0}, {})
     (step,) = made.steps
-    assert "" == still_needed(step, made, Given(state([pod("a", 1.0)]), Metrics(), EXACT))
+    assert "" == still_needed(step, made, PlanInputs(state([pod("a", 1.0)]), Metrics(), EXACT))
 
 
 # --- what is told ----------------------------------------------------------------------------------------------------
@@ -471,7 +475,7 @@ def whole_plan() -> Plan:
         pod("new", containers=(ContainerState(name="main", id="new"),)),
     ]
     seen = state(pods, NOW, **{CPU: 5000.0, MEMORY: 7 * 2.0**30, "cpu_core_numbers": 8.0})
-    return plan(analyze(seen, held, Memory()), Given(seen, Metrics()))
+    return plan(analyze(seen, held, AnalyzerState()), PlanInputs(seen, Metrics()))
 
 
 def test_a_plan_says_in_words_what_it_saw_and_what_it_does():
@@ -504,19 +508,19 @@ def test_a_plan_is_plain_data():
 
 
 def test_nothing_to_do_is_said():
-    assert ("nothing to do",) == plan(analysis(), Given(state(), Metrics())).sentences
+    assert ("nothing to do",) == plan(analysis(), PlanInputs(state(), Metrics())).sentences
 
 
 def test_a_metric_of_somebody_elses_is_planned_like_ours():
-    def evict(one: PodState, grace: float | None, _: Any) -> Planned:
+    def evict(one: PodState, grace: float | None, _: Any) -> PodSteps:
         return eviction(one, grace, "gpu_memory", {"gpu_memory": float(one.labels["gpu"])})
 
-    gpu = Metric(
+    gpu = ActionMetric(
         name="gpu_memory", action_priority=7, evictable=True, evict_quantified=True, evict=evict, resource="gpu_memory"
     )
     pods = [pod(name, 0.1, labels={"gpu": amount}, start_time=1.0) for name, amount in (("a", "5"), ("b", "3"))]
     demand = Demand(evict={"gpu_memory": (10.0,)}, evicted=wanted(pods, "gpu_memory"))
-    given = Given(state(pods, gpu_memory=14.0), Metrics(extra=[gpu]), EXACT)
+    given = PlanInputs(state(pods, gpu_memory=14.0), Metrics(extra=[gpu]), EXACT)
     made = plan(analysis(demand), given)
     assert ["a"] == gone(made)
     assert "4 gpu_memory must be released" in made.stages[0].text

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.decision.analysis import Demand, Wanted
-from agent.decision.eviction_limits import Budget, Limits
-from agent.decision.ledger import booked, falling
+from agent.decision.analysis import Demand, PodDemand
+from agent.decision.eviction_limits import Budget, EvictionLimits
+from agent.decision.ledger import falling, with_steps
 from agent.decision.plan import Mode, Plan
-from agent.decision.plan_inputs import Given
+from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
 from agent.decision.selection import protection
 from agent.decision.stage_planner import CLOSED
-from agent.metrics.options import Options, Order
+from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.model import ContainerState, CpuThrottle, EvictStep, Original, PodState, QuotaStep, State
@@ -70,17 +70,17 @@ def pods(draw: Any) -> list[PodState]:
 
 
 ratios = st.builds(CpuThrottle, st.integers(0, 100), st.integers(0, 100))
-options = st.builds(Options, excess=st.sampled_from([0.0, 0.1]), order=st.sampled_from(Order))
+options = st.builds(DecisionOptions, excess=st.sampled_from([0.0, 0.1]), order=st.sampled_from(Order))
 
 
 @st.composite
-def scenes(draw: Any) -> tuple[Demand, Given]:
+def scenes(draw: Any) -> tuple[Demand, PlanInputs]:
     """A demand for all three actions on all of the pods, and a node that is over and under its watermarks."""
     given_pods = draw(pods())
     opts = draw(options)
     used = {CPU: draw(st.floats(0, 20_000)), MEMORY: draw(st.floats(0, 5_000)), "cpu_core_numbers": 8.0}
     everybody = {
-        pod.key: Wanted(frozenset({CPU, MEMORY}), draw(ratios), draw(st.none() | st.floats(0, 60)))
+        pod.key: PodDemand(frozenset({CPU, MEMORY}), draw(ratios), draw(st.none() | st.floats(0, 60)))
         for pod in given_pods
         if draw(st.booleans()) or draw(st.booleans())
     }
@@ -101,7 +101,7 @@ def scenes(draw: Any) -> tuple[Demand, Given]:
         ceilings={CPU: draw(st.floats(1, 20_000))} if draw(st.booleans()) else {},
     )
     metrics = Metrics(opts.order)
-    return demand, Given(state(given_pods, NOW, **used), metrics, opts, originals=originals)
+    return demand, PlanInputs(state(given_pods, NOW, **used), metrics, opts, originals=originals)
 
 
 def evicted(made: Plan) -> list[EvictStep]:
@@ -113,7 +113,7 @@ def evicting_alone(demand: Demand) -> Demand:
 
 
 @st.composite
-def closable(draw: Any) -> tuple[Demand, Given]:
+def closable(draw: Any) -> tuple[Demand, PlanInputs]:
     """An eviction for one or two metrics whose gaps the pods can close, of pods that may all go."""
     given_pods = [
         PodState(
@@ -136,12 +136,12 @@ def closable(draw: Any) -> tuple[Demand, Given]:
     }
     names = sorted(draw(st.sets(st.sampled_from([CPU, MEMORY]), min_size=1)))
     marks = {name: (10_000.0 - total[name] * share * draw(st.floats(0.01, 0.99)),) for name in names}
-    everybody = {pod.key: Wanted(frozenset(names)) for pod in given_pods}
+    everybody = {pod.key: PodDemand(frozenset(names)) for pod in given_pods}
     used = dict.fromkeys(names, 10_000.0)
-    return Demand(evict=marks, evicted=everybody), Given(state(given_pods, NOW, **used), Metrics(opts.order), opts)
+    return Demand(evict=marks, evicted=everybody), PlanInputs(state(given_pods, NOW, **used), Metrics(opts.order), opts)
 
 
-def needless(made: Plan, given_: Given) -> list[EvictStep]:
+def needless(made: Plan, given_: PlanInputs) -> list[EvictStep]:
     """Victims without whom every gap that was closed would still be."""
     stages = [stage for stage in made.stages if stage.mode is Mode.PRECISE]
     assert all((stage.gap_after or 0.0) <= CLOSED for stage in stages)
@@ -202,7 +202,7 @@ def test_nobody_of_higher_rank_goes_while_a_lower_one_could(scene):
 def test_a_plan_does_not_depend_on_the_order_of_the_pods(scene, data):
     demand, given_ = scene
     shuffled = State(given_.state.time, given_.state.metrics, tuple(data.draw(st.permutations(given_.state.pods))))
-    again = Given(shuffled, given_.metrics, given_.options, originals=given_.originals)
+    again = PlanInputs(shuffled, given_.metrics, given_.options, originals=given_.originals)
     assert plan(analysis(demand), given_) == plan(analysis(demand), again)
 
 
@@ -249,7 +249,7 @@ def test_each_pod_gets_at_most_one_kind_of_step_of_a_stage(scene):
 @given(scenes(), st.integers(0, 3))
 def test_no_more_evictions_than_allowed(scene, allowed):
     demand, given_ = scene
-    limited = Given(given_.state, given_.metrics, given_.options, budget=Budget(Limits(node=allowed)))
+    limited = PlanInputs(given_.state, given_.metrics, given_.options, budget=Budget(EvictionLimits(node=allowed)))
     assert len(evicted(plan(analysis(demand), limited))) <= allowed
 
 
@@ -259,7 +259,7 @@ def test_a_second_plan_of_the_same_moment_takes_nobody_else(scene):
     """All that is needed is in flight."""
     demand, given_ = scene
     first = plan(analysis(demand), given_)
-    ledger = booked((), first.steps, NOW, given_.options)
+    ledger = with_steps((), first.steps, NOW, given_.options)
     assert falling(ledger, given_.state)
-    again = Given(given_.state, given_.metrics, given_.options, ledger=ledger)
+    again = PlanInputs(given_.state, given_.metrics, given_.options, ledger=ledger)
     assert () == plan(analysis(demand), again).steps

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.decision.analysis import Demand, Memory, Wanted
+from agent.decision.analysis import AnalyzerState, Demand, PodDemand
 from agent.decision.analyzer import analyze
-from agent.decision.ledger import Ledger, booked, falling, settled
+from agent.decision.ledger import Ledger, falling, still_pending, with_steps
 from agent.decision.plan import Mode, Plan
-from agent.decision.plan_inputs import Given
+from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan, still_needed
 from agent.decision.soft_limits import GRAIN
-from agent.metrics.options import Options
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.model import (
     CPU_WEIGHT,
@@ -35,20 +35,20 @@ from agent.model import (
 )
 from tests.agent.scenes import CPU, MEMORY, analysis, pod, running, state
 
-EXACT = Options(excess=0.0)
+EXACT = DecisionOptions(excess=0.0)
 NOW = 1_000.0
 MIB = 1 << 20
 UNLIMITED = float("inf")
 
 
-def wanted(pods: list[PodState], metric: str, **values: Any) -> dict[str, Wanted]:
-    return {each.key: Wanted(frozenset({metric}), CpuThrottle(0, 50), **values) for each in pods}
+def wanted(pods: list[PodState], metric: str, **values: Any) -> dict[str, PodDemand]:
+    return {each.key: PodDemand(frozenset({metric}), CpuThrottle(0, 50), **values) for each in pods}
 
 
 def throttles(pods: list[PodState], knobs: dict[str, PodKnobs], *, used: float = 9000.0, **values: Any) -> Plan:
     demand = Demand(down={CPU: (8000.0,)}, throttled=wanted(pods, CPU, weight_first=True))
     seen = state(pods, values.pop("time", NOW), **{CPU: used})
-    return plan(analysis(demand), Given(seen, Metrics(), EXACT, knobs=knobs, **values))
+    return plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, knobs=knobs, **values))
 
 
 def holds(pods: list[PodState], gap: float, knobs: dict[str, PodKnobs], *, evict: bool = False, **values: Any) -> Plan:
@@ -56,7 +56,7 @@ def holds(pods: list[PodState], gap: float, knobs: dict[str, PodKnobs], *, evict
     marks = {MEMORY: (1000.0 * MIB,)}
     demand = Demand(hold=marks, held=everybody, evict=marks if evict else {}, evicted=everybody if evict else {})
     seen = state(pods, values.pop("time", NOW), **{MEMORY: 1000.0 * MIB + gap})
-    return plan(analysis(demand), Given(seen, Metrics(), EXACT, knobs=knobs, **values))
+    return plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, knobs=knobs, **values))
 
 
 def turned(made: Plan) -> dict[str, tuple[int | None, int | None]]:
@@ -87,11 +87,11 @@ def test_a_weight_goes_down_in_the_place_of_the_first_quota():
 def test_the_quota_follows_where_the_weight_was_in_vain():
     pods = [running("a", 2.0), running("b", 2.0)]
     first = throttles(pods, knobs("a", "b"))
-    ledger = booked((), first.steps, NOW, EXACT)
+    ledger = with_steps((), first.steps, NOW, EXACT)
     after = {**knobs("a", weight=1, original_weight=100), **knobs("b")}
     assert () == throttles(pods, after, ledger=ledger, time=NOW + 10.0).steps
     later = NOW + 31.0
-    ledger = settled(ledger, state(pods, later), EXACT)
+    ledger = still_pending(ledger, state(pods, later), EXACT)
     (step,) = throttles(pods, after, ledger=ledger, time=later).steps
     assert isinstance(step, QuotaStep)
     assert ("default/a", 100_000) == (step.pod, step.after)
@@ -99,7 +99,7 @@ def test_the_quota_follows_where_the_weight_was_in_vain():
 
 def test_while_a_weight_takes_effect_its_pod_is_left_alone_whatever_more_is_needed():
     pods = [running("a", 2.0), running("b", 2.0)]
-    ledger = booked((), throttles(pods, knobs("a", "b")).steps, NOW, EXACT)
+    ledger = with_steps((), throttles(pods, knobs("a", "b")).steps, NOW, EXACT)
     after = {**knobs("a", weight=1, original_weight=100), **knobs("b")}
     made = throttles(pods, after, used=9_500.0, ledger=ledger, time=NOW + 10.0)
     assert {"b": (100, 1)} == turned(made)
@@ -109,7 +109,7 @@ def test_while_a_weight_takes_effect_its_pod_is_left_alone_whatever_more_is_need
 def test_a_second_plan_of_a_cycle_leaves_alone_what_the_first_one_turned():
     """The knobs were read before, so what they say is past."""
     pods = [running("a", 2.0), running("b", 2.0)]
-    ledger = booked((), throttles(pods, knobs("a", "b")).steps, NOW, EXACT)
+    ledger = with_steps((), throttles(pods, knobs("a", "b")).steps, NOW, EXACT)
     again = throttles(pods, knobs("a", "b"), used=9_500.0, ledger=ledger)
     assert {"b": (100, 1)} == turned(again)
 
@@ -118,16 +118,16 @@ def test_who_goes_counts_once_whatever_was_taken_from_it_before():
     one = running("a", 2.0)
     lowered = throttles([one], knobs("a")).steps
     going = EvictStep(one.key, one.uid, 30.0, CPU, {"cpu": 2000.0})
-    ledger = booked(booked((), lowered, NOW, EXACT), (going,), NOW, EXACT)
+    ledger = with_steps(with_steps((), lowered, NOW, EXACT), (going,), NOW, EXACT)
     assert {"cpu": 2000.0} == falling(ledger, state([one], NOW))
 
 
 def test_a_weight_that_helped_is_no_longer_in_flight():
     first = throttles([running("a", 2.0)], knobs("a"))
-    ledger = booked((), first.steps, NOW, EXACT)
+    ledger = with_steps((), first.steps, NOW, EXACT)
     for uses, left in ((2.0, {"cpu": 1000.0}), (1.4, {"cpu": pytest.approx(400.0)}), (1.0, {})):
         seen = state([running("a", uses)], NOW + 10.0)
-        assert left == falling(settled(ledger, seen, EXACT), seen)
+        assert left == falling(still_pending(ledger, seen, EXACT), seen)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_without_a_weight_to_lower_the_quota_is(of_a: PodKnobs):
 def test_a_policy_that_asks_for_none_gets_none():
     pods = [running("a", 2.0)]
     demand = Demand(down={CPU: (8000.0,)}, throttled=wanted(pods, CPU))
-    made = plan(analysis(demand), Given(state(pods, NOW, **{CPU: 9000.0}), Metrics(), EXACT, knobs=knobs("a")))
+    made = plan(analysis(demand), PlanInputs(state(pods, NOW, **{CPU: 9000.0}), Metrics(), EXACT, knobs=knobs("a")))
     assert {} == turned(made)
 
 
@@ -159,7 +159,7 @@ def test_a_weight_comes_back_after_the_quotas():
     def restored(one: PodState, originals: dict[str, Original]) -> Plan:
         demand = Demand(up={CPU: (8000.0,)}, restored=wanted([one], CPU))
         seen = state([one], NOW, **{CPU: 1000.0, "cpu_core_numbers": 8.0})
-        return plan(analysis(demand), Given(seen, Metrics(), EXACT, originals, knobs=lowered))
+        return plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, originals, knobs=lowered))
 
     (first,) = restored(owing, {"a-main": Original(None)}).steps
     assert isinstance(first, QuotaStep)
@@ -221,11 +221,11 @@ def test_what_is_hoped_for_is_not_evicted_for_and_then_it_is():
     pods = [pod("a", memory=100 * MIB)]
     first = holds(pods, 4.0 * MIB, knobs("a"), evict=True)
     assert [KnobStep] == [type(step) for step in first.steps]
-    ledger = booked((), first.steps, NOW, EXACT)
+    ledger = with_steps((), first.steps, NOW, EXACT)
     lowered = knobs("a", memory_high=96.0 * MIB, original_high=UNLIMITED)
     assert () == holds(pods, 4.0 * MIB, lowered, evict=True, ledger=ledger, time=NOW + 10.0).steps
     later = NOW + 31.0
-    ledger = settled(ledger, state(pods, later), EXACT)
+    ledger = still_pending(ledger, state(pods, later), EXACT)
     in_vain = holds(pods, 4.0 * MIB, lowered, evict=True, ledger=ledger, time=later)
     assert [EvictStep] == [type(step) for step in in_vain.steps]
 
@@ -235,7 +235,7 @@ def test_a_step_whose_gap_has_closed_by_itself_is_dropped():
     made = holds(pods, 4.0 * MIB, knobs("a"))
     (step,) = made.steps
     for gap, needed in ((4.0, ""), (0.0, f"the gap of {MEMORY} is closed already")):
-        again = Given(state(pods, NOW, **{MEMORY: (1000.0 + gap) * MIB}), Metrics(), EXACT, knobs=knobs("a"))
+        again = PlanInputs(state(pods, NOW, **{MEMORY: (1000.0 + gap) * MIB}), Metrics(), EXACT, knobs=knobs("a"))
         assert needed == still_needed(step, made, again)
 
 
@@ -278,8 +278,8 @@ def judged(used: float, of_pods: dict[str, PodKnobs], pods: list[PodState], time
     rule = Rule("memory", "high", MEMORY, 1000.0 * MIB, "hold")
     seen: State = state(pods, time, **{MEMORY: used})
     policies = Policies((rule,), {"hold": HOLD}, (EVERYBODY,))
-    found = analyze(seen, policies, Memory(), knobs=of_pods)
-    return plan(found, Given(seen, Metrics(), EXACT, ledger=ledger, knobs=of_pods))
+    found = analyze(seen, policies, AnalyzerState(), knobs=of_pods)
+    return plan(found, PlanInputs(seen, Metrics(), EXACT, ledger=ledger, knobs=of_pods))
 
 
 def test_memory_high_comes_back_to_one_pod_at_a_time():
@@ -289,12 +289,12 @@ def test_memory_high_comes_back_to_one_pod_at_a_time():
     assert {"b": (95 * MIB, None)} == turned(made)  # the last one to be held back
     assert [Mode.ONE] == [stage.mode for stage in made.stages]
     assert "one at a time" == why(made)["a"]
-    ledger = booked((), made.steps, NOW, EXACT)
+    ledger = with_steps((), made.steps, NOW, EXACT)
     left = {**held, **knobs("b")}
     for seconds, back in ((10.0, {}), (31.0, {"a": (95 * MIB, None)})):
         now = NOW + seconds
         seen = state(pods, now)
-        made = judged(500.0 * MIB, left, pods, now, settled(ledger, seen, EXACT))
+        made = judged(500.0 * MIB, left, pods, now, still_pending(ledger, seen, EXACT))
         assert back == turned(made)
 
 
@@ -308,8 +308,8 @@ def test_whom_no_rule_holds_back_any_more_gets_everything_back_at_once():
     pods = [running("a", 1.0, memory=95 * MIB), running("b", 1.0, memory=76 * MIB)]
     taken = knobs("a", "b", weight=1, original_weight=50, memory_high=70.0 * MIB, original_high=200.0 * MIB)
     seen = state(pods, NOW)
-    found = analyze(seen, Policies(), Memory(), knobs=taken)
-    made = plan(found, Given(seen, Metrics(), EXACT, knobs=taken))
+    found = analyze(seen, Policies(), AnalyzerState(), knobs=taken)
+    made = plan(found, PlanInputs(seen, Metrics(), EXACT, knobs=taken))
     steps = [(step.pod, step.knob, step.after, step.kind) for step in made.steps if isinstance(step, KnobStep)]
     assert [
         (f"default/{name}", knob, after, "restore")
@@ -329,7 +329,7 @@ def test_fifty_cycles_settle_just_under_the_watermark_or_give_up(reclaimable: bo
     policies = Policies((rule,), {"hold": HOLD}, (EVERYBODY,))
     wants = {f"p{number}": (110 - number) * MIB for number in range(10)}  # 1055 MiB
     highs = dict.fromkeys(wants, UNLIMITED)
-    memory, ledger, steps = Memory(), Ledger(), list[KnobStep]()
+    memory, ledger, steps = AnalyzerState(), Ledger(), list[KnobStep]()
     used = 0.0
     for cycle in range(50):
         now = NOW + 10.0 * cycle
@@ -341,11 +341,11 @@ def test_fifty_cycles_settle_just_under_the_watermark_or_give_up(reclaimable: bo
             for name, high in highs.items()
         }
         seen = state(pods, now, **{MEMORY: used})
-        ledger = settled(ledger, seen, EXACT)
+        ledger = still_pending(ledger, seen, EXACT)
         found = analyze(seen, policies, memory, knobs=lowered)
         memory = found.memory
-        made = plan(found, Given(seen, Metrics(), EXACT, ledger=ledger, knobs=lowered))
-        ledger = booked(ledger, made.steps, now, EXACT)
+        made = plan(found, PlanInputs(seen, Metrics(), EXACT, ledger=ledger, knobs=lowered))
+        ledger = with_steps(ledger, made.steps, now, EXACT)
         for step in made.steps:
             if isinstance(step, KnobStep):
                 steps.append(step)

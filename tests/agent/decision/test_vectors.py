@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from agent.decision.analysis import Demand, Memory, Wanted
+from agent.decision.analysis import AnalyzerState, Demand, PodDemand
 from agent.decision.analyzer import analyze, merge
-from agent.decision.plan import Mode, Plan, Verdict
-from agent.decision.plan_inputs import Given, divided, gaps, most_urgent
+from agent.decision.plan import Mode, Plan, RuleVerdict
+from agent.decision.plan_inputs import PlanInputs, divided, gaps, most_urgent
 from agent.decision.planner import plan
 from agent.decision.selection import matches
 from agent.decision.watermark import gathered
-from agent.metrics.options import Options, Order
+from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics, upstream_metrics
 from agent.metrics.sorters import CHAINS
 from agent.model import (
@@ -27,6 +27,7 @@ from agent.model import (
     CpuThrottle,
     EvictStep,
     LabelSelector,
+    MetricSample,
     Original,
     PodQos,
     PodScope,
@@ -34,7 +35,6 @@ from agent.model import (
     Policies,
     QuotaStep,
     Rule,
-    Series,
     State,
 )
 from agent.policy.node_qos import whole_number
@@ -68,9 +68,9 @@ def expected_of(case: dict[str, Any], variant: str) -> dict[str, Any]:
     return {**given.get("recommended", faithful), **EXCEPTIONS.get(case["id"], {})}
 
 
-def options_of(case: dict[str, Any], variant: str) -> Options:
+def options_of(case: dict[str, Any], variant: str) -> DecisionOptions:
     excess = case["input"].get("excess", 0.0)
-    return Options.upstream(excess=excess) if variant == UPSTREAM else Options(excess=excess)
+    return DecisionOptions.upstream(excess=excess) if variant == UPSTREAM else DecisionOptions(excess=excess)
 
 
 def metrics_of(variant: str) -> Metrics:
@@ -86,7 +86,7 @@ def watermarks(given: dict[str, list[str]] | None) -> dict[str, tuple[float, ...
 
 
 def state_of(values: dict[str, float], pods: list[PodState] | None = None, time: float = 1_000.0) -> State:
-    return State(time, {name: (Series(float(value), time),) for name, value in values.items()}, tuple(pods or ()))
+    return State(time, {name: (MetricSample(float(value), time),) for name, value in values.items()}, tuple(pods or ()))
 
 
 def pod_of(given: dict[str, Any]) -> PodState:
@@ -144,7 +144,7 @@ def test_the_smallest_watermark_counts(case: dict[str, Any]):
 @cases("gaps")
 def test_gaps(case: dict[str, Any], variant: str):
     sets = {"evict": ("evict", "evict"), "throttle_down": ("throttle", "down"), "throttle_up": ("restore", "up")}
-    given = Given(state_of(case["input"]["state"]), metrics_of(variant), options_of(case, variant))
+    given = PlanInputs(state_of(case["input"]["state"]), metrics_of(variant), options_of(case, variant))
     for name, expected in expected_of(case, variant).items():
         kind, key = sets[name]
         marks = watermarks(case["input"].get(key))
@@ -194,7 +194,7 @@ def demand_of(case: dict[str, Any], kind: str) -> Demand:
     marks = watermarks(case["input"].get(key))
     pods = case["input"].get("up_pods" if kind == "restore" else "pods", [])
     wanted = {
-        pod_of(each).key: Wanted(
+        pod_of(each).key: PodDemand(
             frozenset(marks), CpuThrottle(each.get("min", 0), each.get("step", 0)), each.get("grace")
         )
         for each in pods
@@ -206,7 +206,7 @@ def demand_of(case: dict[str, Any], kind: str) -> Demand:
     return Demand(evict=marks, evicted=wanted, missed=frozenset(marks))
 
 
-def played(case: dict[str, Any], kind: str, variant: str) -> tuple[Plan, Plan, list[str], Given]:
+def played(case: dict[str, Any], kind: str, variant: str) -> tuple[Plan, Plan, list[str], PlanInputs]:
     """The first plan, the one whose steps all succeed, and the pods that failed: each is left out of the next plan,
     which upstream does for throttling alone."""
     given_pods = case["input"].get("up_pods" if kind == "restore" else "pods", [])
@@ -214,7 +214,7 @@ def played(case: dict[str, Any], kind: str, variant: str) -> tuple[Plan, Plan, l
     failing_containers = set(case["input"].get("fail_containers", ()))
     failing = {pod_of(each).key for each in given_pods if each.get("absent") or each.get("evict_fails")}
     originals = {container.id: Original(None) for pod in pods for container in pod.containers}
-    given = Given(
+    given = PlanInputs(
         state_of(case["input"]["state"], pods), metrics_of(variant), options_of(case, variant), originals=originals
     )
     demanded = analysis(demand_of(case, kind))
@@ -234,7 +234,7 @@ def played(case: dict[str, Any], kind: str, variant: str) -> tuple[Plan, Plan, l
         made = plan(demanded, given)
 
 
-def gaps_left(case: dict[str, Any], kind: str, made: Plan, given: Given) -> dict[str, Any]:
+def gaps_left(case: dict[str, Any], kind: str, made: Plan, given: PlanInputs) -> dict[str, Any]:
     if not case["input"].get("up_pods" if kind == "restore" else "pods"):
         return {}
     if any(stage.mode is Mode.MISSED for stage in made.stages):
@@ -342,7 +342,7 @@ def test_pod_qos(variant: str):
 def test_a_pod_without_a_priority_has_priority_0():
     case = next(each for each in VECTORS if each["id"] == "podqos-nil-priority-panics")
     (pod,), (given,) = case["input"]["pods"], case["input"]["podqos"]
-    assert matches(pod_qos_of(given), pod_of(pod), Options())
+    assert matches(pod_qos_of(given), pod_of(pod), DecisionOptions())
 
 
 def policies_of(given: dict[str, Any]) -> Policies:
@@ -377,13 +377,13 @@ def policies_of(given: dict[str, Any]) -> Policies:
 @cases("analyze")
 def test_upstreams_analyzer(case: dict[str, Any]):
     policies, pods = policies_of(case["input"]), [pod_of(each) for each in case["input"]["pods"]]
-    memory, now = Memory(), 1_000_000.0
+    memory, now = AnalyzerState(), 1_000_000.0
     for cycle, expected in zip(case["input"]["cycles"], case["expected"]["head"]["cycles"], strict=True):
         now += cycle["dt"]
-        found = analyze(state_of(cycle["state"], pods, now), policies, memory, options=Options.upstream())
+        found = analyze(state_of(cycle["state"], pods, now), policies, memory, options=DecisionOptions.upstream())
         memory, demand = found.memory, found.demand
-        assert expected["triggered"] == [each.rule for each in found.findings if each.verdict is Verdict.TRIGGERED]
-        assert expected["restored"] == [each.rule for each in found.findings if each.verdict is Verdict.RESTORED]
+        assert expected["triggered"] == [each.rule for each in found.findings if each.verdict is RuleVerdict.TRIGGERED]
+        assert expected["restored"] == [each.rule for each in found.findings if each.verdict is RuleVerdict.RESTORED]
         assert expected["disable"] == (found.keep_away is True)
         assert expected["restore"] == (found.keep_away is False)
         assert (expected["events"] or []) == [f"{each.type}:{each.reason}:{each.note}" for each in found.events]
@@ -412,17 +412,19 @@ def test_counting_and_cool_down_as_in_v06(case: dict[str, Any]):
         restore_threshold=given["restore_threshold"],
     )
     policies = Policies((rule,), {"a": AvoidanceAction("a", given["cool_down_seconds"])})
-    memory, now = Memory(), 1_000_000.0
+    memory, now = AnalyzerState(), 1_000_000.0
     for above, elapsed, expected in zip(
         given["above"], given["seconds_since_previous"], case["expected"]["v0_6_0"], strict=True
     ):
         now += elapsed
-        found = analyze(state_of({"m": 20.0 if above else 5.0}, time=now), policies, memory, options=Options.v06())
+        found = analyze(
+            state_of({"m": 20.0 if above else 5.0}, time=now), policies, memory, options=DecisionOptions.v06()
+        )
         memory = found.memory
         verdict = found.findings[0].verdict
         assert expected == {
-            "triggered": verdict is Verdict.TRIGGERED,
-            "restored": verdict is Verdict.RESTORED,
+            "triggered": verdict is RuleVerdict.TRIGGERED,
+            "restored": verdict is RuleVerdict.RESTORED,
             "disable": found.keep_away is True,
             "restore": found.keep_away is False,
             "throttle_up_allowed": found.may_restore,
@@ -431,16 +433,16 @@ def test_counting_and_cool_down_as_in_v06(case: dict[str, Any]):
 
 @cases("merge_ratio")
 def test_ratios_merge_to_the_largest(case: dict[str, Any]):
-    merged = Wanted(frozenset(), CpuThrottle(0, 0))
+    merged = PodDemand(frozenset(), CpuThrottle(0, 0))
     for least, step in case["input"]["ratios"]:
-        merged = merge(merged, Wanted(frozenset(), CpuThrottle(least, step)))
+        merged = merge(merged, PodDemand(frozenset(), CpuThrottle(least, step)))
     expected = case["expected"]["head"]
     assert CpuThrottle(expected["min"], expected["step"]) == merged.throttle
 
 
 @cases("merge_grace")
 def test_graces_merge_to_the_shortest_that_is_named(case: dict[str, Any]):
-    merged = Wanted(frozenset())
+    merged = PodDemand(frozenset())
     for grace in case["input"]["graces"]:
-        merged = merge(merged, Wanted(frozenset(), grace_seconds=grace))
+        merged = merge(merged, PodDemand(frozenset(), grace_seconds=grace))
     assert case["expected"]["head"]["grace"] == merged.grace_seconds

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from agent.decision.analysis import Memory
+from agent.decision.analysis import AnalyzerState
 from agent.decision.analyzer import analyze
-from agent.decision.ledger import Ledger, booked, settled
+from agent.decision.ledger import Ledger, still_pending, with_steps
 from agent.decision.plan import Plan
-from agent.decision.plan_inputs import Given
+from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
-from agent.metrics.options import Options, Quirk
+from agent.metrics.options import DecisionOptions, UpstreamQuirk
 from agent.metrics.registry import Metrics
 from agent.model import AvoidanceAction, CpuThrottle, Original, PodQos, PodScope, PodState, Policies, Rule, State
 from agent.qos import QosClass
@@ -33,7 +33,7 @@ POLICIES = Policies(
     {"throttle": AvoidanceAction("throttle", 60.0, CpuThrottle(min_ratio=10, step_ratio=30))},
     (PodQos("best-effort", frozenset({"throttle"}), scopes=(PodScope("QOSClass", "In", ("BestEffort",)),)),),
 )
-OPTIONS = Options()
+OPTIONS = DecisionOptions()
 
 
 def pods(*quotas: int | None, busy: bool = True) -> list[PodState]:
@@ -53,7 +53,7 @@ def node(running_pods: list[PodState], time: float) -> State:
 
 def decided() -> list[Plan]:
     """Two samples above; one a cycle after throttling; and three a good while later, when the web is quiet."""
-    memory, found = Memory(), []
+    memory, found = AnalyzerState(), []
     ledger: Ledger = ()
     originals: dict[str, Original] = {}
     quiet = node(pods(140_000, 84_000, busy=False), 100.0)
@@ -66,11 +66,11 @@ def decided() -> list[Plan]:
         State(120.0, quiet.metrics, quiet.pods),
     ]
     for seen in states:
-        ledger = settled(ledger, seen, OPTIONS)
+        ledger = still_pending(ledger, seen, OPTIONS)
         analysis = analyze(seen, POLICIES, memory, originals=originals, options=OPTIONS)
-        made = plan(analysis, Given(seen, Metrics(), OPTIONS, originals=originals, ledger=ledger))
+        made = plan(analysis, PlanInputs(seen, Metrics(), OPTIONS, originals=originals, ledger=ledger))
         found.append(made)
-        memory, ledger = analysis.memory, booked(ledger, made.steps, seen.time, OPTIONS)
+        memory, ledger = analysis.memory, with_steps(ledger, made.steps, seen.time, OPTIONS)
         if any(step.kind == "throttle" for step in made.steps):
             originals = {"batch-a-main": Original(None), "batch-b-main": Original(None)}
     return found
@@ -90,4 +90,4 @@ def test_the_page_names_every_metric_and_every_quirk():
     families = {"psi_cpu": "psi_cpu_", "psi_memory": "psi_memory_", "psi_io": "psi_io_"}
     missing = [name for name in sorted(short) if families.get(name, f"`{name}`") not in page]
     assert missing == []
-    assert [quirk for quirk in Quirk if f"| `{quirk}` |" not in page] == []
+    assert [quirk for quirk in UpstreamQuirk if f"| `{quirk}` |" not in page] == []

@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agent.audit.entries import Deed, Filter
+from agent.audit.entries import AuditEntry, Filter
 from agent.audit.log import Audit
 from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout, find_layout, open_tree
 from agent.cgroups.paths import Driver
-from agent.decision.eviction_limits import Limits
+from agent.decision.eviction_limits import EvictionLimits
 from agent.decision.plan import Plan
-from agent.executor.cluster import Cluster
+from agent.executor.cluster import ClusterActions
 from agent.executor.executor import Executor
 from agent.executor.groups import KubeletGroups
 from agent.executor.permissions import Permissions
-from agent.executor.report import Report
+from agent.executor.report import PlanReport
 from agent.model import ContainerState, EvictStep, PodState, QuotaStep, State, Step
 from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.kube import CONFIG_MAPS, EVENTS, FakeKube
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.credentials import KubeAccess
 
 Outcome = TypeVar("Outcome")
 NOW = 1_700_000_000.0
@@ -75,7 +75,7 @@ class FakeNode:
     """How far somebody set the wall clock ahead (or back)."""
     patience: float = 60.0
     """For an answer of the server: long, for this machine may be busy."""
-    listen: Callable[[Deed], None] = lambda _: None
+    listen: Callable[[AuditEntry], None] = lambda _: None
     """Gets what the audit tells, at the moment when it does."""
 
     def __post_init__(self) -> None:
@@ -148,8 +148,8 @@ class FakeNode:
             client = cluster = None
             if self.server is not None:
                 url, token = self.server.url, self.server.token
-                client = KubeClient(lambda: Access(url, "a test", token=token), timeout=self.patience)
-                cluster = Cluster(
+                client = KubeClient(lambda: KubeAccess(url, "a test", token=token), timeout=self.patience)
+                cluster = ClusterActions(
                     client,
                     node="node-1",
                     control=CONTROL,
@@ -176,14 +176,14 @@ class FakeNode:
 
         return asyncio.run(inside())
 
-    def run(self, *steps: Step, needed: Any = always, cycle: int = 1, **permissions: Any) -> Report:
+    def run(self, *steps: Step, needed: Any = always, cycle: int = 1, **permissions: Any) -> PlanReport:
         """What becomes of a plan of these steps."""
         plan = Plan(self.now, steps)
         return self.acting(
             lambda executor: executor.run(plan, state=self.state(), cycle=cycle, needed=needed), **permissions
         )
 
-    def deeds(self) -> list[Deed]:
+    def deeds(self) -> list[AuditEntry]:
         """What the audit has, oldest first."""
         return list(reversed(self.audit.deeds(Filter(limit=1000))))
 
@@ -203,6 +203,6 @@ def events(server: FakeKube) -> list[tuple[str, str, str]]:
     return [(each["involvedObject"]["kind"], each["involvedObject"]["name"], each["reason"]) for each in found]
 
 
-def generous(**limits: Any) -> Limits:
+def generous(**limits: Any) -> EvictionLimits:
     """Limits of evictions that are in nobody's way."""
-    return Limits(**{"node": 100, "namespace": 100, "owner": 100, **limits})
+    return EvictionLimits(**{"node": 100, "namespace": 100, "owner": 100, **limits})

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from agent.decision.analysis import Memory
+from agent.decision.analysis import AnalyzerState
 from agent.decision.analyzer import analyze
-from agent.decision.ledger import Ledger, booked, settled
+from agent.decision.ledger import Ledger, still_pending, with_steps
 from agent.decision.plan import Plan
-from agent.decision.plan_inputs import Given
+from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan, still_needed
-from agent.executor.report import Fate, Report
-from agent.metrics.options import Options
+from agent.executor.report import PlanReport, StepOutcome
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
-from agent.model import Policies, Series, State, Step
+from agent.model import MetricSample, Policies, State, Step
 from agent.policy.policy_set import read_texts
 from agent.qos import QosClass
 from tests.agent.executor.node import FakeNode
 from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, throttling
 
-METRICS, OPTIONS = Metrics(), Options(settle_seconds=0.0)
+METRICS, OPTIONS = Metrics(), DecisionOptions(settle_seconds=0.0)
 BEST_EFFORT = {"matchExpressions": [{"scopeName": "QOSClass", "operator": "In", "values": ["BestEffort"]}]}
 
 
@@ -47,7 +47,7 @@ class Agent:
 
     def __init__(self, node: FakeNode) -> None:
         self.node = node
-        self.memory = Memory()
+        self.memory = AnalyzerState()
         self.ledger: Ledger = ()
 
     def state(self, used: float) -> State:
@@ -57,17 +57,17 @@ class Agent:
             quota = self.node.quota(number).split()[0]
             container = replace(pod.containers[0], quota=None if quota == "max" else int(quota))
             pods.append(replace(pod, containers=(container,)))
-        series = (Series(used, self.node.now),)
+        series = (MetricSample(used, self.node.now),)
         return State(self.node.now, {"cpu_total_usage": series}, tuple(pods))
 
-    def cycle(self, policies: Policies, *, used: float, then: float | None = None) -> tuple[Plan, Report]:
+    def cycle(self, policies: Policies, *, used: float, then: float | None = None) -> tuple[Plan, PlanReport]:
         """One look and what comes of it. `then` is what is used when it is read again before each step."""
         state = self.state(used)
-        self.ledger = settled(self.ledger, state, OPTIONS)
+        self.ledger = still_pending(self.ledger, state, OPTIONS)
         originals = self.node.audit.originals()
         analysis = analyze(state, policies, self.memory, originals=originals, options=OPTIONS)
         self.memory = analysis.memory
-        given = Given(state, METRICS, OPTIONS, originals, self.ledger)
+        given = PlanInputs(state, METRICS, OPTIONS, originals, self.ledger)
         made = plan(analysis, given)
         again = replace(given, state=self.state(used if then is None else then))
 
@@ -75,7 +75,7 @@ class Agent:
             return still_needed(step, made, again, done)
 
         report = self.node.acting(lambda executor: executor.run(made, state=state, cycle=1, needed=needed))
-        self.ledger = booked(self.ledger, report.booked, self.node.now, OPTIONS)
+        self.ledger = with_steps(self.ledger, report.booked, self.node.now, OPTIONS)
         self.node.now += 10.0
         return made, report
 
@@ -87,7 +87,9 @@ def quotas(node: FakeNode) -> list[str]:
 def test_over_the_watermark_pods_are_throttled_in_order_and_no_more_than_needed(node: FakeNode):
     """4.15 cores of 4: 165 millicores are wanted with the excess, a tenth of a core from each of two of three pods."""
     made, report = Agent(node).cycle(policies(), used=4150.0)
-    assert [Fate.DONE, Fate.DONE] == [each.fate for each in report.results if each.step.kind == "throttle"]
+    assert [StepOutcome.DONE, StepOutcome.DONE] == [
+        each.fate for each in report.results if each.step.kind == "throttle"
+    ]
     assert 2 == sum(quota == "90000" for quota in quotas(node))
     assert "max" == quotas(node)[3]
     assert 2 == len(node.audit.originals())
@@ -96,7 +98,7 @@ def test_over_the_watermark_pods_are_throttled_in_order_and_no_more_than_needed(
 
 def test_what_went_down_by_itself_before_the_step_is_left_alone(node: FakeNode):
     _, report = Agent(node).cycle(policies(), used=4150.0, then=3990.0)
-    assert {Fate.NOT_NEEDED} == {each.fate for each in report.results if each.step.kind == "throttle"}
+    assert {StepOutcome.NOT_NEEDED} == {each.fate for each in report.results if each.step.kind == "throttle"}
     assert ["max"] * 4 == quotas(node)
 
 

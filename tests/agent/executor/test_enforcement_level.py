@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agent.audit.entries import Deed, Outcome
+from agent.audit.entries import AuditEntry, AuditOutcome
 from agent.decision.plan import Plan
-from agent.executor.cgroup_lock import Claim
+from agent.executor.cgroup_lock import CgroupLock
 from agent.executor.executor import Executor
 from agent.executor.permissions import OnExit
-from agent.executor.report import Fate, Report, Stance
+from agent.executor.report import EnforcementLevel, PlanReport, StepOutcome
 from agent.model import SCHEDULING_CONDITION, SCHEDULING_TAINT, PodState, ReclaimStep, SchedulingStep, State, Step
 from tests.agent.executor.node import (
     CONTROL,
@@ -49,7 +49,7 @@ def node(tmp_path: Path, server: FakeKube) -> Iterator[FakeNode]:
     node.close()
 
 
-def fates(report: Report) -> list[Fate]:
+def fates(report: PlanReport) -> list[StepOutcome]:
     return [each.fate for each in report.results]
 
 
@@ -73,18 +73,18 @@ def test_preview_is_the_default_and_changes_nothing(node: FakeNode, server: Fake
     node.add(0)
     plan = Plan(NOW, (AWAY, throttle(), evict()))
 
-    async def act(executor: Executor) -> Report:
+    async def act(executor: Executor) -> PlanReport:
         return await executor.run(plan, state=node.state(), cycle=1, needed=always)
 
     report = node.acting(act, enforce=False)
-    assert [Fate.WOULD] * 3 == fates(report)
+    assert [StepOutcome.WOULD] * 3 == fates(report)
     assert [each.text for each in report.results] == [
         "would keep new pods away",
         "would set the CPU quota of shop/p0 (main) to 50000 µs per 100000 µs",
         "would evict shop/p0 with a grace period of 7 s",
     ]
     assert ("max 100000", [], []) == (node.quota(), node.deeds(), changes(server))
-    assert Stance.PREVIEW is node.run(throttle(), enforce=False).stance
+    assert EnforcementLevel.PREVIEW is node.run(throttle(), enforce=False).stance
 
 
 @pytest.mark.parametrize(
@@ -100,25 +100,25 @@ def test_beside_another_agent_nothing_is_enforced(node: FakeNode, rival: PodStat
     node.add(0)
     node.pods[9] = rival
     report = node.run(throttle())
-    assert Stance.PREVIEW is report.stance
+    assert EnforcementLevel.PREVIEW is report.stance
     assert f"(pod {rival.key})" in report.why
     assert "max 100000" == node.quota()
-    assert [Fate.DONE] == fates(node.run(throttle(), beside_others=True))
+    assert [StepOutcome.DONE] == fates(node.run(throttle(), beside_others=True))
     node.pods[9] = replace(rival, phase="Succeeded")
-    assert [Fate.DONE] == fates(node.run(throttle(before=50_000, after=40_000)))
+    assert [StepOutcome.DONE] == fates(node.run(throttle(before=50_000, after=40_000)))
 
 
 def test_of_two_of_ours_one_enforces(node: FakeNode):
     """Whatever files they keep: what both see is the groups."""
     node.add(0)
     top = node.cgroups.root / "kubepods.slice"
-    first, second = Claim(lambda: str(top)), Claim(lambda: str(top))
+    first, second = CgroupLock(lambda: str(top)), CgroupLock(lambda: str(top))
     assert () == first.others() == first.others()
     report = node.run(throttle(), claim=second)
-    assert (Stance.PREVIEW, True) == (report.stance, "by another enforcing load-watcher agent" in report.why)
+    assert (EnforcementLevel.PREVIEW, True) == (report.stance, "by another enforcing load-watcher agent" in report.why)
     assert "max 100000" == node.quota()
     first.release()
-    assert [Fate.DONE] == fates(node.run(throttle(), claim=second))
+    assert [StepOutcome.DONE] == fates(node.run(throttle(), claim=second))
     assert first.others()
     top.rename(top.with_name("old"))
     top.mkdir()  # the kubelet made it anew: who comes first has it
@@ -126,7 +126,7 @@ def test_of_two_of_ours_one_enforces(node: FakeNode):
     assert second.others()
     first.release()
     second.release()
-    assert () == Claim(lambda: str(top / "not there")).others()
+    assert () == CgroupLock(lambda: str(top / "not there")).others()
 
 
 def test_when_another_agent_comes_everything_is_given_back_to_it(node: FakeNode, server: FakeKube):
@@ -134,9 +134,9 @@ def test_when_another_agent_comes_everything_is_given_back_to_it(node: FakeNode,
     node.run(throttle(0), AWAY)
     node.pods[9] = PodState("koordinator-system", "koordlet-x", "k", labels={"koord-app": "koordlet"})
     report = node.run(throttle(0, before=50_000, after=40_000))
-    assert Stance.RESTORE_ALL is report.stance
+    assert EnforcementLevel.RESTORE_ALL is report.stance
     assert ("max 100000", False) == (node.quota(), tainted(server))
-    assert Stance.PREVIEW is node.run(throttle(0)).stance
+    assert EnforcementLevel.PREVIEW is node.run(throttle(0)).stance
 
 
 def test_preview_after_enforcing_says_what_still_stands(node: FakeNode):
@@ -153,7 +153,7 @@ def test_another_agent_without_a_pod_is_found_by_its_process(node: FakeNode):
     comm.parent.mkdir(parents=True)
     comm.write_text("koordlet\n")
     report = node.run(throttle())
-    assert (Stance.PREVIEW, True) == (report.stance, "koordlet (process)" in report.why)
+    assert (EnforcementLevel.PREVIEW, True) == (report.stance, "koordlet (process)" in report.why)
 
 
 # --- one step after the other ----------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_a_step_that_is_not_needed_any_more_is_dropped(node: FakeNode):
         return "" if len(done) < 1 else "the gap of cpu_total_usage is closed already"
 
     report = node.run(throttle(0), throttle(1), throttle(2), needed=needed)
-    assert [Fate.DONE, Fate.NOT_NEEDED, Fate.NOT_NEEDED] == fates(report)
+    assert [StepOutcome.DONE, StepOutcome.NOT_NEEDED, StepOutcome.NOT_NEEDED] == fates(report)
     assert [[], ["uid-0"], ["uid-0"]] == asked
     assert ("50000 100000", "max 100000") == (node.quota(0), node.quota(1))
     assert (throttle(0),) == report.booked
@@ -181,7 +181,7 @@ def test_one_failure_does_not_stop_the_rest(node: FakeNode, server: FakeKube):
     server.delete(PODS, "shop/p1")
     server.forbidden = {("patch", "v1/nodes")}
     report = node.run(AWAY, throttle(0), evict(1), throttle(2), limits=generous())
-    assert [Fate.FAILED, Fate.FAILED, Fate.GONE, Fate.DONE] == fates(report)
+    assert [StepOutcome.FAILED, StepOutcome.FAILED, StepOutcome.GONE, StepOutcome.DONE] == fates(report)
     assert (evict(1), throttle(2)) == report.booked  # the pod that had gone releases all the same
 
 
@@ -189,7 +189,7 @@ def test_where_the_audit_cannot_be_written_nothing_is_done(node: FakeNode, serve
     node.add(0)
     node.run(throttle(0))
 
-    async def act(executor: Executor) -> Report:
+    async def act(executor: Executor) -> PlanReport:
         node.audit.close()
         plan = Plan(NOW, (throttle(0, before=50_000, after=20_000), evict(0), AWAY))
         return await executor.run(plan, state=node.state(), cycle=2, needed=always)
@@ -204,12 +204,14 @@ def test_where_the_audit_cannot_be_written_nothing_is_done(node: FakeNode, serve
 
 
 def test_new_pods_are_kept_away_and_let_in_again(node: FakeNode, server: FakeKube):
-    assert [Fate.DONE] == fates(node.run(AWAY))
-    assert [Fate.DONE] == fates(node.run(AWAY))  # again, as after a restart: nothing changes, and nothing is told
+    assert [StepOutcome.DONE] == fates(node.run(AWAY))
+    assert [StepOutcome.DONE] == fates(
+        node.run(AWAY)
+    )  # again, as after a restart: nothing changes, and nothing is told
     assert tainted(server)
     condition = server.content(NODES, "node-1")["status"]["conditions"][0]
     assert ("AvoidanceTriggered", "cpu is short") == (condition["reason"], condition["message"])
-    assert [Fate.DONE] == fates(node.run(WELCOME))
+    assert [StepOutcome.DONE] == fates(node.run(WELCOME))
     assert not tainted(server)
     assert ["scheduling"] * 3 == [each.kind for each in node.deeds()]
     assert [("Node", "node-1", "SchedulingDisabled"), ("Node", "node-1", "SchedulingEnabled")] == events(server)
@@ -219,7 +221,7 @@ def test_a_taint_that_could_not_be_taken_off_is_tried_again(node: FakeNode, serv
     """In the next cycles, until it can or until the opposite is wanted."""
     node.run(AWAY)
 
-    async def act(executor: Executor) -> list[list[Fate]]:
+    async def act(executor: Executor) -> list[list[StepOutcome]]:
         server.forbidden = {("patch", "v1/nodes")}
         found = []
         for steps, wanted in (((WELCOME,), False), ((), False), ((), False)):
@@ -229,14 +231,14 @@ def test_a_taint_that_could_not_be_taken_off_is_tried_again(node: FakeNode, serv
                 server.forbidden = set()
         return found
 
-    assert [[Fate.FAILED], [Fate.FAILED], [Fate.DONE]] == node.acting(act)
+    assert [[StepOutcome.FAILED], [StepOutcome.FAILED], [StepOutcome.DONE]] == node.acting(act)
     assert not tainted(server)
 
 
 def test_a_rule_that_stays_triggered_sets_the_taint_once_and_looks_after_it_later(node: FakeNode, server: FakeKube):
     """Else every cycle would be a deed, and the audit would have nothing else in it after two days."""
 
-    async def act(executor: Executor) -> list[Fate]:
+    async def act(executor: Executor) -> list[StepOutcome]:
         found = []
         for seconds in (0.0, 10.0, 20.0, 330.0):
             node.now = NOW + seconds
@@ -246,7 +248,7 @@ def test_a_rule_that_stays_triggered_sets_the_taint_once_and_looks_after_it_late
                 server.node("node-1")  # somebody took it off
         return found
 
-    assert [Fate.DONE, Fate.NOT_NEEDED, Fate.NOT_NEEDED, Fate.DONE] == node.acting(act)
+    assert [StepOutcome.DONE, StepOutcome.NOT_NEEDED, StepOutcome.NOT_NEEDED, StepOutcome.DONE] == node.acting(act)
     assert tainted(server)
 
 
@@ -257,7 +259,7 @@ def test_a_taint_that_an_earlier_run_could_not_take_off_is_taken_off_by_the_next
     server.forbidden = set()
     plan = Plan(NOW, scheduling_disabled=False)
     report = node.acting(lambda executor: executor.run(plan, state=node.state(), cycle=1, needed=always))
-    assert [Fate.DONE] == fates(report)
+    assert [StepOutcome.DONE] == fates(report)
     assert not tainted(server)
 
 
@@ -276,8 +278,8 @@ def test_off_keeps_everything_new_from_being_done(node: FakeNode, server: FakeKu
     node.run(throttle(0), AWAY)
     control(server, enforcement=word)
     report = node.run(AWAY, throttle(1), evict(1), restore(0), WELCOME, limits=generous())
-    assert Stance.RESTORE_ONLY is report.stance
-    assert [Fate.NOT_ALLOWED] * 3 + [Fate.DONE] * 2 == fates(report)
+    assert EnforcementLevel.RESTORE_ONLY is report.stance
+    assert [StepOutcome.NOT_ALLOWED] * 3 + [StepOutcome.DONE] * 2 == fates(report)
     assert ("max 100000", "max 100000", False) == (node.quota(0), node.quota(1), tainted(server))
 
 
@@ -286,24 +288,24 @@ def test_restore_gives_everything_back_within_a_cycle_that_has_nothing_to_do(nod
     node.run(throttle(0), AWAY)
     control(server, enforcement="restore")
     report = node.run()
-    assert Stance.RESTORE_ALL is report.stance
+    assert EnforcementLevel.RESTORE_ALL is report.stance
     assert ("max 100000", False) == (node.quota(0), tainted(server))
-    assert [Fate.NOT_ALLOWED] == fates(node.run(throttle(1)))
+    assert [StepOutcome.NOT_ALLOWED] == fates(node.run(throttle(1)))
 
 
 def test_a_brake_that_was_pulled_stays_so_while_the_api_is_away_even_over_a_restart(node: FakeNode, server: FakeKube):
     node.add(0, 1)
     control(server, enforcement="off")
-    assert Stance.RESTORE_ONLY is node.run(throttle(0)).stance
+    assert EnforcementLevel.RESTORE_ONLY is node.run(throttle(0)).stance
     server.forbidden = {("get", "v1/configmaps")}
     node.audit.close()
     node.audit = node.open_audit()
-    assert Stance.RESTORE_ONLY is node.run(throttle(0)).stance
+    assert EnforcementLevel.RESTORE_ONLY is node.run(throttle(0)).stance
     server.forbidden = set()
     control(server)
-    assert [Fate.DONE] == fates(node.run(throttle(0)))
+    assert [StepOutcome.DONE] == fates(node.run(throttle(0)))
     server.forbidden = {("get", "v1/configmaps")}
-    assert [Fate.DONE] == fates(node.run(throttle(1)))
+    assert [StepOutcome.DONE] == fates(node.run(throttle(1)))
 
 
 @pytest.mark.parametrize("trouble", ["forbidden", "none", "nonsense"])
@@ -316,8 +318,8 @@ def test_without_a_budget_only_quotas_are_changed(node: FakeNode, server: FakeKu
     else:
         control(server, **{"evictions-per-minute": "many"})
     report = node.run(throttle(0), evict(1), limits=generous())
-    assert Stance.THROTTLE_ONLY is report.stance
-    assert [Fate.DONE, Fate.NOT_ALLOWED] == fates(report)
+    assert EnforcementLevel.THROTTLE_ONLY is report.stance
+    assert [StepOutcome.DONE, StepOutcome.NOT_ALLOWED] == fates(report)
     assert report.why == report.results[1].text
     assert {"shop/p0", "shop/p1"} == server.names(PODS)
 
@@ -352,7 +354,7 @@ def test_while_the_api_is_away_nothing_is_asked_of_it_but_once(node: FakeNode, s
         asked.append(request)
         return web.json_response(status_object(503, "the server is starting"), status=503)
 
-    async def act(executor: Executor) -> list[Report]:
+    async def act(executor: Executor) -> list[PlanReport]:
         server.fault = busy
         plan = Plan(NOW, (AWAY, throttle(0), throttle(1), evict(2)), scheduling_disabled=True)
         first = await executor.run(plan, state=node.state(), cycle=1, needed=always)
@@ -361,9 +363,9 @@ def test_while_the_api_is_away_nothing_is_asked_of_it_but_once(node: FakeNode, s
         return [first, await executor.run(plan, state=node.state(), cycle=2, needed=always)]
 
     first, second = node.acting(act, limits=generous())
-    assert [Fate.FAILED, Fate.DONE, Fate.DONE, Fate.NOT_ALLOWED] == fates(first)
+    assert [StepOutcome.FAILED, StepOutcome.DONE, StepOutcome.DONE, StepOutcome.NOT_ALLOWED] == fates(first)
     assert ["v1/configmaps"] == [each.resource for each in asked]
-    assert [Fate.DONE] == fates(second)
+    assert [StepOutcome.DONE] == fates(second)
     assert tainted(server)
 
 
@@ -376,8 +378,8 @@ def test_an_api_that_goes_away_in_the_middle_of_a_plan_is_waited_for_once(node: 
 
     server.fault = busy
     report = node.run(evict(0), evict(1), evict(2), throttle(3), limits=generous())
-    assert [Fate.NOT_ALLOWED] * 3 + [Fate.DONE] == fates(report)
-    assert (Stance.THROTTLE_ONLY, {}) == (report.stance, report.unavailable)
+    assert [StepOutcome.NOT_ALLOWED] * 3 + [StepOutcome.DONE] == fates(report)
+    assert (EnforcementLevel.THROTTLE_ONLY, {}) == (report.stance, report.unavailable)
     assert 1 == sum(each.resource == "v1/pods" for each in server.asked)
 
 
@@ -388,7 +390,7 @@ def test_a_server_that_hangs_holds_quotas_up_for_as_long_as_our_patience_lasts(n
     report = node.run(throttle(0), AWAY)
     server.delay = 0.0
     assert "cannot be read: " in report.why
-    assert [Fate.DONE, Fate.FAILED] == fates(report)
+    assert [StepOutcome.DONE, StepOutcome.FAILED] == fates(report)
 
 
 def test_page_cache_that_is_taken_again_and_again_is_told_now_and_then(node: FakeNode, server: FakeKube):
@@ -398,7 +400,7 @@ def test_page_cache_that_is_taken_again_and_again_is_told_now_and_then(node: Fak
     async def act(executor: Executor) -> None:
         for seconds in (10.0, 10.0, 600.0, 10.0):
             report = await executor.run(Plan(node.now, (step,)), state=node.state(), cycle=1, needed=always)
-            assert [Fate.DONE] == fates(report)
+            assert [StepOutcome.DONE] == fates(report)
             node.now += seconds
 
     node.acting(act)
@@ -411,7 +413,7 @@ def test_events_that_cannot_be_written_are_given_up_for_a_while(node: FakeNode, 
     node.add(0, 1, 2)
     server.forbidden = {("create", "v1/events")}
     report = node.run(throttle(0), throttle(1), throttle(2))
-    assert [Fate.DONE] * 3 == fates(report)
+    assert [StepOutcome.DONE] * 3 == fates(report)
     assert 1 == sum(each.resource == "v1/events" for each in server.asked)
 
 
@@ -457,8 +459,8 @@ def test_who_is_cancelled_has_ended_writing_before_everything_is_put_back(node: 
     node.add(0)
     writing, go_on = threading.Event(), threading.Event()
 
-    def pause(deed: Deed) -> None:
-        if deed.kind == "throttle" and deed.outcome is Outcome.BEGUN:
+    def pause(deed: AuditEntry) -> None:
+        if deed.kind == "throttle" and deed.outcome is AuditOutcome.BEGUN:
             writing.set()
             assert go_on.wait(60)
 

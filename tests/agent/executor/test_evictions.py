@@ -10,12 +10,12 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.audit.entries import Outcome
-from agent.decision.eviction_limits import Eviction, Limits
+from agent.audit.entries import AuditOutcome
+from agent.decision.eviction_limits import EvictionLimits, EvictionRecord
 from agent.decision.plan import Plan
-from agent.executor.control_map import Control, Enforcement, allowed_nodes, read_control, refusal
+from agent.executor.control_map import ControlData, EnforcementSwitch, allowed_nodes, read_control, refusal
 from agent.executor.executor import Executor
-from agent.executor.report import Fate, Report
+from agent.executor.report import PlanReport, StepOutcome
 from tests.agent.executor.node import CONTROL, NOW, FakeNode, always, events, evict, generous, with_api
 from tests.fakes.kube import BUDGETS, CONFIG_MAPS, PODS, Asked, FakeKube
 from tests.fakes.kube_rules import status_object
@@ -34,7 +34,7 @@ def node(tmp_path: Path, server: FakeKube) -> Iterator[FakeNode]:
     node.close()
 
 
-def fates(report: Report) -> list[Fate]:
+def fates(report: PlanReport) -> list[StepOutcome]:
     return [each.fate for each in report.results]
 
 
@@ -52,12 +52,12 @@ def asked_for(server: FakeKube) -> int:
 def test_a_victim_goes_with_its_grace_and_everybody_is_told(node: FakeNode, server: FakeKube):
     node.add(0, 1)
     report = node.run(evict(0))
-    assert [Fate.DONE] == fates(report)
+    assert [StepOutcome.DONE] == fates(report)
     assert ["shop/p0"] == going(server)
     assert 7 == server.content(PODS, "shop/p0")["metadata"]["deletionGracePeriodSeconds"]
     assert [("Pod", "p0", "Evicted"), ("Node", "node-1", "PodsEvicted")] == events(server)
     (deed,) = node.deeds()
-    assert (Outcome.DONE, "ReplicaSet/r0", {"memory": 1e9}) == (deed.outcome, deed.owner, deed.planned)
+    assert (AuditOutcome.DONE, "ReplicaSet/r0", {"memory": 1e9}) == (deed.outcome, deed.owner, deed.planned)
     assert {"cpu": 1000.0, "memory": 1e9} == deed.used
 
 
@@ -82,18 +82,18 @@ def test_an_eviction_whose_outcome_cannot_be_written_is_counted_on_all_the_same(
 @pytest.mark.parametrize(
     ("content", "fate", "words"),
     [
-        ({"spec": {"priority": 2_000_000_000}}, Fate.NOT_ALLOWED, "critical"),
-        ({"annotations": {"kubernetes.io/config.mirror": "x"}}, Fate.NOT_ALLOWED, "static"),
-        ({"ownerReferences": [{"kind": "Node", "name": "node-1"}]}, Fate.NOT_ALLOWED, "static"),
-        ({"deletionTimestamp": "2026-11-21T08:00:00Z"}, Fate.GONE, "terminating"),
-        ({"uid": "another"}, Fate.GONE, "another pod"),
-        ({"phase": "Succeeded"}, Fate.GONE, "has finished"),
-        (None, Fate.GONE, "does not exist"),
+        ({"spec": {"priority": 2_000_000_000}}, StepOutcome.NOT_ALLOWED, "critical"),
+        ({"annotations": {"kubernetes.io/config.mirror": "x"}}, StepOutcome.NOT_ALLOWED, "static"),
+        ({"ownerReferences": [{"kind": "Node", "name": "node-1"}]}, StepOutcome.NOT_ALLOWED, "static"),
+        ({"deletionTimestamp": "2026-11-21T08:00:00Z"}, StepOutcome.GONE, "terminating"),
+        ({"uid": "another"}, StepOutcome.GONE, "another pod"),
+        ({"phase": "Succeeded"}, StepOutcome.GONE, "has finished"),
+        (None, StepOutcome.GONE, "does not exist"),
     ],
     ids=["critical", "mirror", "static", "terminating", "namesake", "finished", "deleted"],
 )
 def test_who_must_not_go_and_who_went_is_not_asked_to(
-    node: FakeNode, server: FakeKube, content: dict[str, Any] | None, fate: Fate, words: str
+    node: FakeNode, server: FakeKube, content: dict[str, Any] | None, fate: StepOutcome, words: str
 ):
     """Whatever the plan says: the API knows better than a state of a cycle ago."""
     node.add(0)
@@ -119,7 +119,7 @@ def test_a_pod_that_its_budget_protects_is_not_counted_on_and_left_alone_for_a_w
     server.pod("shop/p0", node="node-1", metadata={"uid": "uid-0", "labels": {"app": "x"}})
     budget(server, 0)
 
-    async def act(executor: Executor) -> list[Report]:
+    async def act(executor: Executor) -> list[PlanReport]:
         reports = []
         for seconds in (0.0, 20.0, 40.0):
             node.now = NOW + seconds
@@ -130,11 +130,11 @@ def test_a_pod_that_its_budget_protects_is_not_counted_on_and_left_alone_for_a_w
         return reports
 
     first, second, third = node.acting(act)
-    assert [Fate.PROTECTED, Fate.DONE] == fates(first)
+    assert [StepOutcome.PROTECTED, StepOutcome.DONE] == fates(first)
     assert (evict(1),) == first.booked
     assert {"shop/p0"} == set(first.unavailable)
     assert "next attempt in 10 s" in second.results[0].text
-    assert [Fate.DONE] == fates(third)
+    assert [StepOutcome.DONE] == fates(third)
     assert 3 == asked_for(server)
 
 
@@ -157,8 +157,8 @@ def test_how_long_a_pod_is_left_alone_is_what_the_api_says(node: FakeNode, serve
     assert "next attempt in 90 s" in node.acting(act)
 
 
-@pytest.mark.parametrize(("code", "fate"), [(500, Fate.UNANSWERED), (403, Fate.FAILED)])
-def test_what_the_api_answers_is_kept_apart(node: FakeNode, server: FakeKube, code: int, fate: Fate):
+@pytest.mark.parametrize(("code", "fate"), [(500, StepOutcome.UNANSWERED), (403, StepOutcome.FAILED)])
+def test_what_the_api_answers_is_kept_apart(node: FakeNode, server: FakeKube, code: int, fate: StepOutcome):
     """What may have been done counts as done: the next victim would be one too many."""
     node.add(0, 1)
 
@@ -169,8 +169,8 @@ def test_what_the_api_answers_is_kept_apart(node: FakeNode, server: FakeKube, co
     server.fault = refuse
     report = node.run(evict(0))
     assert [fate] == fates(report)
-    assert ((evict(0),) if fate is Fate.UNANSWERED else ()) == report.booked
-    assert 1 == len(node.audit.evictions()) + (fate is Fate.FAILED)
+    assert ((evict(0),) if fate is StepOutcome.UNANSWERED else ()) == report.booked
+    assert 1 == len(node.audit.evictions()) + (fate is StepOutcome.FAILED)
 
 
 # --- limits of this node ---------------------------------------------------------------------------------------------
@@ -179,15 +179,24 @@ def test_what_the_api_answers_is_kept_apart(node: FakeNode, server: FakeKube, co
 def test_no_more_go_than_the_limits_of_node_namespace_and_owner_allow(node: FakeNode, server: FakeKube):
     node.add(*range(6))
     same_owner = [evict(number, owner="ReplicaSet/web") for number in range(2)]
-    report = node.run(*same_owner, *(evict(number) for number in range(2, 6)), limits=Limits())
-    assert [Fate.DONE, Fate.NOT_ALLOWED, Fate.DONE, Fate.DONE, Fate.NOT_ALLOWED, Fate.NOT_ALLOWED] == fates(report)
+    report = node.run(*same_owner, *(evict(number) for number in range(2, 6)), limits=EvictionLimits())
+    assert [
+        StepOutcome.DONE,
+        StepOutcome.NOT_ALLOWED,
+        StepOutcome.DONE,
+        StepOutcome.DONE,
+        StepOutcome.NOT_ALLOWED,
+        StepOutcome.NOT_ALLOWED,
+    ] == fates(report)
     assert "eviction limit of ReplicaSet/web in namespace shop reached (1 in 600 s)" in report.results[1].text
     assert "eviction limit of namespace shop reached (3 in 600 s)" in report.results[4].text
     node.audit.close()
     node.audit = node.open_audit()
-    assert [Fate.NOT_ALLOWED] == fates(node.run(evict(4), limits=Limits()))  # a restart does not make it forget
+    assert [StepOutcome.NOT_ALLOWED] == fates(
+        node.run(evict(4), limits=EvictionLimits())
+    )  # a restart does not make it forget
     node.now += 601.0
-    assert [Fate.DONE] == fates(node.run(evict(4), limits=Limits()))
+    assert [StepOutcome.DONE] == fates(node.run(evict(4), limits=EvictionLimits()))
 
 
 @pytest.mark.parametrize("jump", [3_600.0, -3_600.0])
@@ -195,10 +204,10 @@ def test_a_clock_that_is_set_neither_forgets_evictions_nor_counts_them_longer(
     node: FakeNode, server: FakeKube, jump: float
 ):
     node.add(0, 1, 2)
-    limits = Limits(node=1)
+    limits = EvictionLimits(node=1)
 
-    async def act(executor: Executor) -> list[Fate]:
-        found: list[Fate] = []
+    async def act(executor: Executor) -> list[StepOutcome]:
+        found: list[StepOutcome] = []
         for number, seconds in enumerate((0.0, 300.0, 610.0)):
             node.now, node.set_by = NOW + seconds, jump if seconds else 0.0
             plan = Plan(node.now, (evict(number),))
@@ -207,24 +216,24 @@ def test_a_clock_that_is_set_neither_forgets_evictions_nor_counts_them_longer(
             found += fates(report)
         return found
 
-    assert [Fate.DONE, Fate.NOT_ALLOWED, Fate.DONE] == node.acting(act, limits=limits)
+    assert [StepOutcome.DONE, StepOutcome.NOT_ALLOWED, StepOutcome.DONE] == node.acting(act, limits=limits)
 
 
 def test_evictions_of_a_clock_that_was_set_back_over_a_restart_count_for_one_window(node: FakeNode, server: FakeKube):
     node.add(0, 1, 2)
-    limits = Limits(node=1)
-    assert [Fate.DONE] == fates(node.run(evict(0), limits=limits))
+    limits = EvictionLimits(node=1)
+    assert [StepOutcome.DONE] == fates(node.run(evict(0), limits=limits))
     node.set_by = -3_600.0
 
-    async def act(executor: Executor) -> list[Fate]:
-        found: list[Fate] = []
+    async def act(executor: Executor) -> list[StepOutcome]:
+        found: list[StepOutcome] = []
         for seconds in (20.0, 625.0):
             node.now = NOW + seconds
             plan = Plan(node.now, (evict(1),))
             found += fates(await executor.run(plan, state=node.state(), cycle=1, needed=always))
         return found
 
-    assert [Fate.NOT_ALLOWED, Fate.DONE] == node.acting(act, limits=limits)
+    assert [StepOutcome.NOT_ALLOWED, StepOutcome.DONE] == node.acting(act, limits=limits)
 
 
 @pytest.mark.parametrize("jump", [3_600.0, -3_600.0])
@@ -235,8 +244,8 @@ def test_a_clock_that_is_set_makes_the_wait_for_a_budget_neither_shorter_nor_lon
     server.pod("shop/p0", node="node-1", metadata={"uid": "uid-0", "labels": {"app": "x"}})
     budget(server, 0)
 
-    async def act(executor: Executor) -> list[Fate]:
-        found: list[Fate] = []
+    async def act(executor: Executor) -> list[StepOutcome]:
+        found: list[StepOutcome] = []
         for seconds in (0.0, 20.0, 40.0):
             node.now, node.set_by = NOW + seconds, jump if seconds else 0.0
             plan = Plan(node.now, (evict(0),))
@@ -245,7 +254,7 @@ def test_a_clock_that_is_set_makes_the_wait_for_a_budget_neither_shorter_nor_lon
                 budget(server, 1)
         return found
 
-    assert [Fate.PROTECTED, Fate.PROTECTED, Fate.DONE] == node.acting(act)
+    assert [StepOutcome.PROTECTED, StepOutcome.PROTECTED, StepOutcome.DONE] == node.acting(act)
 
 
 NAMES = st.sampled_from(["a", "b"])
@@ -253,11 +262,11 @@ NAMES = st.sampled_from(["a", "b"])
 
 @given(st.lists(st.tuples(NAMES, NAMES), max_size=30), st.integers(0, 4), st.integers(0, 3), st.integers(0, 2))
 def test_never_a_victim_beyond_the_limits(wanted: list[tuple[str, str]], most: int, of_namespace: int, of_owner: int):
-    limits = Limits(node=most, namespace=of_namespace, owner=of_owner)
-    done: list[Eviction] = []
+    limits = EvictionLimits(node=most, namespace=of_namespace, owner=of_owner)
+    done: list[EvictionRecord] = []
     for namespace, owner in wanted:
         if not limits.refusal(tuple(done), evict(pod=f"{namespace}/x", owner=owner)):
-            done.append(Eviction(NOW, namespace, owner))
+            done.append(EvictionRecord(NOW, namespace, owner))
     assert len(done) <= most
     for namespace in "ab":
         mine = [each for each in done if each.namespace == namespace]
@@ -276,13 +285,13 @@ def test_no_more_go_in_a_minute_than_the_cluster_allows(node: FakeNode, server: 
     node.add(0, 1, 2)
     control(server, evictions_per_minute="2", nodes_at_once="1")
     report = node.run(evict(0), evict(1), evict(2), limits=generous())
-    assert [Fate.DONE, Fate.DONE, Fate.NOT_ALLOWED] == fates(report)
+    assert [StepOutcome.DONE, StepOutcome.DONE, StepOutcome.NOT_ALLOWED] == fates(report)
     assert "evictions-per-minute is 2" in report.results[2].text
     data = server.content(CONFIG_MAPS, CONTROL)["data"]
     assert "1700000000 node-1\n1700000000 node-1\n" == data["recent-evictions"]
     assert ("2", "1") == (data["evictions-per-minute"], data["nodes-at-once"])
     node.now += 61.0
-    assert [Fate.DONE] == fates(node.run(evict(2), limits=generous()))
+    assert [StepOutcome.DONE] == fates(node.run(evict(2), limits=generous()))
 
 
 def test_no_more_nodes_evict_at_once_than_the_cluster_allows(tmp_path: Path, server: FakeKube):
@@ -294,7 +303,7 @@ def test_no_more_nodes_evict_at_once_than_the_cluster_allows(tmp_path: Path, ser
     report = node.run(evict(0), limits=generous())
     assert "2 other nodes evicted in the last minute, and nodes-at-once is 2" in report.results[0].text
     control(server, evictions_per_minute="100", nodes_at_once="5%", recent_evictions=others.partition("\n")[0])
-    assert [Fate.DONE, Fate.DONE] == fates(node.run(evict(0), evict(1), limits=generous()))
+    assert [StepOutcome.DONE, StepOutcome.DONE] == fates(node.run(evict(0), evict(1), limits=generous()))
     node.close()
 
 
@@ -311,7 +320,7 @@ def test_who_comes_second_reads_again_and_finds_the_budget_used(node: FakeNode, 
 
     server.fault = race
     report = node.run(evict(0), limits=generous())
-    assert [Fate.NOT_ALLOWED] == fates(report)
+    assert [StepOutcome.NOT_ALLOWED] == fates(report)
     assert raced
     assert "the cluster had 1 evictions in the last minute" in report.results[0].text
     assert 0 == asked_for(server)
@@ -325,7 +334,7 @@ def test_a_brake_that_is_pulled_in_the_middle_of_a_plan_is_obeyed(node: FakeNode
             control(server, enforcement="off", evictions_per_minute="9", nodes_at_once="9")
 
     server.fault = pull
-    assert [Fate.DONE, Fate.NOT_ALLOWED] == fates(node.run(evict(0), evict(1), limits=generous()))
+    assert [StepOutcome.DONE, StepOutcome.NOT_ALLOWED] == fates(node.run(evict(0), evict(1), limits=generous()))
 
 
 @pytest.mark.slow
@@ -336,7 +345,7 @@ def test_several_nodes_at_once_never_spend_more_than_there_is(tmp_path: Path, se
     for number, node in enumerate(nodes):
         node.add(2 * number, 2 * number + 1)
 
-    async def all_of_them() -> list[Report]:
+    async def all_of_them() -> list[PlanReport]:
         threads = [
             asyncio.to_thread(node.run, evict(2 * number), evict(2 * number + 1), limits=generous())
             for number, node in enumerate(nodes)
@@ -344,7 +353,7 @@ def test_several_nodes_at_once_never_spend_more_than_there_is(tmp_path: Path, se
         return await asyncio.gather(*threads)
 
     reports = asyncio.run(all_of_them())
-    done = sum(fate is Fate.DONE for report in reports for fate in fates(report))
+    done = sum(fate is StepOutcome.DONE for report in reports for fate in fates(report))
     assert done == len(going(server)) == asked_for(server)
     assert 1 <= done <= 4
     for node in nodes:
@@ -362,7 +371,7 @@ def test_the_map_is_read_as_it_is_documented():
         "recent-evictions": "1700000000 node-1\ngarbage\n\n1700000001.5 node-2\n",
     }
     recent = ((1_700_000_000.0, "node-1"), (1_700_000_001.0, "node-2"))
-    assert Control(Enforcement.RESTORE, 10, 0.05, recent) == read_control(data)
+    assert ControlData(EnforcementSwitch.RESTORE, 10, 0.05, recent) == read_control(data)
 
 
 @pytest.mark.parametrize(
@@ -408,7 +417,7 @@ MOMENTS = st.lists(st.tuples(st.integers(0, 200), st.sampled_from(["a", "b", "c"
 def test_never_a_victim_beyond_the_budget(moments: list[tuple[int, str]], per_minute: int, at_once: int):
     done: list[tuple[float, str]] = []
     for seconds, node in sorted(moments):
-        control = Control(per_minute=per_minute, nodes_at_once=float(at_once), recent=tuple(done))
+        control = ControlData(per_minute=per_minute, nodes_at_once=float(at_once), recent=tuple(done))
         if not refusal(control, node=node, nodes=4, now=NOW + seconds):
             done.append((NOW + seconds, node))
     for time, _ in done:
@@ -419,4 +428,4 @@ def test_never_a_victim_beyond_the_budget(moments: list[tuple[int, str]], per_mi
 
 def test_a_line_from_a_clock_that_is_wrong_blocks_nobody_for_long():
     recent = ((NOW + 3600.0, "node-2"),)
-    assert not refusal(Control(per_minute=1, nodes_at_once=1.0, recent=recent), node="n", nodes=1, now=NOW)
+    assert not refusal(ControlData(per_minute=1, nodes_at_once=1.0, recent=recent), node="n", nodes=1, now=NOW)

@@ -1,4 +1,4 @@
-"""Quotas: written down before they are changed, and put back exactly, unless they are somebody else's by now."""
+"""KnobWriter: original values are recorded before a change, and restored unless another program changed them."""
 
 import os
 import signal
@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.audit.entries import Deed, Outcome
+from agent.audit.entries import AuditEntry, AuditOutcome
 from agent.cgroups.base import Group, Quota
 from agent.cgroups.errors import CgroupRefused
 from agent.cgroups.paths import Driver
 from agent.executor.groups import Groups
-from agent.executor.knob_writer import Quotas
-from agent.executor.report import Fate, Report, Stance
+from agent.executor.knob_writer import KnobWriter
+from agent.executor.report import EnforcementLevel, PlanReport, StepOutcome
 from agent.model import QuotaStep, State
 from tests.agent.executor.node import FakeNode, restore, throttle
 
@@ -31,20 +31,20 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeNode]:
     node.close()
 
 
-def fates(report: Report) -> list[Fate]:
+def fates(report: PlanReport) -> list[StepOutcome]:
     return [each.fate for each in report.results]
 
 
 def test_a_quota_is_set_and_put_back_exactly(node: FakeNode):
     node.add(0, 1, quota=150_000)
     report = node.run(throttle(0, before=150_000, after=40_000), throttle(1, before=150_000, after=30_000))
-    assert (Stance.THROTTLE_ONLY, "no Kubernetes API is configured") == (report.stance, report.why)
-    assert [Fate.DONE, Fate.DONE] == fates(report)
+    assert (EnforcementLevel.THROTTLE_ONLY, "no Kubernetes API is configured") == (report.stance, report.why)
+    assert [StepOutcome.DONE, StepOutcome.DONE] == fates(report)
     assert ("40000 100000", "30000 100000") == (node.quota(0), node.quota(1))
     assert {"c0", "c1"} == set(node.audit.originals())
-    assert [Fate.DONE] == fates(node.run(restore(0, before=40_000, after=80_000)))
+    assert [StepOutcome.DONE] == fates(node.run(restore(0, before=40_000, after=80_000)))
     assert {"c0", "c1"} == set(node.audit.originals())
-    assert [Fate.DONE] == fates(node.run(restore(0, before=80_000, after=150_000)))
+    assert [StepOutcome.DONE] == fates(node.run(restore(0, before=80_000, after=150_000)))
     assert ("150000 100000", {"c1"}) == (node.quota(0), set(node.audit.originals()))
 
 
@@ -73,7 +73,7 @@ def test_what_changed_since_the_plan_was_made_is_left_alone(node: FakeNode):
     node.add(0, 1)
     node.set_quota(70_000, 0)
     report = node.run(throttle(0, before=None, after=50_000), throttle(1))
-    assert [Fate.FOREIGN, Fate.DONE] == fates(report)
+    assert [StepOutcome.FOREIGN, StepOutcome.DONE] == fates(report)
     assert "its quota is 70000 of 100000 µs now, not unlimited" == report.results[0].text
     assert ("70000 100000", "50000 100000") == (node.quota(0), node.quota(1))
     assert {"shop/p0"} == set(report.unavailable)
@@ -84,7 +84,7 @@ def test_what_somebody_else_gave_a_throttled_container_stays_when_it_is_restored
     node.add(0, quota=150_000)
     node.run(throttle(before=150_000, after=50_000))
     node.set_quota(200_000)
-    assert [Fate.FOREIGN] == fates(node.run(restore(before=50_000, after=150_000)))
+    assert [StepOutcome.FOREIGN] == fates(node.run(restore(before=50_000, after=150_000)))
     assert "200000 100000" == node.quota()
     assert not node.audit.originals()
     assert ["done", "foreign"] == [each.outcome for each in node.deeds()]
@@ -94,7 +94,7 @@ def test_what_somebody_else_gave_is_the_original_when_it_is_throttled_again(node
     node.add(0, quota=150_000)
     node.run(throttle(before=150_000, after=50_000))
     node.set_quota(200_000)
-    assert [Fate.DONE] == fates(node.run(throttle(before=200_000, after=90_000)))
+    assert [StepOutcome.DONE] == fates(node.run(throttle(before=200_000, after=90_000)))
     node.acting(lambda executor: executor.restore_all(reason="a test"))
     assert "200000 100000" == node.quota()
 
@@ -104,10 +104,10 @@ def test_a_container_that_is_gone_costs_no_other(node: FakeNode):
     node.cgroups.remove(node.path(0))
     node.cgroups.remove(node.cgroups.pod_path("uid-1"))
     report = node.run(throttle(0), throttle(1), throttle(2))
-    assert [Fate.GONE, Fate.GONE, Fate.DONE] == fates(report)
+    assert [StepOutcome.GONE, StepOutcome.GONE, StepOutcome.DONE] == fates(report)
     assert (throttle(2),) == report.booked
     node.cgroups.remove(node.path(2))
-    assert [Fate.GONE] == fates(node.run(restore(2)))
+    assert [StepOutcome.GONE] == fates(node.run(restore(2)))
     assert not node.audit.originals()
 
 
@@ -147,10 +147,10 @@ class Interrupting:
 def test_a_quota_that_the_kernel_refuses_is_told_and_not_owed(node: FakeNode):
     node.add(0)
     groups = Interrupting(node.groups(), CgroupRefused("no", path="cpu.max", hint="Try more."), written=False)
-    changed = Quotas(node.audit, groups, clock=lambda: 0.0).carry_out(throttle(), deed_of(throttle()))
-    assert (Fate.FAILED, "cpu.max: no. Try more.") == (changed.result.fate, changed.result.text)
+    changed = KnobWriter(node.audit, groups, clock=lambda: 0.0).carry_out(throttle(), deed_of(throttle()))
+    assert (StepOutcome.FAILED, "cpu.max: no. Try more.") == (changed.result.fate, changed.result.text)
     assert not node.audit.originals()
-    assert [Outcome.FAILED] == [each.outcome for each in node.deeds()]
+    assert [AuditOutcome.FAILED] == [each.outcome for each in node.deeds()]
 
 
 def test_garbage_in_a_file_fails_that_step_alone(node: FakeNode):
@@ -158,7 +158,7 @@ def test_garbage_in_a_file_fails_that_step_alone(node: FakeNode):
     name = "cpu.max" if node.version == "v2" else "cpu.cfs_quota_us"
     node.cgroups.write(node.path(0), name, "garbage\n")
     report = node.run(throttle(0), throttle(1))
-    assert [Fate.FAILED, Fate.DONE] == fates(report)
+    assert [StepOutcome.FAILED, StepOutcome.DONE] == fates(report)
     assert "garbage" in report.results[0].text
     assert {"c1"} == set(node.audit.originals())
 
@@ -182,7 +182,7 @@ def test_everything_is_put_back_on_request(node: FakeNode):
     node.set_quota(77_000, 2)
     node.cgroups.remove(node.path(3))
     found = node.acting(lambda executor: executor.restore_all(reason="a test"))
-    assert {"c0": Fate.DONE, "c1": Fate.DONE, "c2": Fate.FOREIGN, "c3": Fate.GONE} == {
+    assert {"c0": StepOutcome.DONE, "c1": StepOutcome.DONE, "c2": StepOutcome.FOREIGN, "c3": StepOutcome.GONE} == {
         each.remembered.container_id: each.fate for each in found
     }
     assert ("max 100000", "max 100000", "77000 100000") == (node.quota(0), node.quota(1), node.quota(2))
@@ -201,7 +201,7 @@ def test_putting_hundreds_back_waits_for_the_disk_twice(node: FakeNode):
                 deed_of(step), path=node.path(number), found=Quota(None), intended=Quota(50_000)
             )
             node.set_quota(50_000, number)
-            node.audit.finish_change(begun, Outcome.DONE, now=0.0, written=Quota(50_000))
+            node.audit.finish_change(begun, AuditOutcome.DONE, now=0.0, written=Quota(50_000))
     told: list[tuple[str, int]] = []
     node.listen = lambda deed: told.append((deed.outcome.value, sum(node.quota(n) == "max 100000" for n in numbers)))
     node.acting(lambda executor: executor.restore_all(reason="a test"))
@@ -215,7 +215,7 @@ def test_what_cannot_be_put_back_stays_owed(node: FakeNode):
     name = "cpu.max" if node.version == "v2" else "cpu.cfs_quota_us"
     node.cgroups.write(node.path(0), name, "garbage\n")
     found = node.acting(lambda executor: executor.restore_all(reason="a test"))
-    assert [Fate.DONE, Fate.FAILED] == sorted(each.fate for each in found)
+    assert [StepOutcome.DONE, StepOutcome.FAILED] == sorted(each.fate for each in found)
     assert {"c0"} == set(node.audit.originals())
 
 
@@ -227,8 +227,8 @@ from pathlib import Path
 from agent.audit.log import Audit
 from agent.cgroups.detection import find_layout, open_tree
 from agent.executor.groups import KubeletGroups
-from agent.executor.knob_writer import Quotas
-from agent.audit.entries import Deed
+from agent.executor.knob_writer import KnobWriter
+from agent.audit.entries import AuditEntry
 from tests.agent.executor.node import throttle
 
 directory, when = Path(sys.argv[1]), sys.argv[2]
@@ -241,10 +241,11 @@ def tell(deed):
 layout = find_layout(str(directory / "cgroup"))
 tree = open_tree(layout)
 audit = Audit.open(directory / "agent.db", now=0.0, tell=tell)
-quotas = Quotas(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0)
+quotas = KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0)
 for number in range(4):
     step = throttle(number)
-    quotas.carry_out(step, Deed(time=0.0, kind="throttle", pod=step.pod, uid=step.uid, container_id=step.container_id))
+    entry = AuditEntry(time=0.0, kind="throttle", pod=step.pod, uid=step.uid, container_id=step.container_id)
+    quotas.carry_out(step, entry)
 """
 
 
@@ -267,7 +268,7 @@ def test_after_a_kill_a_new_start_finds_the_originals_and_puts_them_back(
     node.audit = node.open_audit()
     assert {"c0", "c1", "c2"} == set(node.audit.originals())
     found = node.acting(lambda executor: executor.restore_all(reason="the agent was killed"))
-    assert [Fate.DONE] * 3 == [each.fate for each in found]
+    assert [StepOutcome.DONE] * 3 == [each.fate for each in found]
     assert ["max 100000"] * 4 == [node.quota(number) for number in range(4)]
 
 
@@ -299,13 +300,13 @@ def carried_out(node: FakeNode, act: str, value: int) -> None:
     if act in DEATHS[:2]:
         groups = Interrupting(groups, Died(), written=act == "dies after writing")
 
-    def tell(deed: Deed) -> None:
-        if act == "dies when done" and deed.outcome is Outcome.DONE:
+    def tell(deed: AuditEntry) -> None:
+        if act == "dies when done" and deed.outcome is AuditOutcome.DONE:
             raise Died
 
     node.listen = tell
     try:
-        Quotas(node.audit, groups, clock=lambda: 0.0).carry_out(step, deed_of(step))
+        KnobWriter(node.audit, groups, clock=lambda: 0.0).carry_out(step, deed_of(step))
     except Died:
         node.audit.close()
         node.audit = node.open_audit()
@@ -336,14 +337,14 @@ def test_in_the_end_a_quota_is_the_original_or_somebody_else_s(acts: list[tuple[
                 node.audit = node.open_audit()
             else:
                 carried_out(node, act, value)
-        Quotas(node.audit, node.groups(), clock=lambda: 0.0).put_all_back(reason="the end")
+        KnobWriter(node.audit, node.groups(), clock=lambda: 0.0).put_all_back(reason="the end")
         assert theirs == node.quota()
         assert not node.audit.originals()
         node.close()
 
 
-def deed_of(step: QuotaStep) -> Deed:
-    return Deed(time=0.0, kind=step.kind, pod=step.pod, uid=step.uid, container_id=step.container_id)
+def deed_of(step: QuotaStep) -> AuditEntry:
+    return AuditEntry(time=0.0, kind=step.kind, pod=step.pod, uid=step.uid, container_id=step.container_id)
 
 
 def test_a_tree_without_any_group_of_a_kubelet_does_not_say_that_containers_are_gone(node: FakeNode):
@@ -355,11 +356,11 @@ def test_a_tree_without_any_group_of_a_kubelet_does_not_say_that_containers_are_
     for top in tops:
         top.rename(top.with_name("elsewhere"))
     (put_back,) = node.acting(lambda executor: executor.restore_all(reason="the end"))
-    assert (Fate.FAILED, True) == (put_back.fate, "no kubelet groups found" in put_back.text)
-    assert [Fate.FAILED] == fates(node.run(restore(0)))
+    assert (StepOutcome.FAILED, True) == (put_back.fate, "no kubelet groups found" in put_back.text)
+    assert [StepOutcome.FAILED] == fates(node.run(restore(0)))
     node.acting(lambda executor: executor.look_back(State(node.now)))
     assert {"c0"} == set(node.audit.originals())
     for top in tops:
         top.with_name("elsewhere").rename(top)
     (put_back,) = node.acting(lambda executor: executor.restore_all(reason="the end"))
-    assert (Fate.DONE, "max 100000") == (put_back.fate, node.quota())
+    assert (StepOutcome.DONE, "max 100000") == (put_back.fate, node.quota())

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.audit.entries import Deed
-from agent.cgroups.knobs import High, Weight
+from agent.audit.entries import AuditEntry
+from agent.cgroups.knobs import CpuWeight, MemoryHigh
 from agent.cgroups.paths import Driver
-from agent.executor.report import Fate, Report
+from agent.executor.report import PlanReport, StepOutcome
 from agent.model import CPU_WEIGHT, MEMORY_HIGH, GentleKnob, Knobs, KnobStep, PodKnobs
 from agent.service.restore import in_words
 from tests.agent.executor.node import FakeNode, events, restore, throttle, with_api
@@ -51,7 +51,7 @@ def has(node: FakeNode, knob: str, number: int = 0) -> str:
     return node.cgroups.read(node.cgroups.pod_path(f"uid-{number}"), knob).strip()
 
 
-def fates(report: Report) -> list[Fate]:
+def fates(report: PlanReport) -> list[StepOutcome]:
     return [each.fate for each in report.results]
 
 
@@ -60,14 +60,14 @@ def knobs(node: FakeNode, *, wanted: bool = True) -> Knobs:
 
 
 def test_both_are_set_and_put_back_exactly(node: FakeNode):
-    assert [Fate.DONE, Fate.DONE] == fates(node.run(LOWER, HOLD))
+    assert [StepOutcome.DONE, StepOutcome.DONE] == fates(node.run(LOWER, HOLD))
     assert ("1", str(64 * MIB)) == (has(node, CPU_WEIGHT), has(node, MEMORY_HIGH))
     assert {} == node.audit.originals()  # which are quotas
-    assert {"uid-0/cpu.weight": Weight(100), "uid-0/memory.high": High(None)} == {
+    assert {"uid-0/cpu.weight": CpuWeight(100), "uid-0/memory.high": MemoryHigh(None)} == {
         key: each.original for key, each in node.audit.remembered().items()
     }
     again = turn(MEMORY_HIGH, 64 * MIB, 63 * MIB)
-    assert [Fate.DONE] == fates(node.run(again))
+    assert [StepOutcome.DONE] == fates(node.run(again))
     back = turn(CPU_WEIGHT, 1, 100, back=True), turn(MEMORY_HIGH, 63 * MIB, None, back=True)
     report = node.run(*back)
     assert ["its cpu.weight is 100, the original value", "its memory.high is unlimited, the original value"] == [
@@ -80,7 +80,7 @@ def test_both_are_set_and_put_back_exactly(node: FakeNode):
 def test_every_change_is_in_the_audit_before_it_is_made(node: FakeNode):
     seen: list[tuple[str, str]] = []
 
-    def listen(deed: Deed) -> None:
+    def listen(deed: AuditEntry) -> None:
         seen.append((deed.outcome.value, has(node, CPU_WEIGHT)))
 
     node.listen = listen
@@ -106,7 +106,7 @@ def test_what_somebody_else_set_meanwhile_stays(node: FakeNode, knob: GentleKnob
     node.cgroups.write(path, knob, text)
     found = node.acting(lambda executor: executor.restore_all(reason="a test"))
     fate = {each.remembered.knob: each.fate for each in found}
-    assert {CPU_WEIGHT: Fate.DONE, MEMORY_HIGH: Fate.DONE, knob: Fate.FOREIGN} == fate
+    assert {CPU_WEIGHT: StepOutcome.DONE, MEMORY_HIGH: StepOutcome.DONE, knob: StepOutcome.FOREIGN} == fate
     assert text == has(node, knob)
     assert not node.audit.remembered()
 
@@ -122,13 +122,15 @@ def test_what_somebody_else_raised_is_owed_no_more(node: FakeNode):
 
 def test_a_step_from_what_is_so_no_more_is_not_done(node: FakeNode):
     report = node.run(turn(CPU_WEIGHT, 50, 1))
-    assert [(Fate.FOREIGN, "its cpu.weight is 100 now, not 50")] == [(each.fate, each.text) for each in report.results]
+    assert [(StepOutcome.FOREIGN, "its cpu.weight is 100 now, not 50")] == [
+        (each.fate, each.text) for each in report.results
+    ]
 
 
 def test_a_pod_that_is_gone_is_owed_nothing(node: FakeNode):
     node.run(LOWER, turn(CPU_WEIGHT, 100, 1, number=1))
     node.cgroups.remove(node.cgroups.pod_path("uid-0"))
-    assert [Fate.GONE] == fates(node.run(turn(CPU_WEIGHT, 1, 100, back=True)))
+    assert [StepOutcome.GONE] == fates(node.run(turn(CPU_WEIGHT, 1, 100, back=True)))
     node.cgroups.remove(node.cgroups.pod_path("uid-1"))
     del node.pods[1]
     node.acting(lambda executor: executor.look_back(node.state()))
@@ -146,9 +148,9 @@ def test_a_pod_that_has_finished_is_owed_nothing_although_it_is_still_listed(nod
 
 def test_a_change_that_was_cut_short_is_put_back_by_the_next_start(node: FakeNode):
     """As after `kill -9` between the kernel's write and ours."""
-    deed = Deed(time=0.0, kind="throttle", pod="shop/p0", uid="uid-0")
+    deed = AuditEntry(time=0.0, kind="throttle", pod="shop/p0", uid="uid-0")
     path = node.cgroups.pod_path("uid-0")
-    node.audit.begin_change(deed, path=path, found=Weight(100), intended=Weight(1))
+    node.audit.begin_change(deed, path=path, found=CpuWeight(100), intended=CpuWeight(1))
     node.cgroups.write(path, CPU_WEIGHT, "1")
     node.audit.close()
     node.audit = node.open_audit()
@@ -180,7 +182,7 @@ def test_version_1_has_weights_and_no_memory_high(tmp_path: Path):
     node = FakeNode(tmp_path, version="v1", driver=Driver.CGROUPFS)
     node.add(0)
     assert {"uid-0": PodKnobs(1024, 2, None)} == knobs(node)
-    assert [Fate.DONE] == fates(node.run(turn(CPU_WEIGHT, 1024, 2)))
+    assert [StepOutcome.DONE] == fates(node.run(turn(CPU_WEIGHT, 1024, 2)))
     assert "2" == has(node, "cpu.shares")
     node.acting(lambda executor: executor.restore_all(reason="a test"))
     assert "1024" == has(node, "cpu.shares")

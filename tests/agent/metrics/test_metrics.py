@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.metrics.action_metric import Circumstances, Metric, Planned
+from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
 from agent.metrics.cpu_quota import lowered, raised
-from agent.metrics.options import Options, Order
+from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics, upstream_metrics
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
@@ -93,8 +93,8 @@ def test_a_quota_of_another_period_is_given_back_as_as_many_cores():
     assert 150_000 == new.quota
 
 
-def circumstances(**values) -> Circumstances:
-    return Circumstances(state(cpu_core_numbers=8.0, memory_total=1000.0), Options(), **values)
+def circumstances(**values) -> PlanContext:
+    return PlanContext(state(cpu_core_numbers=8.0, memory_total=1000.0), DecisionOptions(), **values)
 
 
 def test_throttling_a_pod_counts_all_of_its_containers_and_skips_the_sandbox():
@@ -203,9 +203,9 @@ def test_a_metric_of_the_users_own():
     assert chains.cpu is own.sort
     assert (True, False, False) == (own.throttleable, own.throttle_quantified, own.evictable)
     with pytest.raises(ValueError, match="the metric name cpu_total_usage is already in use"):
-        metrics.register(Metric(name=CPU))
+        metrics.register(ActionMetric(name=CPU))
     with pytest.raises(ValueError, match="window_cpu_avg_5m is already in use"):
-        metrics.register(Metric(name="window_cpu_avg_5m"))
+        metrics.register(ActionMetric(name="window_cpu_avg_5m"))
 
 
 @pytest.mark.parametrize(
@@ -219,11 +219,11 @@ def test_a_metric_of_the_users_own():
         ({"evictable": True}, "evictable requires evict"),
         ({"evict_quantified": True, "resource": "r"}, "evict_quantified requires evictable"),
         (
-            {"evictable": True, "evict": lambda *_: Planned(), "evict_quantified": True},
+            {"evictable": True, "evict": lambda *_: PodSteps(), "evict_quantified": True},
             "a quantified metric requires resource",
         ),
     ],
 )
 def test_attributes_that_contradict_each_other_are_refused(values, problem):
     with pytest.raises(ValueError, match=problem):
-        Metric(**{"name": "m", **values})
+        ActionMetric(**{"name": "m", **values})

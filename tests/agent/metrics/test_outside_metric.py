@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.decision.analysis import Memory
+from agent.decision.analysis import AnalyzerState
 from agent.decision.analyzer import analyze
-from agent.decision.plan_inputs import Given
+from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
-from agent.metrics.options import Options, Order
+from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
 from agent.model import AvoidanceAction, EvictStep, PodQos, Policies, Rule
@@ -20,7 +20,7 @@ from agent.service.custom_metrics import installed_metrics
 from tests.agent.scenes import CPU, pod, state
 from tests.outside_packages import on_path, unpacked
 from tests.real.parts import REPOSITORY
-from watcher.platform.entry_points import Refused
+from watcher.platform.entry_points import ExtensionError
 
 OUTSIDE = REPOSITORY / "tests" / "outside_metric"
 MODULE = "load_watcher_running_pods"
@@ -38,7 +38,7 @@ def reachable(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def refused() -> tuple[str, str]:
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(ExtensionError) as raised:
         installed_metrics()
     return str(raised.value), raised.value.hint
 
@@ -59,7 +59,7 @@ def test_it_is_planned_with_like_ours(reachable: Path):
     ]
     seen = state([*pods, pod("d", 0.1, start_time=9.0), pod("e", 3.0, priority=9)], **{CPU: 5_000.0, NAME: 5.0})
     metrics = installed_metrics()
-    made = plan(analyze(seen, held, Memory()), Given(seen, metrics, Options(excess=0.0)))
+    made = plan(analyze(seen, held, AnalyzerState()), PlanInputs(seen, metrics, DecisionOptions(excess=0.0)))
     gone = [step.pod for step in made.steps if isinstance(step, EvictStep)]
     assert ["default/a", "default/d"] == gone
     assert {NAME: 0.0} == {stage.metric: stage.gap_after for stage in made.stages if stage.metric == NAME}
@@ -86,13 +86,13 @@ def test_a_package_that_cannot_be_imported_is_named(reachable: Path):
         ("def metrics(chains):\n    return 7\n", "must return a tuple of metrics, not int"),
         ("def metrics():\n    return ()\n", "TypeError: metrics() takes 0 positional arguments"),
         (
-            "from agent.metrics.action_metric import Metric\ndef metrics(chains):\n"
-            "    return (Metric(name='own', evictable=True),)\n",
+            "from agent.metrics.action_metric import ActionMetric\ndef metrics(chains):\n"
+            "    return (ActionMetric(name='own', evictable=True),)\n",
             "metric own: evictable requires evict",
         ),
         (
-            "from agent.metrics.action_metric import Metric\ndef metrics(chains):\n"
-            "    return (Metric(name='cpu_total_usage'),)\n",
+            "from agent.metrics.action_metric import ActionMetric\ndef metrics(chains):\n"
+            "    return (ActionMetric(name='cpu_total_usage'),)\n",
             "cannot register a metric of the package load-watcher-running-pods: the metric name cpu_total_usage is"
             " already in use",
         ),
@@ -119,7 +119,7 @@ def test_two_packages_of_one_name_are_named(reachable: Path):
 def test_metrics_of_the_user_stand_beside_them():
     own = triggering("queue_length", CHAINS[Order.SEED])
     assert own is installed_metrics(extra=[own])["queue_length"]
-    with pytest.raises(Refused, match="cannot register a metric of the settings"):
+    with pytest.raises(ExtensionError, match="cannot register a metric of the settings"):
         installed_metrics(extra=[own, own])
 
 

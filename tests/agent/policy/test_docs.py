@@ -38,7 +38,14 @@ def test_the_first_example_is_right():
 
 @pytest.mark.parametrize(
     "kind",
-    [schema.Rule, schema.MetricRule, schema.RuleAddition, schema.CpuThrottle, schema.Eviction, schema.PodQosSpec],
+    [
+        schema.RuleSpec,
+        schema.MetricRule,
+        schema.RuleAddition,
+        schema.CpuThrottleSpec,
+        schema.EvictionSpec,
+        schema.PodQosSpec,
+    ],
     ids=lambda kind: kind.__name__,
 )
 def test_every_field_is_explained(kind: type[msgspec.Struct]):

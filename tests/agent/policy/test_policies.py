@@ -12,8 +12,8 @@ from agent import model
 from agent.policy import schema as fields
 from agent.policy.avoidance_action import read_percentage
 from agent.policy.node_qos import read_metric_rule, read_rules, whole_number
-from agent.policy.policy_set import Reading, read_texts
-from agent.policy.problems import Complaints, Place
+from agent.policy.policy_set import PolicyReadResult, read_texts
+from agent.policy.problems import PolicyLocation, ProblemCollector
 from agent.policy.struct_reader import read
 from tests.agent.crane import cases
 from tests.agent.policy.writing import METRICS, a_rule, an_object, node_qos, problems, reading, text_of, throttling
@@ -21,7 +21,7 @@ from tests.agent.policy.writing import METRICS, a_rule, an_object, node_qos, pro
 SHIPPED = Path(__file__).parents[3] / "deploy" / "agent" / "policies"
 
 
-def first(complaints: Complaints) -> str | None:
+def first(complaints: ProblemCollector) -> str | None:
     """The first problem as Crane's webhook would class it."""
     if not complaints.problems:
         return None
@@ -33,7 +33,7 @@ def first(complaints: Complaints) -> str | None:
 
 @cases("validate_metric_rule")
 def test_crane_s_cases_of_metric_rules(case: dict[str, Any]):
-    complaints = Complaints(Place("vectors"))
+    complaints = ProblemCollector(PolicyLocation("vectors"))
     rule = read(fields.MetricRule, case["input"], complaints)
     read_metric_rule(rule, metrics=METRICS, complaints=complaints)
     assert case["expected"]["head"] == first(complaints)
@@ -41,7 +41,7 @@ def test_crane_s_cases_of_metric_rules(case: dict[str, Any]):
 
 @cases("validate_rules")
 def test_crane_s_cases_of_rules(case: dict[str, Any]):
-    complaints = Complaints(Place("vectors"))
+    complaints = ProblemCollector(PolicyLocation("vectors"))
     spec = read(fields.NodeQosSpec, case["input"], complaints)
     read_rules(spec.rules, policy="p", metrics=METRICS, additions={}, complaints=complaints)
     assert case["expected"]["head"] == first(complaints)
@@ -233,7 +233,7 @@ def test_the_policies_that_we_ship_are_right():
 
 
 def test_gentler_steps_are_named_and_what_is_none_is_told():
-    def of(text: str, **spec: object) -> Reading:
+    def of(text: str, **spec: object) -> PolicyReadResult:
         action = an_object("AvoidanceAction", "a", annotations={fields.GENTLE_ANNOTATION: text}, **spec)
         return read_texts({"a.yaml": text_of(action)}, metrics=METRICS)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from agent.policy.source import ClusterPolicies, DirectoryPolicies, InForce, check_policies
+from agent.policy.source import ActivePolicies, ClusterPolicies, DirectoryPolicies, check_policies
 from tests.agent.policy.writing import METRICS, a_rule, an_object, node_qos, text_of, throttling, write
 from tests.fakes.kube import FakeKube
 from tests.waiting import eventually
@@ -20,14 +20,14 @@ WRONG = text_of(node_qos(a_rule(avoidanceThreshold=0)), throttling())
 API = "ensurance.crane.io/v1alpha1"
 
 
-def names(in_force: InForce) -> list[str] | None:
+def names(in_force: ActivePolicies) -> list[str] | None:
     """What is in force, as KIND/NAME; None if nothing is known."""
     if in_force.policies is None:
         return None
     return ["/".join(key) for key in in_force.policies.objects]
 
 
-def in_force(source: DirectoryPolicies) -> InForce:
+def in_force(source: DirectoryPolicies) -> ActivePolicies:
     """What is in force now."""
     return asyncio.run(source.refresh())
 
@@ -185,7 +185,7 @@ def following(server: FakeKube, story: Callable[[ClusterPolicies], Awaitable[Out
     return asked(server, inside)
 
 
-async def until(source: ClusterPolicies, condition: Callable[[InForce], object], *, what: str) -> InForce:
+async def until(source: ClusterPolicies, condition: Callable[[ActivePolicies], object], *, what: str) -> ActivePolicies:
     """What is in force once it is so."""
 
     async def reached():

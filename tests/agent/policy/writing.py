@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from agent.policy.policy_set import Reading, TriggerOnly, read_texts
+from agent.policy.policy_set import PolicyReadResult, TriggerOnly, read_texts
 
 METRICS = {
     "cpu_total_usage": TriggerOnly(throttleable=True, evictable=True),
@@ -43,7 +43,7 @@ def text_of(*objects: dict[str, Any]) -> str:
     return yaml.safe_dump_all(objects, sort_keys=False)
 
 
-def reading(*objects: dict[str, Any]) -> Reading:
+def reading(*objects: dict[str, Any]) -> PolicyReadResult:
     """What comes of a file of these objects."""
     return read_texts({"a.yaml": text_of(*objects)}, metrics=METRICS)
 

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.qrm.pod_source import ApiPods, Pod, Pods, kubelet_pods, qrm_pod
+from agent.qrm.pod_source import ApiPods, NodePodSources, QrmPodObject, kubelet_pods, qrm_pod
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.state.kubelet import kubelet_access
-from agent.state.readings import NoPods
+from agent.state.readings import PodsUnknown
 from tests.fakes.kube import PODS, FakeKube
 from tests.waiting import eventually
 from watcher.platform.kube.client import KubeClient
@@ -20,7 +20,7 @@ HASH = "0123456789abcdef0123456789abcdef"
 
 
 def understood(**content: Any) -> QrmPod | None:
-    return qrm_pod(msgspec.convert({"metadata": {}, **content}, Pod))
+    return qrm_pod(msgspec.convert({"metadata": {}, **content}, QrmPodObject))
 
 
 def test_everything_that_plugins_want():
@@ -105,12 +105,12 @@ class Known:
 
     def listing(self, *, monotonic: float, max_age: float) -> list[QrmPod | None]:
         if self.why or self.age > max_age:
-            raise NoPods(self.why or "too old")
+            raise PodsUnknown(self.why or "too old")
         return [*self.pods, None]
 
 
 def names(*sources: Known) -> list[str]:
-    return [pod.name for pod in Pods(sources).listing(monotonic=0.0)]
+    return [pod.name for pod in NodePodSources(sources).listing(monotonic=0.0)]
 
 
 def test_who_knows_well_is_believed_then_who_knows_at_all():
@@ -118,9 +118,9 @@ def test_who_knows_well_is_believed_then_who_knows_at_all():
     assert names(Known("api"), Known("kubelet")) == ["api"]
     assert names(Known("api", age=61.0), Known("kubelet")) == ["kubelet"]
     assert names(Known("api", age=3600.0), Known(why="it is away")) == ["api"], "a copy is better than nothing"
-    with pytest.raises(NoPods, match="it is away"):
+    with pytest.raises(PodsUnknown, match="it is away"):
         names(Known(why="it is away"), Known(why="and so is this"))
-    with pytest.raises(NoPods, match="neither the Kubernetes API nor a kubelet is configured"):
+    with pytest.raises(PodsUnknown, match="neither the Kubernetes API nor a kubelet is configured"):
         names()
 
 
@@ -133,12 +133,12 @@ def test_from_the_api_and_on_while_it_is_away(tmp_path: Path):
             kube.pod("shop/bad", node="node-1", spec=bad)
             config = kube.kubeconfig(tmp_path / "config")
             client = KubeClient(lambda: find_access(kubeconfig=config, context=None, environ={}))
-            pods = Pods([ApiPods(client, "node-1")])
-            with pytest.raises(NoPods, match="no response yet"):
+            pods = NodePodSources([ApiPods(client, "node-1")])
+            with pytest.raises(PodsUnknown, match="no response yet"):
                 pods.listing(monotonic=0.0)
             await pods.start()
             try:
-                listed = await eventually(lambda: pods.listing(monotonic=1.0), what="the pods", ignoring=(NoPods,))
+                listed = await eventually(lambda: pods.listing(monotonic=1.0), what="the pods", ignoring=(PodsUnknown,))
                 assert [pod.key for pod in listed] == ["shop/web"]
                 again = pods.listing(monotonic=2.0)
                 assert again[0] is listed[0], "what did not change is not read again"
@@ -157,7 +157,7 @@ def test_from_the_api_and_on_while_it_is_away(tmp_path: Path):
 def test_a_kubelet_that_nobody_hears():
     async def test() -> None:
         source = kubelet_pods(kubelet_access("http://127.0.0.1:9"), interval=10.0)
-        with pytest.raises(NoPods, match="the kubelet has not responded yet"):
+        with pytest.raises(PodsUnknown, match="the kubelet has not responded yet"):
             source.listing(monotonic=0.0, max_age=1.0)
         await source.close()
 

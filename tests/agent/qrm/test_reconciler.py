@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from agent.qrm.cluster_client import Cluster
+from agent.qrm.cluster_client import QrmClusterClient
 from agent.qrm.manager.admission import Admission, ApplyFailed
 from agent.qrm.manager.oci import Properties
-from agent.qrm.pod_source import Pods
+from agent.qrm.pod_source import NodePodSources
 from agent.qrm.pods import PodContainer, QrmPod
-from agent.qrm.reconciler import RETRY_S, Rounds
+from agent.qrm.reconciler import RETRY_S, Reconciler
 from agent.qrm.telemetry import QrmMetrics
 from tests.agent.qrm.manager.test_manager import Fake, World, pod
 from tests.agent.qrm.test_pod_source import Known
@@ -32,9 +32,9 @@ class Node:
         self.set: list[str] = []
         self.refuses = ""
         self.told: list[tuple[str, str]] = []
-        self.rounds = Rounds(
+        self.rounds = Reconciler(
             self.world.manager,
-            Pods([self.source]),
+            NodePodSources([self.source]),
             self.apply,
             period=3.0,
             report=self.report,
@@ -178,7 +178,7 @@ def test_rounds_that_are_late_are_skipped_and_never_overlap():
             await asyncio.sleep(0.03)
             at_once -= 1
 
-        rounds = Rounds(world.manager, Pods([Slow()]), apply, period=0.01, publish=publish)
+        rounds = Reconciler(world.manager, NodePodSources([Slow()]), apply, period=0.01, publish=publish)
         running = asyncio.create_task(rounds.run())
         try:
             await eventually(lambda: rounds.skipped >= 4, what="rounds to be skipped")
@@ -232,7 +232,7 @@ def test_events_evictions_and_the_nodes_status(tmp_path: Path):
             config = kube.kubeconfig(tmp_path / "config")
             client = KubeClient(lambda: find_access(kubeconfig=config, context=None, environ={}))
             try:
-                cluster = Cluster(client, node="node-1", evicts=True, clock=lambda: 1.7e9)
+                cluster = QrmClusterClient(client, node="node-1", evicts=True, clock=lambda: 1.7e9)
                 kube.pod("ns/critical", node="node-1", metadata={"uid": "c"}, spec={"priority": 2_000_000_000})
                 kube.pod("ns/static", node="node-1", metadata={"uid": "s"})
                 kube.pod("ns/other", node="node-1", metadata={"uid": "another"})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.qrm.plugins.cpu_topology import Cpu, Machine
+from agent.qrm.plugins.cpu_topology import CpuTopology, LogicalCpu
 
 _VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "qrm.json").read_text())
 
@@ -28,11 +28,11 @@ def cases(name: str) -> pytest.MarkDecorator:
 
 
 @cache
-def machine(name: str) -> Machine:
+def machine(name: str) -> CpuTopology:
     """A topology of the vectors."""
     topology = _VECTORS["topologies"][name]
     columns = zip(topology["core"], topology["socket"], topology["numa"], topology["l3"], strict=True)
-    return Machine({i: Cpu(i, *column) for i, column in enumerate(columns)})
+    return CpuTopology({i: LogicalCpu(i, *column) for i, column in enumerate(columns)})
 
 
 def numa_nodes(name: str) -> int:

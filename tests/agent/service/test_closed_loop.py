@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.metrics.options import Options
+from agent.metrics.options import DecisionOptions
 from agent.model import AvoidanceAction, CpuThrottle, PodQos, PodScope, Policies, QuotaStep, Rule
 from agent.qos import QosClass
 from tests.agent.scenes import CPU, MEMORY
@@ -124,7 +124,11 @@ def test_victims_that_still_burn_are_not_replaced(takes, lags):
     take."""
     pods = [Pod(f"p{number}", 0.5, takes=takes) for number in range(10)]
     node = Node(
-        pods, policies(throttle=False, evict=True), other_millicores=lambda _: 1_400.0, lags=lags, options=Options()
+        pods,
+        policies(throttle=False, evict=True),
+        other_millicores=lambda _: 1_400.0,
+        lags=lags,
+        options=DecisionOptions(),
     )
     node.run(30)
     gone = {step.pod for made in node.plans for step in made.steps if step.kind == "evict"}

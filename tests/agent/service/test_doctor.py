@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.cgroups.detection import find_layout, top_of
-from agent.executor.cgroup_lock import Claim
+from agent.executor.cgroup_lock import CgroupLock
 from tests.agent.policy.writing import API, node_qos, text_of, throttling, write
 from tests.doctor import Told, doctor
 from tests.fakes.cgroups import FakeCgroups
@@ -109,7 +109,7 @@ def test_others_that_manage_the_same_groups(place: Place):
     place.told().one("agent", "warn", "koordlet (process)", "remove one of the two from this node")
     place.told(mode="enforce").one("agent", "fail", "koordlet (process)", "agent.beside_others")
     place.told(mode="enforce", beside_others="true").one("agent", "warn", "koordlet (process)")
-    other = Claim(lambda: top_of(find_layout(str(place.cgroups.root))))
+    other = CgroupLock(lambda: top_of(find_layout(str(place.cgroups.root))))
     assert not other.others()
     place.told().one("agent", "warn", "another enforcing load-watcher agent", "does not respond")
     other.release()

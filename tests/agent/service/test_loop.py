@@ -15,21 +15,21 @@ from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout
 from agent.cgroups.errors import CgroupBusy, CgroupRefused
 from agent.cgroups.v2 import GroupV2, TreeV2
-from agent.decision.analysis import Event
-from agent.decision.plan import Verdict
+from agent.decision.analysis import NodeEvent
+from agent.decision.plan import RuleVerdict
 from agent.executor.executor import Executor
-from agent.executor.report import Stance
-from agent.metrics.options import Options
+from agent.executor.report import EnforcementLevel
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
-from agent.model import Series, State
+from agent.model import MetricSample, State
 from agent.policy.source import DirectoryPolicies, PolicySource
 from agent.qos import QosClass
-from agent.service.loop import Agent, Clocks, Surroundings
+from agent.service.loop import Agent, Clocks, NodeIdentity
 from tests.agent.executor.node import CONTROL, FakeNode, with_api
 from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, throttling, write
 from tests.fakes.kube import BUDGETS, CONFIG_MAPS, FakeKube
 
-METRICS, OPTIONS = Metrics(), Options(settle_seconds=0.0)
+METRICS, OPTIONS = Metrics(), DecisionOptions(settle_seconds=0.0)
 BEST_EFFORT = {"matchExpressions": [{"scopeName": "QOSClass", "operator": "In", "values": ["BestEffort"]}]}
 
 
@@ -55,7 +55,7 @@ class Scripted:
         if self.used is None:
             return State(now, {}, tuple(pods), {"cpu_total_usage": "it is the first look"})
         seen = {"cpu_total_usage": self.used, "memory_total_usage": self.memory}
-        series = {name: (Series(value, now),) for name, value in seen.items() if value is not None}
+        series = {name: (MetricSample(value, now),) for name, value in seen.items() if value is not None}
         return State(now, series, tuple(pods))
 
 
@@ -66,7 +66,7 @@ class World:
     node: FakeNode
     policies: Path
     monotonic: float = 0.0
-    told: list[Event] = field(default_factory=list)
+    told: list[NodeEvent] = field(default_factory=list)
     enforce: bool = True
     tick: float = 0.0
     """How much the monotonic clock goes on each time it is looked at."""
@@ -82,7 +82,7 @@ class World:
         write(self.policies, all=text_of(*objects))
 
     def agent(self, executor: Executor, policies: PolicySource | None = None) -> Agent:
-        async def tell(event: Event) -> None:
+        async def tell(event: NodeEvent) -> None:
             self.told.append(event)
 
         return Agent(
@@ -92,7 +92,7 @@ class World:
             audit=self.node.audit,
             metrics=METRICS,
             options=OPTIONS,
-            surroundings=Surroundings("node-1"),
+            surroundings=NodeIdentity("node-1"),
             clocks=Clocks(lambda: self.node.now, self.passed),
             interval=10.0,
             tell=tell,
@@ -167,7 +167,7 @@ def test_what_somebody_else_gave_back_is_left_alone_and_owed_no_more(tmp_path: P
     node.close()
 
 
-def verdicts(agent: Agent) -> list[Verdict]:
+def verdicts(agent: Agent) -> list[RuleVerdict]:
     assert agent.last.plan
     return [finding.verdict for finding in agent.last.plan.rules]
 
@@ -177,17 +177,17 @@ def test_counts_go_from_cycle_to_cycle(world: World):
 
     async def test(agent: Agent) -> None:
         await world.cycle(agent, 4150.0)
-        assert verdicts(agent) == [Verdict.COUNTING]
+        assert verdicts(agent) == [RuleVerdict.COUNTING]
         assert world.node.quota(0) == "max 100000"
         await world.cycle(agent, 4150.0)
-        assert verdicts(agent) == [Verdict.TRIGGERED]
+        assert verdicts(agent) == [RuleVerdict.TRIGGERED]
         assert "90000 100000" in {world.node.quota(0), world.node.quota(1)}
 
     world.run(test)
 
 
-@pytest.mark.parametrize(("pause", "verdict"), [(20.0, Verdict.TRIGGERED), (31.0, Verdict.COUNTING)])
-def test_counts_go_over_a_restart_unless_cycles_were_missed(world: World, pause: float, verdict: Verdict):
+@pytest.mark.parametrize(("pause", "verdict"), [(20.0, RuleVerdict.TRIGGERED), (31.0, RuleVerdict.COUNTING)])
+def test_counts_go_over_a_restart_unless_cycles_were_missed(world: World, pause: float, verdict: RuleVerdict):
     world.put(a_rule(avoidanceThreshold=2))
 
     async def before(agent: Agent) -> None:
@@ -444,7 +444,7 @@ def test_preview_changes_nothing_and_says_what_it_would_do(world: World):
 
     async def test(agent: Agent) -> None:
         await world.cycle(agent, 4400.0)
-        assert agent.explanation()["stance"] == Stance.PREVIEW
+        assert agent.explanation()["stance"] == EnforcementLevel.PREVIEW
         assert {result["fate"] for result in agent.explanation()["results"]} == {"would"}
         assert {world.node.quota(0), world.node.quota(1)} == {"max 100000"}
         await world.cycle(agent, 4400.0)
@@ -503,7 +503,7 @@ def test_a_metric_that_is_missing_is_told_and_nothing_is_done(world: World):
 
     async def test(agent: Agent) -> None:
         await world.cycle(agent, None)
-        assert verdicts(agent) == [Verdict.MISSING]
+        assert verdicts(agent) == [RuleVerdict.MISSING]
         assert agent.explanation()["missing"] == {"cpu_total_usage": "it is the first look"}
         assert {world.node.quota(0), world.node.quota(1)} == {"max 100000"}
 

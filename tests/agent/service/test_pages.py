@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agent.audit.entries import Deed, Outcome
-from agent.executor.executor import TAINTED_KEPT
+from agent.audit.entries import AuditEntry, AuditOutcome
+from agent.executor.executor import TAINTED_KEY
 from agent.service.build import open_audit
 from agent.service.settings import AgentSettings
 from load_watcher.main import main
@@ -20,7 +20,7 @@ NOW = 1_700_000_000.0
 
 def test_lines_of_the_audit_follow_each_other_on_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     audit = open_audit(AgentSettings(state_file=tmp_path / "agent.db", audit_to_stdout=True))
-    audit.finish(audit.begin(Deed(time=NOW, kind="scheduling")), Outcome.DONE, now=NOW)
+    audit.finish(audit.begin(AuditEntry(time=NOW, kind="scheduling")), AuditOutcome.DONE, now=NOW)
     audit.close()
     lines = capsys.readouterr().out.splitlines()
     assert ["begun", "done"] == [json.loads(line)["audit"]["outcome"] for line in lines]
@@ -83,7 +83,7 @@ def test_to_act_and_not_to_act_is_refused(flags: list[str]):
 def test_restore_says_that_the_taint_is_left_where_there_is_no_api_to_take_it_off(tmp_path: Path):
     settings = AgentSettings(state_file=tmp_path / "agent.db")
     audit = open_audit(settings)
-    audit.keep(TAINTED_KEPT, True)
+    audit.keep(TAINTED_KEY, True)
     audit.close()
     flags = ["--set=agent.node=node-1", "--set=agent.kubernetes=false"]
     restored = CliRunner().invoke(main, ["agent", "restore", "--state-file", str(settings.state_file), *flags])

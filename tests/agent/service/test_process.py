@@ -24,7 +24,7 @@ from tests.fakes.proc import FakeProc
 from tests.real.parts import REPOSITORY, free_port
 from tests.service import Service
 from tests.waiting import PATIENCE_SECONDS, wait_for
-from watcher.agents.discovery import AgentPlaces, NamedPlaces
+from watcher.agents.discovery import AgentDiscovery, NamedEndpoints
 from watcher.agents.usage import AgentPods
 from watcher.providers.base import PodFetch, ProviderError
 
@@ -309,7 +309,7 @@ def test_it_tells_a_watcher_what_pods_use(machine: Machine, kubelet: FakeKubelet
     token.write_text("secret\n")
 
     async def asked(address: str) -> PodFetch:
-        places = AgentPlaces(NamedPlaces([address], key="agents.urls"))
+        places = AgentDiscovery(NamedEndpoints([address], key="agents.urls"))
         agents = AgentPods(places, token_file=str(token), timeout=PATIENCE_SECONDS)
         try:
             return await agents.fetch(time.time())

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent.decision.eviction_limits import Limits
-from agent.metrics.options import Options, Order
+from agent.decision.eviction_limits import EvictionLimits
+from agent.metrics.options import DecisionOptions, Order
 from agent.service.settings import AgentSettings, documentation, read_settings, validate
 from tests.real.parts import REPOSITORY
 
@@ -25,8 +25,8 @@ def problems(**given: Any) -> dict[str, str]:
 def test_by_default_nothing_is_changed_and_nobody_can_reach_it():
     settings = read()
     assert (settings.mode, settings.host, settings.port, settings.on_exit) == ("preview", "127.0.0.1", 2021, "keep")
-    assert settings.options() == Options()
-    assert settings.limits() == Limits()
+    assert settings.options() == DecisionOptions()
+    assert settings.limits() == EvictionLimits()
 
 
 def test_values_of_the_file_and_texts_of_flags():
@@ -36,7 +36,7 @@ def test_values_of_the_file_and_texts_of_flags():
     assert typed == texts
     assert (typed.interval, typed.limits().node) == (5.0, 2)
     assert read(policies="policies").policies == Path("/etc/policies")
-    assert read(order="upstream", excess=0).options() == Options(order=Order.UPSTREAM, excess=0.0)
+    assert read(order="upstream", excess=0).options() == DecisionOptions(order=Order.UPSTREAM, excess=0.0)
 
 
 def test_who_this_node_is():

@@ -11,8 +11,8 @@ from typing import Any
 from agent.cgroups.paths import Driver
 from agent.model import ContainerState, PodState, State
 from agent.qos import QosClass
-from agent.state.collector import Collector, Places
-from agent.state.readings import NoPods, PodFacts
+from agent.state.collector import Collector, SystemPaths
+from agent.state.readings import PodFacts, PodsUnknown
 from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.proc import FakeProc
 
@@ -52,7 +52,7 @@ class KnownPods:
 
     def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
         if self.why:
-            raise NoPods(self.why, hint="Ask somebody else.")
+            raise PodsUnknown(self.why, hint="Ask somebody else.")
         return tuple(self.pods)
 
 
@@ -73,7 +73,7 @@ class FakeNode:
         self.cpu_manager_state = self.root / "cpu_manager_state"
         self.cpu_manager_state.write_text('{"policyName":"none","defaultCpuSet":"","checksum":1353318690}')
         self.pods = KnownPods()
-        places = Places(str(self.proc.root), str(self.cgroups.root), str(self.cpu_manager_state))
+        places = SystemPaths(str(self.proc.root), str(self.cgroups.root), str(self.cpu_manager_state))
         self.collector = Collector(self.pods, places=places, monotonic=lambda: self.clock, **self.options)
 
     def collect(self) -> State:

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from agent.state.api_pods import InformedPods
-from agent.state.readings import NoPods
+from agent.state.api_pods import InformerPods
+from agent.state.readings import PodsUnknown
 from tests.fakes.kube import PODS, FakeKube
 from tests.fakes.kubelet import pod
 from tests.waiting import eventually
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.credentials import KubeAccess
 
 
 def put(kube: FakeKube, name: str, uid: str, node: str = "node-1", **given: object) -> None:
@@ -18,10 +18,10 @@ def put(kube: FakeKube, name: str, uid: str, node: str = "node-1", **given: obje
     kube.put(PODS, f"default/{name}", **{part: content[part] for part in ("metadata", "spec", "status")})
 
 
-def watching(kube: FakeKube, inside: Callable[[InformedPods], Awaitable[None]]) -> None:
+def watching(kube: FakeKube, inside: Callable[[InformerPods], Awaitable[None]]) -> None:
     async def run() -> None:
-        client = KubeClient(lambda: Access(kube.url, "a test", token=kube.token))
-        source = InformedPods(client, "node-1")
+        client = KubeClient(lambda: KubeAccess(kube.url, "a test", token=kube.token))
+        source = InformerPods(client, "node-1")
         await source.start()
         try:
             await inside(source)
@@ -32,11 +32,11 @@ def watching(kube: FakeKube, inside: Callable[[InformedPods], Awaitable[None]]) 
     asyncio.run(run())
 
 
-def keys(source: InformedPods, *, monotonic: float = 1000.0) -> list[str] | str:
+def keys(source: InformerPods, *, monotonic: float = 1000.0) -> list[str] | str:
     """The pods; why there are none."""
     try:
         return [each.pod.key for each in source.listing(monotonic=monotonic, max_age=30.0)]
-    except NoPods as error:
+    except PodsUnknown as error:
         return str(error)
 
 
@@ -46,7 +46,7 @@ def test_the_pods_of_this_node_and_no_other():
         put(kube, "a", "1")
         put(kube, "other", "3", node="node-2")
 
-        async def inside(source: InformedPods) -> None:
+        async def inside(source: InformerPods) -> None:
             assert "has not responded yet" in keys(source)
             await eventually(lambda: keys(source) == ["default/a", "default/b"], what="both pods")
             one, _ = source.listing(monotonic=1000.0, max_age=30.0)
@@ -64,7 +64,7 @@ def test_a_copy_that_is_not_kept_up_grows_old(caplog):
     with FakeKube() as kube:
         put(kube, "a", "1")
 
-        async def inside(source: InformedPods) -> None:
+        async def inside(source: InformerPods) -> None:
             await eventually(lambda: keys(source) == ["default/a"], what="the pod")
             kube.forbidden.add(("list", PODS))
             kube.forbidden.add(("watch", PODS))
@@ -83,7 +83,7 @@ def test_a_pod_that_makes_no_sense_is_left_out(caplog):
         put(kube, "a", "1")
         put(kube, "b", "2", spec={"containers": [{"name": "main", "resources": {"limits": {"cpu": "much"}}}]})
 
-        async def inside(source: InformedPods) -> None:
+        async def inside(source: InformerPods) -> None:
             await eventually(lambda: keys(source) == ["default/a"], what="the good pod")
             assert keys(source) == ["default/a"]
 

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from agent.state.background_value import Kept
+from agent.state.background_value import BackgroundValue
 from tests.waiting import eventually
 
 
@@ -25,7 +25,7 @@ def test_failures_and_faults_are_told_once_and_survived(caplog: pytest.LogCaptur
         return outcome
 
     async def story() -> None:
-        kept = Kept("the thing", refresh, interval=0.01, failures=(Gone,))
+        kept = BackgroundValue("the thing", refresh, interval=0.01, failures=(Gone,))
         assert (kept.copy, kept.failure) == (None, "")
         await kept.start()
         await eventually(lambda: kept.copy == 2, what="the last copy")

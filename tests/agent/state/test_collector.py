@@ -11,7 +11,7 @@ from agent.cgroups.paths import Driver
 from agent.model import State
 from agent.qos import QosClass
 from agent.state.collector import COLLECTED
-from agent.state.readings import Readings
+from agent.state.readings import MetricReadings
 from tests.agent.state.node import CORE, MIB, FakeNode, container_id, pod, uid
 from tests.fakes.cgroups import open_below
 from tests.waiting import eventually
@@ -497,8 +497,8 @@ def test_what_others_measured_is_added(tmp_path: Path):
 
         async def close(self) -> None: ...
 
-        def read(self, *, now: float, monotonic: float) -> Readings:
-            readings = Readings()
+        def read(self, *, now: float, monotonic: float) -> MetricReadings:
+            readings = MetricReadings()
             readings.add("window_cpu_avg_5m", 12.5, now - 30)
             readings.miss("the watcher is gone", "window_cpu_std_5m")
             readings.add("memory_total", 7.0, now)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
-from agent.state.readings import NoPods
+from agent.state.readings import PodsUnknown
 from tests.fakes.kubelet import FakeKubelet, pod
 from tests.real.parts import make_certificates, new_secret
 from tests.waiting import eventually
@@ -34,7 +34,7 @@ def why_not(source: KubeletPods, *, monotonic: float = 1000.0) -> str:
     """Why there is no listing, with the hint; "" while there is one."""
     try:
         source.listing(monotonic=monotonic, max_age=30.0)
-    except NoPods as error:
+    except PodsUnknown as error:
         return str(error)
     return ""
 

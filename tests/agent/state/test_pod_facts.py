@@ -7,7 +7,7 @@ import pytest
 
 from agent.model import ContainerState, PodState
 from agent.qos import QosClass
-from agent.state.pod_facts import Pod, facts_of
+from agent.state.pod_facts import AgentPod, facts_of
 from agent.state.readings import PodFacts
 from tests.fakes.kubelet import pod
 
@@ -16,7 +16,7 @@ HASH = "7c2f3f0ad4f1a9d5b6c3e8f0a1b2c3d4"
 
 
 def read(content: dict[str, Any]) -> PodFacts:
-    return facts_of(msgspec.convert(msgspec.json.decode(msgspec.json.encode(content)), Pod))
+    return facts_of(msgspec.convert(msgspec.json.decode(msgspec.json.encode(content)), AgentPod))
 
 
 def test_all_that_is_read_of_a_pod():

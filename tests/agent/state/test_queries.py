@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.state.prometheus import PrometheusQuestions, prometheus_config
+from agent.state.prometheus import PrometheusQueryClient, prometheus_config
 from agent.state.queries import QueryMetrics
 from tests.fakes.prometheus import FakePrometheus, result, told
 from tests.real.parts import Prometheus
@@ -33,7 +33,7 @@ def watching(
     **config: Any,
 ) -> None:
     async def run() -> None:
-        questions = PrometheusQuestions(replace(prometheus_config(url, token_file), backoff=(), **config))
+        questions = PrometheusQueryClient(replace(prometheus_config(url, token_file), backoff=(), **config))
         source = QueryMetrics(questions, expressions, node="node-1", interval=0.1, monotonic=lambda: 1000.0)
         await source.start()
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.state.windows import WindowMetrics, metric_name
+from agent.state.windows import WatcherWindows, metric_name
 from tests.fakes.prometheus import FakePrometheus, told
 from tests.fakes.service import FakeService, Live, Protection
 from tests.fakes.snapshots import publish, snapshot_of, steady
@@ -33,7 +33,7 @@ class Clock:
 
 def watching(
     live: Live,
-    inside: Callable[[WindowMetrics], Awaitable[None]],
+    inside: Callable[[WatcherWindows], Awaitable[None]],
     *,
     node: str = "node-1",
     clock: Clock | None = None,
@@ -46,7 +46,7 @@ def watching(
         client = NodeClient(
             address, node, windows=WINDOWS, operators=OPERATORS, backoff=0.01, monotonic=clock or Clock(), **options
         )
-        source = WindowMetrics(client, interval=0.1)
+        source = WatcherWindows(client, interval=0.1)
         await source.start()
         try:
             await inside(source)
@@ -56,7 +56,7 @@ def watching(
     asyncio.run(run())
 
 
-def why_not(source: WindowMetrics, *, monotonic: float = 1000.0, metric: str = "window_cpu_avg_5m") -> str:
+def why_not(source: WatcherWindows, *, monotonic: float = 1000.0, metric: str = "window_cpu_avg_5m") -> str:
     return source.read(now=NOW, monotonic=monotonic).missing.get(metric, "")
 
 
@@ -64,7 +64,7 @@ def test_windows_of_this_node_with_its_own_age():
     service = FakeService(published=publish(snapshot_of({"node-1": {"CPU": steady(26), "Memory": steady(40)}})))
     with Live(service) as live:
 
-        async def inside(source: WindowMetrics) -> None:
+        async def inside(source: WatcherWindows) -> None:
             await eventually(lambda: not why_not(source), what="an answer")
             readings = source.read(now=NOW, monotonic=1000.0)
             assert readings.series.keys() == USUAL
@@ -84,7 +84,7 @@ def test_a_node_that_lags_behind_has_the_age_of_its_own_sample():
     published.snapshot.sampled[0] -= 90.0
     with Live(FakeService(published=publish(published.snapshot))) as live:
 
-        async def inside(source: WindowMetrics) -> None:
+        async def inside(source: WatcherWindows) -> None:
             await eventually(lambda: not why_not(source), what="an answer")
             assert source.read(now=NOW, monotonic=1000.0).series["window_cpu_avg_5m"][0].time == NOW - 92.0
             assert "193 s old, more than 180 s" in why_not(source, monotonic=1101.0)
@@ -95,7 +95,7 @@ def test_a_node_that_lags_behind_has_the_age_of_its_own_sample():
 def test_a_window_that_is_not_full_is_missing_and_the_shorter_one_is_there():
     with Live() as live:
 
-        async def inside(source: WindowMetrics) -> None:
+        async def inside(source: WatcherWindows) -> None:
             await eventually(lambda: not why_not(source), what="an answer")
             readings = source.read(now=NOW, monotonic=1000.0)
             assert "window_cpu_avg_5m" in readings.series
@@ -107,7 +107,7 @@ def test_a_window_that_is_not_full_is_missing_and_the_shorter_one_is_there():
 def test_other_metrics_are_named_as_the_watcher_names_them():
     with Live() as live:
 
-        async def inside(source: WindowMetrics) -> None:
+        async def inside(source: WatcherWindows) -> None:
             await eventually(lambda: not why_not(source), what="an answer")
             found = source.read(now=NOW, monotonic=1000.0).series["window_network_receive_avg_10m"]
             assert found[0].value == pytest.approx(2e6)
@@ -125,7 +125,7 @@ def test_every_metric_of_the_watcher_has_a_name_of_its_own():
 def test_a_node_that_the_watcher_does_not_know_is_told():
     with Live() as live:
 
-        async def inside(source: WindowMetrics) -> None:
+        async def inside(source: WatcherWindows) -> None:
             await eventually(lambda: "no response yet" not in why_not(source), what="an answer")
             assert "the watcher returned no windows" in why_not(source)
             assert source.read(now=NOW, monotonic=1000.0).missing.keys() == USUAL
@@ -136,10 +136,10 @@ def test_a_node_that_the_watcher_does_not_know_is_told():
 def test_a_watcher_that_protects_reads_wants_the_token():
     with Live(protection=Protection(token="s3cret-and-long", protect_reads=True)) as live:
 
-        async def refused(source: WindowMetrics) -> None:
+        async def refused(source: WatcherWindows) -> None:
             await eventually(lambda: "token" in why_not(source), what="a refusal")
 
-        async def admitted(source: WindowMetrics) -> None:
+        async def admitted(source: WatcherWindows) -> None:
             await eventually(lambda: not why_not(source), what="an answer")
 
         watching(live, refused)
@@ -150,7 +150,7 @@ def test_a_watcher_that_goes_is_told_once_and_its_last_windows_grow_old(caplog):
     clock, service = Clock(), FakeService()
     with Live(service) as live:
 
-        async def inside(source: WindowMetrics) -> None:
+        async def inside(source: WatcherWindows) -> None:
             await eventually(lambda: not why_not(source), what="an answer")
             published, service.published = service.published, None
             await eventually(lambda: "updates of the watcher's windows stopped" in caplog.text, what="a warning")
@@ -168,7 +168,7 @@ def test_nobody_there_costs_nothing_but_these_metrics():
     with Live() as live:
         pass
 
-    async def inside(source: WindowMetrics) -> None:
+    async def inside(source: WatcherWindows) -> None:
         assert "no response yet" in why_not(source)
         await eventually(lambda: "no response from" in why_not(source), what="the reason")
         assert source.read(now=NOW, monotonic=1000.0).missing.keys() == USUAL
@@ -191,7 +191,7 @@ def test_what_is_no_document_of_a_node_is_told(body: bytes):
         class At:
             port = server.port
 
-        async def inside(source: WindowMetrics) -> None:
+        async def inside(source: WatcherWindows) -> None:
             await eventually(
                 lambda: "invalid node document" in why_not(source) or "0 nodes" in why_not(source), what="the reason"
             )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from load_watcher.compare.comparison import Answer, Comparison, read_answer, winners
+from load_watcher.compare.comparison import Comparison, ServiceLoads, read_answer, winners
 from scorers.plugins.target_load_packing import packing_scores
 
 SCORES = partial(packing_scores, target=40.0)
@@ -38,7 +38,7 @@ def body(nodes: Loads, *, end: int = 1_700_000_000) -> bytes:
     return json.dumps(document).encode()
 
 
-def answer(nodes: Loads) -> Answer:
+def answer(nodes: Loads) -> ServiceLoads:
     return read_answer(body(nodes))
 
 

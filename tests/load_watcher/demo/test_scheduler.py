@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from load_watcher.demo.scheduler import SimulatedApi, chosen, reachable
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.wire import HostPriority
 from tests.scorers.simulated_cluster import pod
 from watcher.core.kubernetes.errors import KubeConflict
@@ -42,7 +42,7 @@ def test_the_highest_score_wins_and_chance_decides_between_equals() -> None:
 def test_the_scorers_table_follows_the_simulated_cluster() -> None:
     """All that is there is told, in turns that let others run; then each change; a binding is refused as by the API."""
     cluster = SimulatedCluster(60, seed=1, speed=24.0, begun=BEGUN)
-    api, table = SimulatedApi(cluster, now=lambda: BEGUN + 5.0), Table()
+    api, table = SimulatedApi(cluster, now=lambda: BEGUN + 5.0), ClusterTable()
     turns = 0
 
     def node_changed(name: str, _old: Node | None, new: Node | None) -> None:

@@ -32,8 +32,8 @@ from tests.fakes.prometheus import Answer, Asked, FakePrometheus, matrix, told, 
 from tests.real.parts import REPOSITORY, free_port, make_certificates
 from tests.waiting import wait_for
 from watcher.koordinator.lease import LEASE
-from watcher.platform.checks.examination import Check, Examination, aside, examine
-from watcher.platform.checks.results import Report, Result, Status, fail, ok, skipped, warn
+from watcher.platform.checks.examination import Check, CheckContext, examine, in_thread
+from watcher.platform.checks.results import CheckResult, CheckStatus, DoctorReport, fail, ok, skipped, warn
 from watcher.store.commands import database_at, upgrade
 
 
@@ -63,24 +63,24 @@ def of_this_host(*arguments: str, env: Mapping[str, str] | None = None) -> Told:
 # --- the examination -------------------------------------------------------------------------------------------------
 
 
-def run_checks(*checks: Check) -> list[Result]:
+def run_checks(*checks: Check) -> list[CheckResult]:
     def load() -> Any:
         raise AssertionError("nobody asks for the settings here")
 
-    return asyncio.run(examine(Examination(load, environ={}, cwd=Path()), checks))
+    return asyncio.run(examine(CheckContext(load, environ={}, cwd=Path()), checks))
 
 
 def test_a_check_that_breaks_or_hangs_costs_its_own_line_only():
     """And those that need it are skipped, with the reason; those that only come after it are not."""
 
-    async def breaks(_: Examination) -> list[Result]:
+    async def breaks(_: CheckContext) -> list[CheckResult]:
         raise RuntimeError("s3cret")
 
-    async def hangs(_: Examination) -> list[Result]:
+    async def hangs(_: CheckContext) -> list[CheckResult]:
         await asyncio.Event().wait()
         return []
 
-    async def works(_: Examination) -> list[Result]:
+    async def works(_: CheckContext) -> list[CheckResult]:
         return [ok("well"), warn("so so", "do this")]
 
     results = run_checks(
@@ -107,13 +107,13 @@ def test_what_blocks_is_called_aside():
     """Its outcome comes back, and a call that never ends keeps neither the check nor the process."""
     reading, writing = os.pipe()
 
-    async def calls(_: Examination) -> list[Result]:
+    async def calls(_: CheckContext) -> list[CheckResult]:
         with pytest.raises(FileNotFoundError):
-            await aside(Path("nowhere").read_text)
-        return [ok(await aside(lambda: "well"))]
+            await in_thread(Path("nowhere").read_text)
+        return [ok(await in_thread(lambda: "well"))]
 
-    async def blocks(_: Examination) -> list[Result]:
-        await aside(lambda: os.read(reading, 1))
+    async def blocks(_: CheckContext) -> list[CheckResult]:
+        await in_thread(lambda: os.read(reading, 1))
         return []
 
     results = run_checks(Check("calls", calls), Check("blocks", blocks, deadline=0.05))
@@ -124,7 +124,7 @@ def test_what_blocks_is_called_aside():
 def test_nobody_writes_a_second_line_by_a_clever_name():
     """Control characters are told as what they are."""
 
-    async def tells(_: Examination) -> list[Result]:
+    async def tells(_: CheckContext) -> list[CheckResult]:
         return [ok("node a\nok all \x1b[32mwell")]
 
     (result,) = run_checks(Check("tells", tells))
@@ -133,8 +133,8 @@ def test_nobody_writes_a_second_line_by_a_clever_name():
 
 def test_every_status_has_its_exit_code():
     """Only a failure is one."""
-    assert 0 == Report("1", [ok("a"), warn("b", "c"), skipped("d")]).exit_code
-    assert 1 == Report("1", [ok("a"), fail("b", "c")]).exit_code
+    assert 0 == DoctorReport("1", [ok("a"), warn("b", "c"), skipped("d")]).exit_code
+    assert 1 == DoctorReport("1", [ok("a"), fail("b", "c")]).exit_code
 
 
 # --- the pages -------------------------------------------------------------------------------------------------------
@@ -158,8 +158,10 @@ def test_a_terminal_gets_colours_and_its_width(tmp_path: Path):
     with (tmp_path / "out").open("w+") as file:
         console = Console(file=file, force_terminal=True, width=60, color_system="standard", highlight=False)
         with report.Printer(console) as printer:
-            printer.tell(Result(Status.FAIL, "something [is] wrong " * 5, "do this about it " * 5, "settings"))
-        printer.close(Report("1", [fail("x", "y")]))
+            printer.tell(
+                CheckResult(CheckStatus.FAIL, "something [is] wrong " * 5, "do this about it " * 5, "settings")
+            )
+        printer.close(DoctorReport("1", [fail("x", "y")]))
         file.seek(0)
         text = file.read()
     assert "\x1b[1;31mfail" in text

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from load_watcher.doctor.extenders import DURATIONS, OwnProfile, OwnService, slow_answers
+from load_watcher.doctor.extenders import DURATIONS, ConfiguredProfile, ServiceSettings, slow_response_bounds
 from load_watcher.doctor.listening import Exposition
 from load_watcher.doctor.plugins import use_of
-from load_watcher.doctor.scheduler import judge, scheduler
+from load_watcher.doctor.scheduler import check_configuration, scheduler
 from tests.load_watcher.doctor.test_scheduler import ODD
 from watcher.api.telemetry import Telemetry
-from watcher.platform.checks.examination import Examination
-from watcher.platform.checks.results import Result, Status
+from watcher.platform.checks.examination import CheckContext
+from watcher.platform.checks.results import CheckResult, CheckStatus
 from watcher.platform.settings.loading import load
 from watcher.platform.telemetry.instruments import Timings
 
@@ -33,7 +33,7 @@ HTTPS = {"urlPrefix": "https://lw:2020/scheduler/default", "enableHTTPS": True, 
 PACKING = use_of({"TargetLoadPacking": {}})
 FILTERING = use_of({"TargetLoadPacking": {}, "HighLoadFilter": {}})
 GONE = "(left out)"
-SERVICE = OwnService({"default": OwnProfile(plugins=PACKING)})
+SERVICE = ServiceSettings({"default": ConfiguredProfile(plugins=PACKING)})
 
 
 def configuration(*extenders: Any, enabled: Any = (), disabled: Any = ({"name": "*"},)) -> str:
@@ -49,20 +49,20 @@ def configuration(*extenders: Any, enabled: Any = (), disabled: Any = ({"name": 
     )
 
 
-def told(changes: Mapping[str, Any], service: OwnService | None = SERVICE) -> list[Result]:
+def told(changes: Mapping[str, Any], service: ServiceSettings | None = SERVICE) -> list[CheckResult]:
     extender = {key: value for key, value in {**GOOD, **changes}.items() if value != GONE}
-    return list(judge(configuration(extender), service))
+    return list(check_configuration(configuration(extender), service))
 
 
 def test_a_good_one_is_left_alone() -> None:
     """As it is shipped, over https, with a filter, with bind from this machine, and that of somebody else."""
     assert [] == told({})
-    assert [] == told(HTTPS, OwnService({"default": OwnProfile(plugins=PACKING)}, tls=True))
-    assert [] == told({"filterVerb": "filter"}, OwnService({"default": OwnProfile(plugins=FILTERING)}))
+    assert [] == told(HTTPS, ServiceSettings({"default": ConfiguredProfile(plugins=PACKING)}, tls=True))
+    assert [] == told({"filterVerb": "filter"}, ServiceSettings({"default": ConfiguredProfile(plugins=FILTERING)}))
     own = {"urlPrefix": "http://127.0.0.1:2020/scheduler/default", "bindVerb": "bind"}
-    assert [] == told(own, OwnService({"default": OwnProfile(bind=True, plugins=PACKING)}))
+    assert [] == told(own, ServiceSettings({"default": ConfiguredProfile(bind=True, plugins=PACKING)}))
     assert [] == told({"urlPrefix": "http://lw:2020//scheduler//default/"})
-    assert [] == list(judge(configuration(GOOD, {"urlPrefix": "http://a/b", "odd": 1}), SERVICE))
+    assert [] == list(check_configuration(configuration(GOOD, {"urlPrefix": "http://a/b", "odd": 1}), SERVICE))
 
 
 @pytest.mark.parametrize(
@@ -126,40 +126,46 @@ def test_one_thing_wrong_is_named_with_its_cure(
 
 def test_what_our_settings_say_is_held_against_it() -> None:
     """A filter that is never called, a bind that is refused, and https beside http."""
-    (unasked,) = told({}, OwnService({"default": OwnProfile(plugins=FILTERING)}))
+    (unasked,) = told({}, ServiceSettings({"default": ConfiguredProfile(plugins=FILTERING)}))
     assert "it has no filterVerb, so HighLoadFilter of [scheduler.default] cannot reject nodes" in unasked.what
-    (refused,) = told({"bindVerb": "bind"}, OwnService({"default": OwnProfile(bind=True, plugins=PACKING)}))
+    (refused,) = told({"bindVerb": "bind"}, ServiceSettings({"default": ConfiguredProfile(bind=True, plugins=PACKING)}))
     assert "from another machine are refused without a client certificate" in refused.what
-    (plain,) = told({}, OwnService({"default": OwnProfile(plugins=PACKING)}, tls=True))
+    (plain,) = told({}, ServiceSettings({"default": ConfiguredProfile(plugins=PACKING)}, tls=True))
     assert "the settings of load-watcher configure https (server.tls_cert)" in plain.what
 
 
 def test_plug_ins_of_somebody_else_may_filter() -> None:
     """So nothing is said of filterVerb."""
-    others = OwnService({"default": OwnProfile(plugins=use_of({"TargetLoadPacking": {}, "AcmeFilter": {}}))})
+    others = ServiceSettings(
+        {"default": ConfiguredProfile(plugins=use_of({"TargetLoadPacking": {}, "AcmeFilter": {}}))}
+    )
     assert [] == told({"filterVerb": "filter"}, others)
-    assert [] == told({"filterVerb": "filter"}, OwnService({"default": OwnProfile()}))
+    assert [] == told({"filterVerb": "filter"}, ServiceSettings({"default": ConfiguredProfile()}))
 
 
 @pytest.mark.parametrize(("filters", "expected"), [(True, []), (False, ["warn"])])
 def test_limits_are_filtered_by_where_that_is_on(filters: bool, expected: list[str]) -> None:
     """NodeResourceLimits scores, and filters only on demand."""
     use = use_of({"NodeResourceLimits": {"filter": filters}})
-    found = told({"filterVerb": "filter"}, OwnService({"default": OwnProfile(plugins=use)}))
+    found = told({"filterVerb": "filter"}, ServiceSettings({"default": ConfiguredProfile(plugins=use)}))
     assert expected == [each.status for each in found]
 
 
 def test_only_one_extender_can_bind() -> None:
-    found = list(judge(configuration({**GOOD, "bindVerb": "bind"}, {"urlPrefix": "http://b", "bindVerb": "b"}), None))
+    found = list(
+        check_configuration(
+            configuration({**GOOD, "bindVerb": "bind"}, {"urlPrefix": "http://b", "bindVerb": "b"}), None
+        )
+    )
     assert any("2 extenders have a bindVerb" in each.what for each in found)
 
 
 def test_plug_ins_that_score_by_requests_have_as_much_to_say() -> None:
     """Unless the extender has a higher weight, which is another way."""
-    (found,) = judge(configuration(GOOD, disabled=[{"name": "NodeResourcesFit"}]), SERVICE)
-    assert found.status is Status.WARN
+    (found,) = check_configuration(configuration(GOOD, disabled=[{"name": "NodeResourcesFit"}]), SERVICE)
+    assert found.status is CheckStatus.WARN
     assert "NodeResourcesBalancedAllocation scores by requests, against the extender's load" in found.what
-    assert [] == list(judge(configuration({**GOOD, "weight": 5}, disabled=[]), SERVICE))
+    assert [] == list(check_configuration(configuration({**GOOD, "weight": 5}, disabled=[]), SERVICE))
 
 
 @pytest.mark.parametrize("key", [*GOOD, "tlsConfig", "filterVerb", "bindVerb", "enableHTTPS"])
@@ -167,7 +173,7 @@ def test_whatever_stands_anywhere_it_is_judged(key: str) -> None:
     """And whatever is said has a cure."""
     for odd in ODD:
         assert all(each.cure for each in told({key: odd})), (key, odd)
-    assert all(each.cure for odd in ODD for each in judge(configuration(odd), SERVICE))
+    assert all(each.cure for odd in ODD for each in check_configuration(configuration(odd), SERVICE))
 
 
 def test_a_password_in_the_address_is_not_shown() -> None:
@@ -201,12 +207,12 @@ def page(*durations: float) -> str:
 )
 def test_what_a_running_service_takes_is_read_from_its_metrics(durations: list[float], expected: float) -> None:
     """By verb; a hundred requests are needed to say anything of one in a hundred."""
-    assert {"default": expected} == slow_answers(page(*durations))
+    assert {"default": expected} == slow_response_bounds(page(*durations))
 
 
 def test_a_timeout_that_requests_exceed_is_named() -> None:
     """By profile."""
-    slow = OwnService({"default": OwnProfile(plugins=PACKING)}, slow={"default": 0.2, "other": 5.0})
+    slow = ServiceSettings({"default": ConfiguredProfile(plugins=PACKING)}, slow={"default": 0.2, "other": 5.0})
     (found,) = told({}, slow)
     assert "the timeout is 200 ms, but more than 1 % of the requests take longer" in found.what
     assert "more than 200 ms" in found.cure
@@ -219,7 +225,7 @@ def test_the_check_asks_the_running_service_for_it(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text('[scheduler.default]\nplugins = [ { name = "TargetLoadPacking" } ]\n')
     settings = load(flags={}, environ={}, cwd=tmp_path, file=tmp_path / "s.toml")
     files = [tmp_path / "k.yaml"]
-    examination = Examination(lambda: settings, environ={}, cwd=tmp_path, scheduler_files=files)
+    examination = CheckContext(lambda: settings, environ={}, cwd=tmp_path, scheduler_files=files)
     examination.leave(settings)
     (well,) = asyncio.run(scheduler(examination))
     assert "k.yaml: its profiles use load-watcher" in well.what

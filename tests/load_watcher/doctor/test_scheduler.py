@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from load_watcher.doctor.scheduler import address_problems, judge
+from load_watcher.doctor.scheduler import address_problems, check_configuration
 from tests.doctor import doctor
-from watcher.platform.checks.results import Result, Status
+from watcher.platform.checks.results import CheckResult, CheckStatus
 
 GOOD = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -38,8 +38,8 @@ PROVIDER = {"type": "Prometheus", "address": "http://prometheus:9090"}
 INTO_ARGS = "move it to args under pluginConfig"
 
 
-def told(document: Any) -> list[Result]:
-    return list(judge(document if isinstance(document, str) else yaml.safe_dump(document)))
+def told(document: Any) -> list[CheckResult]:
+    return list(check_configuration(document if isinstance(document, str) else yaml.safe_dump(document)))
 
 
 def changed(*path: Any, to: Any) -> Any:
@@ -224,8 +224,8 @@ def test_low_risk_over_commitment_wants_to_be_in_pre_score_and_weights_to_be_sha
     args = {"watcherAddress": "http://a:2020", "riskLimitWeights": {"cpu": 50}}
     document["profiles"][0]["pluginConfig"] = [{"name": "LowRiskOverCommitment", "args": args}]
     found = {each.status: each.what for each in told(document)}
-    assert "preScore" in found[Status.WARN]
-    assert "riskLimitWeights" in found[Status.FAIL]
+    assert "preScore" in found[CheckStatus.WARN]
+    assert "riskLimitWeights" in found[CheckStatus.FAIL]
     document["profiles"][0]["plugins"]["preScore"] = {"enabled": [{"name": "LowRiskOverCommitment"}]}
     args["riskLimitWeights"] = {"cpu": 0.5}
     assert [] == told(document)
@@ -235,7 +235,7 @@ def test_a_plugin_that_has_only_its_metric_provider_passes_the_service_by():
     """That works, without us: a warning."""
     provider = {"type": "Prometheus", "address": "http://p:9090", "token": "s3cret"}
     (found,) = told(changed(*ARGS, to={"metricProvider": provider}))
-    assert found.status is Status.WARN
+    assert found.status is CheckStatus.WARN
     assert "and not load-watcher" in found.what
     assert "s3cret" not in str(found)
 

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from load_watcher.doctor.plugins import use_of
-from load_watcher.doctor.thresholds import Evictor, Profile, evictors_in, judge
+from load_watcher.doctor.thresholds import EvictionThresholds, ProfilePlugins, compare_thresholds, evictors_in
 from tests.doctor import doctor
-from watcher.platform.checks.results import Result
+from watcher.platform.checks.results import CheckResult
 
 LOW_NODE_LOAD = {
     "kind": "DeschedulerConfiguration",
@@ -56,9 +56,9 @@ spec: {throttle: {cpuThrottle: {minCPURatio: 10, stepCPURatio: 10}}}
 """
 
 
-def said(plugins: Mapping[str, Any], **evictor: Mapping[str, float]) -> list[Result]:
-    evictors = [Evictor("e", **evictor)] if evictor else []
-    return list(judge([Profile("p", use_of(plugins))], evictors))
+def said(plugins: Mapping[str, Any], **evictor: Mapping[str, float]) -> list[CheckResult]:
+    evictors = [EvictionThresholds("e", **evictor)] if evictor else []
+    return list(compare_thresholds([ProfilePlugins("p", use_of(plugins))], evictors))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_packing_above_what_a_filter_closes_never_gets_there() -> None:
 
 
 def test_without_a_scheduler_there_is_nothing_to_compare() -> None:
-    (found,) = judge([], [Evictor("e", {"cpu": 60.0})])
+    (found,) = compare_thresholds([], [EvictionThresholds("e", {"cpu": 60.0})])
     assert ("skipped", "e: no scheduler profile to compare it with") == (found.status, found.what)
 
 
@@ -149,8 +149,8 @@ def test_low_node_load_is_read_with_its_pools() -> None:
     """What a pool leaves out it has from the top; what has no low threshold evicts nothing."""
     document = yaml.safe_dump(LOW_NODE_LOAD)
     expected = [
-        Evictor("LowNodeLoad", {"cpu": 60.0, "memory": 80.0}, {"cpu": 40.0}),
-        Evictor("LowNodeLoad, pool big", {"cpu": 90.0}, {"cpu": 40.0}),
+        EvictionThresholds("LowNodeLoad", {"cpu": 60.0, "memory": 80.0}, {"cpu": 40.0}),
+        EvictionThresholds("LowNodeLoad, pool big", {"cpu": 90.0}, {"cpu": 40.0}),
     ]
     assert (expected, []) == evictors_in(document)
     as_map = yaml.safe_dump({"kind": "ConfigMap", "data": {"koord-descheduler-config": document, "other": "x"}})
@@ -170,7 +170,7 @@ def test_what_evicts_nothing_is_none(args: Mapping[str, Any]) -> None:
 
 def test_rules_of_the_agent_count_where_their_action_evicts() -> None:
     """A watermark is rounded up, as Crane reads it."""
-    assert ([Evictor("NodeQOS watermarks, rule cpu", {"cpu": 65.0})], []) == evictors_in(NODE_QOS)
+    assert ([EvictionThresholds("NodeQOS watermarks, rule cpu", {"cpu": 65.0})], []) == evictors_in(NODE_QOS)
 
 
 @pytest.mark.parametrize("text", ["", "- 1", "kind: Deployment", "kind: [", "data: 1\nkind: ConfigMap"])

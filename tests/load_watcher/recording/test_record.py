@@ -20,18 +20,18 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from load_watcher.main import main
-from load_watcher.recording.builder import Changes
+from load_watcher.recording.builder import TraceBuilder
 from load_watcher.recording.file import RecordingFile
-from load_watcher.recording.recorder import Progress, RecordError, Recording, record
+from load_watcher.recording.recorder import RecordError, Recording, RecordingProgress, record
 from tests.fakes.pods import publish_pods
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import END, publish, snapshot_of, steady
 from tests.service import Service
 from tests.waiting import wait_for
-from watcher.client import Columns, Pods
-from watcher.core.pods.observed import SeenCluster, SeenNode, SeenPod
+from watcher.client import Columns, PodColumns
+from watcher.core.pods.observed import ClusterSnapshot, SnapshotNode, SnapshotPod
 from watcher.model import Operator
-from watcher.platform.http.openapi import Answer, Operation
+from watcher.platform.http.openapi import Operation, ResponseSpec
 from watcher.platform.http.routing import Access, ApiError, Route
 from watcher.traces.files import read_trace
 from watcher.traces.parsing import TraceError
@@ -53,17 +53,19 @@ GIB = 2**30
 CPU, MEMORY = "instance:node_cpu:ratio", "instance:node_memory_utilisation:ratio"
 
 
-def node(name: str = "a", *, cores: float = 10.0) -> SeenNode:
-    return SeenNode(name, cores, 100, cores, 90)
+def node(name: str = "a", *, cores: float = 10.0) -> SnapshotNode:
+    return SnapshotNode(name, cores, 100, cores, 90)
 
 
-def pod(name: str = "p", *, on: str = "a", bound: float = T - 100, **more: Any) -> SeenPod:
+def pod(name: str = "p", *, on: str = "a", bound: float = T - 100, **more: Any) -> SnapshotPod:
     defaults: dict[str, Any] = {"uid": f"u-{name}", "created": bound - 5, "cores": 2.0, "bytes": 20}
-    return SeenPod(namespace="d", name=name, node=on, bound=bound, **(defaults | more))
+    return SnapshotPod(namespace="d", name=name, node=on, bound=bound, **(defaults | more))
 
 
-def cluster(at: float, *, nodes: Sequence[SeenNode] = (node(),), pods: Sequence[SeenPod] = ()) -> SeenCluster:
-    return SeenCluster(at, list(nodes), list(pods))
+def cluster(
+    at: float, *, nodes: Sequence[SnapshotNode] = (node(),), pods: Sequence[SnapshotPod] = ()
+) -> ClusterSnapshot:
+    return ClusterSnapshot(at, list(nodes), list(pods))
 
 
 def load(values: dict[str, tuple[float, float]], *, at: float) -> Columns:
@@ -90,10 +92,10 @@ def load(values: dict[str, tuple[float, float]], *, at: float) -> Columns:
     )
 
 
-def usage(values: dict[str, tuple[float, float]], *, at: float, on: str = "a") -> Pods:
+def usage(values: dict[str, tuple[float, float]], *, at: float, on: str = "a") -> PodColumns:
     """Cores and bytes, by pod."""
     keys = tuple(("d", name) for name in values)
-    return Pods(
+    return PodColumns(
         timestamp=int(at),
         source="Test",
         every_s=60.0,
@@ -117,7 +119,7 @@ def usage(values: dict[str, tuple[float, float]], *, at: float, on: str = "a") -
 
 def test_the_first_look_is_who_is_there_and_what_they_use() -> None:
     """What a node uses beside its pods is what is left of it; who does not say what it uses counts with its request."""
-    changes = Changes("a test")
+    changes = TraceBuilder("a test")
     seen = cluster(T, pods=[pod(cores_limit=4.0, owner="ReplicaSet/x", priority=7), pod("q", cores=1.0, bytes=10)])
     found = changes.take(seen, load({"a": (80.0, 50.0)}, at=T), usage({"p": (0.5, 5.0)}, at=T - 10))
     assert [
@@ -134,7 +136,7 @@ def test_the_first_look_is_who_is_there_and_what_they_use() -> None:
 
 def test_who_comes_and_goes_between_two_looks_does_so_in_the_order_of_time() -> None:
     """At their own times as far as they are known: a new node is there before the pod that was bound to it."""
-    changes = Changes("a test")
+    changes = TraceBuilder("a test")
     changes.take(cluster(T, pods=[pod("old"), pod("moved")]), None, None)
     late = pod("late", on="b", bound=T + 30)
     waited = pod("waited", bound=T + 40, created=T - 500)
@@ -156,20 +158,20 @@ def test_who_comes_and_goes_between_two_looks_does_so_in_the_order_of_time() -> 
 
 def test_what_is_not_new_or_not_known_is_not_written() -> None:
     """Neither the same sample twice, nor a zero for a node or a pod of which nothing was told."""
-    changes = Changes("a test")
+    changes = TraceBuilder("a test")
     seen = cluster(T, nodes=[node(), node("b")], pods=[pod()])
     first = load({"a": (50.0, float("nan")), "b": (float("nan"), float("nan"))}, at=T)
     found = changes.take(seen, first, usage({"p": (float("nan"), float("nan"))}, at=T))
     assert [LoadRecord(T, "a", 3.0, None)] == [each for each in found if isinstance(each, LoadRecord | UsageRecord)]
-    later = SeenCluster(T + 60, seen.nodes, seen.pods)
+    later = ClusterSnapshot(T + 60, seen.nodes, seen.pods)
     assert [] == changes.take(later, first, usage({"p": (0.5, 5.0)}, at=T - 200))  # of another pod of that name
-    assert [] == changes.take(SeenCluster(T + 120, seen.nodes, seen.pods), None, None)
-    again = changes.take(SeenCluster(T + 180, seen.nodes, seen.pods), load({"a": (10.0, 10.0)}, at=T + 170), None)
+    assert [] == changes.take(ClusterSnapshot(T + 120, seen.nodes, seen.pods), None, None)
+    again = changes.take(ClusterSnapshot(T + 180, seen.nodes, seen.pods), load({"a": (10.0, 10.0)}, at=T + 170), None)
     assert [LoadRecord(T + 180, "a", 0.0, 0)] == again  # less than its pods ask for, and never below nothing
 
 
 def test_a_pod_that_is_back_is_another_in_the_trace() -> None:
-    changes = Changes("a test")
+    changes = TraceBuilder("a test")
     records: list[Record] = []
     for i, pods in enumerate(([pod()], [], [pod()], [], [pod()])):
         records += changes.take(cluster(T + 60 * i, pods=pods), None, None)
@@ -177,7 +179,7 @@ def test_a_pod_that_is_back_is_another_in_the_trace() -> None:
 
 
 def test_a_clock_that_steps_back_leaves_a_trace_in_order() -> None:
-    changes = Changes("a test")
+    changes = TraceBuilder("a test")
     changes.take(cluster(T), None, None)
     assert [LoadRecord(T, "a", 5.0, 50)] == changes.take(cluster(T - 900), load({"a": (50.0, 50.0)}, at=T), None)
 
@@ -185,7 +187,7 @@ def test_a_clock_that_steps_back_leaves_a_trace_in_order() -> None:
 def test_whatever_is_seen_is_a_trace_that_can_be_read(tmp_path: Path) -> None:
     """Pods and nodes that come, go, move and come back, at random times, some before now and some to come."""
     chance = np.random.default_rng(11)
-    changes, path = Changes("chance"), tmp_path / "a.csv.gz"
+    changes, path = TraceBuilder("chance"), tmp_path / "a.csv.gz"
     with RecordingFile(path) as file:
         for i in range(120):
             now = T + 60 * i + float(chance.integers(-90, 90))
@@ -247,12 +249,12 @@ class Recorded:
 
     def __init__(self) -> None:
         self.time = END
-        self.seen: SeenCluster | int = SeenCluster(END, [node("n0"), node("n1")], [])
+        self.seen: ClusterSnapshot | int = ClusterSnapshot(END, [node("n0"), node("n1")], [])
         self.service = FakeService()
-        operation = Operation("the cluster", {200: Answer("it", SeenCluster)})
+        operation = Operation("the cluster", {200: ResponseSpec("it", ClusterSnapshot)})
         route = Route("/scheduler/cluster", "scheduler_cluster", self._cluster, operation, access=Access.DETAIL)
         self.live = Live(self.service, routes=[route])
-        self.progress: list[Progress] = []
+        self.progress: list[RecordingProgress] = []
 
     async def _cluster(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         if isinstance(self.seen, int):
@@ -262,20 +264,20 @@ class Recorded:
     def publish(self, after: float, **cpu: float) -> None:
         """A tick so much later."""
         self.time = END + after
-        self.seen = SeenCluster(self.time, [node(name) for name in cpu], [])
+        self.seen = ClusterSnapshot(self.time, [node(name) for name in cpu], [])
         nodes = {name: {"CPU": steady(value - 1), "Memory": steady(40)} for name, value in cpu.items()}  # at its end
         self.service.published = publish(snapshot_of(nodes, end=self.time), tag=f"after-{after}")
         self.service.time = self.time + 1
 
-    def record(self, path: Path, *steps: Callable[[], None]) -> Progress:
+    def record(self, path: Path, *steps: Callable[[], None]) -> RecordingProgress:
         """One look, and then one after each step."""
         rest = list(steps)
         recording = Recording(f"http://127.0.0.1:{self.live.port}", every=0.01)
 
-        async def run() -> Progress:
+        async def run() -> RecordingProgress:
             stop = asyncio.Event()
 
-            def tell(progress: Progress) -> None:
+            def tell(progress: RecordingProgress) -> None:
                 self.progress.append(progress)
                 if rest:
                     rest.pop(0)()
@@ -318,7 +320,7 @@ def test_a_service_that_is_away_empty_or_stale_leaves_a_gap(recorded: Recorded, 
     path = tmp_path / "a.csv"
     recorded.publish(0, n0=20.0)
 
-    def say(what: SeenCluster | int) -> Callable[[], None]:
+    def say(what: ClusterSnapshot | int) -> Callable[[], None]:
         return lambda: setattr(recorded, "seen", what)
 
     def without_load() -> None:
@@ -326,7 +328,7 @@ def test_a_service_that_is_away_empty_or_stale_leaves_a_gap(recorded: Recorded, 
         recorded.service.published = None
 
     done = recorded.record(
-        path, say(503), say(SeenCluster(END + 60, [], [])), without_load, lambda: recorded.publish(300, n0=30.0)
+        path, say(503), say(ClusterSnapshot(END + 60, [], [])), without_load, lambda: recorded.publish(300, n0=30.0)
     )
     assert [(END, "n0", 2.0), (END + 300, "n0", 3.0)] == loads_in(path)
     assert [] == [each for each in read_trace(path) if isinstance(each, RemoveRecord)]

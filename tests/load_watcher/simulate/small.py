@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from load_watcher.simulate.engine import Options, simulate
+from load_watcher.simulate.engine import SimulationOptions, simulate
 from load_watcher.simulate.policies import find_policy
-from load_watcher.simulate.results import Run
-from load_watcher.simulate.trace_columns import Course, read_course
+from load_watcher.simulate.results import SimulationRun
+from load_watcher.simulate.trace_columns import TraceColumns, read_course
 from watcher.traces.records import EndRecord, LoadRecord, NodeRecord, PodRecord, Record, UsageRecord
 
 BEGUN = 1_700_000_040.0  # the beginning of a minute
@@ -41,20 +41,20 @@ def usage(uid: str, cores: float | None, *, at: float = 0.0) -> UsageRecord:
     return UsageRecord(BEGUN + at, uid, cores)
 
 
-def course(*records: Record, minutes: int = 10) -> Course:
+def course(*records: Record, minutes: int = 10) -> TraceColumns:
     return read_course([*records, EndRecord(BEGUN + 60.0 * minutes)])
 
 
-def run(of: Course, policy: str = "LeastAllocated", **options: float | int) -> Run:
-    return simulate(of, find_policy(policy, {}, cwd=Path())[0], Options(**options))  # type: ignore[arg-type]
+def run(of: TraceColumns, policy: str = "LeastAllocated", **options: float | int) -> SimulationRun:
+    return simulate(of, find_policy(policy, {}, cwd=Path())[0], SimulationOptions(**options))  # type: ignore[arg-type]
 
 
-def placed(of: Course, result: Run) -> dict[str, str]:
+def placed(of: TraceColumns, result: SimulationRun) -> dict[str, str]:
     """uid -> the first node of each pod that found one."""
     found = zip(of.pods, result.first_node.tolist(), strict=True)
     return {each.record.uid: of.names[node] for each, node in found if node >= 0}
 
 
-def cpu(result: Run, node: int) -> Sequence[float]:
+def cpu(result: SimulationRun, node: int) -> Sequence[float]:
     """What is wanted of a node's CPU, minute by minute, in percent."""
     return [round(100.0 * float(share), 3) for share in result.series.cpu[:, node]]

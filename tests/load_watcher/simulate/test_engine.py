@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from load_watcher.simulate.engine import NodeLook, Options, any_of, simulate
+from load_watcher.simulate.engine import OverloadedNode, SimulationOptions, pick_tied_node, simulate
 from load_watcher.simulate.policies import find_policy
-from load_watcher.simulate.trace_columns import Course, read_course
+from load_watcher.simulate.trace_columns import TraceColumns, read_course
 from tests.load_watcher.simulate.small import BEGUN, GIB, course, cpu, load, node, placed, pod, run, usage
 from watcher.traces.records import BindRecord, EndRecord, Record, RemoveRecord
 
@@ -189,14 +189,14 @@ def test_memory_overloads_too():
 # --- evictions -------------------------------------------------------------------------------------------------------
 
 
-def asked(of: Course, evict: Sequence[str]) -> tuple[list[NodeLook], int | None]:
-    looks: list[NodeLook] = []
+def asked(of: TraceColumns, evict: Sequence[str]) -> tuple[list[OverloadedNode], int | None]:
+    looks: list[OverloadedNode] = []
 
-    def evictor(look: NodeLook) -> Sequence[str]:
+    def evictor(look: OverloadedNode) -> Sequence[str]:
         looks.append(look)
         return [each.uid for each in look.pods if each.uid in evict]
 
-    result = simulate(of, find_policy("LeastAllocated", {}, cwd=Path())[0], Options(), evictor=evictor)
+    result = simulate(of, find_policy("LeastAllocated", {}, cwd=Path())[0], SimulationOptions(), evictor=evictor)
     return looks, result.summary().evictions
 
 
@@ -223,7 +223,7 @@ def test_without_anybody_asked_the_number_is_not_known():
 
 
 @st.composite
-def courses(draw: st.DrawFn) -> Course:
+def courses(draw: st.DrawFn) -> TraceColumns:
     nodes = [node(f"n{i}", float(draw(st.sampled_from([2, 4, 8])))) for i in range(draw(st.integers(1, 4)))]
     records: list[Record] = []
     for each in nodes:
@@ -246,7 +246,7 @@ class Slow:
     """The same by loops over dicts, from the words of docs/simulation.md: for nodes that stay, no limits of memory, and
     two policies."""
 
-    def __init__(self, of: Course, policy: str) -> None:
+    def __init__(self, of: TraceColumns, policy: str) -> None:
         self.of, self.policy = of, policy
         self.cores = {of.names[each.node]: each.record.cores for each in of.changes if each.record}
         self.running: dict[int, tuple[str, float]] = {}
@@ -311,7 +311,7 @@ class Slow:
         if self.policy != "LeastAllocated" and len(best) > 1:
             own = {name: self.least(pod, name) + self.balanced(pod, name) for name in best}
             best = [name for name in best if own[name] == max(own.values())]
-        return best[any_of(len(best), seed=1, uid=self.of.pods[pod].record.uid)]
+        return best[pick_tied_node(len(best), seed=1, uid=self.of.pods[pod].record.uid)]
 
     def score(self, pod: int, name: str, minute: int, now: float) -> int:
         known = self.history[name][: max(minute - 1, 0)]  # a sample is of the minute before, and a minute old
@@ -362,7 +362,7 @@ class Slow:
 
 @settings(max_examples=40)
 @given(of=courses(), policy=st.sampled_from(["LeastAllocated", "TargetLoadPacking"]))
-def test_it_is_what_a_slow_computation_has(of: Course, policy: str):
+def test_it_is_what_a_slow_computation_has(of: TraceColumns, policy: str):
     slow = Slow(of, policy)
     slow.run()
     result = run(of, policy)
@@ -375,7 +375,7 @@ def test_it_is_what_a_slow_computation_has(of: Course, policy: str):
 
 @settings(max_examples=25)
 @given(of=courses(), policy=st.sampled_from(POLICIES))
-def test_every_pod_is_placed_or_counted_as_never_placed(of: Course, policy: str):
+def test_every_pod_is_placed_or_counted_as_never_placed(of: TraceColumns, policy: str):
     result = run(of, policy)
     summary = result.summary()
     assert summary.pods == len(of.pods) == len(placed(of, result)) + summary.unschedulable
@@ -385,7 +385,7 @@ def test_every_pod_is_placed_or_counted_as_never_placed(of: Course, policy: str)
 
 @settings(max_examples=10)
 @given(of=courses(), policy=st.sampled_from(POLICIES))
-def test_no_node_is_given_more_than_it_has(of: Course, policy: str):
+def test_no_node_is_given_more_than_it_has(of: TraceColumns, policy: str):
     """By requests, at every minute."""
     result = run(of, policy)
     size = {name: change.record.cores for change in of.changes if change.record for name in [of.names[change.node]]}
@@ -400,7 +400,7 @@ def test_no_node_is_given_more_than_it_has(of: Course, policy: str):
 
 @settings(max_examples=10)
 @given(of=courses(), policy=st.sampled_from(POLICIES))
-def test_the_same_again_is_the_same(of: Course, policy: str):
+def test_the_same_again_is_the_same(of: TraceColumns, policy: str):
     first, second = run(of, policy), run(of, policy)
     assert first.first_node.tolist() == second.first_node.tolist()
     assert first.series.cpu.tobytes() == second.series.cpu.tobytes()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from load_watcher.simulate.policies import PolicyError, distinct, find_policy
-from scorers.cluster.table import Table
+from load_watcher.simulate.policies import PolicyError, check_unique_names, find_policy
+from scorers.cluster.table import ClusterTable
 from tests.load_watcher.simulate.small import course, node, placed, pod, run
 from watcher.platform.settings.problems import SettingsError
 
@@ -90,10 +90,10 @@ def test_what_a_trace_does_not_have_is_refused():
     args = {"nodeMetricSource": "cluster"}
     policy, _ = find("mine", {"mine": {"plugins": [{"name": "LoadAwareScheduling", "args": args}]}})
     with pytest.raises(PolicyError, match="cannot be simulated"):
-        policy.over(Table())
+        policy.over(ClusterTable())
 
 
 def test_two_of_one_name():
     policy, _ = find("LeastAllocated")
     with pytest.raises(PolicyError, match="is given twice"):
-        distinct([policy, policy])
+        check_unique_names([policy, policy])

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from load_watcher.simulate.windows import Windows
+from load_watcher.simulate.windows import SimulatedWindows
 from watcher.client import Columns
 from watcher.model import MetricType, Operator
 
@@ -12,7 +12,7 @@ BOTH = np.array([0, 1])
 
 def after(minutes: int, *, measures: bool = False) -> tuple[Columns, float]:
     """Node a at 1, 2, 3, … percent, node b at 50, minute by minute."""
-    windows = Windows(("a", "b"), measures=measures)
+    windows = SimulatedWindows(("a", "b"), measures=measures)
     for minute in range(1, minutes + 1):
         windows.sample(BEGUN + 60.0 * minute, BOTH, np.array([minute, 50.0]), np.array([10.0, 20.0]))
     now = BEGUN + 60.0 * minutes
@@ -47,7 +47,7 @@ def test_shorter_windows_at_the_beginning():
 
 
 def test_a_node_without_samples_for_five_minutes_has_no_load():
-    windows = Windows(("a", "b"), measures=False)
+    windows = SimulatedWindows(("a", "b"), measures=False)
     windows.sample(BEGUN, BOTH, np.array([1.0, 2.0]), np.array([1.0, 2.0]))
     for minute in range(1, 7):
         windows.sample(BEGUN + 60.0 * minute, np.array([1]), np.array([2.0]), np.array([2.0]))
@@ -57,7 +57,7 @@ def test_a_node_without_samples_for_five_minutes_has_no_load():
 
 
 def test_before_the_first_sample_there_is_nothing():
-    assert Windows(("a",), measures=False).columns(BEGUN) is None
+    assert SimulatedWindows(("a",), measures=False).columns(BEGUN) is None
 
 
 def test_usages_by_koordlets_rules_where_they_are_wanted():

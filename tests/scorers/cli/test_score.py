@@ -13,9 +13,9 @@ from rich.console import Console
 from load_watcher.main import main
 from scorers.cli.score import MOST_SHOWN, as_tables, by_plugins, number
 from scorers.extender.handlers import Extender
-from scorers.extender.manifest import WHERE, read_pod
+from scorers.extender.manifest import POD_TEMPLATE_PATHS, read_pod
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
-from scorers.profiles.ranking import Profile
+from scorers.profiles.ranking import ProfileRunner
 from tests.fakes.service import Live, Protection
 from tests.scorers.simulated_cluster import NOW, load, node, table
 
@@ -38,7 +38,7 @@ def running(protection: Protection | None = None) -> Live:
         PluginSettings("TargetLoadPacking", 1, {}, ("score",)),
         PluginSettings("HighLoadFilter", 1, {}, ("filter",)),
     )
-    profile = Profile(ProfileSettings("default", plugins), cluster)
+    profile = ProfileRunner(ProfileSettings("default", plugins), cluster)
     return Live(routes=Extender(cluster, {"default": profile}, now=lambda: NOW + 7).routes(), protection=protection)
 
 
@@ -243,12 +243,12 @@ def test_what_is_no_token_is_told(tmp_path: Any, live: Live, content: bytes | No
     assert "s3cret" not in result.stderr
 
 
-@pytest.mark.parametrize("kind", WHERE)
+@pytest.mark.parametrize("kind", POD_TEMPLATE_PATHS)
 def test_the_pod_of_whatever_makes_pods(kind: str) -> None:
     """Requests default to limits, as the API server has it."""
     container = {"name": "c", "resources": {"limits": {"cpu": "1"}}}
     document: Any = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
-    for key in reversed(WHERE[kind]):
+    for key in reversed(POD_TEMPLATE_PATHS[kind]):
         document = {key: document}
     found = read_pod(json.dumps({"apiVersion": "v1", "kind": kind, **document}))
     assert found["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1"}
@@ -256,11 +256,11 @@ def test_the_pod_of_whatever_makes_pods(kind: str) -> None:
     assert read_pod(f"kind: ConfigMap\n---\n{POD}")["metadata"]["name"] == "web"
 
 
-@pytest.mark.parametrize("kind", sorted(set(WHERE) - {"Pod"}))
+@pytest.mark.parametrize("kind", sorted(set(POD_TEMPLATE_PATHS) - {"Pod"}))
 def test_a_pod_belongs_to_what_makes_it(kind: str) -> None:
     """In its namespace, and with its name as owner: pods of a DaemonSet pass where others do not."""
     document: Any = {"metadata": {"name": "of-the-template"}, "spec": {"containers": []}}
-    for key in reversed(WHERE[kind]):
+    for key in reversed(POD_TEMPLATE_PATHS[kind]):
         document = {key: document}
     found = read_pod(json.dumps({"kind": kind, "metadata": {"name": "web", "namespace": "shop"}, **document}))
     owners = [{"kind": kind, "name": "web", "controller": True}]

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from load_watcher.main import main
-from scorers.cli.score import moment_asked
+from scorers.cli.score import service_time
 from scorers.cli.why import duration
 from tests.fakes.service import Protection
 from tests.scorers.decisions.test_log import NAMES, Served
@@ -155,7 +155,7 @@ def test_a_token_is_sent_where_one_is_needed(tmp_path: Path) -> None:
 )
 def test_how_long_ago_is_said_as_people_do(said: str, asked: str) -> None:
     """What is none of these, the service reads or refuses."""
-    assert asked == moment_asked(said)
+    assert asked == service_time(said)
 
 
 def test_durations_are_short() -> None:

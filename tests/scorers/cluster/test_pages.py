@@ -7,28 +7,28 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from scorers.cluster.pages import AT_ONCE, ClusterAnswers
-from scorers.cluster.table import Table
+from scorers.cluster.pages import AT_ONCE, ClusterHandler
+from scorers.cluster.table import ClusterTable
 from tests.fakes.service import Live, Protection
 from tests.scorers.simulated_cluster import NOW, node, pod, stamp, table
-from watcher.core.pods.observed import SeenCluster, SeenNode, SeenPod
+from watcher.core.pods.observed import ClusterSnapshot, SnapshotNode, SnapshotPod
 
 GIB = 2**30
 
 
 class Served:
-    def __init__(self, of: Table, *, protection: Protection | None = None) -> None:
+    def __init__(self, of: ClusterTable, *, protection: Protection | None = None) -> None:
         self.is_whole = True
-        answers = ClusterAnswers(of, now=lambda: NOW, is_whole=lambda: self.is_whole)
+        answers = ClusterHandler(of, now=lambda: NOW, is_whole=lambda: self.is_whole)
         self.live = Live(routes=answers.routes(), protection=protection)
 
-    def ask(self) -> SeenCluster:
+    def ask(self) -> ClusterSnapshot:
         answer = self.live.ask("/scheduler/cluster")
         assert answer.status == 200, answer.body
-        return msgspec.json.decode(answer.body, type=SeenCluster)
+        return msgspec.json.decode(answer.body, type=ClusterSnapshot)
 
 
-def a_cluster() -> Table:
+def a_cluster() -> ClusterTable:
     web = pod(
         "web",
         node="b",
@@ -68,10 +68,10 @@ def test_nodes_and_pods_are_told_as_a_trace_has_them(served: Served) -> None:
     seen = served.ask()
     assert NOW == seen.time
     assert [
-        SeenNode("a", 2.0, 4 * GIB, 2.0, 4 * GIB, None),
-        SeenNode("b", 4.0, 8 * GIB, 3.9, 7 * GIB, 19),
+        SnapshotNode("a", 2.0, 4 * GIB, 2.0, 4 * GIB, None),
+        SnapshotNode("b", 4.0, 8 * GIB, 3.9, 7 * GIB, 19),
     ] == seen.nodes
-    web = SeenPod(
+    web = SnapshotPod(
         *("web", "default", "web", "b"),
         bound=NOW - 30,
         created=NOW - 40,
@@ -81,10 +81,12 @@ def test_nodes_and_pods_are_told_as_a_trace_has_them(served: Served) -> None:
         priority=7,
         owner="ReplicaSet/web-1",
     )
-    assert [SeenPod("gone", "default", "gone", "nowhere", NOW - 5)] == [
+    assert [SnapshotPod("gone", "default", "gone", "nowhere", NOW - 5)] == [
         each for each in seen.pods if each.uid == "gone"
     ]
-    assert [SeenPod("plain", "default", "plain", "a", NOW), web] == [each for each in seen.pods if each.uid != "gone"]
+    assert [SnapshotPod("plain", "default", "plain", "a", NOW), web] == [
+        each for each in seen.pods if each.uid != "gone"
+    ]
 
 
 def test_many_pods_are_told_whole() -> None:

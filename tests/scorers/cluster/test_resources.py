@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scorers.cluster.pods import pod_info
-from scorers.cluster.resources import LARGEST, amount, limits_of, qos_class, raised, requests_of
+from scorers.cluster.resources import MAX_AMOUNT, amount, limits_of, limits_raised_to_requests, qos_class, requests_of
 from tests.scorers.simulated_cluster import pod
 
 
@@ -25,7 +25,7 @@ from tests.scorers.simulated_cluster import pod
         ("memory", "1500m", 2),
         ("memory", "1e3", 1000),
         ("nvidia.com/gpu", "3", 3),
-        ("memory", "9E", LARGEST),
+        ("memory", "9E", MAX_AMOUNT),
         ("cpu", "-1500u", -2),
     ],
 )
@@ -99,7 +99,9 @@ def test_no_container_gets_less_than_it_asks_for(containers: Any, inits: Any, ov
         of_containers = sum(amount(name, each["requests"].get(name, 0)) for each in containers)
         of_inits = max([amount(name, each["requests"].get(name, 0)) for each in inits], default=0)
         assert effective.get(name, 0) == max(of_containers, of_inits) + amount(name, overhead.get(name, 0))
-        assert raised(limits, effective).get(name, 0) == max(limits.get(name, 0), effective.get(name, 0))
+        assert limits_raised_to_requests(limits, effective).get(name, 0) == max(
+            limits.get(name, 0), effective.get(name, 0)
+        )
 
 
 @pytest.mark.parametrize(

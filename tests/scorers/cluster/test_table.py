@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec import structs
 
 from scorers.cluster.pods import PodInfo, identity
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from tests.scorers.simulated_cluster import NOW, load, node, pod, rows, stamp, table
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.model import MetricType
@@ -51,7 +51,7 @@ def weight_of(info: PodInfo) -> int:
     return int(info.pod.metadata.labels.get("weight", 0))
 
 
-def shown(of: Table) -> dict[str, Any]:
+def shown(of: ClusterTable) -> dict[str, Any]:
     """Everything that a table knows, by names."""
     missing = of.recent.unmeasured("cpu", measured=of.load.sampled())
     found = {}
@@ -87,7 +87,7 @@ class Events(RuleBasedStateMachine):
 
     def begin(self) -> None:
         """With an empty table."""
-        self.table = Table()
+        self.table = ClusterTable()
         self.table.recent.register("cpu", lambda info: float(len(info.pod.spec.containers)))
         self.sums = Sums()
         self.table.listen(self.sums)

@@ -12,14 +12,14 @@ from urllib.parse import urlencode
 import numpy as np
 import pytest
 
-from scorers.cluster.table import Table
-from scorers.decisions.log import HELD_S, MOST_NEW, TOGETHER_S, Answered, DecisionLog
-from scorers.decisions.pages import DecisionAnswers
+from scorers.cluster.table import ClusterTable
+from scorers.decisions.log import DECISION_SPAN_S, HELD_S, MOST_NEW, DecisionLog, RankedResponse
+from scorers.decisions.pages import DecisionsHandler
 from scorers.extender.handlers import Extender
 from scorers.plugin_api.framework import Scores
 from scorers.plugin_api.wire import ExtenderBindingArgs
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
-from scorers.profiles.ranking import Profile, Ranked
+from scorers.profiles.ranking import ProfileRunner, RankResult
 from tests.fakes.decisions import DecisionList
 from tests.fakes.service import Answer, Live, Protection
 from tests.scorers.extender.test_handlers import BINDING, Clock, asking
@@ -34,7 +34,7 @@ PLUGINS = (
 )
 
 
-def a_cluster() -> Table:
+def a_cluster() -> ClusterTable:
     """n00 is the hottest, at 95 % of its CPU, and each of the others has 6 less than the one before."""
     loads = {
         name: {("CPU", "AVG"): 92.0 - 6 * i if i else 95.0, ("Memory", "AVG"): 40.0} for i, name in enumerate(NAMES)
@@ -57,9 +57,9 @@ class Served:
         self.pods: dict[str, Pod] = {}
         settings = ProfileSettings("p", plugins, bind=True)
         self.log = DecisionLog(self.store, self.table, now=self.clock, window=lambda: "15m", most_held=most_held)
-        profiles = {name: Profile(replace(settings, name=name), self.table) for name in ("p", "q")}
+        profiles = {name: ProfileRunner(replace(settings, name=name), self.table) for name in ("p", "q")}
         extender = Extender(self.table, profiles, now=self.clock, bind=self._bind, decisions=self.log)
-        answers = DecisionAnswers(self.log, self.store, now=self.clock, pod=self.pods.get)
+        answers = DecisionsHandler(self.log, self.store, now=self.clock, pod=self.pods.get)
         self.live = Live(routes=[*extender.routes(), *answers.routes()], protection=protection)
 
     async def _bind(self, args: ExtenderBindingArgs) -> None:
@@ -197,7 +197,7 @@ def test_one_node_that_is_left_is_not_scored(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "after"), [("q", 0.0), ("p", TOGETHER_S + 1)], ids=["another profile", "much later"]
+    ("profile", "after"), [("q", 0.0), ("p", DECISION_SPAN_S + 1)], ids=["another profile", "much later"]
 )
 def test_what_does_not_belong_together_is_two_decisions(served: Served, profile: str, after: float) -> None:
     served.post("filter", asking(*NAMES))
@@ -275,7 +275,7 @@ def test_a_node_far_down_is_remembered_when_the_pod_goes_there(served: Served) -
 @pytest.mark.parametrize(
     ("at", "after", "said"),
     [
-        (2, TOGETHER_S, "ranked 3rd of 14 nodes (score"),
+        (2, DECISION_SPAN_S, "ranked 3rd of 14 nodes (score"),
         (2, 10 * HELD_S, "ranked 3rd of 14 nodes"),
         (12, HELD_S, "ranked 13th of 14 nodes (score"),
         (12, 10 * HELD_S, "rank not recorded"),
@@ -478,9 +478,9 @@ def test_once_a_token_is_set_only_who_has_it_may_ask() -> None:
 # --- what cannot be remembered ---------------------------------------------------------------------------------------
 
 
-def of_somebody_else(reason: Any = lambda _: "", inputs: Mapping[str, Any] = {}) -> Ranked:
+def of_somebody_else(reason: Any = lambda _: "", inputs: Mapping[str, Any] = {}) -> RankResult:
     scores = Scores(np.zeros(len(NAMES)), inputs=dict(inputs), reason=reason)
-    return Ranked(np.zeros(len(NAMES)), ((PluginSettings("Odd"), scores),))
+    return RankResult(np.zeros(len(NAMES)), ((PluginSettings("Odd"), scores),))
 
 
 def fail(_: int) -> str:
@@ -490,13 +490,13 @@ def fail(_: int) -> str:
 def test_a_plug_in_that_cannot_say_why_loses_its_decisions_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
     """Counted each, told once; one whose inputs are nothing that JSON has, too."""
     cluster, store = a_cluster(), DecisionList()
-    profile = Profile(ProfileSettings("p", PLUGINS[:1]), cluster)
+    profile = ProfileRunner(ProfileSettings("p", PLUGINS[:1]), cluster)
 
     async def story() -> None:
         log = DecisionLog(store, cluster, now=lambda: NOW)
         odd = [of_somebody_else(fail), of_somebody_else(fail), of_somebody_else(inputs={"x": object()})]
         for number, ranked in enumerate([*odd, of_somebody_else()]):
-            answered = Answered(NAMES, rows(cluster), ranked, asked=15, told=True, reserved="")
+            answered = RankedResponse(NAMES, rows(cluster), ranked, asked=15, told=True, reserved="")
             log.ranked(profile, info(f"web-{number}"), answered)
         await asyncio.sleep(0)
         await log.flush()
@@ -510,13 +510,13 @@ def test_a_plug_in_that_cannot_say_why_loses_its_decisions_and_no_more(caplog: p
 def test_of_too_many_at_once_the_oldest_are_lost_and_counted() -> None:
     """While the store is not given any; no two have the same time, though the clock stands still."""
     cluster, store = a_cluster(), DecisionList()
-    profile = Profile(ProfileSettings("p", PLUGINS[:1]), cluster)
+    profile = ProfileRunner(ProfileSettings("p", PLUGINS[:1]), cluster)
     ranked = of_somebody_else()
 
     async def story() -> None:
         log = DecisionLog(store, cluster, now=lambda: NOW)
         for number in range(MOST_NEW + 5):
-            answered = Answered(NAMES, rows(cluster), ranked, asked=15, told=True, reserved="")
+            answered = RankedResponse(NAMES, rows(cluster), ranked, asked=15, told=True, reserved="")
             log.ranked(profile, info(f"web-{number}"), answered)
         await asyncio.sleep(0)
         await log.flush()

@@ -13,11 +13,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scorers.decisions import records
-from scorers.decisions.records import BEST, Decision, Nodes, Outcome, Passed, Ranking
-from scorers.decisions.why import ASKED_AGAIN, BOUND, DELETED, PENDING, UNKNOWN, Became, in_words, ordinal, told
+from scorers.decisions.records import (
+    BEST_NODES,
+    FilterRecord,
+    PlacementDecision,
+    PlacementOutcome,
+    RankedNodes,
+    RankingRecord,
+)
+from scorers.decisions.why import (
+    ASKED_AGAIN,
+    BOUND,
+    DELETED,
+    PENDING,
+    UNKNOWN,
+    OutcomeState,
+    decision_document,
+    ordinal,
+    outcome_sentence,
+)
 from scorers.plugin_api.framework import Scores, Verdicts
 from scorers.profiles.profiles import PluginSettings
-from scorers.profiles.ranking import Filtered, Ranked
+from scorers.profiles.ranking import FilterResult, RankResult
 from tests.scorers.simulated_cluster import NOW, info
 
 numbers = st.floats() | st.floats(0, 100)  # NaN and infinities included
@@ -30,7 +47,7 @@ def saying(text: str) -> Callable[[int], str]:
 
 
 @st.composite
-def rankings(draw: st.DrawFn) -> tuple[Ranked, list[str], np.ndarray[Any, Any]]:
+def rankings(draw: st.DrawFn) -> tuple[RankResult, list[str], np.ndarray[Any, Any]]:
     """Any number of nodes under any names, scores with ties, and steps that are not known, infinite or no floats."""
     names = draw(st.lists(texts, max_size=30, unique=True))
     n = len(names)
@@ -51,11 +68,11 @@ def rankings(draw: st.DrawFn) -> tuple[Ranked, list[str], np.ndarray[Any, Any]]:
         )
         for name in draw(st.lists(texts, max_size=3))
     )
-    return Ranked(column(scores), parts), names, column(numbers)
+    return RankResult(column(scores), parts), names, column(numbers)
 
 
-def a_decision(**what: Any) -> Decision:
-    base = records.about(info("web"), profile="p", time=NOW, columns=None, window="15m", identity="u")
+def a_decision(**what: Any) -> PlacementDecision:
+    base = records.new_decision(info("web"), profile="p", time=NOW, columns=None, window="15m", identity="u")
     return msgspec.structs.replace(base, **what)
 
 
@@ -63,21 +80,21 @@ def a_decision(**what: Any) -> Decision:
 def test_what_is_remembered_comes_back_as_it_was_and_is_always_json(found: Any, most: int, withheld: bool) -> None:
     """Whatever plug-ins compute: nothing that is not finite is stored or told."""
     ranked, names, sampled = found
-    ranking = records.ranking(ranked, names, sampled=sampled, asked=len(names), most=most, withheld=withheld)
+    ranking = records.ranking_record(ranked, names, sampled=sampled, asked=len(names), most=most, withheld=withheld)
     decision = a_decision(ranking=ranking)
     assert decision == records.decode(records.encode(decision))
     chosen = records.nodes_at([len(names) - 1], ranked, names, sampled=sampled) if names else None
-    outcome = Outcome(BOUND, NOW + 1, names[-1] if names else "x", chosen)
+    outcome = PlacementOutcome(BOUND, NOW + 1, names[-1] if names else "x", chosen)
     assert outcome == records.decode_outcome(records.encode_outcome(outcome))
-    json.dumps(told(decision, Became(BOUND, outcome), now=NOW + 9), allow_nan=False)
+    json.dumps(decision_document(decision, OutcomeState(BOUND, outcome), now=NOW + 9), allow_nan=False)
 
 
 @given(rankings())
 def test_the_best_are_those_that_sorting_all_would_give(found: Any) -> None:
     """Equal ones by name; the rank is how many are better, and one."""
     ranked, names, sampled = found
-    best = records.ranking(ranked, names, sampled=sampled, asked=99, most=10).best
-    expected = sorted(range(len(names)), key=lambda i: (-ranked.values[i], names[i]))[:BEST]
+    best = records.ranking_record(ranked, names, sampled=sampled, asked=99, most=10).best
+    expected = sorted(range(len(names)), key=lambda i: (-ranked.values[i], names[i]))[:BEST_NODES]
     assert [names[i] for i in expected] == list(best.names)
     assert [1 + int((ranked.values > ranked.values[i]).sum()) for i in expected] == list(best.ranks)
 
@@ -99,7 +116,7 @@ def test_verdicts_are_counted_by_reason_with_the_first_names() -> None:
     verdicts = Verdicts(codes, ("", "hot", "stale"), inputs={"limit": np.inf})
     other = Verdicts(np.array([0] * 13 + [1] * 2 + [0] * 5), ("", "full"))
     parts = tuple((PluginSettings(name), each) for name, each in (("A", verdicts), ("B", other), ("C", verdicts)))
-    passed = records.passed(Filtered(parts), names, asked=23)
+    passed = records.filter_record(FilterResult(parts), names, asked=23)
     assert (23, 3, 8) == (passed.asked, passed.unknown, passed.passed)
     a, b, _ = passed.plugins
     assert {"limit": None} == a.inputs
@@ -113,20 +130,20 @@ def test_a_manifest_of_thousands_of_resources_is_cut() -> None:
     """A decision must not become as large as what somebody sends."""
     asked = {f"example.com/r{i:04d}": str(i) for i in range(5000)}
     pod = info("web", containers=[{"requests": asked}])
-    decision = records.about(pod, profile="p", time=NOW, columns=None, window="", identity="u")
+    decision = records.new_decision(pod, profile="p", time=NOW, columns=None, window="", identity="u")
     assert records.MOST_RESOURCES == len(decision.requests)
 
 
 # --- in words --------------------------------------------------------------------------------------------------------
 
 
-def ranked(*scores: float, **more: Any) -> Ranking:
+def ranked(*scores: float, **more: Any) -> RankingRecord:
     names = [f"n{i}" for i in range(len(scores))]
-    found = Ranked(np.array(scores), ())
-    return records.ranking(found, names, sampled=np.full(len(scores), NOW), asked=len(scores), most=10, **more)
+    found = RankResult(np.array(scores), ())
+    return records.ranking_record(found, names, sampled=np.full(len(scores), NOW), asked=len(scores), most=10, **more)
 
 
-FAR = Nodes(("n99",), (12.34,), (3456,), (None,), ())
+FAR = RankedNodes(("n99",), (12.34,), (3456,), (None,), ())
 TWELVE = ranked(*[90.0] * 12)
 
 
@@ -155,48 +172,52 @@ TWELVE = ranked(*[90.0] * 12)
         ),
         (
             {"ranking": TWELVE},
-            Outcome(BOUND, NOW, "n99", FAR),
+            PlacementOutcome(BOUND, NOW, "n99", FAR),
             "bound to n99: ranked 3,456th of 12 nodes (score 12.34; highest 90 on n0): another plug-in or extender of "
             "kube-scheduler outweighed it",
         ),
         (
             {"ranking": TWELVE},
-            Outcome(BOUND, NOW, "n99"),
+            PlacementOutcome(BOUND, NOW, "n99"),
             "bound to n99: not among the extender's best 10 of 12 nodes; rank not recorded",
         ),
         (
             {"ranking": TWELVE},
-            Outcome(BOUND, NOW, "n99", asked=False),
+            PlacementOutcome(BOUND, NOW, "n99", asked=False),
             "bound to n99: the extender did not rank this node: it was not in the request, or it is unknown",
         ),
         (
-            {"filtered": Passed(5, 0, 1)},
-            Outcome(BOUND, NOW, "n4"),
+            {"filtered": FilterRecord(5, 0, 1)},
+            PlacementOutcome(BOUND, NOW, "n4"),
             "bound to n4: kube-scheduler requested no scores, because only one node passed the filters",
         ),
         (
-            {"filtered": Passed(5, 0, 3)},
-            Outcome(BOUND, NOW, "n4"),
+            {"filtered": FilterRecord(5, 0, 3)},
+            PlacementOutcome(BOUND, NOW, "n4"),
             "bound to n4: kube-scheduler requested no scores, so the extender cannot explain the choice",
         ),
-        ({}, Outcome(DELETED, NOW + 90), "deleted 90.0 s later, before it was bound to any node"),
+        ({}, PlacementOutcome(DELETED, NOW + 90), "deleted 90.0 s later, before it was bound to any node"),
         (
             {},
-            Became(ASKED_AGAIN, time=NOW + 1.25),
+            OutcomeState(ASKED_AGAIN, time=NOW + 1.25),
             "not bound after this decision: kube-scheduler called the extender for it again 1.2 s later",
         ),
-        ({}, Became(PENDING), "not bound yet"),
-        ({"filtered": Passed(5, 0, 0)}, Became(PENDING), "not bound yet: no node passed the extender's filters"),
-        ({}, Became(UNKNOWN), "unknown: the pod no longer exists, and its outcome was not observed"),
+        ({}, OutcomeState(PENDING), "not bound yet"),
+        (
+            {"filtered": FilterRecord(5, 0, 0)},
+            OutcomeState(PENDING),
+            "not bound yet: no node passed the extender's filters",
+        ),
+        ({}, OutcomeState(UNKNOWN), "unknown: the pod no longer exists, and its outcome was not observed"),
     ],
 )
 def test_what_became_of_it_is_a_sentence(what: Any, became: Any, expected: str) -> None:
     """For every end that a decision can have."""
     if isinstance(became, str):
-        became = Outcome(BOUND, NOW + 2, became)
-    if isinstance(became, Outcome):
-        became = Became(became.kind, became)
-    assert expected == in_words(a_decision(**what), became)
+        became = PlacementOutcome(BOUND, NOW + 2, became)
+    if isinstance(became, PlacementOutcome):
+        became = OutcomeState(became.kind, became)
+    assert expected == outcome_sentence(a_decision(**what), became)
 
 
 def test_places_are_counted_as_people_do() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.extender.handlers import RESERVED_S, Extender
 from scorers.plugin_api.wire import ExtenderBindingArgs
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
-from scorers.profiles.ranking import Profile
+from scorers.profiles.ranking import ProfileRunner
 from tests.fakes.service import Answer, Live, Protection
 from tests.scorers.simulated_cluster import NOW, load, node, pod, table
 from watcher.core.kubernetes.objects import Pod
@@ -34,15 +34,15 @@ PLUGINS = (
 )
 
 
-def a_profile(cluster: Table, plugins: tuple[PluginSettings, ...] = PLUGINS, **settings: Any) -> Profile:
-    return Profile(ProfileSettings("p", plugins, **settings), cluster)
+def a_profile(cluster: ClusterTable, plugins: tuple[PluginSettings, ...] = PLUGINS, **settings: Any) -> ProfileRunner:
+    return ProfileRunner(ProfileSettings("p", plugins, **settings), cluster)
 
 
 class Served:
     """An extender, its table, and the server that it runs in."""
 
     def __init__(
-        self, cluster: Table, *, binder: Any = None, protection: Protection | None = None, **profile: Any
+        self, cluster: ClusterTable, *, binder: Any = None, protection: Protection | None = None, **profile: Any
     ) -> None:
         self.table = cluster
         self.clock = Clock()
@@ -55,7 +55,7 @@ class Served:
         return self.live.ask(f"/scheduler/{profile}/{verb}", method="POST", body=data, headers=headers)
 
 
-def a_cluster() -> Table:
+def a_cluster() -> ClusterTable:
     nodes = [node(name, {"cpu": "4", "memory": "8Gi"}) for name in ("cold", "warm", "hot")]
     loads = {"cold": (5.0, 10.0), "warm": (45.0, 10.0), "hot": (95.0, 50.0)}
     return table(nodes, loads=load({n: {("CPU", "AVG"): c, ("Memory", "AVG"): m} for n, (c, m) in loads.items()}))
@@ -464,7 +464,7 @@ def test_a_plug_in_of_somebody_else_that_knows_no_bounds_reaches_no_further_than
         plugins = [PluginSettings("Odd", 1, {}, ("score",))]
         plugins += [PluginSettings("TargetLoadPacking", 1, {"targetUtilization": 50}, ("score",))][:weight]
         settings = ProfileSettings("p", tuple(plugins))
-        extender = Extender(cluster, {"p": Profile(settings, cluster)}, now=Clock())
+        extender = Extender(cluster, {"p": ProfileRunner(settings, cluster)}, now=Clock())
         with Live(routes=extender.routes()) as live:
             body = json.dumps(asking("cold", "warm", "hot")).encode()
             assert scores(live.ask("/scheduler/p/prioritize", method="POST", body=body)) == expected

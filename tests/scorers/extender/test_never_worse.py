@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scorers.cluster.pods import PodInfo, pod_info
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.extender.handlers import Extender
 from scorers.profiles import default_scheduler
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
-from scorers.profiles.ranking import Profile
+from scorers.profiles.ranking import ProfileRunner
 from scorers.profiles.registry import PLUGINS, extension_points, factory_of
 from tests.fakes.service import Live
 from tests.scorers import reference
@@ -44,12 +44,14 @@ def arguments(name: str, of: Cluster) -> dict[str, Any]:
     return {"NodePowerModel": dict.fromkeys(of.names, MODEL)} if name == "Peaks" else {}
 
 
-def profile(cluster: Table, of: Cluster, *names: str, weights: tuple[int, ...] = (), **args: Any) -> Profile:
+def profile(
+    cluster: ClusterTable, of: Cluster, *names: str, weights: tuple[int, ...] = (), **args: Any
+) -> ProfileRunner:
     plugins = tuple(
         PluginSettings(name, weight, arguments(name, of) | args, ("filter", "score"))
         for name, weight in zip(names, weights or (1,) * len(names), strict=True)
     )
-    return Profile(ProfileSettings("p", plugins), cluster)
+    return ProfileRunner(ProfileSettings("p", plugins), cluster)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Cluster:
     def names(self) -> list[str]:
         return list(self.has)
 
-    def table(self, loads: Loads | None) -> Table:
+    def table(self, loads: Loads | None) -> ClusterTable:
         nodes = [
             node(name, {each: f"{size}m" if each == "cpu" else size for each, size in has.items()})
             for name, has in self.has.items()
@@ -109,7 +111,7 @@ ASKING = CONTAINERS.map(lambda containers: pod_info(pod("asking", containers=con
 
 
 def ranked(
-    cluster: Table, of: Cluster, asking: PodInfo, *names: str, asked: list[str] | None = None, **how: Any
+    cluster: ClusterTable, of: Cluster, asking: PodInfo, *names: str, asked: list[str] | None = None, **how: Any
 ) -> Any:
     ranking = profile(cluster, of, *names, **how).rank(asking, rows(cluster, *(asked or of.names)), now=NOW)
     return ranking.values
@@ -219,7 +221,7 @@ def test_over_http_load_of_few_nodes_changes_nothing() -> None:
         cluster = table(nodes, pods, loads)
         plugins = (PluginSettings("LoadVariationRiskBalancing", 1, {}, ("score",)),)
         settings = ProfileSettings("p", plugins, precise_scores=True, reserve="off")
-        extender = Extender(cluster, {"p": Profile(settings, cluster)}, now=lambda: NOW)
+        extender = Extender(cluster, {"p": ProfileRunner(settings, cluster)}, now=lambda: NOW)
         with Live(routes=extender.routes()) as live:
             answer = live.ask("/scheduler/p/prioritize", method="POST", body=body).json()
             told = live.ask("/scheduler/p/explain", method="POST", body=body).json()["nodes"][0]["plugins"][0]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scorers.cluster.table import Table
-from scorers.extender.service import Scheduling
+from scorers.cluster.table import ClusterTable
+from scorers.extender.service import SchedulingService
 from tests.fakes.snapshots import WINDOWS
 from tests.scorers.plugins.koordinator.test_service import Service
 from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows
@@ -29,13 +29,13 @@ def service(tmp_path: Path) -> Service:
 
 
 @pytest.fixture
-def scheduling(service: Service) -> Scheduling:
-    made = Scheduling(profiles(a=[PACKING, LIMITS], b=[AWARE]), service)
+def scheduling(service: Service) -> SchedulingService:
+    made = SchedulingService(profiles(a=[PACKING, LIMITS], b=[AWARE]), service)
     fill(made.table)
     return made
 
 
-def fill(table: Table) -> None:
+def fill(table: ClusterTable) -> None:
     for name in ("n0", "n1"):
         table.set_node(name, node(name, {"cpu": "4", "memory": "8Gi"}))
     for i in range(3):
@@ -48,14 +48,14 @@ def profiles(**plugins: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: {"plugins": each} for name, each in plugins.items()}
 
 
-def scores(of: Scheduling, profile: str) -> list[float]:
+def scores(of: SchedulingService, profile: str) -> list[float]:
     found: list[float] = of.extender.profiles[profile].rank(ASKING, rows(of.table, "n0", "n1"), now=NOW).values.tolist()
     return found
 
 
 def anew(service: Service, settings: dict[str, Any], profile: str) -> list[float]:
     """What a service that starts with these settings answers."""
-    made = Scheduling(settings, service)
+    made = SchedulingService(settings, service)
     fill(made.table)
     return scores(made, profile)
 
@@ -72,20 +72,20 @@ def anew(service: Service, settings: dict[str, Any], profile: str) -> list[float
     ids=["the same", "another argument", "other plug-ins", "sums of their own", "other needs"],
 )
 def test_other_profiles_answer_as_after_a_restart(
-    scheduling: Scheduling, service: Service, wanted: dict[str, Any]
+    scheduling: SchedulingService, service: Service, wanted: dict[str, Any]
 ) -> None:
     """Of pods and nodes that come later, too; nobody of the old ones is told of these."""
     scheduling.renew(wanted)()
     assert sorted(wanted) == sorted(scheduling.extender.profiles)
     for name in wanted:
         assert anew(service, wanted, name) == scores(scheduling, name)
-    at_start = Scheduling(wanted, service).table
+    at_start = SchedulingService(wanted, service).table
     assert at_start.needs == scheduling.table.needs
     told = [[type(each).__name__ for each in table.listeners] for table in (at_start, scheduling.table)]
     assert sorted(told[0]) == sorted(told[1])
 
 
-def test_what_is_as_it_was_goes_on(scheduling: Scheduling) -> None:
+def test_what_is_as_it_was_goes_on(scheduling: SchedulingService) -> None:
     """Its sums over all pods are not added up again; a weight is no argument."""
     before = scheduling.extender.profiles["a"].made
     scheduling.renew(profiles(a=[{**PACKING, "weight": 5}, {**LIMITS, "weight": 3}]))()
@@ -94,7 +94,7 @@ def test_what_is_as_it_was_goes_on(scheduling: Scheduling) -> None:
     assert [5, 3] == [each.weight for each, _ in after.scoring]
 
 
-def test_reservations_stay(scheduling: Scheduling) -> None:
+def test_reservations_stay(scheduling: SchedulingService) -> None:
     """The table is the same one."""
     scheduling.table.reserve(pod("waiting"), "n1", now=NOW, until=NOW + 5)
     scheduling.renew(profiles(z=[PACKING]))()
@@ -110,7 +110,7 @@ def test_reservations_stay(scheduling: Scheduling) -> None:
     ],
 )
 def test_what_cannot_be_served_changes_nothing(
-    scheduling: Scheduling, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], said: str
+    scheduling: SchedulingService, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], said: str
 ) -> None:
     """It is refused with its problems."""
     monkeypatch.delenv("NODE_POWER_MODEL", raising=False)
@@ -122,7 +122,7 @@ def test_what_cannot_be_served_changes_nothing(
     assert table == list(scheduling.table.listeners)
 
 
-def test_other_windows_are_taken_on(scheduling: Scheduling, service: Service) -> None:
+def test_other_windows_are_taken_on(scheduling: SchedulingService, service: Service) -> None:
     """Plug-ins that go by them are made anew."""
     before = scheduling.extender.profiles["b"].made
     service.windows = (*WINDOWS, Window("30m", 1800))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from scorers.cluster.table import Table
-from scorers.extender.service import SchedulerPart, Scheduling
+from scorers.cluster.table import ClusterTable
+from scorers.extender.service import SchedulerModule, SchedulingService
 from scorers.extender.telemetry import SchedulerTelemetry
 from scorers.profiles.profiles import PluginSettings
 from tests.fakes.kube import FakeKube
@@ -28,7 +28,7 @@ NAME = "load_watcher_scheduler_"
 NODES = [node(name, {"cpu": "4", "memory": "8Gi"}) for name in ("a", "b")]
 
 
-def telemetry_of(cluster: Table) -> SchedulerTelemetry:
+def telemetry_of(cluster: ClusterTable) -> SchedulerTelemetry:
     return SchedulerTelemetry(cluster, {"p": a_profile(cluster)})
 
 
@@ -125,7 +125,7 @@ def test_load_grows_old_while_nothing_new_is_published(tmp_path: Path) -> None:
 
     async def story(server: FakeKube) -> None:
         service = Service(server.kubeconfig(tmp_path / "config"))
-        scheduling = Scheduling({"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, service)
+        scheduling = SchedulingService({"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, service)
         table = scheduling.table
         async with scheduling.life(web.Application()):
             await eventually(lambda: table.measures(MetricType.CPU), what="load")
@@ -143,7 +143,7 @@ def test_the_service_says_so_without_a_request(tmp_path: Path, caplog: pytest.Lo
 
     async def story(server: FakeKube) -> None:
         service = Service(server.kubeconfig(tmp_path / "config"))
-        made = SchedulerPart().make({"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, service)
+        made = SchedulerModule().make({"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, service)
         telemetry = Telemetry(version="1")
         for each in made.collectors:
             telemetry.add(each)

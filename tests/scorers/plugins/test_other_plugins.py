@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorers.cluster.table import Table
-from scorers.plugin_api.framework import make
+from scorers.cluster.table import ClusterTable
+from scorers.plugin_api.framework import create_plugin
 from scorers.plugins import node_resource_limits as limits
 from scorers.plugins import peaks
 from scorers.plugins.high_load_filter import HighLoadFilter
@@ -57,7 +57,7 @@ def test_what_cannot_be_told_is_no_favourite():
     )
     models = dict.fromkeys(("low", "high", "silent", "full", "empty"), MODEL)
     cluster = table(nodes, loads=loads)
-    plugin, _ = make(Peaks, {"NodePowerModel": models, "WatcherAddress": "http://x"}, cluster)
+    plugin, _ = create_plugin(Peaks, {"NodePowerModel": models, "WatcherAddress": "http://x"}, cluster)
     names = ("low", "high", "silent", "no-model", "full", "empty")
     scores = plugin.score(info(containers=[{"requests": {"cpu": "1"}}]), cluster, rows(cluster, *names), now=NOW)
     assert scores.values.tolist() == [
@@ -81,18 +81,18 @@ def test_what_cannot_be_told_is_no_favourite():
 def test_the_models_may_stand_in_a_file(tmp_path, monkeypatch):
     """Named by the environment, as upstream has it."""
     with pytest.raises(ValueError, match="file named by NODE_POWER_MODEL"):
-        make(Peaks, {}, Table())
+        create_plugin(Peaks, {}, ClusterTable())
     file = tmp_path / "models.json"
     monkeypatch.setenv("NODE_POWER_MODEL", str(file))
     with pytest.raises(ValueError, match="No such file"):
-        make(Peaks, {}, Table())
+        create_plugin(Peaks, {}, ClusterTable())
     file.write_text(json.dumps({"a": {**MODEL, "k3": 1}}))
     with pytest.raises(ValueError, match="k3"):
-        make(Peaks, {}, Table())
+        create_plugin(Peaks, {}, ClusterTable())
     file.write_text(json.dumps({"a": MODEL}))
-    make(Peaks, {}, Table())
+    create_plugin(Peaks, {}, ClusterTable())
     with pytest.raises(ValueError, match="k2 90 is too large"):
-        make(Peaks, {"NodePowerModel": {"a": {**MODEL, "k2": 90}}}, Table())
+        create_plugin(Peaks, {"NodePowerModel": {"a": {**MODEL, "k2": 90}}}, ClusterTable())
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_the_models_may_stand_in_a_file(tmp_path, monkeypatch):
 def test_a_model_that_is_no_number_is_named(model, said):
     """TOML and YAML have NaN and infinity; a node with such a model would be nowhere in the order."""
     with pytest.raises(ValueError, match="arguments of Peaks") as caught:
-        make(Peaks, {"NodePowerModel": {"a": {**MODEL, **model}}}, Table())
+        create_plugin(Peaks, {"NodePowerModel": {"a": {**MODEL, **model}}}, ClusterTable())
     assert said in str(caught.value)
 
 
 def test_a_load_beyond_all_of_the_cpu_takes_no_power_and_warns_of_nothing():
     """Measured load may go above 100 percent, where a steep model is no number any more."""
     cluster = table([node("a", {"cpu": "1"})], loads=load({"a": {("CPU", "AVG"): 150.0}}))
-    plugin, _ = make(Peaks, {"NodePowerModel": {"a": {**MODEL, "k2": 6.9}}}, cluster)
+    plugin, _ = create_plugin(Peaks, {"NodePowerModel": {"a": {**MODEL, "k2": 6.9}}}, cluster)
     scores = plugin.score(info(), cluster, rows(cluster), now=NOW)
     assert scores.values.tolist() == [0.0]
     assert "above capacity" in scores.reason(0)
@@ -143,7 +143,7 @@ def test_golden_verdicts(case):
         "failOpen": of["fail_open"],
         "nodeMetricExpirationSeconds": of["expiration_seconds"],
     }
-    plugin, _ = make(HighLoadFilter, args, cluster)
+    plugin, _ = create_plugin(HighLoadFilter, args, cluster)
     requests = {"cpu": f"{of['pod_cpu_milli']}m", "memory": str(of["pod_memory_bytes"])}
     verdicts = plugin.filter(info(containers=[{"requests": requests}]), cluster, rows(cluster, "n"), now=NOW)
     assert verdicts.passed.tolist() == [case["expected"]["allowed"]]
@@ -153,7 +153,7 @@ def test_golden_verdicts(case):
 def test_a_node_without_capacity_takes_no_request():
     """Infinitely much, not NaN."""
     cluster = table([node("n", {})], loads=load({"n": {("CPU", "AVG"): 1.0, ("Memory", "AVG"): 1.0}}))
-    plugin, _ = make(HighLoadFilter, {}, cluster)
+    plugin, _ = create_plugin(HighLoadFilter, {}, cluster)
     assert plugin.filter(info(), cluster, rows(cluster), now=NOW).passed.tolist() == [True]
     asking = info(containers=[{"requests": {"memory": "1"}}])
     verdicts = plugin.filter(asking, cluster, rows(cluster), now=NOW)
@@ -208,7 +208,7 @@ def test_golden_weighted_scores(case):
     ]
     cluster = table(nodes, pods)
     weights = [{"name": name, "weight": weight} for name, weight in case["inputs"]["weights"].items()]
-    plugin, _ = make(NodeResourceLimits, {"resources": weights}, cluster)
+    plugin, _ = create_plugin(NodeResourceLimits, {"resources": weights}, cluster)
     scores = plugin.score(info(), cluster, rows(cluster), now=NOW)
     assert scores.steps["raw"].tolist() == case["expected"]["raw"]
     assert scores.values.tolist() == case["expected"]["normalized"]
@@ -228,12 +228,14 @@ def test_golden_capacities(case):
         ([node("n", allocatable)], {"limitToAllocatableRatio": case["inputs"]["ratio_percent"]}),
     ):
         cluster = table(nodes)
-        plugin, _ = make(NodeResourceLimits, {"resources": [{"name": name} for name in names], **args}, cluster)
+        plugin, _ = create_plugin(
+            NodeResourceLimits, {"resources": [{"name": name} for name in names], **args}, cluster
+        )
         scores = plugin.score(info(), cluster, rows(cluster), now=NOW)
         assert {name: int(scores.steps[f"{name} capacity"][0]) for name in names} == case["expected"]
 
 
-def seed_cluster() -> Table:
+def seed_cluster() -> ClusterTable:
     """Seed 003, "Use Cases"."""
 
     def cpu(name, where, request, limit):
@@ -251,7 +253,7 @@ def seed_cluster() -> Table:
 def test_the_use_case_of_the_seed():
     """The default scheduler would take node1."""
     cluster = seed_cluster()
-    plugin, _ = make(NodeResourceLimits, {}, cluster)
+    plugin, _ = create_plugin(NodeResourceLimits, {}, cluster)
     wanted = info(containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "4"}}])
     scores = plugin.score(wanted, cluster, rows(cluster, "node1", "node2"), now=NOW)
     assert scores.steps["raw"].tolist() == [-75, -12]
@@ -267,7 +269,7 @@ def test_a_pod_counts_the_same_before_and_after_it_is_placed():
         "overhead": {"cpu": "250m"},
     }
     cluster = table([node("a", {"cpu": "10"})])
-    plugin, _ = make(NodeResourceLimits, {}, cluster)
+    plugin, _ = create_plugin(NodeResourceLimits, {}, cluster)
     before = plugin.score(info(**spec), cluster, rows(cluster), now=NOW).steps["cpu limits, with the pod"][0]
     assert before == 3750  # a sidecar of 500 beside an init container of 3000, and the overhead
     cluster.set_pod(None, pod("p", node="a", **spec), now=NOW)
@@ -281,7 +283,7 @@ def test_without_limit_a_pod_may_count_as_the_whole_node():
         [node("a", {"cpu": "10", "memory": "1Gi"}), node("b", {"cpu": "4", "memory": "1Gi"})],
         [pod("p", node="a", containers=[{}])],
     )
-    plugin, _ = make(NodeResourceLimits, {"defaultLimits": {"cpu": "allocatable"}}, cluster)
+    plugin, _ = create_plugin(NodeResourceLimits, {"defaultLimits": {"cpu": "allocatable"}}, cluster)
     scores = plugin.score(info(containers=[{}]), cluster, rows(cluster, "a", "b"), now=NOW)
     assert scores.steps["cpu limits, with the pod"].tolist() == [20000, 4000]
     assert scores.inputs["podLimits"] == {"cpu": "allocatable", "memory": 0}
@@ -291,10 +293,10 @@ def test_the_filter_keeps_limits_within_what_there_is():
     """Only where it is asked for; pods of DaemonSets and limits of zero always fit."""
     cluster = seed_cluster()
     wanted = {"containers": [{"limits": {"cpu": "4", "memory": "0"}}]}
-    off, _ = make(NodeResourceLimits, {}, cluster)
+    off, _ = create_plugin(NodeResourceLimits, {}, cluster)
     assert off.filter(info(**wanted), cluster, rows(cluster), now=NOW).passed.all()
     args = {"filter": True, "resources": [{"name": "cpu"}], "limitToAllocatableRatio": {"cpu": "120%"}}
-    plugin, _ = make(NodeResourceLimits, args, cluster)
+    plugin, _ = create_plugin(NodeResourceLimits, args, cluster)
     verdicts = plugin.filter(info(**wanted), cluster, rows(cluster, "node1", "node2"), now=NOW)
     assert verdicts.passed.tolist() == [False, True]
     assert verdicts.reasons[verdicts.codes[0]] == "Insufficient cpu limit"
@@ -306,7 +308,7 @@ def test_the_filter_keeps_limits_within_what_there_is():
 def test_a_broken_annotation_is_passed_over(caplog):
     """With one line that names the node."""
     cluster = table([node("a", {"cpu": "10"}, annotations={limits.RATIO_ANNOTATION: '{"cpu": -5}'})])
-    plugin, _ = make(NodeResourceLimits, {}, cluster)
+    plugin, _ = create_plugin(NodeResourceLimits, {}, cluster)
     assert plugin.score(info(), cluster, rows(cluster), now=NOW).steps["cpu capacity"].tolist() == [10000]
     assert "node a: invalid annotation" in caplog.text
 
@@ -327,7 +329,7 @@ def test_a_broken_annotation_is_passed_over(caplog):
 )
 def test_bad_arguments_are_named(args, said):
     with pytest.raises(ValueError, match="arguments of NodeResourceLimits") as caught:
-        make(NodeResourceLimits, args, Table())
+        create_plugin(NodeResourceLimits, args, ClusterTable())
     assert said in str(caught.value)
 
 
@@ -344,7 +346,7 @@ def test_the_largest_node_at_the_largest_ratio_is_the_emptiest():
     nodes = [node("large", {"memory": "8Pi"}), node("small", {"memory": "1Gi"})]
     cluster = table(nodes, [pod("p", node="large", containers=[{"limits": {"memory": "1Gi"}}])])
     args = {"resources": [{"name": "memory"}], "limitToAllocatableRatio": ratio, "filter": True}
-    plugin, _ = make(NodeResourceLimits, args, cluster)
+    plugin, _ = create_plugin(NodeResourceLimits, args, cluster)
     wanted = info(containers=[{"limits": {"memory": "300Gi"}}])
     at = rows(cluster, "large", "small")
     scores = plugin.score(wanted, cluster, at, now=NOW)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scorers.cluster.statistics import mu_sigma
-from scorers.cluster.table import Table
-from scorers.plugin_api.framework import make, round_half_away
+from scorers.cluster.table import ClusterTable
+from scorers.plugin_api.framework import create_plugin, round_half_away
 from scorers.plugins import beta
 from scorers.plugins.load_variation_risk_balancing import LoadVariationRiskBalancing, kep_scores, risk_scores
 from scorers.plugins.low_risk_over_commitment import DEFAULT_WEIGHT, LowRiskOverCommitment, limit_risk, load_risk
@@ -74,7 +74,7 @@ def test_golden_scores(case):
     nodes = [node("n", allocatable(of["node"])), node("other", {"cpu": "1"})]
     cluster = table(nodes, loads=load({"n": loads_of(of), "other": {("CPU", "AVG"): 1.0}}))
     args = {"safeVarianceMargin": of["args"]["margin"], "safeVarianceSensitivity": of["args"]["sensitivity"]}
-    plugin, _ = make(LoadVariationRiskBalancing, args, cluster)
+    plugin, _ = create_plugin(LoadVariationRiskBalancing, args, cluster)
     scores = plugin.score(
         info(containers=[{"requests": quantities(of["pod_request"])}]), cluster, rows(cluster, "n"), now=NOW
     )
@@ -112,7 +112,7 @@ def test_the_example_of_the_document_through_the_plug_in():
         for name, (cpu, cpu_std, memory, memory_std) in points.items()
     }
     cluster = table([node(name, shape) for name in points], loads=load(loads))
-    plugin, _ = make(LoadVariationRiskBalancing, {"formula": "kep"}, cluster)
+    plugin, _ = create_plugin(LoadVariationRiskBalancing, {"formula": "kep"}, cluster)
     wanted = info(containers=[{"requests": {"cpu": "500m", "memory": str(GIGABYTE)}}])
     scores = plugin.score(wanted, cluster, rows(cluster, *points), now=NOW)
     assert scores.values == pytest.approx([0, 7, 43], abs=1)
@@ -125,7 +125,7 @@ def test_under_kep_pods_that_are_not_measured_count():
     recent = pod("r", node="a", containers=[{"requests": {"cpu": "1"}}], scheduled=NOW - 10)
     for formula, expected in (("upstream", 95.0), ("kep", 80.0)):
         cluster = table([node("a", {"cpu": "10"})], [recent], load({"a": {("CPU", "AVG"): 10.0}}))
-        plugin, _ = make(LoadVariationRiskBalancing, {"formula": formula}, cluster)
+        plugin, _ = create_plugin(LoadVariationRiskBalancing, {"formula": formula}, cluster)
         assert plugin.score(info(), cluster, rows(cluster), now=NOW).values.tolist() == [expected]
 
 
@@ -134,7 +134,7 @@ def test_without_any_metrics_it_spreads_by_requests():
     nodes = [node("a", {"cpu": "4", "memory": "4Gi"}), node("b", {"cpu": "4", "memory": "4Gi"})]
     pods = [pod("p", node="b", containers=[{"requests": {"cpu": "2"}}], scheduled=NOW - 900)]
     cluster = table(nodes, pods)
-    plugin, _ = make(LoadVariationRiskBalancing, {}, cluster)
+    plugin, _ = create_plugin(LoadVariationRiskBalancing, {}, cluster)
     blind = plugin.score(info(), cluster, rows(cluster, "a", "b"), now=NOW)
     assert blind.values.tolist() == [100.0, 72.0]  # b has 50 % of CPU left, and of memory all but 200 MiB
     assert blind.inputs["fallback"] == "allocation"
@@ -162,7 +162,7 @@ def test_more_load_and_more_deviation_never_score_higher(points, formula, margin
         }
         cluster = table([node(name, {"cpu": "4"}) for name in names], loads=load(loads))
         args = {"formula": formula, "safeVarianceMargin": margin, "safeVarianceSensitivity": sensitivity}
-        plugin, _ = make(LoadVariationRiskBalancing, args, cluster)
+        plugin, _ = create_plugin(LoadVariationRiskBalancing, args, cluster)
         found.append(plugin.score(info(), cluster, rows(cluster, *names), now=NOW).values)
     assert ((found[0] >= 0) & (found[0] <= 100)).all()
     assert (found[1] <= found[0]).all()
@@ -262,7 +262,7 @@ def test_golden_scores_of_over_commitment(case):
         "smoothingWindowSize": of["args"]["smoothing_window"],
         "riskLimitWeights": of["args"]["risk_limit_weights"],
     }
-    plugin, _ = make(LowRiskOverCommitment, args, cluster)
+    plugin, _ = create_plugin(LowRiskOverCommitment, args, cluster)
     scores = plugin.score(info(containers=[asking(of["pod"])]), cluster, rows(cluster, "n"), now=NOW)
     assert scores.values.tolist() == [case["expected"]["score"]]
 
@@ -275,7 +275,7 @@ def test_only_what_was_smoothed_is_made_rougher():
         loads = load({"n": {("CPU", "AVG"): 40.0, ("CPU", "STD"): 10.0}})
         loads.smoothing_s.update(dict.fromkeys(loads.smoothing_s, smoothing))  # type: ignore[attr-defined]
         cluster = table([node("n", {"cpu": "4", "memory": "1Gi"})], pods, loads)
-        plugin, _ = make(LowRiskOverCommitment, {}, cluster)
+        plugin, _ = create_plugin(LowRiskOverCommitment, {}, cluster)
         scores = plugin.score(info(containers=[{"requests": {"cpu": "1"}}]), cluster, rows(cluster), now=NOW)
         risks[smoothing] = float(scores.steps["cpu load risk"][0])
         assert scores.inputs["smoothed"] == {"cpu": smoothing > 0, "memory": False}
@@ -287,7 +287,7 @@ def test_nothing_known_and_nothing_asked():
     nodes = [node("a", {"cpu": "4", "memory": "4Gi"}), node("b", {"cpu": "4", "memory": "4Gi"})]
     pods = [pod("p", node="b", containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "8"}}], scheduled=0.0)]
     cluster = table(nodes, pods)
-    plugin, _ = make(LowRiskOverCommitment, {}, cluster)
+    plugin, _ = create_plugin(LowRiskOverCommitment, {}, cluster)
     wanted = info(containers=[{"requests": {"cpu": "1"}}])
     blind = plugin.score(wanted, cluster, rows(cluster, "a", "b"), now=NOW)
     assert blind.values.tolist() == [100.0, 64.0]
@@ -304,14 +304,14 @@ def test_what_is_remembered_equals_what_is_computed_anew(events):
     """The load risk is kept by node; whatever happens it is that of now."""
     nodes = [node(f"n{i}", {"cpu": "4", "memory": "4Gi"}) for i in range(4)]
     cluster = table(nodes, loads=load({f"n{i}": {("CPU", "AVG"): 10.0} for i in range(4)}))
-    plugin, _ = make(LowRiskOverCommitment, {}, cluster)
+    plugin, _ = create_plugin(LowRiskOverCommitment, {}, cluster)
     wanted = info(containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}])
     for i, (of, of_pod, average, deviation) in enumerate(events):
         if of_pod:
             cluster.set_pod(None, pod(f"p{i}", node=f"n{of}", containers=[{"requests": {"cpu": "1"}}]), now=NOW)
         else:
             cluster.set_load(load({f"n{of}": {("CPU", "AVG"): average, ("CPU", "STD"): deviation}}), now=NOW)
-        fresh, _ = make(LowRiskOverCommitment, {}, cluster)
+        fresh, _ = create_plugin(LowRiskOverCommitment, {}, cluster)
         asked = rows(cluster)
         kept = plugin.score(wanted, cluster, asked, now=NOW).values
         assert kept.tolist() == fresh.score(wanted, cluster, asked, now=NOW).values.tolist()
@@ -330,7 +330,7 @@ def test_what_is_remembered_equals_what_is_computed_anew(events):
 )
 def test_bad_arguments_are_named(factory, args, said):
     with pytest.raises(ValueError, match=f"arguments of {factory.name}") as caught:
-        make(factory, args, Table())
+        create_plugin(factory, args, ClusterTable())
     assert said in str(caught.value)
 
 
@@ -348,7 +348,7 @@ def test_what_is_computed_before_a_pod_asks_is_what_would_be_computed_then():
         loads=load({name: {("CPU", "AVG"): i % 100, ("CPU", "STD"): i % 7} for i, name in enumerate(names)}),
     )
     asking = info(containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}])
-    prepared, late = (make(LowRiskOverCommitment, {}, cluster)[0] for _ in range(2))
+    prepared, late = (create_plugin(LowRiskOverCommitment, {}, cluster)[0] for _ in range(2))
     assert len(list(prepared.prepare(cluster))) == 4
     assert list(prepared.prepare(cluster)) == []
     at = rows(cluster)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.recent_pods import RecentPods
 from scorers.cluster.resources import limits_of, requests_of
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import ArgumentsError
-from scorers.plugin_api.framework import make
+from scorers.plugin_api.framework import create_plugin
 from scorers.plugins import beta
 from scorers.plugins.high_load_filter import HighLoadFilter
 from scorers.plugins.load_variation_risk_balancing import LoadVariationRiskBalancing
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 GIB = 1 << 30
 
 
-def states_and_table(of: Cluster) -> tuple[list[NodeState], Table]:
+def states_and_table(of: Cluster) -> tuple[list[NodeState], ClusterTable]:
     return of.states(), of.table(of.loads)
 
 
@@ -86,7 +86,7 @@ def test_packing(
         "defaultRequests": {"cpu": f"{default}m"},
         "defaultRequestsMultiplier": multiplier,
     }
-    plugin, _ = make(TargetLoadPacking, args, cluster)
+    plugin, _ = create_plugin(TargetLoadPacking, args, cluster)
     missing = dict.fromkeys(of.names, 0)
     for i, (where, age, of_recent) in enumerate(recent):
         name = of.names[where % len(of.names)]
@@ -105,7 +105,7 @@ def test_a_multiplied_request_is_rounded_half_away_from_zero(request_milli: int,
     """As Go's math.Round: Python's would go to the even one."""
     asking = info(containers=[{"requests": {"cpu": f"{request_milli}m"}}])
     cluster = table([node("n", {"cpu": "1"})], loads=load({"n": {("CPU", "AVG"): 1.0}}))
-    plugin, _ = make(TargetLoadPacking, {}, cluster)
+    plugin, _ = create_plugin(TargetLoadPacking, {}, cluster)
     assert {"cpu": expected} == plugin.score(asking, cluster, rows(cluster), now=NOW).inputs["podDemand"]
 
 
@@ -122,7 +122,7 @@ def test_risk(of: Cluster, asking: PodInfo, margin: float, sensitivity: float) -
     """A deviation may be larger than the mean, the request larger than the node."""
     args = {"safeVarianceMargin": margin, "safeVarianceSensitivity": sensitivity}
     states, cluster = states_and_table(of)
-    plugin, _ = make(LoadVariationRiskBalancing, args, cluster)
+    plugin, _ = create_plugin(LoadVariationRiskBalancing, args, cluster)
     found = plugin.score(asking, cluster, rows(cluster, *of.names), now=NOW)
     for i, each in enumerate(states):
         of_resources = [
@@ -143,7 +143,7 @@ def test_risk(of: Cluster, asking: PodInfo, margin: float, sensitivity: float) -
 def test_risk_of_the_document(of: Cluster, request: int, margin: float, recent: list[tuple[int, int, int]]) -> None:
     """With the requests of pods that no measurement contains yet."""
     cluster = of.table(of.loads)
-    plugin, _ = make(LoadVariationRiskBalancing, {"formula": "kep", "safeVarianceMargin": margin}, cluster)
+    plugin, _ = create_plugin(LoadVariationRiskBalancing, {"formula": "kep", "safeVarianceMargin": margin}, cluster)
     missing = dict.fromkeys(of.names, 0)
     for i, (where, age, of_recent) in enumerate(recent):
         name = of.names[where % len(of.names)]
@@ -183,7 +183,7 @@ def test_over_commitment(a: int, b: int, request: int, limit: int, more: int, at
     loads = load({"n": {("CPU", "AVG"): 100 * mean, ("CPU", "STD"): 100 * deviation}})
     there = pod("p", node="n", containers=[cpu(request, limit)], scheduled=NOW - 900)
     cluster = table([node("n", {"cpu": "8"})], [there], loads)
-    plugin, _ = make(LowRiskOverCommitment, {"riskLimitWeights": {"cpu": weight}}, cluster)
+    plugin, _ = create_plugin(LowRiskOverCommitment, {"riskLimitWeights": {"cpu": weight}}, cluster)
     found = plugin.score(info(containers=[cpu(more, at_most)]), cluster, rows(cluster), now=NOW)
     limit, at_most = max(limit, request), max(at_most, more)
     below = binomial_cdf(min(request, 8000) / 8000, a, b)
@@ -219,7 +219,9 @@ def test_power(of: Cluster, request: int, overhead: int, models: list[tuple[floa
     by_name = dict(zip(of.names, models, strict=False))
     given_ = {name: {"k0": 1.0, "k1": each[0], "k2": each[1]} for name, each in by_name.items() if each is not None}
     states, cluster = states_and_table(of)
-    plugin, _ = make(Peaks, {"NodePowerModel": {"somewhere": {"k0": 1.0, "k1": 1.0, "k2": 0.0}, **given_}}, cluster)
+    plugin, _ = create_plugin(
+        Peaks, {"NodePowerModel": {"somewhere": {"k0": 1.0, "k1": 1.0, "k2": 0.0}, **given_}}, cluster
+    )
     found = plugin.score(asking, cluster, rows(cluster, *of.names), now=NOW).values
     watts = [reference.rise_in_watts(each, request + overhead if request else 0, by_name[each.name]) for each in states]
     known = [each for each in watts if each is not None]
@@ -261,7 +263,7 @@ def test_high_load(
     of = Cluster(of.has, of.pods, loads)
     cluster = of.table(loads)
     args = {"usageThresholds": thresholds, "failOpen": fail_open}
-    plugin, _ = make(HighLoadFilter, args, cluster)
+    plugin, _ = create_plugin(HighLoadFilter, args, cluster)
     found = plugin.filter(asking, cluster, rows(cluster, *of.names), now=NOW + age).passed.tolist()
     assert found == [
         reference.is_let_through(each, asking, thresholds, stale=age > 180, fail_open=fail_open) for each in of.states()
@@ -311,7 +313,7 @@ def test_limits(
         "resources": [{"name": "cpu", "weight": weight}, {"name": "memory"}],
         "limitToAllocatableRatio": {"cpu": ratio},
     }
-    plugin, _ = make(NodeResourceLimits, args, cluster)
+    plugin, _ = create_plugin(NodeResourceLimits, args, cluster)
     on: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in of.names}
     for i, (where, of_pod) in enumerate(pods):
         name = of.names[where % len(of.names)]
@@ -363,7 +365,7 @@ def test_golden_stats(case):
     has = {"cpu": f"{of['node']['allocatable_cpu_milli']}m", "memory": str(of["node"]["allocatable_memory_bytes"])}
     values = {(each["type"], each["operator"]): each["value"] for each in of["metrics"] if each["operator"]}
     cluster = table([node("n", has)], loads=load({"n": values}))
-    plugin, _ = make(LoadVariationRiskBalancing, {}, cluster)
+    plugin, _ = create_plugin(LoadVariationRiskBalancing, {}, cluster)
     asking = info(containers=[{"requests": sized(of["pod_request"])}])
     steps = plugin.score(asking, cluster, rows(cluster), now=NOW).steps
     mean = (expected["used_avg"] + expected["req"]) / expected["capacity"]
@@ -381,7 +383,7 @@ def test_golden_requests_and_limits_of_nodes(case):
         for i, each in enumerate(of["pods_on_node"])
     ]
     cluster = table([node("n", sized(of["allocatable"]))], pods, load({"n": {("CPU", "AVG"): 1.0}}))
-    plugin, _ = make(LowRiskOverCommitment, {}, cluster)
+    plugin, _ = create_plugin(LowRiskOverCommitment, {}, cluster)
     steps = plugin.score(info(containers=[asked]), cluster, rows(cluster), now=NOW).steps
     for resource, key in (("cpu", "cpu_milli"), ("memory", "memory_bytes")):
         assert expected["request"][key] == steps[f"{resource} requests, with the pod"][0]
@@ -411,7 +413,7 @@ def test_golden_defaults(case):
     of, expected = case["inputs"], case["expected"]
     if "riskLimitWeights" in of:
         with pytest.raises(ArgumentsError, match="riskLimitWeights"):
-            make(LowRiskOverCommitment, of, Table())
+            create_plugin(LowRiskOverCommitment, of, ClusterTable())
         return
     args = LowRiskOverCommitmentArgs()
     assert expected["smoothingWindowSize"] == args.smoothing_window_size

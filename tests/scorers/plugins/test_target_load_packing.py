@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import ArgumentsError
-from scorers.plugin_api.framework import make
+from scorers.plugin_api.framework import create_plugin
 from scorers.plugins.target_load_packing import (
     TargetLoadPacking,
     TargetLoadPackingArgs,
@@ -55,8 +55,8 @@ def test_golden(case):
     ]
     nodes = [node("n", {"cpu": f"{given_['node']['capacity_cpu_milli']}m"}), node("other", {"cpu": "1"})]
     loads = {**({"n": values} if values else {}), "other": {("CPU", "AVG"): 1.0}}
-    cluster = Table()
-    plugin, _ = make(TargetLoadPacking, arguments(given_["args"]), cluster)
+    cluster = ClusterTable()
+    plugin, _ = create_plugin(TargetLoadPacking, arguments(given_["args"]), cluster)
     for each in nodes:
         cluster.set_node(each.metadata.name, each)
     for one in recent:
@@ -94,8 +94,8 @@ def test_scores_stay_in_range_and_peak_at_the_target(target, predicted):
 # --- beyond upstream -------------------------------------------------------------------------------------------------
 
 
-def score(cluster: Table, asking: Any, *names: str, **args: Any) -> Any:
-    plugin, _ = make(TargetLoadPacking, args, cluster)
+def score(cluster: ClusterTable, asking: Any, *names: str, **args: Any) -> Any:
+    plugin, _ = create_plugin(TargetLoadPacking, args, cluster)
     return plugin.score(asking, cluster, rows(cluster, *names), now=NOW)
 
 
@@ -134,7 +134,7 @@ def test_pods_that_are_not_measured_yet_count_until_they_are():
         for age in (-5, 0, 59, 60, 200)
     ]
     cluster = table([node("a", {"cpu": "10"})], loads=load({"a": {("CPU", "AVG"): 0.0}}))
-    plugin, _ = make(TargetLoadPacking, {}, cluster)
+    plugin, _ = create_plugin(TargetLoadPacking, {}, cluster)
     for each in pods:
         cluster.set_pod(None, each, now=NOW)
     scores = plugin.score(info(), cluster, rows(cluster, "a"), now=NOW)
@@ -215,17 +215,17 @@ def test_the_demand_may_be_the_effective_requests_or_limits():
 def test_bad_arguments_are_named(args, said):
     """Upstream would take the default without a word."""
     with pytest.raises(ValueError, match=r"arguments of TargetLoadPacking: ") as caught:
-        make(TargetLoadPacking, args, Table())
+        create_plugin(TargetLoadPacking, args, ClusterTable())
     assert said in str(caught.value)
 
 
 def test_every_problem_is_named_at_once_and_what_is_not_ours_is_a_notice():
     """watcherAddress and metricProvider stand in every configuration that people have."""
     with pytest.raises(ArgumentsError, match="target") as caught:
-        make(TargetLoadPacking, {"targetUtilization": -1, "podDemand": 7, "x": 1}, Table())
+        create_plugin(TargetLoadPacking, {"targetUtilization": -1, "podDemand": 7, "x": 1}, ClusterTable())
     assert len(caught.value.problems) == 3
-    _, notices = make(
-        TargetLoadPacking, {"watcherAddress": "http://x", "metricProvider": {"type": "Prometheus"}}, Table()
+    _, notices = create_plugin(
+        TargetLoadPacking, {"watcherAddress": "http://x", "metricProvider": {"type": "Prometheus"}}, ClusterTable()
     )
     assert [notice.split(" is ignored")[0] for notice in notices] == [
         "TargetLoadPacking: watcherAddress",

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from scorers.cluster.table import Table
-from scorers.extender.service import Scheduling
+from scorers.cluster.table import ClusterTable
+from scorers.extender.service import SchedulingService
 from scorers.plugin_api.framework import round_half_away_one
 from scorers.profiles.default_scheduler import least_allocated, requested_and_allocatable
 from tests.fakes.kube import PODS, FakeKube
@@ -53,7 +53,7 @@ class Asked:
     """A service with the profile `p`, and what it answers."""
 
     live: Live
-    table: Table
+    table: ClusterTable
     names: list[str]
 
     def post(self, verb: str, pod: Mapping[str, Any]) -> Any:
@@ -85,7 +85,7 @@ def serving(
     service = Service(kube.kubeconfig(tmp_path / "kubeconfig"))
     service.published = None if load is None else publish(load)
     profile = {"plugins": [{"name": plugin, "args": args}], "precise_scores": True}
-    scheduling = Scheduling({"p": profile}, service)
+    scheduling = SchedulingService({"p": profile}, service)
     table = scheduling.table
     pods = len(kube.names(PODS))
     with Live(routes=scheduling.extender.routes(), lives=[scheduling.life]) as live:

@@ -16,15 +16,15 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from load_watcher.main import main
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.extender.handlers import Extender
 from scorers.extender.telemetry import ShadowTelemetry
 from scorers.plugin_api.framework import Scores
 from scorers.profiles.profiles import PluginSettings, ProfileSettings, read_profiles
-from scorers.profiles.ranking import Profile
+from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow import report as shadow_report
-from scorers.shadow.mode import LATE_S, MOST_WAITING, ShadowMode
-from scorers.shadow.pages import ShadowAnswers
+from scorers.shadow.mode import MAX_BINDING_AGE_S, MOST_WAITING, ShadowMode
+from scorers.shadow.pages import ShadowHandler
 from scorers.shadow.records import GRACE_S, LATER_S, LEFT_OUT, Choice, Load, ShadowBinding, read, settings_of, stored
 from tests.fakes.decisions import DecisionList
 from tests.fakes.service import Answer, Live, Protection
@@ -35,7 +35,7 @@ from tests.watcher.api.test_telemetry import samples_of
 from watcher.api.telemetry import Telemetry
 from watcher.core.decisions import StoredShadow
 from watcher.core.kubernetes.objects import Node, Pod
-from watcher.store.decision_queue import WaitingDecisions
+from watcher.store.decision_queue import DecisionQueue
 
 NAMES = ("n0", "n1", "n2", "n3")
 CPU = {"n0": 70.0, "n1": 45.0, "n2": 20.0, "n3": 5.0}
@@ -62,14 +62,16 @@ class Served:
         runs: bool = True,
     ) -> None:
         self.clock, self.store = clock or Clock(), store or DecisionList()
-        self.table: Table = table([node(each, {"cpu": "4", "memory": "8Gi"}) for each in NAMES], loads=loads(CPU))
+        self.table: ClusterTable = table(
+            [node(each, {"cpu": "4", "memory": "8Gi"}) for each in NAMES], loads=loads(CPU)
+        )
         self.profiles = {
-            name: Profile(ProfileSettings(name, (plugin,)), self.table) for name, plugin in profiles.items()
+            name: ProfileRunner(ProfileSettings(name, (plugin,)), self.table) for name, plugin in profiles.items()
         }
         self.mode = ShadowMode(self.table, self.profiles, names or tuple(PROFILES), self.store, now=self.clock)
         self.pods: dict[str, Pod] = {}
         extender = Extender(self.table, self.profiles, now=self.clock, shadow=self.mode)
-        answers = ShadowAnswers(self.mode, self.store, now=self.clock, window=lambda: "15m")
+        answers = ShadowHandler(self.mode, self.store, now=self.clock, window=lambda: "15m")
         routes = [*extender.routes(), *answers.routes()]
         self.live = Live(routes=routes, lives=[self._life] if runs else [], protection=protection)
 
@@ -311,8 +313,8 @@ def test_rules_that_are_not_read_leave_a_pod_out(served: Served, spec: dict[str,
 def test_what_cannot_be_judged_is_counted_with_the_reason(served: Served) -> None:
     served.bind("a", to="nobody-knows")
     served.event(pod("c", phase="Pending"), name="c")
-    served.clock.now += LATE_S + 100
-    served.event(pod("c", node="n0", scheduled=served.clock.now - LATE_S - 1), name="c")
+    served.clock.now += MAX_BINDING_AGE_S + 100
+    served.event(pod("c", node="n0", scheduled=served.clock.now - MAX_BINDING_AGE_S - 1), name="c")
     assert {"node_unknown": 1, "seen_late": 1} == served.left_out(seen=2)
     served.measured({"n1": 30.0, "n2": 30.0, "n3": 30.0})
     served.bind("d", to="n0")
@@ -412,7 +414,7 @@ def test_what_a_profile_chose_with_other_settings_is_left_out_of_its_numbers(ser
     served.bind(to="n0")
     served.report()
     other = PluginSettings("TargetLoadPacking", 1, {"targetUtilization": 70}, ("score",))
-    served.do(lambda: served.profiles.update(packing=Profile(ProfileSettings("packing", (other,)), served.table)))
+    served.do(lambda: served.profiles.update(packing=ProfileRunner(ProfileSettings("packing", (other,)), served.table)))
     found = served.report()
     assert (0, 1) == tuple(of(found, "packing")[key] for key in ("bindings", "with_other_settings"))
     assert 1 == of(found, "spreading")["bindings"]
@@ -468,7 +470,7 @@ def test_a_profile_may_be_called_shadow(tmp_path: Path) -> None:
 
 
 def test_what_waits_for_a_disk_is_bounded() -> None:
-    waiting = WaitingDecisions(most=3)
+    waiting = DecisionQueue(most=3)
     waiting.add_shadows([stored(key, ShadowBinding(1.0)) for key in range(5)])
     batch = waiting.batch()
     assert (2, [2, 3, 4]) == (waiting.lost, [each.time for each in batch.shadows])

@@ -14,11 +14,11 @@ from tests.fakes.kube_rules import status_object
 from tests.fakes.service import Live
 from tests.waiting import eventually, wait_for
 from tests.watcher.agents.test_pages import PLAN, an_agent, page, showing
-from watcher.agents.discovery import AgentPlaces, Found, NamedPlaces, SelectedPods, Source
-from watcher.agents.pages import Kind
+from watcher.agents.discovery import AgentDiscovery, DiscoveryResult, EndpointSource, NamedEndpoints, PodEndpoints
+from watcher.agents.pages import EndpointKind
 from watcher.core.pods.selector import PodSelection
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.credentials import KubeAccess
 
 pytestmark = pytest.mark.slow
 
@@ -46,18 +46,18 @@ def put(
 
 
 def client_of(kube: FakeKube) -> KubeClient:
-    return KubeClient(lambda: Access(kube.url, "a test", token=kube.token))
+    return KubeClient(lambda: KubeAccess(kube.url, "a test", token=kube.token))
 
 
-def selected(kube: FakeKube, *, port: int = 2023, namespace: str = "agents", **more: Any) -> SelectedPods:
+def selected(kube: FakeKube, *, port: int = 2023, namespace: str = "agents", **more: Any) -> PodEndpoints:
     selection = PodSelection(SELECTOR, port, namespace, **more)
-    return SelectedPods(selection, client_of(kube), key="dashboard.agent_pods")
+    return PodEndpoints(selection, client_of(kube), key="dashboard.agent_pods")
 
 
 @contextmanager
 def a_dashboard(kube: FakeKube, *, port: int = 2023) -> Iterator[Live]:
     """A service that shows the agents among the pods."""
-    with showing({Kind.AGENT: selected(kube, port=port)}) as live:
+    with showing({EndpointKind.AGENT: selected(kube, port=port)}) as live:
         yield live
 
 
@@ -81,18 +81,18 @@ def the_trouble(live: Live, *words: str) -> dict[str, str]:
     return wait_for(said, what=f"the trouble {words}")
 
 
-def found_by(*sources: Source) -> Found:
+def found_by(*sources: EndpointSource) -> DiscoveryResult:
     """What they know of at once."""
 
-    async def run() -> Found:
-        places = AgentPlaces(*sources)
+    async def run() -> DiscoveryResult:
+        places = AgentDiscovery(*sources)
 
         async def told():
             found = await places.find()
             return [] if any("has not returned the list" in each.message for each in found.troubles) else [found]
 
         try:
-            found: list[Found] = await eventually(told, what="an answer of the API")
+            found: list[DiscoveryResult] = await eventually(told, what="an answer of the API")
             return found[0]
         finally:
             await places.close()
@@ -208,9 +208,9 @@ def test_while_the_api_is_away_those_of_the_last_list_stay() -> None:
 def test_an_api_that_cannot_be_reached_is_a_trouble() -> None:
     """At once, and with its address."""
     with FakeKube() as kube:
-        client = KubeClient(lambda: Access("http://127.0.0.1:1", "a test"))
+        client = KubeClient(lambda: KubeAccess("http://127.0.0.1:1", "a test"))
         selection = PodSelection(SELECTOR, 2023, "agents")
-        found = found_by(SelectedPods(selection, client, key="agents.pods"))
+        found = found_by(PodEndpoints(selection, client, key="agents.pods"))
         assert [] == kube.asked
     (trouble,) = found.troubles
     assert () == found.places
@@ -223,9 +223,9 @@ def test_without_a_namespace_it_is_ours_or_must_be_named() -> None:
     with FakeKube() as kube:
         put(kube, "a", "10.0.0.1", namespace="ours")
         selection = PodSelection(SELECTOR, 2023)
-        ours = SelectedPods(selection, client_of(kube), key="agents.pods", namespace="ours")
+        ours = PodEndpoints(selection, client_of(kube), key="agents.pods", namespace="ours")
         assert ["10.0.0.1:2023"] == [place.name for place in found_by(ours).places]
-        nobodys = SelectedPods(selection, client_of(kube), key="agents.pods")
+        nobodys = PodEndpoints(selection, client_of(kube), key="agents.pods")
         (trouble,) = found_by(nobodys).troubles
     assert "Set agents.pods to a table with selector and namespace." == trouble.hint
     assert trouble.refused
@@ -244,7 +244,7 @@ def test_who_is_found_twice_is_one() -> None:
     with FakeKube() as kube:
         put(kube, "a", "10.0.0.1")
         put(kube, "b", "10.0.0.2", node="n2")
-        names = NamedPlaces(["http://10.0.0.2:2023", "http://10.0.0.3:2023"], key="agents.urls")
+        names = NamedEndpoints(["http://10.0.0.2:2023", "http://10.0.0.3:2023"], key="agents.urls")
         found = found_by(names, selected(kube))
     assert [("10.0.0.2:2023", "n2"), ("10.0.0.3:2023", ""), ("10.0.0.1:2023", "n1")] == [
         (place.name, place.node) for place in found.places

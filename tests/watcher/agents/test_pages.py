@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from tests.fakes.service import Answer, Live, Protection
-from watcher.agents.discovery import AgentPlaces, NamedPlaces, Source
-from watcher.agents.pages import AgentPages, Kind
+from watcher.agents.discovery import AgentDiscovery, EndpointSource, NamedEndpoints
+from watcher.agents.pages import AgentPageClient, EndpointKind
 from watcher.api.agents import AgentRoutes
 from watcher.platform.http import openapi
 from watcher.platform.http.openapi import Operation
@@ -24,7 +24,7 @@ PLAN = {"node": "node-1", "sentences": ["nothing to do"]}
 
 
 def route(path: str, handler: Handler) -> Route:
-    answers = {200: openapi.Answer("whatever", dict[str, Any])}
+    answers = {200: openapi.ResponseSpec("whatever", dict[str, Any])}
     return Route(path, path, handler, Operation("a page", answers), access=Access.DETAIL)
 
 
@@ -71,8 +71,8 @@ def a_dashboard(
 ) -> Iterator[Live]:
     """A service that shows the agents at these ports."""
     named = {
-        Kind.AGENT: NamedPlaces([f"http://127.0.0.1:{port}" for port in agents], key="dashboard.agents"),
-        Kind.QRM: NamedPlaces([f"http://127.0.0.1:{port}" for port in qrms], key="dashboard.qrm"),
+        EndpointKind.AGENT: NamedEndpoints([f"http://127.0.0.1:{port}" for port in agents], key="dashboard.agents"),
+        EndpointKind.QRM: NamedEndpoints([f"http://127.0.0.1:{port}" for port in qrms], key="dashboard.qrm"),
     }
     with showing(named, token_file=token_file, protection=protection) as live:
         yield live
@@ -80,11 +80,14 @@ def a_dashboard(
 
 @contextmanager
 def showing(
-    sources: Mapping[Kind, Source], *, token_file: Path | None = None, protection: Protection | None = None
+    sources: Mapping[EndpointKind, EndpointSource],
+    *,
+    token_file: Path | None = None,
+    protection: Protection | None = None,
 ) -> Iterator[Live]:
     """A service that shows those that these know of."""
-    places = {kind: AgentPlaces(source) for kind, source in sources.items()}
-    pages = AgentPages(places, token_file=str(token_file or ""), tls=ssl.create_default_context())
+    places = {kind: AgentDiscovery(source) for kind, source in sources.items()}
+    pages = AgentPageClient(places, token_file=str(token_file or ""), tls=ssl.create_default_context())
     with Live(routes=AgentRoutes(pages).routes(), lives=[pages.life], protection=protection) as live:
         yield live
 
@@ -189,7 +192,7 @@ def test_pages_need_our_token_once_one_is_set() -> None:
 
 def test_a_name_without_an_address_has_no_agents() -> None:
     """A headless Service without pods is no error of ours, and is told."""
-    named = {Kind.AGENT: NamedPlaces(["http://nobody.invalid:2021"], key="dashboard.agents")}
+    named = {EndpointKind.AGENT: NamedEndpoints(["http://nobody.invalid:2021"], key="dashboard.agents")}
     with showing(named) as live:
         document = live.ask("/api/v1/agents").json()
     (trouble,) = document["troubles"]

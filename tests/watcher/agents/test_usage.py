@@ -22,14 +22,14 @@ from tests.fakes.sources import MemorySource
 from tests.waiting import wait_for
 from tests.watcher.providers.metrics_server.test_provider import at
 from watcher.agents import usage
-from watcher.agents.discovery import AgentPlaces, NamedPlaces, SelectedPods
-from watcher.agents.usage import AgentPods, PodsOfNode, UsedByPod, WithAgents, read_pods
+from watcher.agents.discovery import AgentDiscovery, NamedEndpoints, PodEndpoints
+from watcher.agents.usage import AgentPods, AgentPodsResponse, AgentPodUsage, ProviderWithAgents, read_pods
 from watcher.core.pods.selector import PodSelection
 from watcher.model import FindingKind
 from watcher.platform.http.openapi import Operation
 from watcher.platform.http.routing import Route
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.credentials import KubeAccess
 from watcher.providers.base import (
     NoPodUsage,
     PodFetch,
@@ -44,11 +44,11 @@ from watcher.refresh.config import RefreshConfig
 from watcher.refresh.tick import Refresher
 
 NOW = 1_700_000_000.0
-WEB = UsedByPod("shop", "web", 1.5, 2.0**30)
+WEB = AgentPodUsage("shop", "web", 1.5, 2.0**30)
 
 
-def of(node: str, *pods: UsedByPod, time: float = NOW) -> bytes:
-    return msgspec.json.encode(PodsOfNode(node, time, 10.0, pods))
+def of(node: str, *pods: AgentPodUsage, time: float = NOW) -> bytes:
+    return msgspec.json.encode(AgentPodsResponse(node, time, 10.0, pods))
 
 
 @dataclass
@@ -80,9 +80,9 @@ class FakeAgent:
         self.port = runner.addresses[0][1]
 
 
-def named(*urls: str) -> AgentPlaces:
+def named(*urls: str) -> AgentDiscovery:
     """Where they are, by the setting that names them."""
-    return AgentPlaces(NamedPlaces(urls, key="agents.urls"))
+    return AgentDiscovery(NamedEndpoints(urls, key="agents.urls"))
 
 
 def ask(*agents: FakeAgent, timeout: float = 20.0, more: tuple[str, ...] = (), **config: Any) -> PodFetch:
@@ -101,7 +101,7 @@ def ask(*agents: FakeAgent, timeout: float = 20.0, more: tuple[str, ...] = (), *
 
 
 def test_every_agent_tells_of_its_own_node():
-    agents = FakeAgent(of("n2", UsedByPod("shop", "db", 0.25, None))), FakeAgent(of("n1", WEB, time=NOW - 7))
+    agents = FakeAgent(of("n2", AgentPodUsage("shop", "db", 0.25, None))), FakeAgent(of("n1", WEB, time=NOW - 7))
     got = ask(*agents)
     assert (("shop", "web"), ("shop", "db")) == got.usage.pods
     assert ("n1", "n2") == got.usage.nodes
@@ -118,7 +118,10 @@ def test_every_agent_tells_of_its_own_node():
 
 
 def test_the_order_of_answers_does_not_matter():
-    one, two = PodsOfNode("n1", NOW, 10.0, (WEB,)), PodsOfNode("n2", NOW, 5.0, (UsedByPod("a", "b", 1, 1),))
+    one, two = (
+        AgentPodsResponse("n1", NOW, 10.0, (WEB,)),
+        AgentPodsResponse("n2", NOW, 5.0, (AgentPodUsage("a", "b", 1, 1),)),
+    )
     first, second = read_pods([one, two], ()), read_pods([two, one], ())
     assert (first.usage.pods, first.usage.nodes, first.origin) == (second.usage.pods, second.usage.nodes, second.origin)
 
@@ -200,20 +203,20 @@ def test_a_name_without_addresses(name: str):
 def test_nodes_come_from_the_source_and_pods_from_the_agents():
     """A source that knows nothing of pods, and one that does, alike."""
 
-    async def run(fetching: Callable[[WithAgents], Coroutine[Any, Any, None]]) -> None:
+    async def run(fetching: Callable[[ProviderWithAgents], Coroutine[Any, Any, None]]) -> None:
         async with AsyncExitStack() as stack:
             agent = FakeAgent(of("n1", WEB))
             await agent.listen(stack)
             source = MemorySource()
             source.put("n1", [NOW - 15, NOW], lambda time: 50.0)
             asked = AgentPods(named(f"http://127.0.0.1:{agent.port}"), timeout=20)
-            together = WithAgents(source, asked)
+            together = ProviderWithAgents(source, asked)
             await together.start()
             stack.push_async_callback(together.close)
             assert (source.source, source.remembers) == (together.source, together.remembers)
             await fetching(together)
 
-    async def fetching(together: WithAgents) -> None:
+    async def fetching(together: ProviderWithAgents) -> None:
         nodes = await together.fetch(NOW - 60, NOW)
         assert ("n1",) == tuple(nodes.batches[0].nodes)
         assert (("shop", "web"),) == (await fetch_pods(together, NOW)).usage.pods
@@ -226,9 +229,9 @@ def test_what_the_source_knows_of_the_nodes_is_known_beside_the_agents():
 
     async def run(kube: FakeKube) -> None:
         source = MetricsServerProvider(
-            lambda: Access(kube.url, "a test", token=kube.token), resolution=1.0, max_seconds=900.0
+            lambda: KubeAccess(kube.url, "a test", token=kube.token), resolution=1.0, max_seconds=900.0
         )
-        together = WithAgents(source, AgentPods(named(), timeout=1))
+        together = ProviderWithAgents(source, AgentPods(named(), timeout=1))
         refresher = Refresher(provider=together, config=RefreshConfig())
         try:
             await together.start()
@@ -254,8 +257,8 @@ def test_agents_that_are_not_even_found_are_told_with_what_the_others_say():
 
     async def run(kube: FakeKube, port: int) -> PodFetch:
         selection = PodSelection("app=agent", port, "agents")
-        client = KubeClient(lambda: Access(kube.url, "a test", token=kube.token))
-        asked = AgentPods(AgentPlaces(SelectedPods(selection, client, key="agents.pods")), timeout=20)
+        client = KubeClient(lambda: KubeAccess(kube.url, "a test", token=kube.token))
+        asked = AgentPods(AgentDiscovery(PodEndpoints(selection, client, key="agents.pods")), timeout=20)
         try:
             return await asked.fetch(NOW)
         finally:

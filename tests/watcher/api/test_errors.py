@@ -15,7 +15,7 @@ from tests.fakes.service import FakeService, Live, Protection
 from watcher.api.handlers import make_app
 from watcher.api.telemetry import Telemetry
 from watcher.core.publishing.wire import ErrorDocument
-from watcher.platform.http.openapi import Answer, Operation
+from watcher.platform.http.openapi import Operation, ResponseSpec
 from watcher.platform.http.parameters import BadParameter, path_segment, query_values
 from watcher.platform.http.routing import Access, ApiError, Route, Router
 
@@ -237,7 +237,7 @@ def failing(error: Exception) -> Route:
     async def handler(request, captured):
         raise error
 
-    return Route("/fails", "fails", handler, Operation("Fails", {200: Answer("never")}), access=Access.OPEN)
+    return Route("/fails", "fails", handler, Operation("Fails", {200: ResponseSpec("never")}), access=Access.OPEN)
 
 
 def test_a_mistake_of_ours_is_logged_and_not_shown(caplog):
@@ -318,7 +318,7 @@ def changing() -> Route:
     async def handler(request, captured):
         return web.Response(body=await request.read())
 
-    operation = Operation("Changes something", {200: Answer("done")})
+    operation = Operation("Changes something", {200: ResponseSpec("done")})
     return Route("/change/{what}", "change", handler, operation, method="POST", access=Access.WRITE)
 
 
@@ -360,7 +360,9 @@ def named(path: str, name: str, *, method: str = "GET") -> Route:
     async def handler(request, captured):
         return web.json_response([name, *captured])
 
-    return Route(path, name, handler, Operation(name, {200: Answer("its name")}), method=method, access=Access.OPEN)
+    return Route(
+        path, name, handler, Operation(name, {200: ResponseSpec("its name")}), method=method, access=Access.OPEN
+    )
 
 
 def test_routes_of_other_packages_are_matched_by_the_same_rules():

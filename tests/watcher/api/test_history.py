@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.service import FakeService, Live, stored
-from watcher.api.history import history_body, thinned
+from watcher.api.history import downsample, history_body
 from watcher.core.windows.stored_series import HistoryUnavailable
 from watcher.model import METRICS, Operator
 
@@ -164,7 +164,7 @@ def test_metrics_of_another_version_are_left_out():
 def test_each_step_gives_its_last_value_at_its_true_time():
     """By hand: steps of a minute, aligned to the clock; the third one has nothing."""
     series = stored({0: 1.0, 30: 2.0, 59: 3.0, 60: 4.0, 100: float("nan"), 180: 5.0, 200: 6.0})
-    time, value = thinned(series, 60)
+    time, value = downsample(series, 60)
 
     assert [59, 60, 200] == time.tolist()
     assert [3.0, 4.0, 6.0] == value.tolist()
@@ -177,7 +177,7 @@ def test_each_step_gives_its_last_value_at_its_true_time():
 def test_thinning_keeps_one_true_point_a_step(points, step):
     """Of the finite values that were given, the last of each step; what is not finite is never one."""
     series = stored(dict(sorted(points.items())))
-    time, value = thinned(series, step)
+    time, value = downsample(series, step)
     steps = (time // step).tolist()
 
     assert len(set(steps)) == len(steps)

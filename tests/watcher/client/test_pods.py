@@ -16,7 +16,7 @@ from tests.fakes.service import FakeService, Live
 from tests.waiting import eventually
 from tests.watcher.client.test_client import beside, run, told
 from watcher.arrays import I64
-from watcher.client import InProcessClient, Pods, WatcherError, to_pods
+from watcher.client import InProcessClient, PodColumns, WatcherError, to_pods
 from watcher.core.pods.table import PublishedPods
 
 
@@ -26,8 +26,8 @@ def in_process(service: FakeService, **options: Any) -> InProcessClient:
 
 def same(one: Any, other: Any) -> bool:
     """Equal in everything but when it was received, and the minutes that the document does not have."""
-    if isinstance(one, Pods):
-        names = {each.name for each in fields(Pods)} - {"received", "age_at_receipt", "recent"}
+    if isinstance(one, PodColumns):
+        names = {each.name for each in fields(PodColumns)} - {"received", "age_at_receipt", "recent"}
         return all(same(getattr(one, name), getattr(other, name)) for name in names)
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)

@@ -16,7 +16,7 @@ from watcher.core.kubernetes.objects import Pod
 from watcher.core.kubernetes.quantity import nano
 from watcher.fleet import faults
 from watcher.fleet.cluster import KEPT_S, LONGEST_JOB_S, REMEMBERED_S, SimulatedCluster
-from watcher.fleet.load import Pattern, Running, node_load, pod_cores, pod_memory, system_cores, wanted_cores
+from watcher.fleet.load import DayPattern, RunningPods, node_load, pod_cores, pod_memory, system_cores, wanted_cores
 from watcher.model import METRIC_BY_KEY, SeriesBatch
 
 pytestmark = pytest.mark.slow
@@ -141,7 +141,7 @@ def key_uid(simulated: SimulatedCluster, key: str) -> str:
 def test_speed_is_that_of_the_day_and_not_of_times() -> None:
     """Twice as fast the day's swing is where it would be after twice the time; samples keep their distance."""
     quiet = steady(cluster().running)
-    slow, fast = Pattern(BEGUN, 24.0), Pattern(BEGUN, 48.0)
+    slow, fast = DayPattern(BEGUN, 24.0), DayPattern(BEGUN, 48.0)
     later, sooner = np.full(len(quiet), BEGUN + 600.0), np.full(len(quiet), BEGUN + 300.0)
     assert np.allclose(wanted_cores(quiet, later, slow), wanted_cores(quiet, sooner, fast))
     for speed in (0.1, 1440.0):
@@ -162,7 +162,7 @@ def test_a_day_has_its_swing() -> None:
     assert wanted(14.0) > 2.0 * wanted(26.0)
 
 
-def steady(pods: Running) -> Running:
+def steady(pods: RunningPods) -> RunningPods:
     """The same pods without what keeps its own pace."""
     return replace(pods, noise=np.zeros(len(pods)))
 

@@ -17,8 +17,8 @@ import pytest
 from aiohttp import web
 
 from scorers.cluster.node_metrics import NODE_METRIC_OBJECTS, NodeMetricObject, read_node_metric
-from scorers.cluster.table import Table
-from scorers.plugin_api.framework import make
+from scorers.cluster.table import ClusterTable
+from scorers.plugin_api.framework import create_plugin
 from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
 from tests.fakes.kube import LEASES, FakeKube
 from tests.fakes.kube_rules import status_object
@@ -28,13 +28,13 @@ from tests.fakes.snapshots import END, WINDOWS, publish, snapshot_of
 from tests.scorers.simulated_cluster import info, node, pod, rows
 from tests.waiting import eventually
 from watcher.client import InProcessClient
-from watcher.core.koordinator.collect_policy import CollectPolicies, CollectPolicy, PolicyPart, PolicyRule
+from watcher.core.koordinator.collect_policy import CollectPolicies, CollectPolicy, PolicyOverride, PolicyRule
 from watcher.core.koordinator.report import Capacity, PodClass, make_report, measure, node_statuses
 from watcher.core.koordinator.written_objects import MANAGER
 from watcher.core.kubernetes.objects import ObjectMetadata
 from watcher.koordinator.publisher import NodeMetricPublisher, Schedule
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.leases import Election
 
 pytestmark = pytest.mark.slow
@@ -110,7 +110,7 @@ class Run:
 
 
 def publishing(server: FakeKube, source: Cluster, *, identity: str = "a") -> NodeMetricPublisher:
-    client = KubeClient(lambda: Access(server.url, "the test", token=server.token))
+    client = KubeClient(lambda: KubeAccess(server.url, "the test", token=server.token))
     election = Election(
         client,
         "default/lease",
@@ -364,7 +364,7 @@ def test_a_policy_of_ours_follows_the_settings():
     async def story(go: Run) -> None:
         await go.until(lambda: go.server.names(RESOURCE) and go.status("a"), what="our status")
         assert go.publisher.specs == {}
-        rule = PolicyRule(PolicyPart(report_interval_s=30), names=("a",))
+        rule = PolicyRule(PolicyOverride(report_interval_s=30), names=("a",))
         source.collect_policies = CollectPolicies(rules=(rule,), windows=WINDOWS)
         policy = lambda: go.server.content(RESOURCE, "a")["spec"]["metricCollectPolicy"]  # noqa: E731
         await go.until(lambda: policy()["reportIntervalSeconds"] == 30, what="the new policy")
@@ -542,12 +542,12 @@ def test_what_is_written_is_read_back_to_the_same_scores():
         for args in ARGUMENTS:
             found = []
             for kind in ("windowsAndPods", "cluster"):
-                cluster = Table(windows=WINDOWS)
+                cluster = ClusterTable(windows=WINDOWS)
                 for name in sorted(samples):
                     cluster.set_node(name, node(name, {"cpu": "8", "memory": "32Gi"}))
                 for each in known:
                     cluster.set_pod(None, each, now=END)
-                plugin, _ = make(LoadAwareScheduling, {**args, "nodeMetricSource": kind}, cluster)
+                plugin, _ = create_plugin(LoadAwareScheduling, {**args, "nodeMetricSource": kind}, cluster)
                 cluster.set_load(columns, now=END)
                 cluster.set_pod_usage(usages)
                 for name, item in written.items():

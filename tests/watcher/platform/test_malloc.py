@@ -10,9 +10,9 @@ from tests.real.parts import REPOSITORY
 
 PROGRAM = """
 import ctypes, sys, threading
-from watcher.platform.malloc import share_one_heap
+from watcher.platform.malloc import limit_malloc_arenas
 if sys.argv[1] == "shared":
-    share_one_heap()
+    limit_malloc_arenas()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
 def allocate():  # through ctypes, which lets the others run meanwhile
@@ -38,7 +38,7 @@ def heaps(mode: str) -> int:
 
 
 @pytest.mark.skipif(os.confstr_names.get("CS_GNU_LIBC_VERSION") is None, reason="another C library than glibc")
-def test_threads_share_one_heap() -> None:
+def test_threads_limit_malloc_arenas() -> None:
     """And without that they would not, so this counts what it says."""
     assert heaps("own") > 1
     assert heaps("shared") == 1

@@ -30,7 +30,7 @@ from tests.waiting import eventually
 from watcher.core.review import limits
 from watcher.core.review import samples as review_samples
 from watcher.model import Cells, Finding, FindingKind
-from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.credentials import KubeAccess
 from watcher.providers.base import (
     Fetch,
     Provider,
@@ -51,7 +51,7 @@ from watcher.providers.prometheus.queries import PrometheusConfig
 NOW = 1_700_000_040.0  # a multiple of 60
 AT = NOW - 60.0  # a multiple of every bucket
 SECRET = "s3cret-pass-word"
-LIMITS = limits.Limits()
+LIMITS = limits.ReviewLimits()
 
 Sample = tuple[str, float, Any]
 """Node, unix seconds, percent of CPU; the last two may be anything that JSON can say."""
@@ -174,7 +174,7 @@ def make_flux(*given: Any) -> Provider:
 
 def make_metrics_server(address: str, timeout: float, _: Any) -> Provider:
     tls = ssl.create_default_context() if address.startswith("https:") else None
-    access = partial(Access, address, "a test", tls=tls, token=SECRET)
+    access = partial(KubeAccess, address, "a test", tls=tls, token=SECRET)
     return MetricsServerProvider(
         access, resolution=0.05, max_seconds=900.0, keys=("CPU",), timeout=timeout, clock=lambda: NOW
     )

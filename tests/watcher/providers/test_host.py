@@ -19,7 +19,7 @@ from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, SOURCE_UNITS, Finding, 
 from watcher.platform.settings.tables import Settings
 from watcher.providers import host
 from watcher.providers.base import Fetch, Provider, ProviderUnreachable
-from watcher.providers.host import PLANS, HostProvider, Reading, loads
+from watcher.providers.host import PLANS, HostProvider, HostReading, loads_between
 
 EVER = (0.0, math.inf)
 PRESSURE = "some avg10={} avg60=0.71 avg300=0.25 total=4267817\nfull avg10=9.00 avg60=0.00 avg300=0.00 total=0\n"
@@ -50,7 +50,7 @@ def of(fetch: Fetch, key: str) -> SeriesBatch:
     return batch
 
 
-def reader(*readings: Reading) -> Callable[[Path], Reading]:
+def reader(*readings: HostReading) -> Callable[[Path], HostReading]:
     """One after the other, the last for ever."""
     waiting = list(readings)
     return lambda _root: waiting.pop(0) if len(waiting) > 1 else waiting[0]
@@ -247,8 +247,8 @@ IDLE = {"user": 100.0, "nice": 0.0, "system": 50.0, "irq": 0.0, "softirq": 1.0, 
 IDLE |= {"steal": 3.0}
 
 
-def cpu(**added: float) -> Reading:
-    return Reading({("CPU", mode): value + added.get(mode, 0.0) for mode, value in IDLE.items()})
+def cpu(**added: float) -> HostReading:
+    return HostReading({("CPU", mode): value + added.get(mode, 0.0) for mode, value in IDLE.items()})
 
 
 @pytest.mark.parametrize(
@@ -265,46 +265,46 @@ def cpu(**added: float) -> Reading:
 )
 def test_cpu_in_use_is_neither_idle_nor_waiting_nor_stolen(added, expected):
     """As kube-prometheus counts it; idle and iowait may step back a little without a reset."""
-    values, resets = loads(cpu(), cpu(**added), elapsed_s=5.0)
+    values, resets = loads_between(cpu(), cpu(**added), elapsed_s=5.0)
     assert values == {("CPU", ""): pytest.approx(expected)}
     assert resets == ()
 
 
 def test_no_cpu_time_at_all_is_no_sample():
     """Two readings within one tick say nothing, not zero."""
-    assert loads(cpu(), cpu(), elapsed_s=0.001) == ({}, ())
+    assert loads_between(cpu(), cpu(), elapsed_s=0.001) == ({}, ())
 
 
 def test_traffic_is_summed_over_the_devices_that_were_there_both_times():
     """A card that has just come counts from the next time on."""
     key = "NetworkReceive"
-    before = Reading({(key, "eth0"): 1000.0, (key, "eth1"): 0.0, (key, "gone"): 7.0})
-    after = Reading({(key, "eth0"): 2000.0, (key, "eth1"): 500.0, (key, "new"): 1e9})
-    assert loads(before, after, elapsed_s=10.0) == ({(key, ""): 150.0}, ())
+    before = HostReading({(key, "eth0"): 1000.0, (key, "eth1"): 0.0, (key, "gone"): 7.0})
+    after = HostReading({(key, "eth0"): 2000.0, (key, "eth1"): 500.0, (key, "new"): 1e9})
+    assert loads_between(before, after, elapsed_s=10.0) == ({(key, ""): 150.0}, ())
 
 
 def test_each_disk_is_a_series_and_no_disk_is_busier_than_all_the_time():
     """Milliseconds of a second are per mille; a long request that is added up at its end is cut at 100."""
-    before = Reading({("Storage", "sda"): 1000.0, ("Storage", "sdb"): 0.0})
-    after = Reading({("Storage", "sda"): 3500.0, ("Storage", "sdb"): 90_000.0})
-    assert loads(before, after, elapsed_s=10.0) == ({("Storage", "sda"): 25.0, ("Storage", "sdb"): 100.0}, ())
+    before = HostReading({("Storage", "sda"): 1000.0, ("Storage", "sdb"): 0.0})
+    after = HostReading({("Storage", "sda"): 3500.0, ("Storage", "sdb"): 90_000.0})
+    assert loads_between(before, after, elapsed_s=10.0) == ({("Storage", "sda"): 25.0, ("Storage", "sdb"): 100.0}, ())
 
 
 @pytest.mark.parametrize("key", ["CPU", "Storage", "NetworkTransmit", "NetworkReceiveDrop"])
 def test_a_counter_that_goes_back_is_no_load_but_a_reset(key):
     """The whole metric waits for the next slot: the rest of its counters would be too little."""
     parts = IDLE if key == "CPU" else {"a": 10.0, "b": 10.0}
-    before = Reading({(key, part): value for part, value in parts.items()} | {("Memory", ""): 40.0})
+    before = HostReading({(key, part): value for part, value in parts.items()} | {("Memory", ""): 40.0})
     broken = "user" if key == "CPU" else "a"
-    after = Reading({**before.values, **{(key, part): 20.0 for part in parts}, (key, broken): 1.0})
-    assert loads(before, after, elapsed_s=1.0) == ({("Memory", ""): 40.0}, (key,))
+    after = HostReading({**before.values, **{(key, part): 20.0 for part in parts}, (key, broken): 1.0})
+    assert loads_between(before, after, elapsed_s=1.0) == ({("Memory", ""): 40.0}, (key,))
 
 
 def test_a_reset_is_a_finding_of_the_next_fetch():
     """Named with node and metric, given out once; the metric is back a slot later."""
     key = "NetworkReceive"
     counts = [10_000.0, 20_000.0, 5.0, 1_000_005.0]
-    readings = [Reading({(key, "eth0"): count, ("Memory", ""): 1.0}) for count in counts]
+    readings = [HostReading({(key, "eth0"): count, ("Memory", ""): 1.0}) for count in counts]
     findings: list[Finding] = []
 
     async def check(provider: HostProvider):
@@ -329,8 +329,8 @@ def test_a_reset_is_a_finding_of_the_next_fetch():
 def test_a_metric_that_fails_is_a_failure_until_it_can_be_read_again(caplog: pytest.LogCaptureFixture):
     """Its own metric only; logged when it goes and when it is back, not at each sample."""
     caplog.set_level("INFO", logger=host.__name__)
-    good = Reading({("Memory", ""): 40.0, ("PressureCPU", ""): 1.0})
-    bad = Reading({("Memory", ""): 40.0}, {"PressureCPU": "OSError: no"})
+    good = HostReading({("Memory", ""): 40.0, ("PressureCPU", ""): 1.0})
+    bad = HostReading({("Memory", ""): 40.0}, {"PressureCPU": "OSError: no"})
     reading = good
     seen: list[str] = []
 
@@ -361,7 +361,7 @@ def test_a_metric_that_fails_is_a_failure_until_it_can_be_read_again(caplog: pyt
 def test_nothing_readable_is_an_error_with_a_hint():
     """When every reading fails the provider is down, and says why."""
 
-    def fail(_root: Path) -> Reading:
+    def fail(_root: Path) -> HostReading:
         raise PermissionError("/proc is not for you")
 
     async def check(provider: HostProvider):

@@ -15,7 +15,7 @@ from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.errors import KubeForbidden
 from watcher.core.naming.node_index import NodeIndex
 from watcher.core.naming.resolution import Evidence, KnownNode
-from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.problems import SettingsError
 from watcher.refresh.cluster_nodes import ClusterNodes, read_index, wanted
@@ -35,7 +35,7 @@ def follow(server: FakeKube, work: Callable[[ClusterNodes], Awaitable[None]], *,
     """Let `work` use a started list of the cluster's nodes, which is closed afterwards, without a trace."""
 
     async def inside() -> None:
-        nodes = ClusterNodes(lambda: Access(server.url, "a test", token="a-token"), label=label)
+        nodes = ClusterNodes(lambda: KubeAccess(server.url, "a test", token="a-token"), label=label)
         await nodes.start()
         try:
             await work(nodes)

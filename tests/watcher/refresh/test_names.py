@@ -14,8 +14,8 @@ from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.watcher.refresh.test_tick import Records, every, kinds, numbers, served, wave
 from watcher.core.naming.node_index import NodeIndex
 from watcher.core.naming.resolution import KnownNode
-from watcher.model import Restored
-from watcher.refresh.config import NAMES_AT_LEISURE_S, NAMES_S, RefreshConfig
+from watcher.model import RestoredSamples
+from watcher.refresh.config import NAMES_S, NAMES_WHEN_SERVING_S, RefreshConfig
 from watcher.refresh.tick import Refresher
 
 T0 = 1_700_000_010.0
@@ -55,7 +55,7 @@ class Told:
 class Tale:
     """A refresher with its source, its cluster, its clock and its store, and its successor after a restart."""
 
-    def __init__(self, directory: Told | None, *, restored: Restored | None = None, **options: Any) -> None:
+    def __init__(self, directory: Told | None, *, restored: RestoredSamples | None = None, **options: Any) -> None:
         self.directory = directory
         self.clock = options.get("clock") or FakeClock(T0)
         self.source = options.get("source") or MemorySource()
@@ -281,7 +281,7 @@ def test_the_first_answer_waits_a_moment_and_no_longer() -> None:
         tale.load(A)
         await tale.refresher.tick()
         await tale.tick(A)
-        assert [NAMES_S, NAMES_AT_LEISURE_S] == tale.directory.patience
+        assert [NAMES_S, NAMES_WHEN_SERVING_S] == tale.directory.patience
 
     play(Tale(Told(None)), story)
 

@@ -16,8 +16,8 @@ import pytest
 from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.waiting import PATIENCE_SECONDS, eventually
 from watcher.core.publishing.selection import Selection, Shape
-from watcher.core.review.limits import Limits
-from watcher.model import Operator, Restored, TickRecord
+from watcher.core.review.limits import ReviewLimits
+from watcher.model import Operator, RestoredSamples, TickRecord
 from watcher.providers.base import ProviderPartial, ProviderUnreachable
 from watcher.refresh.config import RefreshConfig
 from watcher.refresh.tick import Refresher
@@ -36,11 +36,11 @@ class Records:
     def save(self, record: TickRecord) -> None:
         self.saved.append(record)
 
-    def restored(self) -> Restored:
+    def restored(self) -> RestoredSamples:
         """What a store would give back at the next start."""
         last = self.saved[-1]
         blocks = {(block.metric, block.first_slot): block for record in self.saved for block in record.blocks}
-        return Restored(
+        return RestoredSamples(
             last.timestamp,
             last.end,
             last.source,
@@ -708,7 +708,7 @@ def test_a_reload_during_a_partial_outage_publishes_no_remnant() -> None:
     async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
         half_lost(source)
         await until_half_is_lost(refresher, clock)
-        renewed = Refresher(provider=source, config=RefreshConfig(limits=Limits(carry_slots=1)), clock=clock)
+        renewed = Refresher(provider=source, config=RefreshConfig(limits=ReviewLimits(carry_slots=1)), clock=clock)
         await renewed.continue_from(refresher)
         clock.pass_time(60)
         await renewed.tick()
@@ -780,7 +780,7 @@ def test_observe_mode_reports_and_changes_nothing() -> None:
         assert numbers(served(refresher)["stuck"])[("AVG", "15m")] == 130.0
         assert {"frozen", "out_of_range"} <= kinds(refresher)
 
-    play(story, config=RefreshConfig(limits=Limits(mode="observe")))
+    play(story, config=RefreshConfig(limits=ReviewLimits(mode="observe")))
 
 
 def test_a_dropped_sample_is_carried_and_said() -> None:

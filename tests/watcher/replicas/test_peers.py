@@ -22,17 +22,17 @@ from aiohttp import ClientSession, web
 from tests.fakes.kube import FakeKube
 from tests.waiting import eventually
 from tests.watcher.store.ticks import block, store_at
-from watcher.model import METRIC_BY_KEY, Provenance, Restored, SampleBlock, TickRecord, Window
+from watcher.model import METRIC_BY_KEY, Provenance, RestoredSamples, SampleBlock, TickRecord, Window
 from watcher.platform.http.runner import Runner
-from watcher.platform.modules import Part
+from watcher.platform.modules import ServiceModule
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.tables import Settings
 from watcher.providers.base import provenance
 from watcher.providers.metrics_server.provider import MetricsServerProvider, plan_of
 from watcher.replicas import transfer
 from watcher.replicas.peers import Peers
-from watcher.replicas.transfer import Origin
-from watcher.service.build import asked_of
+from watcher.replicas.transfer import TransferOrigin
+from watcher.service.build import source_identity
 from watcher.service.server import Watcher
 
 pytestmark = pytest.mark.slow
@@ -76,7 +76,9 @@ def settings_for(directory: Path, kube: FakeKube, *, peers: list[str] | None = N
 
 
 @asynccontextmanager
-async def serving(settings: Settings, listener: socket.socket, *, parts: Sequence[Part] = ()) -> AsyncIterator[Watcher]:
+async def serving(
+    settings: Settings, listener: socket.socket, *, parts: Sequence[ServiceModule] = ()
+) -> AsyncIterator[Watcher]:
     """A replica behind its socket."""
     watcher = Watcher(settings, parts=parts)
     runner = Runner(watcher.app, shutdown_timeout=1.0)
@@ -105,7 +107,7 @@ async def answering(
         await runner.cleanup()
 
 
-def samples(*, until: float, minutes: int = 15, value: float = PEER_VALUE) -> Restored:
+def samples(*, until: float, minutes: int = 15, value: float = PEER_VALUE) -> RestoredSamples:
     """What a replica has that has run for `minutes`: a load that moves around `value`."""
     last = int(until // RESOLUTION)
     slots = minutes * 60 // RESOLUTION
@@ -116,10 +118,10 @@ def samples(*, until: float, minutes: int = 15, value: float = PEER_VALUE) -> Re
         blocks.append(replace(one, values=one.values + wave, offset_ms=np.zeros_like(one.offset_ms)))
     known = {METRIC_BY_KEY[key].name: provenance(plan_of(key), SOURCE) for key in KEYS}
     end = float(last * RESOLUTION)
-    return Restored(end + 0.5, end, SOURCE, RESOLUTION, WINDOWS, known, tuple(blocks))
+    return RestoredSamples(end + 0.5, end, SOURCE, RESOLUTION, WINDOWS, known, tuple(blocks))
 
 
-async def stored(directory: Path, known: Restored) -> None:
+async def stored(directory: Path, known: RestoredSamples) -> None:
     """Leave samples in a replica's database."""
     directory.mkdir(exist_ok=True)
     store = store_at(directory / "load-watcher.db")
@@ -258,11 +260,13 @@ def test_a_peer_that_is_out_of_order_costs_nothing_but_a_line(
     assert [record for record in caplog.records if record.name == "watcher.replicas.peers"]
 
 
-def giving(known: Callable[[], Restored], settings: Settings) -> Answer:
+def giving(known: Callable[[], RestoredSamples], settings: Settings) -> Answer:
     """A peer that answers with these samples, as of the source of these settings."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        return web.Response(body=transfer.encode(known(), Origin.of(instance="peer", asked=asked_of(settings))))
+        return web.Response(
+            body=transfer.encode(known(), TransferOrigin.of(instance="peer", asked=source_identity(settings)))
+        )
 
     return answer
 
@@ -292,7 +296,7 @@ FOREIGN = {CPU: Provenance("SignalFx", "cpu.utilization", "percent", 0.0)}
     ],
 )
 def test_only_samples_that_could_be_ours_are_taken(
-    kube: FakeKube, tmp_path: Path, known: Callable[[], Restored], flags: dict[str, Any], expected: set[str]
+    kube: FakeKube, tmp_path: Path, known: Callable[[], RestoredSamples], flags: dict[str, Any], expected: set[str]
 ) -> None:
     """The rule of our own database, and that of clocks."""
 
@@ -394,10 +398,10 @@ def test_a_fault_of_ours_keeps_no_replica_from_starting(caplog: pytest.LogCaptur
     async def nonsense(request: web.Request) -> web.StreamResponse:
         return web.Response(body=b"anything")
 
-    def read(body: bytes) -> Restored:
+    def read(body: bytes) -> RestoredSamples:
         raise RuntimeError("nobody thought of this")
 
-    async def story() -> list[Restored]:
+    async def story() -> list[RestoredSamples]:
         async with answering(nonsense) as peer:
             return await Peers([peer], token=None, tls=ssl.create_default_context()).ask(read, timeout=40.0)
 

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.watcher.store.ticks import CPU, FIFTEEN, FIVE, MEMORY, NODES, ORIGIN, RESOLUTION, block
-from watcher.model import CARRIED, Provenance, Restored
+from watcher.model import CARRIED, Provenance, RestoredSamples
 from watcher.replicas import transfer
-from watcher.replicas.transfer import Bounds, NotTaken, Origin, laid_over
+from watcher.replicas.transfer import TransferBounds, TransferOrigin, TransferRejected, merge_samples
 
 NOW = 1_700_000_010.0
 SLOT = int(NOW // RESOLUTION)
-HERE = Origin.of(instance="here", asked=["metrics-server", ""])
-THERE = Origin.of(instance="there", asked=["metrics-server", ""])
-BOUNDS = Bounds(now=NOW, windows=(FIVE, FIFTEEN), resolution=RESOLUTION, max_staleness=300.0, max_ahead=30.0)
-SAMPLES = Restored(
+HERE = TransferOrigin.of(instance="here", asked=["metrics-server", ""])
+THERE = TransferOrigin.of(instance="there", asked=["metrics-server", ""])
+BOUNDS = TransferBounds(now=NOW, windows=(FIVE, FIFTEEN), resolution=RESOLUTION, max_staleness=300.0, max_ahead=30.0)
+SAMPLES = RestoredSamples(
     timestamp=NOW - 9.5,
     end=NOW - 10.0,
     source="KubernetesMetricsServer",
@@ -33,18 +33,20 @@ SAMPLES = Restored(
 )
 
 
-def handed_over(given: Restored = SAMPLES, *, bounds: Bounds = BOUNDS, origin: Origin = THERE) -> Restored:
+def handed_over(
+    given: RestoredSamples = SAMPLES, *, bounds: TransferBounds = BOUNDS, origin: TransferOrigin = THERE
+) -> RestoredSamples:
     """What arrives here of what was given there."""
     return transfer.decode(transfer.encode(given, origin), ours=HERE, bounds=bounds)
 
 
-def refused(given: Restored = SAMPLES, **options: Any) -> str:
-    with pytest.raises(NotTaken) as caught:
+def refused(given: RestoredSamples = SAMPLES, **options: Any) -> str:
+    with pytest.raises(TransferRejected) as caught:
         handed_over(given, **options)
     return str(caught.value)
 
 
-def cells(restored: Restored) -> list[Any]:
+def cells(restored: RestoredSamples) -> list[Any]:
     return [
         (each.metric, each.first_slot, each.nodes, each.values.tolist(), each.offset_ms.tolist())
         for each in restored.blocks
@@ -71,8 +73,8 @@ def test_a_hole_and_a_carried_value_stay_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("given", "options", "reason"),
     [
-        (SAMPLES, {"origin": Origin("here", THERE.fingerprint)}, "from this process"),
-        (SAMPLES, {"origin": Origin.of(instance="there", asked=["metrics-server", "other"])}, "another source"),
+        (SAMPLES, {"origin": TransferOrigin("here", THERE.fingerprint)}, "from this process"),
+        (SAMPLES, {"origin": TransferOrigin.of(instance="there", asked=["metrics-server", "other"])}, "another source"),
         (SAMPLES, {"bounds": replace(BOUNDS, resolution=30)}, "resolution is 15s, that of this replica 30s"),
         (SAMPLES, {"bounds": replace(BOUNDS, now=NOW + 291.0)}, "301 s old"),
         (SAMPLES, {"bounds": replace(BOUNDS, now=NOW - 41.0)}, "-31 s old"),
@@ -85,7 +87,7 @@ def test_a_hole_and_a_carried_value_stay_what_they_are() -> None:
         (replace(SAMPLES, blocks=(block(1.0, slot=SLOT - 4, metric="a rule of a later version"),)), {}, "unknown"),
     ],
 )
-def test_what_is_not_ours_to_take_is_refused(given: Restored, options: dict[str, Any], reason: str) -> None:
+def test_what_is_not_ours_to_take_is_refused(given: RestoredSamples, options: dict[str, Any], reason: str) -> None:
     """Another source, another resolution, another time: what would not be a sample of our own is none."""
     assert reason in refused(given, **options)
 
@@ -106,14 +108,14 @@ def test_what_is_too_old_to_matter_is_left_out() -> None:
 def test_another_form_is_refused_before_it_is_read() -> None:
     """Versions may differ while a Deployment rolls."""
     body = msgspec.msgpack.encode([transfer.FORMAT + 1, {"whatever": True}])
-    with pytest.raises(NotTaken, match=f"format {transfer.FORMAT + 1}"):
+    with pytest.raises(TransferRejected, match=f"format {transfer.FORMAT + 1}"):
         transfer.decode(body, ours=HERE, bounds=BOUNDS)
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_refused(body: bytes) -> None:
     """Any bytes whatever: refused, and nothing else is raised."""
-    with pytest.raises(NotTaken):
+    with pytest.raises(TransferRejected):
         transfer.decode(body, ours=HERE, bounds=BOUNDS)
 
 
@@ -128,7 +130,7 @@ def test_damage_is_refused_or_harmless(data: st.DataObject) -> None:
         body[place] ^= data.draw(st.integers(1, 255))
     try:
         got = transfer.decode(bytes(body), ours=HERE, bounds=BOUNDS)
-    except NotTaken:
+    except TransferRejected:
         return
     assert {each.nodes for each in got.blocks} <= {each.nodes for each in SAMPLES.blocks}
 
@@ -160,14 +162,14 @@ def test_numbers_that_memory_would_be_allocated_by_are_checked(place: tuple[Any,
     for step in way:
         inner = inner[step]
     inner[last] = value
-    with pytest.raises(NotTaken):
+    with pytest.raises(TransferRejected):
         transfer.decode(msgspec.msgpack.encode([form, content]), ours=HERE, bounds=BOUNDS)
 
 
 def test_ours_stay_beneath_theirs_where_both_come_from_the_same() -> None:
     """Theirs count where both have a sample, so they come last; ours fill what they lack."""
     newer = replace(SAMPLES, blocks=(block(7.0, slot=SLOT - 4),), end=NOW)
-    both = laid_over(SAMPLES, newer)
+    both = merge_samples(SAMPLES, newer)
     assert [*cells(SAMPLES), *cells(newer)] == cells(both)
     assert NOW == both.end
 
@@ -181,7 +183,7 @@ def test_ours_stay_beneath_theirs_where_both_come_from_the_same() -> None:
         replace(SAMPLES, provenance={CPU: Provenance("KubernetesMetricsServer", "another", "percent", 0.0)}),
     ],
 )
-def test_ours_go_where_they_come_from_elsewhere(older: Restored | None) -> None:
+def test_ours_go_where_they_come_from_elsewhere(older: RestoredSamples | None) -> None:
     """They may not share a window with theirs."""
     newer = replace(SAMPLES, blocks=(block(7.0, slot=SLOT - 4, nodes=NODES),), end=NOW)
-    assert cells(newer) == cells(laid_over(older, newer))
+    assert cells(newer) == cells(merge_samples(older, newer))

@@ -22,7 +22,7 @@ from watcher.koordinator.lease import LEASE
 from watcher.platform.http.runner import Runner
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.tables import Settings
-from watcher.service.schedule import Every
+from watcher.service.schedule import IntervalTrigger
 from watcher.service.server import Watcher
 
 pytestmark = pytest.mark.slow
@@ -32,13 +32,13 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def test_the_first_time_is_a_period_away() -> None:
     """Whoever wants it sooner says when."""
-    assert START + timedelta(seconds=60) == Every(60.0).get_next_fire_time(None, START)
+    assert START + timedelta(seconds=60) == IntervalTrigger(60.0).get_next_fire_time(None, START)
 
 
 def test_a_time_follows_the_one_before_not_the_clock() -> None:
     """A tick that was a little late does not push the following ones."""
     late = START + timedelta(seconds=2)
-    assert START + timedelta(seconds=60) == Every(60.0).get_next_fire_time(START, late)
+    assert START + timedelta(seconds=60) == IntervalTrigger(60.0).get_next_fire_time(START, late)
 
 
 NODE_METRIC = "slo.koordinator.sh/v1alpha1/nodemetrics"
@@ -51,7 +51,7 @@ NODE_METRIC = "slo.koordinator.sh/v1alpha1/nodemetrics"
 def test_what_was_missed_is_passed_over_at_once(period: float, passed: float) -> None:
     """However far the clock jumps: the next time lies in the future, by at most a period, on the same beat."""
     now = START + timedelta(seconds=passed)
-    due = Every(period).get_next_fire_time(START, now)
+    due = IntervalTrigger(period).get_next_fire_time(START, now)
     assert due > now
     assert due > START
     if passed >= 0:

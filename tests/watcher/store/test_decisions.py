@@ -17,9 +17,9 @@ from load_watcher.main import main
 from tests.conftest import enlarge
 from tests.waiting import eventually
 from tests.watcher.store.ticks import START, cells_of, count, opened, query, restored_at, save, store_at, tick, url_of
-from watcher.core.decisions import DecisionOutcome, DecisionsHeld, StoredDecision, StoredShadow
+from watcher.core.decisions import DecisionOutcome, DecisionsExtent, StoredDecision, StoredShadow
 from watcher.store import database, sqlite
-from watcher.store.decision_queue import WaitingDecisions
+from watcher.store.decision_queue import DecisionQueue
 from watcher.store.errors import StoreError
 from watcher.store.store import Store
 
@@ -59,11 +59,11 @@ def test_decisions_are_found_by_pod_and_time_also_after_a_restart(place: str) ->
         assert web[1:3] == oldest
         assert [other[1]] == await store.decisions_of("kube-system", "web", limit=9)
         assert [] == await store.decisions_of("default", "nobody", limit=9)
-        assert DecisionsHeld(7, web[0].time, other[1].time) == await store.decisions_held()
+        assert DecisionsExtent(7, web[0].time, other[1].time) == await store.decisions_held()
 
     async def run() -> None:
         async with opened(place) as store:
-            assert DecisionsHeld(0) == await store.decisions_held()
+            assert DecisionsExtent(0) == await store.decisions_held()
             store.keep_decisions([*web, *other])
             await check(store)  # written or not
             await written(place, 7)
@@ -196,7 +196,7 @@ def test_shadow_bindings_are_found_by_time_replaced_and_there_after_a_restart(pl
             await check(store, again)
         async with opened(place) as store:
             await check(store, again)
-            assert DecisionsHeld(0) == await store.decisions_held()
+            assert DecisionsExtent(0) == await store.decisions_held()
 
     asyncio.run(run())
 
@@ -229,7 +229,7 @@ def test_decisions_go_when_their_time_is_over(place: str) -> None:
             await written(place, 2)
         async with opened(place, decisions=3600.0) as store:
             assert [new] == await all_of(store)
-            assert DecisionsHeld(1, new.time, new.time) == await store.decisions_held()
+            assert DecisionsExtent(1, new.time, new.time) == await store.decisions_held()
             await save(store, tick(BEGUN // SECOND))
             await written(place, 1)
             store.keep_decisions([some(3, ago=8000), some(4, ago=0)])
@@ -288,7 +288,7 @@ def test_what_a_watcher_left_stays_for_as_long_as_its_decisions(tmp_path: Path) 
 
 def test_what_waits_is_bounded_and_the_oldest_is_lost() -> None:
     """In number and in bytes; what is replaced counts once, and what took a part's place is not settled with it."""
-    waiting = WaitingDecisions(most=3, most_bytes=100)
+    waiting = DecisionQueue(most=3, most_bytes=100)
     waiting.add([some(n) for n in range(5)], [DecisionOutcome(some(n).time, "n", "o") for n in range(5)], lost=7)
     batch = waiting.batch()
     assert [some(n) for n in (2, 3, 4)] == list(batch.decisions)

@@ -35,7 +35,7 @@ from tests.watcher.store.ticks import (
 )
 from watcher.model import Operator, TickRecord, WindowRecord
 from watcher.store.commands import current, database_at, upgrade, vacuum
-from watcher.store.errors import StoreAway, StoreError, StoreInUse, StoreUnusable
+from watcher.store.errors import StoreError, StoreInUse, StoreUnreachable, StoreUnusable
 from watcher.store.store import Store
 from watcher.store.tables import REVISIONS
 
@@ -241,7 +241,7 @@ def test_a_server_that_is_down_at_the_start_is_waited_for(frail: PostgreSQL, cap
             for k in range(3):
                 store.save(tick(START + 60 * k))
             await eventually(lambda: store.status.queued == 3, what="the ticks to wait")
-            with pytest.raises(StoreAway, match="cannot be read"):
+            with pytest.raises(StoreUnreachable, match="cannot be read"):
                 await store.history(host="node-a", **EVERYTHING)
             await asyncio.to_thread(frail.start)
             await save(store, tick(START + 180))
@@ -509,7 +509,7 @@ def test_no_error_shows_a_password(where: str) -> None:
     secret = new_secret()
     ending = "" if "{}" in where else f"?password={secret}"
     database = database_at(f"postgresql://{where.format(secret)}127.0.0.1:{free_port()}/load_watcher{ending}")
-    with pytest.raises(StoreAway, match=r"cannot be read: .*refused") as refused:
+    with pytest.raises(StoreUnreachable, match=r"cannot be read: .*refused") as refused:
         current(database)
     shown = f"{refused.value} {refused.value.hint} {refused.value.__cause__} {database.name}"
     assert secret not in shown

@@ -31,7 +31,7 @@ class CollectPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyPart:
+class PolicyOverride:
     """Overrides for fields of a policy; None leaves the field unchanged."""
 
     report_interval_s: int | None = None
@@ -52,7 +52,7 @@ class PolicyRule:
     """Overrides for nodes whose name matches one of the patterns `names` ("gpu-*"; empty: any name) and which have all
     of `labels`."""
 
-    part: PolicyPart
+    part: PolicyOverride
     names: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
 
@@ -70,7 +70,7 @@ class CollectPolicies:
 
     default: CollectPolicy = field(default_factory=CollectPolicy)
     rules: tuple[PolicyRule, ...] = ()
-    specs: Mapping[str, PolicyPart] = field(default_factory=dict)
+    specs: Mapping[str, PolicyOverride] = field(default_factory=dict)
     windows: tuple[Window, ...] = ()
     shortest_interval_s: int = SHORTEST_INTERVAL_S
 

@@ -30,7 +30,7 @@ from watcher.model import METRIC_BY_KEY, Snapshot
 API_VERSION: Literal["slo.koordinator.sh/v1alpha1"] = "slo.koordinator.sh/v1alpha1"
 PERCENTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 METRIC_KEYS = ("CPU", "Memory")
-WARM = 0.5
+WARM_SHARE = 0.5
 """Fraction of a duration: an entry whose samples span less has no resources."""
 
 
@@ -94,7 +94,7 @@ class PodClass(NamedTuple):
     qos: str
 
 
-UNTOLD = PodClass("", "")
+UNKNOWN_CLASS = PodClass("", "")
 
 
 class KoordinatorPodUsage(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -177,7 +177,7 @@ def mean(values: F64) -> F64:
 def warm(time: F64, seconds: int) -> Bool:
     """Return whether the samples of each column span at least half of `seconds`; `time` [rows, n], NaN if none."""
     span = np.fmax.reduce(time, axis=0) - np.fmin.reduce(time, axis=0)
-    return np.asarray(span >= WARM * seconds, dtype=np.bool_)
+    return np.asarray(span >= WARM_SHARE * seconds, dtype=np.bool_)
 
 
 def go_duration(seconds: int) -> str:
@@ -446,5 +446,5 @@ class _PodAmounts:
 
     def _usage(self, row: int, amounts: F64) -> KoordinatorPodUsage:
         pod = self._table.pods[row]
-        (namespace, name), (priority, qos) = pod, self._classes.get(pod, UNTOLD)
+        (namespace, name), (priority, qos) = pod, self._classes.get(pod, UNKNOWN_CLASS)
         return KoordinatorPodUsage(namespace, name, _resources(*amounts[:, row].tolist()), priority, qos)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import msgspec
 
-from watcher.core.koordinator.collect_policy import PolicyPart
+from watcher.core.koordinator.collect_policy import PolicyOverride
 from watcher.core.kubernetes.times import read_duration, read_time
-from watcher.core.kubernetes.wire import Metadata, Resource
+from watcher.core.kubernetes.wire import MinimalMetadata, Resource
 
 MANAGER = "load-watcher"
 """Name of this program in managedFields."""
@@ -49,7 +49,7 @@ class _ManagedFields(msgspec.Struct, frozen=True):
     fields: _OwnedFields = msgspec.field(default=_OwnedFields(), name="fieldsV1")
 
 
-class WrittenMetadata(Metadata, frozen=True, rename="camel"):
+class WrittenMetadata(MinimalMetadata, frozen=True, rename="camel"):
     """Object metadata with the managed fields, that is, the last writer of each field."""
 
     managed_fields: tuple[_ManagedFields, ...] | None = None
@@ -65,11 +65,11 @@ class _Policy(msgspec.Struct, frozen=True, rename="camel"):
     node_aggregate_policy: _AggregatePolicy | None = None
 
 
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+class _NodeMetricSpec(msgspec.Struct, frozen=True, rename="camel"):
     metric_collect_policy: _Policy | None = None
 
 
-class _Status(msgspec.Struct, frozen=True, rename="camel"):
+class _NodeMetricStatus(msgspec.Struct, frozen=True, rename="camel"):
     update_time: str | None = None
 
 
@@ -77,8 +77,8 @@ class WrittenNodeMetric(msgspec.Struct, frozen=True):
     """The fields of a NodeMetric that the publisher reads."""
 
     metadata: WrittenMetadata = WrittenMetadata()
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
+    spec: _NodeMetricSpec = _NodeMetricSpec()
+    status: _NodeMetricStatus = _NodeMetricStatus()
 
     @property
     def updated(self) -> float | None:
@@ -91,25 +91,25 @@ class WrittenNodeMetric(msgspec.Struct, frozen=True):
         owners = [each.manager for each in self._fields() if each.fields.status and each.fields.status.update_time]
         return owners[-1] if owners else ""
 
-    def told_by_others(self) -> PolicyPart | None:
+    def told_by_others(self) -> PolicyOverride | None:
         """Return the policy unless load-watcher is its only writer; otherwise None."""
         policy = self.spec.metric_collect_policy
         owners = {each.manager for each in self._fields() if each.fields.spec and each.fields.spec.policy}
         return None if policy is None or owners == {MANAGER} else self._policy(policy)
 
     @property
-    def policy(self) -> PolicyPart | None:
+    def policy(self) -> PolicyOverride | None:
         """The policy, from any writer; None if there is none."""
         policy = self.spec.metric_collect_policy
         return None if policy is None else self._policy(policy)
 
-    def _policy(self, policy: _Policy) -> PolicyPart:
+    def _policy(self, policy: _Policy) -> PolicyOverride:
         told = policy.node_aggregate_policy
         durations = None
         if told is not None and told.durations is not None:
             # durations that cannot be parsed cannot be served, so they are skipped
             durations = tuple(int(seconds) for text in told.durations if (seconds := read_duration(text)))
-        return PolicyPart(policy.report_interval_seconds, policy.aggregate_duration_seconds, durations)
+        return PolicyOverride(policy.report_interval_seconds, policy.aggregate_duration_seconds, durations)
 
     @property
     def has_pods_of_ours(self) -> bool:

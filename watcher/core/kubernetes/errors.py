@@ -91,7 +91,7 @@ class KubeGone(KubeError):
     """410: the server no longer stores the requested version or page. List again."""
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Make text from another system safe for an error message: printable, on one line, at most SHOWN_CHARACTERS
     long."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * SHOWN_CHARACTERS]).split())

@@ -15,7 +15,7 @@ from watcher.core.kubernetes.quantity import nano
 
 
 @runtime_checkable
-class KnowsCapacities(Protocol):
+class CapacityProvider(Protocol):
     """A provider or node list that knows the capacities of nodes."""
 
     async def capacities(self) -> Mapping[str, Capacity]:
@@ -24,7 +24,7 @@ class KnowsCapacities(Protocol):
 
 
 @runtime_checkable
-class KnowsNodes(Protocol):
+class NodeMetadataProvider(Protocol):
     """A provider or node list that knows the metadata of the cluster's nodes."""
 
     def node_metadata(self, node: str) -> ObjectMetadata | None:
@@ -33,7 +33,7 @@ class KnowsNodes(Protocol):
 
 
 @runtime_checkable
-class ListsNodes(Protocol):
+class NodeLister(Protocol):
     """A provider or node list that knows the names of the cluster's nodes."""
 
     def node_names(self) -> Collection[str] | None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import force_setattr
 
-from watcher.core.kubernetes.wire import Metadata, Resource
+from watcher.core.kubernetes.wire import MinimalMetadata, Resource
 
 Quantity = str | int | float
 """A quantity as in JSON; `quantity.nano` parses it."""
@@ -67,7 +67,7 @@ class Owner(msgspec.Struct, frozen=True, rename="camel", gc=False):
     controller: bool | None = None
 
 
-class ObjectMetadata(Metadata, frozen=True, rename="camel", gc=False):
+class ObjectMetadata(MinimalMetadata, frozen=True, rename="camel", gc=False):
     """Metadata of an object. Annotations other than ANNOTATION_DOMAINS and ANNOTATIONS are not stored."""
 
     uid: str = ""
@@ -156,7 +156,7 @@ class NodeMetrics(msgspec.Struct, frozen=True):
     """Usage of a node: `usage` by resource name, over the `window` ("10.062s", a Go duration) that ended at `timestamp`
     (RFC 3339). Both are strings here, so that an invalid one affects only its node and not the list."""
 
-    metadata: Metadata = Metadata()
+    metadata: MinimalMetadata = MinimalMetadata()
     timestamp: str = ""
     window: str = ""
     usage: dict[str, Quantity] = {}
@@ -266,14 +266,14 @@ class CustomObject(msgspec.Struct, frozen=True):
 class ConfigMap(msgspec.Struct, frozen=True):
     """A ConfigMap object: its string values by key."""
 
-    metadata: Metadata = Metadata()
+    metadata: MinimalMetadata = MinimalMetadata()
     data: Mapping[str, str] = {}
 
 
 class EventObject(msgspec.Struct, frozen=True):
     """An Event, as `kubectl get events` shows it. Events are only written, so no other fields are declared."""
 
-    metadata: Metadata = Metadata()
+    metadata: MinimalMetadata = MinimalMetadata()
 
 
 class AccessReviewStatus(msgspec.Struct, frozen=True):
@@ -285,7 +285,7 @@ class AccessReviewStatus(msgspec.Struct, frozen=True):
 class AccessReview(msgspec.Struct, frozen=True):
     """A permission check for this account (SelfSubjectAccessReview), with its result."""
 
-    metadata: Metadata = Metadata()
+    metadata: MinimalMetadata = MinimalMetadata()
     status: AccessReviewStatus = AccessReviewStatus()
 
 

@@ -11,13 +11,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from watcher.core.kubernetes.errors import KubeRefused, shown
+from watcher.core.kubernetes.errors import KubeRefused, printable
 
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9._:-]{0,251}[a-zA-Z0-9])?", re.ASCII)
 """A DNS name, plus colons and capitals, which names of RBAC objects may have; no slash, and not only dots."""
 
 
-class Metadata(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class MinimalMetadata(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Name, namespace and resource version of an object."""
 
     name: str = ""
@@ -29,7 +29,7 @@ class Object(Protocol):
     """The attribute that every object has."""
 
     @property
-    def metadata(self) -> Metadata: ...
+    def metadata(self) -> MinimalMetadata: ...
 
 
 ItemT = TypeVar("ItemT", bound=Object)
@@ -67,7 +67,7 @@ class Resource(Generic[T_co]):
         if not namespace:
             return self.path
         if not _NAME.fullmatch(namespace):
-            raise KubeRefused(f"{shown(repr(namespace))} is not a valid namespace name")
+            raise KubeRefused(f"{printable(repr(namespace))} is not a valid namespace name")
         return f"{self._root}/namespaces/{namespace}/{self.plural}"
 
     def path_of(self, key: str, subresource: str = "") -> str:
@@ -75,7 +75,7 @@ class Resource(Generic[T_co]):
         invalid name, which could lead to another path."""
         *namespace, name = key.split("/")
         if len(namespace) > 1 or not all(_NAME.fullmatch(part) for part in (*namespace, name)):
-            raise KubeRefused(f"{shown(repr(key))} is not a valid name of a Kubernetes object")
+            raise KubeRefused(f"{printable(repr(key))} is not a valid name of a Kubernetes object")
         parent = f"{self._root}/namespaces/{namespace[0]}" if namespace else self._root
         return "/".join(filter(None, (parent, self.plural, name, subresource)))
 
@@ -121,7 +121,7 @@ class WatchLine(msgspec.Struct, frozen=True):
 class Versioned(msgspec.Struct, frozen=True):
     """The metadata of any object; a bookmark contains nothing else."""
 
-    metadata: Metadata = Metadata()
+    metadata: MinimalMetadata = MinimalMetadata()
 
 
 def list_decoder(item: type[Any]) -> msgspec.json.Decoder[ObjectList[Any]]:

@@ -24,7 +24,7 @@ from ipaddress import IPv6Address, ip_address
 from watcher.core.naming.resolution import (
     CANDIDATES,
     NEAR,
-    NEIGHBOURS,
+    NEARBY_NAMES,
     OF_THE_NAME,
     STRENGTH,
     Evidence,
@@ -35,7 +35,7 @@ from watcher.core.naming.resolution import (
 from watcher.core.review.findings import report
 from watcher.model import Finding, FindingKind, Remedy
 
-KEPT_TUPLES = 64  # lists of names whose resolution is cached: a few per metric
+CACHED_RESOLUTIONS = 64  # lists of names whose resolution is cached: a few per metric
 
 
 _NUMBERS = re.compile(r"[\d.]+", re.ASCII)  # an IPv4 address; never a host name
@@ -99,7 +99,7 @@ class NodeIndex:
         per list."""
         known = self._resolved.get(names)
         if known is None:
-            if len(self._resolved) >= KEPT_TUPLES:
+            if len(self._resolved) >= CACHED_RESOLUTIONS:
                 self._resolved.clear()
             known = self._resolved[names] = self._resolve(names)
         return known
@@ -221,7 +221,7 @@ def _settled(several: Sequence[Match]) -> Iterator[Match]:
 def _around(texts: Sequence[str], text: str, *, turned: bool = False) -> Iterator[str]:
     """Yield the texts next to `text` in sorted order, which begin like it; `turned` texts are reversed back."""
     place = bisect_left(texts, text)
-    for near in texts[max(0, place - NEIGHBOURS) : place + NEIGHBOURS]:
+    for near in texts[max(0, place - NEARBY_NAMES) : place + NEARBY_NAMES]:
         yield near[::-1] if turned else near
 
 
@@ -233,7 +233,7 @@ def _akin(one: str, other: str) -> bool:
 # --- messages and findings -------------------------------------------------------------------------------------------
 
 
-def told(match: Match, index: NodeIndex) -> str:
+def describe_match(match: Match, index: NodeIndex) -> str:
     """Describe a match as text: the node and the evidence, or why the name is unresolved, and similar names."""
     if match.node:
         return f"is node {match.node} (by its {match.by})"
@@ -258,7 +258,7 @@ def findings(resolution: Resolution, index: NodeIndex, *, now: float) -> tuple[F
         metric="",
         nodes=[match.source for match in unknown],
         times=[now] * len(unknown),
-        reason=lambda i: told(unknown[i], index) + kept,
+        reason=lambda i: describe_match(unknown[i], index) + kept,
         summary="these are not names, addresses or labels of nodes of the cluster; they are used unchanged",
     ) + report(
         FindingKind.AMBIGUOUS_NODE,
@@ -266,12 +266,12 @@ def findings(resolution: Resolution, index: NodeIndex, *, now: float) -> tuple[F
         metric="",
         nodes=[match.source for match in ambiguous],
         times=[now] * len(ambiguous),
-        reason=lambda i: told(ambiguous[i], index) + kept,
+        reason=lambda i: describe_match(ambiguous[i], index) + kept,
         summary="they match several nodes, or a node that other names match too; they are used unchanged",
     )
 
 
-def missing(nodes: Sequence[str], *, now: float) -> tuple[Finding, ...]:
+def missing_findings(nodes: Sequence[str], *, now: float) -> tuple[Finding, ...]:
     """Return findings about nodes of the cluster without a series in the source."""
     text = "the source has no series of this node: the node is new, is not scraped, or has another name in the source"
     return report(

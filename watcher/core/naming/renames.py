@@ -2,8 +2,8 @@
 
 Resolutions change while the service runs. The node list arrives late, so that samples stored under an address must be
 assigned to a node; a node joins that was scraped before; a node is replaced, and its address is assigned to another
-node. `Naming` resolves the names of batches and detects such changes; `follow` applies them to the history and the
-guard.
+node. `NodeRenames` resolves the names of batches and detects such changes; `apply_renames` applies them to the history
+and the guard.
 
 Pure: no I/O, no clock. names.py resolves names at one moment.
 """
@@ -15,16 +15,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from watcher.core.naming.node_index import NodeIndex, told
+from watcher.core.naming.node_index import NodeIndex, describe_match
 from watcher.core.naming.resolution import Match, Resolution
 from watcher.core.review.findings import report
-from watcher.core.review.outage import Guard
+from watcher.core.review.outage import OutageGuard
 from watcher.core.windows.history import History
 from watcher.model import Finding, FindingKind, Remedy, SeriesBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedBatch:
     """A batch with node names (unchanged if `resolution` is None), and the renames to apply to the stored samples of
     its metric: `renamed` maps old names to new names, None if the samples are another machine's and must be removed."""
 
@@ -40,7 +40,7 @@ class Named:
 
 
 @dataclass(slots=True)
-class _Known:
+class _NameState:
     """State of one metric's source names: the resolution of the newest batch; the last resolved node of each
     name; and the time (unix seconds) from which on its samples belong to its current node."""
 
@@ -49,7 +49,7 @@ class _Known:
     since: dict[str, float] = field(default_factory=dict)
 
 
-class Naming:
+class NodeRenames:
     """Resolves the names of batches, and detects when a source name resolves to another node than before.
 
     Each metric is tracked separately, because its series may have other names. A name that was unknown and becomes a
@@ -59,23 +59,23 @@ class Naming:
     """
 
     def __init__(self) -> None:
-        self._metrics: dict[str, _Known] = {}
+        self._metrics: dict[str, _NameState] = {}
 
-    def name(self, batch: SeriesBatch, index: NodeIndex, *, now: float) -> Named:
+    def name(self, batch: SeriesBatch, index: NodeIndex, *, now: float) -> NamedBatch:
         """Resolve a batch of the newest samples; `now` is in unix seconds."""
-        known = self._metrics.setdefault(batch.metric.name, _Known())
+        known = self._metrics.setdefault(batch.metric.name, _NameState())
         resolution = index.resolve(batch.nodes)
         renamed: dict[str, str | None] = {}
         found: tuple[Finding, ...] = ()
         if resolution is not known.resolution:
             renamed, found = _changes(known, resolution, index, now=now)
             known.resolution = resolution
-        return Named(_apply(batch, resolution.nodes, resolution, known, now=now), resolution, renamed, found)
+        return NamedBatch(_apply(batch, resolution.nodes, resolution, known, now=now), resolution, renamed, found)
 
-    def name_past(self, batch: SeriesBatch, index: NodeIndex, *, now: float) -> Named:
+    def name_past(self, batch: SeriesBatch, index: NodeIndex, *, now: float) -> NamedBatch:
         """Resolve a slice of the past. Names of the newest batch keep their resolution. Another name may resolve to a
         node that no name of the newest batch resolves to. Stored samples are not renamed."""
-        known = self._metrics.setdefault(batch.metric.name, _Known())
+        known = self._metrics.setdefault(batch.metric.name, _NameState())
         resolution = index.resolve(batch.nodes)
         present = known.resolution
         nodes = resolution.nodes
@@ -86,11 +86,11 @@ class Naming:
                 node if (node := decided[name].node) and (name in present.matches or node not in taken) else name
                 for name in batch.nodes
             )
-        return Named(_apply(batch, nodes, resolution, known, now=now), resolution)
+        return NamedBatch(_apply(batch, nodes, resolution, known, now=now), resolution)
 
 
 def _changes(
-    known: _Known, resolution: Resolution, index: NodeIndex, *, now: float
+    known: _NameState, resolution: Resolution, index: NodeIndex, *, now: float
 ) -> tuple[dict[str, str | None], tuple[Finding, ...]]:
     """Return the renames of one metric's history after its names resolve to other nodes, and the findings; updates
     `known`.
@@ -121,12 +121,13 @@ def _changes(
 
 
 def _moved(match: Match, owner: str, index: NodeIndex, *, now: float) -> Finding:
-    reason = f"{match.source} {told(match, index)} now and was node {owner}; its earlier samples are not this node's"
+    now_is = describe_match(match, index)
+    reason = f"{match.source} {now_is} now and was node {owner}; its earlier samples are not this node's"
     return Finding(FindingKind.NODE_NAMES, match.node, "", now, reason, Remedy.DROPPED)
 
 
 def _apply(
-    batch: SeriesBatch, nodes: tuple[str, ...], resolution: Resolution, known: _Known, *, now: float
+    batch: SeriesBatch, nodes: tuple[str, ...], resolution: Resolution, known: _NameState, *, now: float
 ) -> SeriesBatch:
     """Return the batch with these names, without samples from before a node was created or got its current name."""
     named = replace(batch, nodes=nodes)
@@ -143,7 +144,9 @@ def _apply(
 # --- apply renames ---------------------------------------------------------------------------------------------------
 
 
-def follow(named: Iterable[Named], *, history: History, guard: Guard, now: float) -> tuple[Finding, ...]:
+def apply_renames(
+    named: Iterable[NamedBatch], *, history: History, guard: OutageGuard, now: float
+) -> tuple[Finding, ...]:
     """Apply renames to the history and the guard; return findings. `now` is in unix seconds."""
     done: dict[str, str | None] = {}
     for each in named:

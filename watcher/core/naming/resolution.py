@@ -27,7 +27,7 @@ STRENGTH: Mapping[Evidence, int] = {evidence: rank for rank, evidence in enumera
 OF_THE_NAME = (Evidence.NAME, Evidence.SPELLING)
 CANDIDATES = 3
 NEAR = 0.6  # minimum SequenceMatcher.ratio of a suggested name
-NEIGHBOURS = 8  # number of sorted names on each side that are compared
+NEARBY_NAMES = 8  # number of sorted names on each side that are compared
 
 
 @dataclass(frozen=True, slots=True)

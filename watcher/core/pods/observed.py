@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 
-class SeenNode(msgspec.Struct, frozen=True, gc=False):
+class SnapshotNode(msgspec.Struct, frozen=True, gc=False):
     """Capacity and allocatable resources of a node; `pods` is the maximum number of pods (None: unknown)."""
 
     name: str
@@ -19,7 +19,7 @@ class SeenNode(msgspec.Struct, frozen=True, gc=False):
     pods: int | None = None
 
 
-class SeenPod(msgspec.Struct, frozen=True, gc=False):
+class SnapshotPod(msgspec.Struct, frozen=True, gc=False):
     """A bound pod. `created` (None: unknown) and `bound` are unix seconds. `cores` and `bytes` are the effective
     requests; limits are None if unset. `owner` is the controller as KIND/NAME, "" without one."""
 
@@ -37,9 +37,9 @@ class SeenPod(msgspec.Struct, frozen=True, gc=False):
     owner: str = ""
 
 
-class SeenCluster(msgspec.Struct, frozen=True):
+class ClusterSnapshot(msgspec.Struct, frozen=True):
     """Nodes and pods at `time` (unix seconds, the service's clock), ordered by name."""
 
     time: float
-    nodes: list[SeenNode]
-    pods: list[SeenPod]
+    nodes: list[SnapshotNode]
+    pods: list[SnapshotPod]

@@ -79,7 +79,7 @@ class PodOrigin:
         return (self.source, self.cores, self.memory) == (other.source, other.cores, other.memory)
 
 
-def review(usage: PodUsage, *, now: float, max_ahead_s: float) -> tuple[PodUsage, list[Finding]]:
+def review_pods(usage: PodUsage, *, now: float, max_ahead_s: float) -> tuple[PodUsage, list[Finding]]:
     """Return the valid readings, each pod at most once, and the findings. Values are never lowered: a value is used
     unchanged or dropped. `now` is in unix seconds."""
     findings: list[Finding] = []
@@ -163,7 +163,7 @@ def empty_table(slots: int) -> PodTable:
     return PodTable((), (), none, none, none, 0, ring, ring)
 
 
-def take_in(table: PodTable, usage: PodUsage, *, now: float, silent_s: float, stale_s: float) -> PodTable:
+def merge_readings(table: PodTable, usage: PodUsage, *, now: float, silent_s: float, stale_s: float) -> PodTable:
     """Return the table with these readings added (reviewed, each pod once) and with removed pods left out.
 
     The last reading of a minute is used; a reading that is not newer than the known reading is ignored. A pod that

@@ -65,20 +65,20 @@ def compressed(text: bytes, encoding: Encoding) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class NodeFrames:
     """Text before and after the metrics of each node, each [n]: identical in all documents of a snapshot."""
 
     openings: list[bytes]
     closings: list[bytes]
 
 
-def ends_of(snapshot: Snapshot, start: int = 0, stop: int | None = None) -> Ends:
+def node_frames(snapshot: Snapshot, start: int = 0, stop: int | None = None) -> NodeFrames:
     """Return, for nodes start..stop, `"name":{"metrics":[` and the text from the closing brace of the last metric."""
     close = b'}],"tags":{},"metadata":{"dataCenter":""},"sampled":%d}'
     aged = b'}],"tags":{},"metadata":{"dataCenter":""},"sampled":%d,"age_s":%.3f}'
     sampled = np.nan_to_num(snapshot.sampled[start:stop]).astype(np.int64).tolist()
     ages = snapshot.age_s[start:stop].tolist()
-    return Ends(
+    return NodeFrames(
         [msgspec.json.encode(name) + b':{"metrics":[' for name in snapshot.nodes[start:stop]],
         [close % at if age != age else aged % (at, age) for at, age in zip(sampled, ages, strict=True)],
     )

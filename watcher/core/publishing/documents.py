@@ -30,12 +30,12 @@ from watcher.core.publishing.compression import (
     CHUNK_NODES,
     PLAIN_BYTES,
     Encoding,
-    Ends,
+    NodeFrames,
     _frames,
     compressed,
     deflate,
-    ends_of,
     gzip_of,
+    node_frames,
 )
 from watcher.core.publishing.selection import Selection, Shape
 from watcher.core.publishing.wire import Column, ColumnsDocument
@@ -43,7 +43,7 @@ from watcher.core.windows.silent_nodes import SilentDocument
 from watcher.model import DEFAULT_OPERATORS, Metric, MetricType, MetricWindows, Operator, Snapshot, Window
 
 LATEST_ROLLUP = ""
-REMEMBERED_BYTES = 64 << 20  # size in bytes of the cached documents with other selections, per snapshot
+CACHE_BYTES = 64 << 20  # size in bytes of the cached documents with other selections, per snapshot
 SIGNIFICANT_DIGITS = 15  # the Trimaran Go client parses at most 18 digits correctly
 MAX_DECIMALS = 10
 LARGEST = 1e15
@@ -51,7 +51,7 @@ _ALWAYS_KNOWN_LOAD = (MetricType.CPU, MetricType.MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MetricColumn:
     """One metric and operator of the nodes that a window covers: `values` [n], NaN for all other nodes. `rollup` is the
     window's label, "" for Latest. In all columns of a selection, each (node, metric, operator) has at most one value.
     """
@@ -62,7 +62,7 @@ class Part:
     values: F64
 
 
-def select(snapshot: Snapshot, selection: Selection) -> list[Part]:
+def select(snapshot: Snapshot, selection: Selection) -> list[MetricColumn]:
     """Return the columns of a selection, in wire order.
 
     A node with too few samples for the requested window gets the next shorter window. If AVG is requested and no window
@@ -70,7 +70,7 @@ def select(snapshot: Snapshot, selection: Selection) -> list[Part]:
     without AVG or Latest, the Trimaran Go plug-ins assume a load of 0.
     """
     asked = selection.operators or DEFAULT_OPERATORS
-    parts: list[Part] = []
+    parts: list[MetricColumn] = []
     for windows in snapshot.metrics:
         metric = windows.metric
         if selection.types is not None and metric.type not in selection.types:
@@ -86,16 +86,16 @@ def select(snapshot: Snapshot, selection: Selection) -> list[Part]:
     return parts
 
 
-def _parts(snapshot: Snapshot, window: Window, windows: MetricWindows, operator: Operator) -> Iterator[Part]:
+def _parts(snapshot: Snapshot, window: Window, windows: MetricWindows, operator: Operator) -> Iterator[MetricColumn]:
     metric = windows.metric
     if operator is Operator.LATEST:
-        yield Part(metric, operator, LATEST_ROLLUP, windows.latest)
+        yield MetricColumn(metric, operator, LATEST_ROLLUP, windows.latest)
         return
     values = _values(snapshot, windows, operator)
     for index, open_nodes in _fallback(snapshot, window, windows):
         part = np.where(open_nodes, values[index], np.nan)
         if not np.isnan(part).all():
-            yield Part(metric, operator, snapshot.windows[index].label, part)
+            yield MetricColumn(metric, operator, snapshot.windows[index].label, part)
 
 
 def _values(snapshot: Snapshot, windows: MetricWindows, operator: Operator) -> F64:
@@ -121,12 +121,12 @@ def _fallback(snapshot: Snapshot, window: Window, windows: MetricWindows) -> Ite
             return
 
 
-def _latest_where_no_window(snapshot: Snapshot, window: Window, windows: MetricWindows) -> Iterator[Part]:
+def _latest_where_no_window(snapshot: Snapshot, window: Window, windows: MetricWindows) -> Iterator[MetricColumn]:
     shorter = [index for index, known in enumerate(snapshot.windows) if known.seconds <= window.seconds]
     none = np.isnan(windows.average[shorter]).all(axis=0)
     latest = np.where(none, windows.latest, np.nan)
     if not np.isnan(latest).all():
-        yield Part(windows.metric, Operator.LATEST, LATEST_ROLLUP, latest)
+        yield MetricColumn(windows.metric, Operator.LATEST, LATEST_ROLLUP, latest)
 
 
 # --- numbers to text -------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def number_texts(values: F64) -> list[bytes]:
 
 
 @dataclass(slots=True)
-class Document:
+class EncodedDocument:
     """One selection of one snapshot as JSON text. `text` is the whole body in the watcher shape; node i of `rows` [m]
     (rows of the snapshot, ascending) is at `offsets[i]` to `offsets[i + 1]` in it, including a comma.
 
@@ -168,7 +168,7 @@ class Document:
     """
 
     snapshot: Snapshot
-    parts: Sequence[Part]
+    parts: Sequence[MetricColumn]
     text: bytes
     offsets: I64
     rows: I64
@@ -227,7 +227,7 @@ class Document:
             return b""
         if self.text:
             return self.text[self.offsets[at] : self.offsets[at + 1] - 1]
-        return _node_texts(self.parts, ends_of(self.snapshot, row, row + 1), row, row + 1)[0]
+        return _node_texts(self.parts, node_frames(self.snapshot, row, row + 1), row, row + 1)[0]
 
     def _position(self, row: int) -> int | None:
         at = int(np.searchsorted(self.rows, row))
@@ -253,21 +253,22 @@ class Document:
         self._compressed[shape, Encoding.ZSTD] = zstandard.ZstdCompressor(level=1).compress(text)
 
 
-def encode(snapshot: Snapshot, selection: Selection, ends: Ends | None = None) -> Document:
+def encode(snapshot: Snapshot, selection: Selection, ends: NodeFrames | None = None) -> EncodedDocument:
     """Encode the document of a selection. Nodes without a value are left out: the Go client treats an empty node and an
-    absent node alike. `ends` is the result of `ends_of` for this snapshot, if already computed."""
+    absent node alike. `ends` is the result of `node_frames` for this snapshot, if already computed."""
     parts = [
-        Part(part.metric, part.operator, part.rollup, to_wire(part.values)) for part in select(snapshot, selection)
+        MetricColumn(part.metric, part.operator, part.rollup, to_wire(part.values))
+        for part in select(snapshot, selection)
     ]
     heads, tails = _frames(snapshot, selection.window)
     # A growing buffer: joining all nodes at the end would hold the GIL for long and need the memory twice.
     text = BytesIO()
     text.write(heads[Shape.WATCHER])
     lengths: list[I64] = []
-    ends = ends or ends_of(snapshot)
+    ends = ends or node_frames(snapshot)
     for start in range(0, len(snapshot.nodes), CHUNK_NODES):
         stop = min(start + CHUNK_NODES, len(snapshot.nodes))
-        here = Ends(ends.openings[start:stop], ends.closings[start:stop])
+        here = NodeFrames(ends.openings[start:stop], ends.closings[start:stop])
         nodes = _node_texts(parts, here, start, stop)
         length = np.fromiter(map(len, nodes), dtype=np.int64, count=len(nodes))
         known = nodes if length.all() else list(filter(None, nodes))
@@ -282,10 +283,10 @@ def encode(snapshot: Snapshot, selection: Selection, ends: Ends | None = None) -
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(length[rows] + 1, out=offsets[1:])
     offsets += len(heads[Shape.WATCHER])
-    return Document(snapshot, parts, text.getvalue(), offsets, rows, heads, tails)
+    return EncodedDocument(snapshot, parts, text.getvalue(), offsets, rows, heads, tails)
 
 
-def _node_texts(parts: Sequence[Part], ends: Ends, start: int, stop: int) -> list[bytes]:
+def _node_texts(parts: Sequence[MetricColumn], ends: NodeFrames, start: int, stop: int) -> list[bytes]:
     """Return `"name":{...}` of the nodes start..stop with their `ends`; b"" for a node without a value."""
     join = b"".join
     if parts and not any(np.isnan(part.values[start:stop]).any() for part in parts):
@@ -303,7 +304,7 @@ def _node_texts(parts: Sequence[Part], ends: Ends, start: int, stop: int) -> lis
     ]
 
 
-def _key(part: Part) -> bytes:
+def _key(part: MetricColumn) -> bytes:
     """Return the text before a value: the end of the previous metric, which is cut off for the first metric, and this
     metric up to its value."""
     return b'},{"name":%s,"type":"%s","operator":"%s","rollup":"%s","value":' % (
@@ -314,7 +315,7 @@ def _key(part: Part) -> bytes:
     )
 
 
-def _pieces(part: Part, start: int, stop: int) -> list[bytes]:
+def _pieces(part: MetricColumn, start: int, stop: int) -> list[bytes]:
     """Return `},{"name":...,"value":1.5` for each node, b"" if the value is NaN."""
     values, key = part.values[start:stop], _key(part)
     known = np.flatnonzero(~np.isnan(values))
@@ -393,14 +394,14 @@ class Published:
         self.age_s = age_s
         self.silent = SilentBody.of(SilentDocument(listed=False, nodes=[]))
         self.row = {name: row for row, name in enumerate(snapshot.nodes)}
-        self._default: dict[Window, Document] = {}
-        self._others: OrderedDict[Selection, Document] = OrderedDict()
+        self._default: dict[Window, EncodedDocument] = {}
+        self._others: OrderedDict[Selection, EncodedDocument] = OrderedDict()
         self._lock = Lock()
 
     def encode_default(self, *, plain_bytes: int = PLAIN_BYTES) -> None:
         """Encode and compress every window. Called once, in a worker thread, before publishing. Windows of more than
         `plain_bytes` bytes are packed, except the longest window, which most clients request."""
-        ends = ends_of(self.snapshot)
+        ends = node_frames(self.snapshot)
         for window in self.snapshot.windows:
             document = encode(self.snapshot, Selection(window), ends)
             document.compress()
@@ -412,7 +413,7 @@ class Published:
         """Return the age of the newest sample in seconds at `monotonic` (seconds of the monotonic clock)."""
         return max(0.0, self.age_s + monotonic - self.monotonic)
 
-    def ready_document(self, selection: Selection) -> Document | None:
+    def ready_document(self, selection: Selection) -> EncodedDocument | None:
         """Return the document if it is already encoded, otherwise None; fast."""
         if selection.types is None and selection.operators is None:
             return self._default.get(selection.window)
@@ -422,7 +423,7 @@ class Published:
                 self._others.move_to_end(selection)
             return document
 
-    def document(self, selection: Selection) -> Document:
+    def document(self, selection: Selection) -> EncodedDocument:
         """Return the document; encode it if necessary, which takes tens of milliseconds: call it in a thread."""
         document = self.ready_document(selection)
         if document is not None:
@@ -430,6 +431,6 @@ class Published:
         document = encode(self.snapshot, selection)
         with self._lock:
             self._others[selection] = document
-            while len(self._others) > 1 and sum(kept.size for kept in self._others.values()) > REMEMBERED_BYTES:
+            while len(self._others) > 1 and sum(kept.size for kept in self._others.values()) > CACHE_BYTES:
                 self._others.popitem(last=False)
         return document

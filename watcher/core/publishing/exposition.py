@@ -15,7 +15,7 @@ import numpy as np
 
 from watcher.arrays import F64
 from watcher.core.publishing.compression import CHUNK_NODES
-from watcher.core.publishing.documents import Part, number_texts, select, to_wire
+from watcher.core.publishing.documents import MetricColumn, number_texts, select, to_wire
 from watcher.core.publishing.selection import Selection
 from watcher.model import METRIC_BY_KEY, Metric, MetricType, Operator, Snapshot, Window
 
@@ -86,7 +86,7 @@ _FALLBACK = "Label window is the requested window; a node with too few samples h
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ExpositionColumn:
     """One series per node: `values` [n] in the family's unit, NaN without a value."""
 
     resource: str
@@ -117,8 +117,8 @@ def _windows(snapshot: Snapshot, view: View) -> list[Window]:
 
 
 def _columns(
-    family: Family, metric: Metric, parts: Sequence[tuple[Window, Sequence[Part]]], view: View
-) -> Iterator[Column]:
+    family: Family, metric: Metric, parts: Sequence[tuple[Window, Sequence[MetricColumn]]], view: View
+) -> Iterator[ExpositionColumn]:
     """Yield the columns of one metric. A selection has one column per window that nodes fell back to; each node is in
     one of them, so they are merged. Operators that a selection adds for schedulers are skipped."""
     shown: set[tuple[str, str]] = set()
@@ -131,10 +131,10 @@ def _columns(
             shown.add((operator, label))
             values = to_wire(np.fmax.reduce(found) * family.factor)
             if not np.isnan(values).all():
-                yield Column(family.members[metric.key], operator, label, values)
+                yield ExpositionColumn(family.members[metric.key], operator, label, values)
 
 
-def _lines(name: str, column: Column, nodes: Sequence[bytes]) -> Iterator[bytes]:
+def _lines(name: str, column: ExpositionColumn, nodes: Sequence[bytes]) -> Iterator[bytes]:
     """Yield the lines of a column, in chunks of a thousand nodes."""
     start_of_line = f'{name}{{node="'.encode()
     rest = f'",resource="{column.resource}",operator="{column.operator}",window="{column.window}"}} '.encode()

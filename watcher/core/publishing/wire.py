@@ -21,19 +21,19 @@ class MetricValue(msgspec.Struct):
     value: Finite = 0.0
 
 
-class Metadata(msgspec.Struct):
+class NodeTagsMetadata(msgspec.Struct):
     """Always empty; part of the format that the Go client reads."""
 
     dataCenter: str = ""  # noqa: N815  (wire name)
 
 
-class NodeMetrics(msgspec.Struct, omit_defaults=False):
+class NodeMetricsEntry(msgspec.Struct, omit_defaults=False):
     """Metrics of one node. `sampled` is the unix time in seconds of its newest sample. `age_s` (seconds) is present
     only for a node that is silent, or whose last values are held during a partial outage."""
 
     metrics: list[MetricValue] = []
     tags: dict[str, str] = {}
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    metadata: NodeTagsMetadata = msgspec.field(default_factory=NodeTagsMetadata)
     sampled: UnixSeconds = 0
     age_s: float | msgspec.UnsetType = msgspec.UNSET
 
@@ -49,7 +49,7 @@ class WindowInfo(msgspec.Struct):
 class NodeMetricsData(msgspec.Struct):
     """The format that upstream's load-watcher writes and its Go client reads."""
 
-    NodeMetricsMap: dict[str, NodeMetrics] = {}
+    NodeMetricsMap: dict[str, NodeMetricsEntry] = {}
 
 
 class WatcherDocument(msgspec.Struct):
@@ -67,7 +67,7 @@ class KepWatcherDocument(msgspec.Struct):
     timestamp: UnixSeconds
     window: WindowInfo
     source: str
-    data: dict[str, NodeMetrics]
+    data: dict[str, NodeMetricsEntry]
 
 
 class Column(msgspec.Struct):

@@ -16,14 +16,14 @@ from watcher.core.review.limits import (
     NEWEST_AHEAD_S,
     SILENT_AT_LEAST_S,
     SILENT_CADENCES,
-    Limits,
+    ReviewLimits,
 )
 from watcher.model import Cells, Finding, FindingKind, Metric, MetricWindows, Remedy, Unit
 
 MAD_TO_DEVIATION = 1.4826  # standard deviation / median absolute deviation of a normal distribution
 
 
-def carried(metric: Metric, filled: Cells) -> tuple[Finding, ...]:
+def carry_findings(metric: Metric, filled: Cells) -> tuple[Finding, ...]:
     """Return findings about slots of dropped samples that were filled with the previous sample (these never count as
     coverage)."""
     return _of_cells(
@@ -43,7 +43,7 @@ def jumps(
     *,
     previous: F64,
     spread: Callable[[Sequence[str]], tuple[F64, F64, I64]],
-    limits: Limits,
+    limits: ReviewLimits,
 ) -> tuple[Finding, ...]:
     """Report samples far from their node's usual values. They are always used, because a jump may be true.
 
@@ -77,7 +77,7 @@ def jumps(
     )
 
 
-def skew(clock_offset_s: float | None, *, newest: float, now: float, limits: Limits) -> Finding | None:
+def skew(clock_offset_s: float | None, *, newest: float, now: float, limits: ReviewLimits) -> Finding | None:
     """Return a finding if the source's clock and the local clock disagree: by the source's own report
     (`clock_offset_s`, source minus local, in seconds), or because the newest accepted sample (unix seconds) is more
     than 5 s ahead of `now`."""
@@ -97,7 +97,7 @@ def skew(clock_offset_s: float | None, *, newest: float, now: float, limits: Lim
     return Finding(FindingKind.CLOCK_SKEW, "", "", now, text, Remedy.REPORTED)
 
 
-def still(values: F64, *, samples: int = 5) -> Bool:
+def unchanged(values: F64, *, samples: int = 5) -> Bool:
     """Mark nodes whose newest `samples` samples are exactly equal; [n]. `values` [slots, n], newest slot first, NaN
     without a true sample (a carried value does not count). A node with fewer samples is not marked."""
     nodes = values.shape[1]
@@ -118,7 +118,7 @@ def still(values: F64, *, samples: int = 5) -> Bool:
     return count >= samples
 
 
-class Motion(NamedTuple):
+class MetricMotion(NamedTuple):
     """Movement of one metric, per node [n]: whether it is constant, whether it is known, and its latest value."""
 
     metric: Metric
@@ -127,7 +127,7 @@ class Motion(NamedTuple):
     latest: F64
 
 
-def frozen(motions: Sequence[Motion], *, nodes: int) -> Bool:
+def frozen_nodes(motions: Sequence[MetricMotion], *, nodes: int) -> Bool:
     """Mark nodes whose exporter repeats its last values: all known metrics that should change (Metric.moves) are
     constant, and there is at least one such metric.
 
@@ -144,7 +144,7 @@ def frozen(motions: Sequence[Motion], *, nodes: int) -> Bool:
     return stands & ~moves
 
 
-def silent(*, now: float, sampled: F64, cadence: F64) -> Bool:
+def silent_nodes(*, now: float, sampled: F64, cadence: F64) -> Bool:
     """Mark nodes without a sample for more than max(3 cadences, 90 s). `sampled` [n] is the time of the newest sample
     (unix seconds), `cadence` [n] is in seconds; a node without any sample (NaN) is absent, not silent. An unknown
     cadence (NaN) means 90 s."""
@@ -153,7 +153,7 @@ def silent(*, now: float, sampled: F64, cadence: F64) -> Bool:
 
 
 def gone_silent(metric: Metric, *, now: float, nodes: Sequence[str], sampled: F64, which: Bool) -> tuple[Finding, ...]:
-    """Return findings about one metric of the nodes that `silent` marked."""
+    """Return findings about one metric of the nodes that `silent_nodes` marked."""
     rows = np.flatnonzero(which).tolist()
     return report(
         FindingKind.STALE,

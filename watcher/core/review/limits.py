@@ -20,7 +20,7 @@ NEWEST_AHEAD_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReviewLimits:
     """Thresholds of the review; settings may change them.
 
     `mode` is "enforce" or "observe". "observe" only reports the remedies, except that samples which the service cannot

@@ -17,7 +17,7 @@ import numpy as np
 
 from watcher.arrays import F64, Bool
 from watcher.core.review.findings import report, some_of
-from watcher.core.review.limits import Limits
+from watcher.core.review.limits import ReviewLimits
 from watcher.model import Finding, FindingKind, Remedy
 
 Value = TypeVar("Value")
@@ -27,8 +27,8 @@ SAME_EVENT_INTERVALS = 1.5  # departures within two adjacent ticks are one event
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The guard's decision for one tick; arrays [n] in the order of the nodes passed to `Guard.step`.
+class OutageDecision:
+    """The guard's decision for one tick; arrays [n] in the order of the nodes passed to `OutageGuard.step`.
 
     `held` nodes are served although they would be quarantined; `quarantined` nodes are not served; `late` nodes are
     served and fell behind together with many others. `age_s` is the age in seconds of held and late nodes, NaN for all
@@ -71,7 +71,7 @@ class _Tick:
     vanishing: Bool
 
 
-class Guard:
+class OutageGuard:
     """Detects partial outages of the monitoring, so that they do not concentrate pods on the remaining nodes.
 
     If more than a fifth of the known nodes (`outage_fraction`) would vanish or be quarantined at once, the monitoring
@@ -86,7 +86,7 @@ class Guard:
     the list is guarded all the same, because that changes no sample.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ReviewLimits) -> None:
         self.limits = limits
         self._known: Mapping[str, float] = {}  # node served at the last step -> time of its newest sample
         self._departures: dict[str, _Departure] = {}
@@ -116,7 +116,7 @@ class Guard:
         cadence: F64,
         would_vanish: Bool,
         would_quarantine: Bool,
-    ) -> Verdict:
+    ) -> OutageDecision:
         """Decide for one tick. `nodes` are all nodes of the history, each once; `newest` [n] is the time of each node's
         newest sample (unix seconds), `cadence` [n] its cadence in seconds; `would_vanish` [n] marks nodes whose newest
         sample is too old to serve (known nodes that are not in `nodes` vanished too); `would_quarantine` [n] marks
@@ -215,7 +215,7 @@ class Guard:
 
     # --- decision ---
 
-    def _verdict(self, tick: _Tick, fleet: int, findings: tuple[Finding, ...]) -> Verdict:
+    def _verdict(self, tick: _Tick, fleet: int, findings: tuple[Finding, ...]) -> OutageDecision:
         n, now, patience = len(tick.nodes), tick.now, self.limits.max_staleness_s
         held, quarantined, age_s = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool), np.full(n, np.nan)
         for name, row in tick.frozen.items():
@@ -233,7 +233,7 @@ class Guard:
         }
         findings += self._standing_still(tick, held, quarantined)
         findings += _outages(tick, held, late, lost, fleet)
-        return Verdict(held, quarantined, late, age_s, lost, findings)
+        return OutageDecision(held, quarantined, late, age_s, lost, findings)
 
     def _late(self, tick: _Tick, fleet: int) -> Bool:
         """Return the nodes that fell behind by more than max(2 cadences, an interval) if they are a mass; otherwise

@@ -20,7 +20,7 @@ import numpy as np
 
 from watcher.arrays import F64, I64, Bool
 from watcher.core.review.findings import _of_cells, _starts
-from watcher.core.review.limits import Limits, _is
+from watcher.core.review.limits import ReviewLimits, _is
 from watcher.model import Cells, Combine, Finding, FindingKind, Metric, Remedy, SeriesBatch, Unit
 
 MAX_NAME = 253  # a Kubernetes node name is a DNS subdomain, at most this long (RFC 1123)
@@ -58,7 +58,7 @@ def _impossible_text(metric: Metric) -> str:
 # --- several series of one node --------------------------------------------------------------------------------------
 
 
-def combine(batch: SeriesBatch, *, resolution: int, limits: Limits) -> tuple[Cells, tuple[Finding, ...]]:
+def combine(batch: SeriesBatch, *, resolution: int, limits: ReviewLimits) -> tuple[Cells, tuple[Finding, ...]]:
     """Combine a batch to one sample per node and slot, by the metric's rule (Metric.combine), in any sample order.
 
     Slot = floor(time / resolution), `resolution` in seconds; the last sample of a series in a slot wins. NEWEST_MAX
@@ -167,7 +167,7 @@ def _take(cells: Cells, order: I64) -> Cells:
 
 
 def _leave_out(
-    metric: Metric, cells: Cells, key: I64, series: I64, *, limits: Limits
+    metric: Metric, cells: Cells, key: I64, series: I64, *, limits: ReviewLimits
 ) -> tuple[Cells, I64, I64, tuple[Finding, ...]]:
     """Remove the bad samples that have good samples with the same key; `key` is sorted."""
     unusable = _unusable(cells.value)
@@ -243,7 +243,7 @@ class Reviewed:
     findings: tuple[Finding, ...]
 
 
-def clean(metric: Metric, cells: Cells, *, now: float, limits: Limits) -> Reviewed:
+def clean(metric: Metric, cells: Cells, *, now: float, limits: ReviewLimits) -> Reviewed:
     """Drop impossible samples, clamp slightly wrong samples, and report both.
 
     Dropped: not finite or >= 1e15 (NON_FINITE, OUT_OF_RANGE); more than `max_ahead_s` ahead of `now` (FUTURE_SAMPLE);
@@ -277,7 +277,7 @@ def _clean_findings(
     beyond: Bool,
     *,
     now: float,
-    limits: Limits,
+    limits: ReviewLimits,
 ) -> tuple[Finding, ...]:
     finite = np.isfinite(cells.value)
     dropped = Remedy.DROPPED if limits.enforced else Remedy.REPORTED

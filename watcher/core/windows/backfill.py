@@ -42,7 +42,7 @@ def slices(since: float, until: float, *, only: frozenset[str] | None = None) ->
     return pieces
 
 
-def holes(blocks: Iterable[SampleBlock], *, resolution: int, since: float, until: float) -> list[Slice]:
+def gaps(blocks: Iterable[SampleBlock], *, resolution: int, since: float, until: float) -> list[Slice]:
     """Return slices for the gaps of the stored samples within `since`..`until`, newest first.
 
     A crash before the end of a backfill leaves gaps, because the newest two minutes are stored before the past is
@@ -66,7 +66,7 @@ def holes(blocks: Iterable[SampleBlock], *, resolution: int, since: float, until
     return sorted(pieces, key=lambda piece: (-piece.until, piece.since, sorted(piece.only or ())))
 
 
-class Spans:
+class Backfill:
     """Tracks the fetched time range and the missing slices. `reach`: samples older than this many seconds are not
     needed; `interval`: seconds between two ticks; `remembers`: the source has history. Without it, the past is never
     fetched."""

@@ -40,7 +40,7 @@ from watcher.model import (
 
 
 @dataclass(frozen=True, slots=True)
-class Recent:
+class RecentSamples:
     """One metric's ring, unrolled: `values` and `time` (unix seconds) [rows, n]; row 0 is the slot of `end`, followed
     by older slots; NaN without a sample. `sampled` [rows, n] marks true samples, not carried values."""
 
@@ -248,11 +248,11 @@ class History:
 
     # --- windows out -------------------------------------------------------------------------------------------------
 
-    def recent(self, metric: Metric) -> Recent:
+    def recent(self, metric: Metric) -> RecentSamples:
         """Return a copy of a metric's ring over the longest window, newest slot first."""
         return self._unroll(metric.name, end_slot=self._end_slot(), rows=self._lengths[-1], columns=len(self._names))
 
-    def windows_of(self, metric: Metric, *, recent: Recent, provenance: Provenance, order: I64) -> MetricWindows:
+    def windows_of(self, metric: Metric, *, recent: RecentSamples, provenance: Provenance, order: I64) -> MetricWindows:
         """Compute all windows of a metric, with the nodes in `order` (column indexes of this history)."""
         statistics = window_statistics(recent.values, recent.sampled, lengths=self._lengths)
         cadence = cadences(recent.time, resolution=self.resolution)
@@ -398,7 +398,7 @@ class History:
         """Return the row numbers of `rows` slots, beginning with the newest slot `first`."""
         return (first - np.arange(rows, dtype=np.int64)) % self._rows
 
-    def _unroll(self, name: str, *, end_slot: int, rows: int, columns: int) -> Recent:
+    def _unroll(self, name: str, *, end_slot: int, rows: int, columns: int) -> RecentSamples:
         ring = self._rings[name]
         assert self._head is not None
         order = self._order(end_slot, rows)
@@ -411,7 +411,7 @@ class History:
         time = offset / 1000.0
         time += (slots * self.resolution)[:, None]  # in place: with thousands of nodes, allocation outweighs the sum
         time[~sampled] = np.nan
-        return Recent(values, time, sampled)
+        return RecentSamples(values, time, sampled)
 
     def _block(self, metric: str, first_slot: int) -> SampleBlock:
         ring = self._rings[metric]
@@ -486,7 +486,7 @@ def _first_row(values: F64, present: Bool) -> F64:
     return np.where(present[first, columns], values[first, columns], np.nan)
 
 
-def by_name(names: Sequence[str], keep: NDArray[np.bool_] | None = None) -> I64:
+def name_order(names: Sequence[str], keep: NDArray[np.bool_] | None = None) -> I64:
     """Return the column indexes in the order of their names; if `keep` is given, only the columns that it marks."""
     columns = range(len(names)) if keep is None else np.flatnonzero(keep).tolist()
     return np.array(sorted(columns, key=names.__getitem__), dtype=np.int64)

@@ -18,7 +18,7 @@ from watcher.arrays import F64
 from watcher.model import LastSample, MetricWindows, Snapshot
 
 FORGET_S = 24 * 3600.0  # seconds, if the cluster's nodes are unknown; equals the default retention of the store
-MOST_KEPT = 20_000  # names; limits the memory if a source produces new names all the time
+MAX_NODES = 20_000  # names; limits the memory if a source produces new names all the time
 
 
 class SilentNode(msgspec.Struct, frozen=True):
@@ -74,7 +74,9 @@ class SilentNodes:
         """Add last-seen values from the store for nodes without any sample."""
         known = {name: found[name] for name in self.unheard if name in found}
         self._last |= known
-        nodes = [_told(node.name, known[node.name]) if node.name in known else node for node in self.document.nodes]
+        nodes = [
+            _silent_node(node.name, known[node.name]) if node.name in known else node for node in self.document.nodes
+        ]
         self.document = SilentDocument(self.document.listed, nodes)
 
     def step(
@@ -95,17 +97,17 @@ class SilentNodes:
             for name, last in self._last.items()
             if name not in served and (now - last.sampled <= FORGET_S if listed is None else name in listed)
         }
-        if len(self._last) > MOST_KEPT:
+        if len(self._last) > MAX_NODES:
             newest = sorted(self._last.items(), key=lambda item: (-item[1].sampled, item[0]))
-            self._last = dict(newest[:MOST_KEPT])
+            self._last = dict(newest[:MAX_NODES])
         elsewhere = served | snapshot.quarantined | snapshot.lost.keys()
-        silent = [_told(name, last) for name, last in self._last.items() if name not in elsewhere]
+        silent = [_silent_node(name, last) for name, last in self._last.items() if name not in elsewhere]
         silent.extend(SilentNode(name) for name in set(listed or ()) - elsewhere - self._last.keys())
         self.document = SilentDocument(listed is not None, sorted(silent, key=lambda node: node.name))
         return self.document
 
 
-def _told(name: str, last: LastSample) -> SilentNode:
+def _silent_node(name: str, last: LastSample) -> SilentNode:
     return SilentNode(name, round(last.sampled, 3), _percent(last.cpu), _percent(last.memory))
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from watcher.arrays import F64, I64, Bool
 from watcher.core.review import faults
-from watcher.core.review.outage import Guard, Verdict
-from watcher.core.windows.history import History, by_name
+from watcher.core.review.outage import OutageDecision, OutageGuard
+from watcher.core.windows.history import History, name_order
 from watcher.core.windows.silent_nodes import last_samples
 from watcher.model import DEFAULT_OPERATORS, Finding, MetricWindows, Operator, Provenance, Snapshot, WindowRecord
 
@@ -28,23 +28,23 @@ def take_snapshot(
     now: float,
     source: str,
     provenance: Mapping[str, Provenance],
-    guard: Guard,
+    guard: OutageGuard,
     max_staleness: float,
 ) -> tuple[Snapshot, list[Finding]]:
     """Compute all windows of all nodes at `now` (unix seconds) without stale, frozen or vanished nodes, and the
     findings about these. `provenance` is by metric name, `max_staleness` in seconds. Changes the guard's state: call it
     once per tick."""
-    order = by_name(history.names)
+    order = name_order(history.names)
     nodes = tuple(history.names[column] for column in order.tolist())
     metrics: list[MetricWindows] = []
-    motions: list[faults.Motion] = []
+    motions: list[faults.MetricMotion] = []
     for metric in history.metrics:
         recent = history.recent(metric)
         windows = history.windows_of(metric, recent=recent, provenance=provenance[metric.name], order=order)
         metrics.append(windows)
         if metric.moves:
-            stands = faults.still(np.where(recent.sampled, recent.values, np.nan))[order]
-            motions.append(faults.Motion(metric, stands, ~np.isnan(windows.latest), windows.latest))
+            stands = faults.unchanged(np.where(recent.sampled, recent.values, np.nan))[order]
+            motions.append(faults.MetricMotion(metric, stands, ~np.isnan(windows.latest), windows.latest))
     fleet = _Fleet(nodes, metrics, now=now)
     verdict = guard.step(
         now=now,
@@ -52,7 +52,7 @@ def take_snapshot(
         newest=fleet.sampled,
         cadence=fleet.cadence,
         would_vanish=~(fleet.sampled >= now - max_staleness),
-        would_quarantine=faults.frozen(motions, nodes=len(nodes)),
+        would_quarantine=faults.frozen_nodes(motions, nodes=len(nodes)),
     )
     snapshot = _assemble(history, fleet, verdict, source=source, oldest=now - max_staleness)
     labels = [window.label for window in history.windows]
@@ -64,7 +64,7 @@ def take_snapshot(
     return snapshot, [*verdict.findings, *fleet.silent_findings(), *short]
 
 
-def _assemble(history: History, fleet: _Fleet, verdict: Verdict, *, source: str, oldest: float) -> Snapshot:
+def _assemble(history: History, fleet: _Fleet, verdict: OutageDecision, *, source: str, oldest: float) -> Snapshot:
     stays = (fleet.sampled >= oldest) & ~verdict.quarantined
     rows = np.flatnonzero(stays)
     gone = np.flatnonzero(~stays & ~np.isnan(fleet.sampled)).tolist()
@@ -100,7 +100,7 @@ class _Fleet:
         self.silent_age: F64 = np.full(len(nodes), np.nan)
         self._silent: list[Bool] = []
         for windows in metrics:
-            silent = faults.silent(now=now, sampled=windows.sampled, cadence=windows.cadence)
+            silent = faults.silent_nodes(now=now, sampled=windows.sampled, cadence=windows.cadence)
             self._silent.append(silent)
             self.sampled = np.fmax(self.sampled, windows.sampled)
             self.cadence = np.fmax(self.cadence, np.where(np.isnan(windows.sampled), np.nan, windows.cadence))

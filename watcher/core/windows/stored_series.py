@@ -16,7 +16,7 @@ class HistoryUnavailable(Exception):
         self.hint = hint
 
 
-class StoredSeries(Protocol):
+class StoredSeriesLike(Protocol):
     """One stored metric and operator of one node: `time` [k] in unix seconds, ascending; `value` [k] in the metric's
     unit, NaN if the window has no value."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from watcher.platform.checks.results import Result, Status, fail, skipped
+from watcher.platform.checks.results import CheckResult, CheckStatus, fail, skipped
 from watcher.platform.logs import one_line
 from watcher.platform.settings.tables import Settings
 
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DEADLINE_S = 30.0
-STOPPERS = (Status.FAIL, Status.SKIPPED)
+BLOCKING_STATUSES = (CheckStatus.FAIL, CheckStatus.SKIPPED)
 
 
 @dataclass
-class Examination:
+class CheckContext:
     """Inputs and shared facts of the checks. `load` returns the settings or raises SettingsError; `url` is the given
     address of a running service, or ""; `scheduler_files` and `evictor_files` are the given configuration files of
     schedulers and evictors; `environ` and `cwd` are the process's environment and working directory.
@@ -59,7 +59,7 @@ class Examination:
         return fact
 
 
-Run = Callable[[Examination], Awaitable[Sequence[Result]]]
+Run = Callable[[CheckContext], Awaitable[Sequence[CheckResult]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Check:
     deadline: float = DEADLINE_S
 
 
-def chosen(checks: Sequence[Check], names: Collection[str]) -> tuple[Check, ...]:
+def select_checks(checks: Sequence[Check], names: Collection[str]) -> tuple[Check, ...]:
     """Return the checks with these names and the checks that they need, in the order of `checks`."""
     wanted = set(names)
     for check in reversed(checks):
@@ -89,16 +89,16 @@ def chosen(checks: Sequence[Check], names: Collection[str]) -> tuple[Check, ...]
 
 
 async def examine(
-    examination: Examination, checks: Sequence[Check], *, tell: Callable[[Result], None] = lambda result: None
-) -> list[Result]:
+    examination: CheckContext, checks: Sequence[Check], *, tell: Callable[[CheckResult], None] = lambda result: None
+) -> list[CheckResult]:
     """Run the checks; `tell` is called with each result as soon as it and all results before it are known. Exceptions
     of checks become failed results.
     """
-    tasks: dict[str, asyncio.Task[list[Result]]] = {}
+    tasks: dict[str, asyncio.Task[list[CheckResult]]] = {}
     for check in checks:
         before = {name: tasks[name] for name in (*check.needs, *check.after)}
         tasks[check.name] = asyncio.create_task(_finished(check, examination, before), name=f"doctor-{check.name}")
-    results: list[Result] = []
+    results: list[CheckResult] = []
     for task in tasks.values():
         for result in await task:
             tell(result)
@@ -107,10 +107,10 @@ async def examine(
 
 
 async def _finished(
-    check: Check, examination: Examination, before: Mapping[str, asyncio.Task[list[Result]]]
-) -> list[Result]:
+    check: Check, examination: CheckContext, before: Mapping[str, asyncio.Task[list[CheckResult]]]
+) -> list[CheckResult]:
     for name, task in before.items():
-        if any(result.status in STOPPERS for result in await task) and name in check.needs:
+        if any(result.status in BLOCKING_STATUSES for result in await task) and name in check.needs:
             return [replace(skipped(f"not checked: check '{name}' failed or was skipped"), check=check.name)]
     # Results may contain node names and remote messages: they are limited to one line, against injected lines.
     return [
@@ -119,7 +119,7 @@ async def _finished(
     ]
 
 
-async def _bounded(check: Check, examination: Examination) -> Sequence[Result]:
+async def _bounded(check: Check, examination: CheckContext) -> Sequence[CheckResult]:
     try:
         async with asyncio.timeout(check.deadline):
             return await check.run(examination)
@@ -132,7 +132,7 @@ async def _bounded(check: Check, examination: Examination) -> Sequence[Result]:
         return [fail(f"the check raised an exception: {type(error).__name__}", cure)]
 
 
-async def aside(call: Callable[[], T]) -> T:
+async def in_thread(call: Callable[[], T]) -> T:
     """Run a blocking call in a daemon thread. If it never returns (for example because of a hanging disk), it blocks
     neither the other checks nor the exit of the process.
     """

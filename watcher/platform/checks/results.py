@@ -15,7 +15,7 @@ SOMETHING_FAILED = 1
 NAMED_AT_MOST = 5
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     """Status of a result. `warn`: works with limits; `skipped`: could not be checked, or does not apply."""
 
     OK = "ok"
@@ -25,64 +25,64 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CheckResult:
     """One line of the report. `what` is the finding, `cure` the action to take ("" for none), `check` the name of the
     check, which the examination fills in.
     """
 
-    status: Status
+    status: CheckStatus
     what: str
     cure: str = ""
     check: str = ""
 
 
-def ok(what: str) -> Result:
-    return Result(Status.OK, what)
+def ok(what: str) -> CheckResult:
+    return CheckResult(CheckStatus.OK, what)
 
 
-def warn(what: str, cure: str) -> Result:
+def warn(what: str, cure: str) -> CheckResult:
     """Return a result for something that works with limits."""
-    return Result(Status.WARN, what, cure)
+    return CheckResult(CheckStatus.WARN, what, cure)
 
 
-def fail(what: str, cure: str) -> Result:
+def fail(what: str, cure: str) -> CheckResult:
     """Return a result for something that does not work, or will stop working soon."""
-    return Result(Status.FAIL, what, cure)
+    return CheckResult(CheckStatus.FAIL, what, cure)
 
 
-def skipped(why: str, cure: str = "") -> Result:
+def skipped(why: str, cure: str = "") -> CheckResult:
     """Return a result for something that was not checked."""
-    return Result(Status.SKIPPED, why, cure)
+    return CheckResult(CheckStatus.SKIPPED, why, cure)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DoctorReport:
     """The results of all checks, in the order of the checks."""
 
     version: str
-    results: Sequence[Result]
+    results: Sequence[CheckResult]
 
     @property
-    def counts(self) -> Mapping[Status, int]:
+    def counts(self) -> Mapping[CheckStatus, int]:
         """Number of results by status, including zeros."""
         counted = Counter(result.status for result in self.results)
-        return {status: counted[status] for status in Status}
+        return {status: counted[status] for status in CheckStatus}
 
     @property
     def exit_code(self) -> int:
         """1 if a result failed, otherwise 0; warnings do not count as failures."""
-        return SOMETHING_FAILED if self.counts[Status.FAIL] else ALL_WELL
+        return SOMETHING_FAILED if self.counts[CheckStatus.FAIL] else ALL_WELL
 
 
-def some(names: Sequence[str]) -> str:
+def shorten_names(names: Sequence[str]) -> str:
     """Format the first five names and the number of the others: "a, b, c, d, e and 3 more"."""
     more = len(names) - NAMED_AT_MOST
     return ", ".join(names[:NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
 
 
-def some_of(names: Sequence[str], of: Sequence[object]) -> str:
+def shorten_nodes(names: Sequence[str], of: Sequence[object]) -> str:
     """Format the first nodes, with their share of all nodes `of`: "a, b (2 of 3 nodes)"."""
-    return f"{some(names)} ({len(names)} of {count(len(of), 'node')})"
+    return f"{shorten_names(names)} ({len(names)} of {count(len(of), 'node')})"
 
 
 def count(number: int, noun: str) -> str:

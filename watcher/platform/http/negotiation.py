@@ -73,7 +73,7 @@ def _weight(parameters: list[str]) -> float:
     return 1.0
 
 
-def has_already(if_none_match: str, etag: str) -> bool:
+def if_none_match_matches(if_none_match: str, etag: str) -> bool:
     """Whether an If-None-Match header contains `etag` (given with its quotes). Uses the weak comparison, because
     proxies that recompress a body turn its ETag into a weak one; `*` matches every ETag."""
     header = if_none_match.strip()

@@ -34,7 +34,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ResponseSpec:
     """The response of one HTTP status. `body` is a msgspec type, a tuple of types (any of them), or None for a body
     that is not JSON; then `media_type` is its media type, or "" without a body."""
 
@@ -48,7 +48,7 @@ class Operation:
     """The OpenAPI description of a route. `request` is the msgspec type of the request body, or None."""
 
     summary: str
-    answers: Mapping[int, Answer]
+    answers: Mapping[int, ResponseSpec]
     parameters: tuple[Parameter, ...] = ()
     description: str = ""
     request: Any = None
@@ -83,9 +83,9 @@ OPERATOR = Parameter(
 )
 
 
-def failure(description: str) -> Answer:
+def failure(description: str) -> ResponseSpec:
     """An error response; all errors share one body type."""
-    return Answer(description, ErrorDocument)
+    return ResponseSpec(description, ErrorDocument)
 
 
 _ANY_OTHER = failure("any other error: invalid token, no acceptable content coding, or an internal error")
@@ -126,7 +126,7 @@ def _types(operation: Operation) -> list[Any]:
     return [*found, operation.request] if operation.request is not None else found
 
 
-def _bodies(answer: Answer) -> tuple[Any, ...]:
+def _bodies(answer: ResponseSpec) -> tuple[Any, ...]:
     if answer.body is None:
         return ()
     return answer.body if isinstance(answer.body, tuple) else (answer.body,)
@@ -168,7 +168,7 @@ def _parameter(parameter: Parameter) -> dict[str, object]:
     return {**described, "schema": schema}
 
 
-def _answer(answer: Answer, schema_of: Mapping[Any, object], *, bodiless: bool) -> dict[str, object]:
+def _answer(answer: ResponseSpec, schema_of: Mapping[Any, object], *, bodiless: bool) -> dict[str, object]:
     described: dict[str, object] = {"description": answer.description}
     if bodiless or not answer.media_type:
         return described

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 SHOWN_CHARACTERS = 256  # maximum length of a name quoted in a message
 COMPARED_CHARACTERS = 64  # longer words do not resemble a known word, and comparing them is slow
-MOST_PARAMETERS = 5_000
-MOST_POINTS = 11_000  # per series, the same limit as in Prometheus
+MAX_PARAMETERS = 5_000
+MAX_POINTS = 11_000  # per series, the same limit as in Prometheus
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)?\Z")
 _UNIT_S = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _LATEST_TIME = 253402300799  # the last second of the year 9999
@@ -40,7 +40,7 @@ class BadParameter(ValueError):
         self.hint = hint
 
 
-def shown(text: str) -> str:
+def truncated(text: str) -> str:
     """A name from a request, truncated for use in a message. Messages quote it with !r, which escapes unprintable
     characters."""
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
@@ -64,25 +64,25 @@ def query_values(raw: str, *, known: Sequence[str]) -> dict[str, list[str]]:
         return {}
     try:
         raw.encode()
-        pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=MOST_PARAMETERS)
+        pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
     except UnicodeError:
         raise BadParameter("the query string is not UTF-8") from None
     except ValueError:
-        raise BadParameter(f"the query string has more than {MOST_PARAMETERS} parameters") from None
+        raise BadParameter(f"the query string has more than {MAX_PARAMETERS} parameters") from None
     values: dict[str, list[str]] = {}
     for name, value in pairs:
         if name not in known:
-            raise unknown("parameter", name, known)
+            raise unknown_value("parameter", name, known)
         values.setdefault(name, []).append(value)
     return values
 
 
-def unknown(what: str, given: str, known: Sequence[str]) -> BadParameter:
+def unknown_value(what: str, given: str, known: Sequence[str]) -> BadParameter:
     """The error for an unknown word: names the word, the nearest known one, and all known ones."""
     listed = ", ".join(known) if known else "none"
     near = nearest(given, known)
     hint = f"did you mean {near}? " if near else ""
-    return BadParameter(f"unknown {what} {shown(given)!r}", f"{hint}known: {listed}")
+    return BadParameter(f"unknown {what} {truncated(given)!r}", f"{hint}known: {listed}")
 
 
 def nearest(given: str, known: Sequence[str]) -> str | None:
@@ -96,7 +96,7 @@ def nearest(given: str, known: Sequence[str]) -> str | None:
     return folded[close[0]] if close else None
 
 
-def single(values: Mapping[str, Sequence[str]], name: str) -> str | None:
+def single_value(values: Mapping[str, Sequence[str]], name: str) -> str | None:
     """The value of a parameter that may be given at most once; None if it is missing."""
     given = values.get(name)
     if not given:
@@ -109,13 +109,13 @@ def single(values: Mapping[str, Sequence[str]], name: str) -> str | None:
 def window_of(values: Mapping[str, Sequence[str]], windows: Sequence[Window]) -> Window:
     """The window with the requested label; the default window (15 minutes, or the served window nearest to it) without
     a label."""
-    label = single(values, "window")
+    label = single_value(values, "window")
     if label is None:
         return default_window(windows)
     for window in windows:
         if window.label == label:
             return window
-    raise unknown("window", label, [window.label for window in windows])
+    raise unknown_value("window", label, [window.label for window in windows])
 
 
 def selection_of(values: Mapping[str, Sequence[str]], windows: Sequence[Window]) -> Selection:
@@ -149,7 +149,7 @@ def _choices(values: Mapping[str, Sequence[str]], name: str, kind: type[Choice])
     known = [choice.value for choice in kind]
     for value in given:
         if value not in known:
-            raise unknown(name, value, known)
+            raise unknown_value(name, value, known)
     return tuple(choice for choice in kind if choice.value in given)
 
 
@@ -157,13 +157,13 @@ def shape_of(values: Mapping[str, Sequence[str]]) -> Shape:
     """The requested document shape; Shape.WATCHER by default."""
     from watcher.core.publishing.selection import Shape
 
-    given = single(values, "shape")
+    given = single_value(values, "shape")
     if given is None:
         return Shape.WATCHER
     try:
         return Shape(given)
     except ValueError:
-        raise unknown("shape", given, [shape.value for shape in Shape]) from None
+        raise unknown_value("shape", given, [shape.value for shape in Shape]) from None
 
 
 def hosts_of(values: Mapping[str, Sequence[str]]) -> frozenset[str] | None:
@@ -184,13 +184,13 @@ def time_of(values: Mapping[str, Sequence[str]], name: str, *, now: float, defau
 def moment_of(values: Mapping[str, Sequence[str]], name: str, *, now: float) -> float | None:
     """A time in unix seconds, given as a number, an RFC 3339 date, a duration before now such as -1h, or "now". None if
     the parameter is missing. Raises BadParameter."""
-    given = single(values, name)
+    given = single_value(values, name)
     if given is None:
         return None
     moment = _moment(given.strip(), now=now)
     if moment is None or not 0 <= moment <= _LATEST_TIME:
         raise BadParameter(
-            f"{name}={shown(given)!r} is not a time",
+            f"{name}={truncated(given)!r} is not a time",
             "use unix seconds, a date like 2026-01-31T12:00:00Z, or a duration before now like -1h",
         )
     return moment
@@ -216,12 +216,12 @@ def _moment(text: str, *, now: float) -> float | None:
 
 def step_of(values: Mapping[str, Sequence[str]], *, default: int) -> int:
     """The interval between points in whole seconds, given as a number of seconds or a duration such as 5m."""
-    given = single(values, "step")
+    given = single_value(values, "step")
     if given is None:
         return default
     seconds = _seconds(given.strip())
     if seconds is None or not 1 <= seconds <= _LATEST_TIME:
-        raise BadParameter(f"step={shown(given)!r} is not a step", "use whole seconds, or a duration like 5m")
+        raise BadParameter(f"step={truncated(given)!r} is not a step", "use whole seconds, or a duration like 5m")
     return int(seconds)
 
 
@@ -231,15 +231,15 @@ def _seconds(text: str) -> float | None:
 
 
 def check_range(start: int, end: int, step: int) -> None:
-    """Raise BadParameter for an empty range, or if a series would have more than MOST_POINTS points. `start`, `end` are
+    """Raise BadParameter for an empty range, or if a series would have more than MAX_POINTS points. `start`, `end` are
     unix seconds, `step` is in seconds."""
     if start >= end:
         raise BadParameter("the range is empty: from is not before to", "defaults: from = one hour before to, to = now")
     points = (end - start) // step + 1
-    if points > MOST_POINTS:
-        enough = (end - start) // (MOST_POINTS - 1) + 1
+    if points > MAX_POINTS:
+        enough = (end - start) // (MAX_POINTS - 1) + 1
         raise BadParameter(
-            f"{points} points in a series are more than {MOST_POINTS}", f"use a shorter range, or step={enough}"
+            f"{points} points in a series are more than {MAX_POINTS}", f"use a shorter range, or step={enough}"
         )
 
 

@@ -21,7 +21,7 @@ from multidict import CIMultiDict, istr
 from watcher.core.publishing.compression import Encoding
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.selection import Selection
-from watcher.platform.http.negotiation import choose, choose_plain, has_already
+from watcher.platform.http.negotiation import choose, choose_plain, if_none_match_matches
 from watcher.platform.http.parameters import SHOWN_CHARACTERS
 from watcher.platform.http.routing import JSON, ApiError
 
@@ -38,12 +38,12 @@ def accepted(request: web.Request) -> str | None:
 
 def encoding_for(request: web.Request) -> Encoding:
     """The coding of a large body for this client. Raises ApiError (406) if the client accepts none."""
-    return choose(accepted(request), _ENCODINGS) or refuse_encodings()
+    return choose(accepted(request), _ENCODINGS) or raise_not_acceptable()
 
 
 def plain_encoding_for(request: web.Request) -> Encoding:
     """Like `encoding_for`, for a body that is too small to compress."""
-    return choose_plain(accepted(request)) or refuse_encodings()
+    return choose_plain(accepted(request)) or raise_not_acceptable()
 
 
 def etag_of(
@@ -58,10 +58,10 @@ def etag_of(
     return f'"{published.tag}-{selection.window.label}-{types}-{operators}-{which}-{shape}-{encoding}"'
 
 
-def has_it(request: web.Request, etag: str) -> bool:
+def etag_matches(request: web.Request, etag: str) -> bool:
     """Whether If-None-Match matches `etag`: the client already has this document."""
     wanted = request.headers.get(hdrs.IF_NONE_MATCH)
-    return wanted is not None and has_already(wanted, etag)
+    return wanted is not None and if_none_match_matches(wanted, etag)
 
 
 def not_modified(headers: CIMultiDict[str]) -> web.Response:
@@ -72,7 +72,7 @@ def not_modified(headers: CIMultiDict[str]) -> web.Response:
     return web.Response(status=304, headers=kept)
 
 
-class Pieces(Payload):
+class PiecewisePayload(Payload):
     """A large body that is written in pieces as the client reads them. If it is written at once, asyncio before Python
     3.12 copies the unsent part and moves it to the front of its buffer after each send: 5.4 ms of CPU for 8 MB instead
     of 1.9 ms, during which the event loop is blocked, and one copy in memory for every slow client."""
@@ -90,12 +90,12 @@ class Pieces(Payload):
             await writer.write(body[start : start + PIECE_BYTES])
 
 
-def sent(body: bytes, headers: CIMultiDict[str]) -> web.Response:
+def body_response(body: bytes, headers: CIMultiDict[str]) -> web.Response:
     """A 200 response with an encoded body; a large body is sent in pieces."""
-    return web.Response(body=body if len(body) <= PIECE_BYTES else Pieces(body), headers=headers)
+    return web.Response(body=body if len(body) <= PIECE_BYTES else PiecewisePayload(body), headers=headers)
 
 
-def coded(headers: Mapping[istr, str] | CIMultiDict[str], encoding: Encoding) -> CIMultiDict[str]:
+def with_content_coding(headers: Mapping[istr, str] | CIMultiDict[str], encoding: Encoding) -> CIMultiDict[str]:
     """The headers, with Content-Encoding added unless the coding is identity."""
     all_headers = CIMultiDict(headers)
     if encoding is not Encoding.IDENTITY:
@@ -113,7 +113,7 @@ def json_response(body: msgspec.Struct) -> web.Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class StaticBody:
     """A body that does not change while the process runs."""
 
     body: bytes
@@ -121,20 +121,20 @@ class Constant:
     headers: Mapping[str, str]
 
     @classmethod
-    def of(cls, body: bytes, content_type: str, headers: Mapping[str, str] | None = None) -> Constant:
+    def of(cls, body: bytes, content_type: str, headers: Mapping[str, str] | None = None) -> StaticBody:
         etag = f'"{hashlib.blake2s(body, digest_size=8).hexdigest()}"'
         return cls(body, etag, {hdrs.CONTENT_TYPE: content_type, **(headers or {})})
 
 
-def constant(request: web.Request, body: Constant) -> web.Response:
+def static_response(request: web.Request, body: StaticBody) -> web.Response:
     """A response with a constant body; 304 if the client already has it."""
     headers = CIMultiDict({**body.headers, hdrs.ETAG: body.etag, hdrs.CACHE_CONTROL: "no-cache"})
-    if has_it(request, body.etag):
+    if etag_matches(request, body.etag):
         return not_modified(headers)
     return web.Response(body=body.body, headers=headers)
 
 
-class Kept:
+class BodyCache:
     """LRU cache of the encoded bodies of one snapshot, limited to `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
@@ -155,7 +155,7 @@ class Kept:
             self._size -= len(self._bodies.popitem(last=False)[1])
 
 
-def refuse_encodings() -> NoReturn:
+def raise_not_acceptable() -> NoReturn:
     """Raise ApiError (406) because the client accepts none of the available codings."""
     raise ApiError(
         406,

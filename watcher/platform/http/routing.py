@@ -23,11 +23,11 @@ from aiohttp import hdrs, web
 
 from watcher.core.publishing.wire import ErrorDetail, ErrorDocument
 from watcher.platform.http.openapi import Operation
-from watcher.platform.http.parameters import BadParameter, nearest, path_segment, shown
+from watcher.platform.http.parameters import BadParameter, nearest, path_segment, truncated
 
 log = logging.getLogger(__name__)
 
-READING = ("GET", "HEAD")
+READ_METHODS = ("GET", "HEAD")
 JSON = "application/json"
 UNMATCHED = "unmatched"  # the route label of requests that match no route
 _CODES = {400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 413: "too_large"}
@@ -59,7 +59,7 @@ class Route:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        return READING if self.method == "GET" else (self.method,)
+        return READ_METHODS if self.method == "GET" else (self.method,)
 
 
 class ApiError(Exception):
@@ -98,7 +98,7 @@ class ApiError(Exception):
         return web.Response(status=self.status, body=msgspec.json.encode(document), headers=headers)
 
 
-class Protection(Protocol):
+class AccessSettings(Protocol):
     """The settings for access control. `token` is the bearer token, None if none is configured."""
 
     @property
@@ -115,7 +115,7 @@ class Meter(Protocol):
 
 
 @dataclass(slots=True)
-class _Node:
+class _PathRoutes:
     """The routes of one path by method, and the segments of the path."""
 
     template: tuple[str, ...]
@@ -130,15 +130,15 @@ class _Node:
 class Router:
     """The table of routes, and the aiohttp handler that dispatches to them."""
 
-    def __init__(self, routes: Iterable[Route], *, protection: Protection, meter: Meter) -> None:
+    def __init__(self, routes: Iterable[Route], *, protection: AccessSettings, meter: Meter) -> None:
         if protection.protect_reads and not protection.token:
             raise ValueError("protect_reads needs a token: set server.token_file")
         self.routes = tuple(routes)
         self._protection = protection
         self._meter = meter
-        self._exact: dict[str, _Node] = {}
-        self._by_head: dict[str, _Node] = {}  # only the last segment is a parameter; key: the path before it
-        self._patterns: dict[int, list[_Node]] = {}  # all other paths with parameters, by number of segments
+        self._exact: dict[str, _PathRoutes] = {}
+        self._by_head: dict[str, _PathRoutes] = {}  # only the last segment is a parameter; key: the path before it
+        self._patterns: dict[int, list[_PathRoutes]] = {}  # all other paths with parameters, by number of segments
         for route in self.routes:
             self._add(route)
 
@@ -149,9 +149,9 @@ class Router:
                 raise ValueError(f"two routes for {method} {route.path}: {node.routes[method].name} and {route.name}")
             node.routes[method] = route
 
-    def _node_of(self, route: Route) -> _Node:
+    def _node_of(self, route: Route) -> _PathRoutes:
         template = tuple(route.path.split("/"))
-        fresh = _Node(template, route.name)
+        fresh = _PathRoutes(template, route.name)
         head, _, last = route.path.rpartition("/")
         if "{" not in route.path:
             return self._exact.setdefault(route.path, fresh)
@@ -182,7 +182,7 @@ class Router:
         self._meter.count_request(route=name, status=response.status, seconds=perf_counter() - began)
         return response
 
-    def _match(self, path: str) -> tuple[_Node, Sequence[str]]:
+    def _match(self, path: str) -> tuple[_PathRoutes, Sequence[str]]:
         """The node of a path and the values of its parameters. Duplicate and trailing slashes are ignored."""
         node = self._exact.get(path)
         if node is not None:
@@ -204,7 +204,7 @@ class Router:
         known = sorted({route.path for route in self.routes})
         near = nearest(path, known)
         hint = f"did you mean {near}? /openapi.json lists all paths" if near else "/openapi.json lists all paths"
-        raise ApiError(404, "not_found", f"unknown path {shown(path)!r}", hint)
+        raise ApiError(404, "not_found", f"unknown path {truncated(path)!r}", hint)
 
     def _check_token(self, request: web.Request, access: Access) -> None:
         token = self._protection.token
@@ -252,7 +252,7 @@ def _refuse_method(method: str, allow: str) -> NoReturn:
     raise ApiError(
         405,
         "method_not_allowed",
-        f"method {shown(method)!r} is not allowed here",
+        f"method {truncated(method)!r} is not allowed here",
         f"use {allow}",
         headers={hdrs.ALLOW: allow},
     )

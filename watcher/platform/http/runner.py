@@ -16,7 +16,7 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
-from watcher.platform.http.parameters import shown
+from watcher.platform.http.parameters import truncated
 from watcher.platform.http.routing import ApiError, Router
 
 log = logging.getLogger(__name__)
@@ -35,10 +35,10 @@ class Runner(web.AppRunner):
 
 class _Server(web.Server):
     def __call__(self) -> RequestHandler:
-        return _Connection(self, loop=asyncio.get_running_loop(), **HANDLER_ARGS)
+        return _JsonErrorConnection(self, loop=asyncio.get_running_loop(), **HANDLER_ARGS)
 
 
-class _Connection(RequestHandler):
+class _JsonErrorConnection(RequestHandler):
     """A connection that answers malformed requests in JSON."""
 
     __slots__ = ()
@@ -68,10 +68,10 @@ class _Connection(RequestHandler):
 def _hint(exc: BaseException | None, message: str | None) -> str:
     if isinstance(exc, LineTooLong):
         return f"a line of the request is longer than {HANDLER_ARGS['max_line_size']} bytes"
-    return shown((message or "").strip().partition("\n")[0].rstrip(":"))
+    return truncated((message or "").strip().partition("\n")[0].rstrip(":"))
 
 
-class _Everything(web.PlainResource):
+class _CatchAllResource(web.PlainResource):
     """Passes every request target to `Router`, including `*`, which no aiohttp path matches."""
 
     leads_to: web.AbstractRoute
@@ -83,7 +83,7 @@ class _Everything(web.PlainResource):
 def application(router: Router) -> web.Application:
     """The aiohttp application whose requests are all handled by `router`."""
     app = web.Application()
-    everything = _Everything("/")
+    everything = _CatchAllResource("/")
     everything.leads_to = everything.add_route("*", router.dispatch)
     app.router.register_resource(everything)
     return app

@@ -32,13 +32,13 @@ from watcher.core.kubernetes.errors import (
     KubeRefused,
     KubeUnauthorized,
     KubeUnreachable,
-    shown,
+    printable,
 )
 from watcher.core.kubernetes.objects import ACCESS_REVIEWS
 from watcher.core.kubernetes.wire import ItemT, ObjectList, Resource, list_decoder
-from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.refusals import error_of, read_status
-from watcher.platform.kube.responses import Event, Listing, read_event, read_item, read_large_page, read_page
+from watcher.platform.kube.responses import Listing, WatchEvent, read_event, read_item, read_large_page, read_page
 from watcher.platform.net.http_body import read_at_most
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class PatchKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _KubeRequest:
     """A request. Authorization depends on `verb`, the resource, its `subresource`, and the `namespace` if the request
     is limited to one. `silence` is the longest pause within the response in seconds; default: the client's timeout."""
 
@@ -110,10 +110,10 @@ class _Call:
 
 
 @dataclass(slots=True, eq=False)
-class _Connection:
+class _ConnectionPool:
     """A connection pool opened with one reading of the credentials; `users` counts the requests in progress on it."""
 
-    access: Access
+    access: KubeAccess
     session: aiohttp.ClientSession
     users: int = 0
 
@@ -123,11 +123,11 @@ class KubeClient:
     raise KubeError. `timeout` (seconds) limits each request from the connection to the last byte, except for
     watches."""
 
-    def __init__(self, access: Callable[[], Access], *, timeout: float = 10.0) -> None:
+    def __init__(self, access: Callable[[], KubeAccess], *, timeout: float = 10.0) -> None:
         self._find_access = access
         self._timeout = timeout
-        self._current: _Connection | None = None
-        self._open: set[_Connection] = set()
+        self._current: _ConnectionPool | None = None
+        self._open: set[_ConnectionPool] = set()
         self._server = ""
         self._private: Sequence[str] = ()
         self._decoders: dict[type[Any], msgspec.json.Decoder[ObjectList[Any]]] = {}
@@ -169,7 +169,7 @@ class KubeClient:
     ) -> tuple[ObjectList[ItemT], Mapping[str, str]]:
         async with self._translated(resource):
             path = resource.path_in(namespace)
-            body = await self._ask(_Call(resource, "list", path, namespace=namespace, parameters=parameters))
+            body = await self._ask(_KubeRequest(resource, "list", path, namespace=namespace, parameters=parameters))
             if len(body) > LARGE_BODY:
                 return await asyncio.to_thread(read_large_page, body, resource=resource)
             decoder = self._decoders.setdefault(resource.item, list_decoder(resource.item))
@@ -182,13 +182,13 @@ class KubeClient:
 
     async def get(self, resource: Resource[ItemT], key: str) -> ItemT:
         """Return one object by its `key_of`. Raises KubeNotFound if it does not exist, and other KubeErrors."""
-        call = _Call(resource, "get", resource.path_of(key))
+        call = _KubeRequest(resource, "get", resource.path_of(key))
         async with self._translated(resource):
             return read_item(await self._ask(call), resource=resource)
 
     async def watch(
         self, resource: Resource[ItemT], *, since: str, selector: Selector = EVERYTHING, seconds: int = WATCH_S
-    ) -> AsyncGenerator[Event[ItemT], None]:
+    ) -> AsyncGenerator[WatchEvent[ItemT], None]:
         """Yield changes after the resource version `since`, for about `seconds`; ends when the server ends the watch.
 
         An object that no longer matches the selector is reported as DELETED. Raises KubeGone if the server no longer
@@ -203,13 +203,15 @@ class KubeClient:
         }
         decoder = msgspec.json.Decoder(resource.item)
         path, silence = resource.path_in(selector.namespace), seconds + SILENCE_S
-        call = _Call(resource, "watch", path, namespace=selector.namespace, parameters=parameters, silence=silence)
+        call = _KubeRequest(
+            resource, "watch", path, namespace=selector.namespace, parameters=parameters, silence=silence
+        )
         async with (
             self._translated(resource),
             self._connected() as connection,
             self._sent(call, connection, await connection.access.headers()) as response,
         ):
-            yield Event("OPENED", since)
+            yield WatchEvent("OPENED", since)
             while line := await response.content.readline():
                 if not line.endswith(b"\n"):
                     raise KubeUnreachable(f"the watch of {resource.full_name} ended in the middle of a line")
@@ -235,7 +237,7 @@ class KubeClient:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": attributes},
         }
-        call = _Call(ACCESS_REVIEWS, "create", ACCESS_REVIEWS.path, "POST", body=question)
+        call = _KubeRequest(ACCESS_REVIEWS, "create", ACCESS_REVIEWS.path, "POST", body=question)
         async with self._translated(ACCESS_REVIEWS):
             return read_item(await self._ask(call), resource=ACCESS_REVIEWS).status.allowed
 
@@ -259,7 +261,7 @@ class KubeClient:
         """
         path = resource.path_of(key, subresource)
         written = {"fieldManager": manager} if manager else {}
-        call = _Call(resource, "patch", path, "PATCH", subresource, written, change, kind.value)
+        call = _KubeRequest(resource, "patch", path, "PATCH", subresource, written, change, kind.value)
         async with self._translated(resource):
             return read_item(await self._ask(call), resource=resource)
 
@@ -267,19 +269,19 @@ class KubeClient:
         """Create an object with the name from its metadata, written by `manager`. The server ignores its status if
         status is a subresource. Raises KubeConflict if an object of that name exists, and other KubeErrors."""
         written = {"fieldManager": manager} if manager else {}
-        call = _Call(resource, "create", resource.path_in(namespace), "POST", parameters=written, body=content)
+        call = _KubeRequest(resource, "create", resource.path_in(namespace), "POST", parameters=written, body=content)
         async with self._translated(resource):
             await self._ask(call)
 
     async def create(self, resource: Resource[Any], key: str, content: object, *, subresource: str) -> None:
         """Post to a subresource of an object, such as "binding" or "eviction". Raises KubeError."""
-        call = _Call(resource, "create", resource.path_of(key, subresource), "POST", subresource, body=content)
+        call = _KubeRequest(resource, "create", resource.path_of(key, subresource), "POST", subresource, body=content)
         async with self._translated(resource):
             await self._ask(call)
 
     # --- the connection ----------------------------------------------------------------------------------------------
 
-    async def _ask(self, call: _Call) -> bytes:
+    async def _ask(self, call: _KubeRequest) -> bytes:
         """Send a request and return the whole response body, within `timeout`."""
         async with self._connected() as connection:
             headers = await connection.access.headers()
@@ -287,7 +289,7 @@ class KubeClient:
                 return await _read_body(response)
 
     @contextlib.asynccontextmanager
-    async def _connected(self) -> AsyncIterator[_Connection]:
+    async def _connected(self) -> AsyncIterator[_ConnectionPool]:
         """The current connection, kept open at least until the context exits."""
         connection = self._connect()
         connection.users += 1
@@ -300,7 +302,7 @@ class KubeClient:
 
     @contextlib.asynccontextmanager
     async def _sent(
-        self, call: _Call, connection: _Connection, headers: Mapping[str, str]
+        self, call: _KubeRequest, connection: _ConnectionPool, headers: Mapping[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A successful response whose body is not yet read. Raises the KubeError that corresponds to a failure
         status."""
@@ -325,13 +327,13 @@ class KubeClient:
             yield response
         finally:
             if response is not None:
-                _hang_up(response)
+                _abort_response(response)
 
-    async def _end(self, connection: _Connection) -> None:
+    async def _end(self, connection: _ConnectionPool) -> None:
         self._open.discard(connection)
         await connection.session.close()
 
-    def _connect(self) -> _Connection:
+    def _connect(self) -> _ConnectionPool:
         if self._current is None:
             access = self._find_access()
             connector = aiohttp.TCPConnector(ssl=access.tls if access.tls is not None else True)
@@ -344,7 +346,7 @@ class KubeClient:
             )
             if access.server != self._server:
                 log.info("using the Kubernetes API at %s, configured by %s", access.server, access.origin)
-            self._current, self._server = _Connection(access, session), access.server
+            self._current, self._server = _ConnectionPool(access, session), access.server
             self._open.add(self._current)
         return self._current
 
@@ -364,7 +366,7 @@ class KubeClient:
             raise (told.told_by(self._server, private=self._private) if self._server else told) from error
 
 
-def _hang_up(response: aiohttp.ClientResponse) -> None:
+def _abort_response(response: aiohttp.ClientResponse) -> None:
     """Abandon the unread part of a response without TLS's closing handshake, which an unreachable peer would never
     answer."""
     transport = None if response.connection is None else response.connection.transport
@@ -373,7 +375,7 @@ def _hang_up(response: aiohttp.ClientResponse) -> None:
         transport.abort()
 
 
-async def _read_failure(response: aiohttp.ClientResponse, call: _Call, *, private: Iterable[str]) -> KubeError:
+async def _read_failure(response: aiohttp.ClientResponse, call: _KubeRequest, *, private: Iterable[str]) -> KubeError:
     """The error that corresponds to a failure response, from the beginning of its body. Removes the secrets in
     `private`, because some proxies include the request in their error pages."""
     body = b""
@@ -403,16 +405,16 @@ def _translate(error: Exception, *, what: str) -> KubeError:
     """The KubeError that corresponds to a failure below HTTP."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return KubeRefused(
-            f"the server's certificate is not trusted: {shown(str(error.certificate_error))}",
+            f"the server's certificate is not trusted: {printable(str(error.certificate_error))}",
             hint="It is not signed by the certificate authority in the kubeconfig or the service account.",
         )
     if isinstance(error, aiohttp.ClientSSLError):
-        return KubeRefused(f"TLS failed: {shown(str(error.os_error))}", hint="Check that this port serves TLS.")
+        return KubeRefused(f"TLS failed: {printable(str(error.os_error))}", hint="Check that this port serves TLS.")
     if isinstance(error, TimeoutError):
         return KubeUnreachable(f"the request for {what} timed out")
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return KubeUnreachable("the server's host name cannot be resolved")
-    said = shown(str(error)) or type(error).__name__
+    said = printable(str(error)) or type(error).__name__
     if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
         # asyncio replaces the system's message by the address; aiohttp's has "ssl:default" even without TLS
         said = os.strerror(error.errno)

@@ -27,7 +27,7 @@ BEFORE_ITS_END_S = 60.0
 
 
 @dataclass
-class _Taken:
+class _LoadedCredentials:
     """Credentials that the library found, under the library's attribute names."""
 
     api_key: dict[str, str] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Loader(KubeConfigLoader):
         exceptions of any type."""
         if self._lasts:
             return
-        taken = _Taken()
+        taken = _LoadedCredentials()
         await self.load_and_set(taken)
         self.bearer = taken.api_key.get("BearerToken", "").removeprefix("Bearer ")
         if taken.cert_file and taken.key_file:

@@ -15,16 +15,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from watcher.core.kubernetes.errors import KubeRefused, KubeUnreachable, shown
+from watcher.core.kubernetes.errors import KubeRefused, KubeUnreachable, printable
 
 if TYPE_CHECKING:
     from watcher.platform.kube.credential_loader import Loader
 
-ANSWERS_WITHIN_S = 30.0
+TIMEOUT_S = 30.0
 MISSING = "Install the extra for such credentials: pip install 'load-watcher[kube]'"
 
 
-class Plugin:
+class CredentialPlugin:
     """Provides a token and, if the program returns one, a client certificate, which is loaded into `tls`. `user` is the
     user entry of the kubeconfig and `path` its file; relative paths start in its directory. `seconds` is the
     timeout."""
@@ -35,7 +35,7 @@ class Plugin:
         *,
         path: Path,
         tls: ssl.SSLContext | None = None,
-        seconds: float = ANSWERS_WITHIN_S,
+        seconds: float = TIMEOUT_S,
     ) -> None:
         self._user = _with_whole_command(user, path=path)
         self._path = path
@@ -48,7 +48,7 @@ class Plugin:
     def name(self) -> str:
         """Description of the credentials for messages."""
         command = self._user["exec"].get("command") if "exec" in self._user else None
-        return f"the exec plug-in {shown(str(command))}" if command else "the OIDC token"
+        return f"the exec plug-in {printable(str(command))}" if command else "the OIDC token"
 
     async def token(self) -> str:
         """The currently valid token; "" if a client certificate is used instead. Raises KubeRefused if no credentials
@@ -96,8 +96,8 @@ class Plugin:
     def _refused(self, error: Exception) -> KubeRefused:
         if "exec" in self._user and isinstance(error, FileNotFoundError):
             hint = str(self._user["exec"].get("installHint") or "Check that it is installed and on PATH.")
-            return KubeRefused(f"{self._path}: {self.name} was not found", hint=shown(hint))
-        why = shown(str(error)) or type(error).__name__
+            return KubeRefused(f"{self._path}: {self.name} was not found", hint=printable(hint))
+        why = printable(str(error)) or type(error).__name__
         return KubeRefused(f"{self._path}: {self.name} returned no credentials: {why}")
 
 

@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from watcher.core.kubernetes.errors import KubeRefused, shown
-from watcher.platform.kube.credential_plugin import Plugin
+from watcher.core.kubernetes.errors import KubeRefused, printable
+from watcher.platform.kube.credential_plugin import CredentialPlugin
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 UNSUPPORTED_USER = {
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class KubeAccess:
     """Address of the API and the credentials for it. `tls` is None for plain HTTP; `origin` describes the source of the
     credentials for messages."""
 
@@ -46,7 +46,7 @@ class Access:
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     token: str = field(default="", repr=False)
     token_file: Path | None = None
-    plugin: Plugin | None = field(default=None, repr=False)
+    plugin: CredentialPlugin | None = field(default=None, repr=False)
     tls_server_name: str | None = None
 
     async def headers(self) -> dict[str, str]:
@@ -70,7 +70,7 @@ def find_access(
     environ: Mapping[str, str],
     context: str | None = None,
     service_account: Path = SERVICE_ACCOUNT,
-) -> Access:
+) -> KubeAccess:
     """Return the access of the kubeconfig if one is given (its context `context`, default: the current one), otherwise
     of the pod's service account. Raises KubeRefused, naming the missing part."""
     if kubeconfig is not None:
@@ -113,7 +113,7 @@ class AccessFinder:
         written = None if found is None else (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
         return cls(kubeconfig, context, written)
 
-    def __call__(self) -> Access:
+    def __call__(self) -> KubeAccess:
         """Call `find_access` with this process's environment."""
         return find_access(kubeconfig=self.kubeconfig, context=self.context, environ=os.environ)
 
@@ -121,7 +121,7 @@ class AccessFinder:
 # --- inside a cluster ------------------------------------------------------------------------------------------------
 
 
-def in_cluster(*, environ: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT) -> Access:
+def in_cluster(*, environ: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT) -> KubeAccess:
     """Access by the pod's service account: its token (read for each request) and the cluster's certificate
     authority."""
     host = environ["KUBERNETES_SERVICE_HOST"]
@@ -134,13 +134,13 @@ def in_cluster(*, environ: Mapping[str, str], service_account: Path = SERVICE_AC
             hint="Check automountServiceAccountToken of the pod and of its service account.",
         )
     tls = _context(_read(authority, what="the cluster's authority"), where=str(authority))
-    return Access(server, "the pod's service account", tls=tls, token_file=token)
+    return KubeAccess(server, "the pod's service account", tls=tls, token_file=token)
 
 
 # --- a kubeconfig ----------------------------------------------------------------------------------------------------
 
 
-class _Named(msgspec.Struct):
+class _KubeconfigEntry(msgspec.Struct):
     name: str
     cluster: dict[str, Any] | None = None
     user: dict[str, Any] | None = None
@@ -149,12 +149,12 @@ class _Named(msgspec.Struct):
 
 class _Kubeconfig(msgspec.Struct, rename="kebab"):
     current_context: str = ""
-    clusters: list[_Named] | None = None
-    users: list[_Named] | None = None
-    contexts: list[_Named] | None = None
+    clusters: list[_KubeconfigEntry] | None = None
+    users: list[_KubeconfigEntry] | None = None
+    contexts: list[_KubeconfigEntry] | None = None
 
 
-def from_kubeconfig(path: Path, *, context: str | None = None) -> Access:
+def from_kubeconfig(path: Path, *, context: str | None = None) -> KubeAccess:
     """Access by a context of a kubeconfig (default: its current context). Paths in it are relative to its own
     directory. Raises KubeRefused."""
     text = _read(path, what="the kubeconfig")
@@ -169,17 +169,19 @@ def from_kubeconfig(path: Path, *, context: str | None = None) -> Access:
     cluster = _entry(config.clusters, names.get("cluster"), "cluster", path=path).cluster or {}
     user = _entry(config.users, names["user"], "user", path=path).user or {} if names.get("user") else {}
     _refuse_unsupported(cluster, user, where=f"{path}, user {names.get('user')}")
-    return _access(_Part(cluster, path), _Part(user, path), origin=f"context {chosen} of {path}")
+    return _access(
+        _KubeconfigSection(cluster, path), _KubeconfigSection(user, path), origin=f"context {chosen} of {path}"
+    )
 
 
-def _entry(entries: list[_Named] | None, name: object, kind: str, *, path: Path) -> _Named:
+def _entry(entries: list[_KubeconfigEntry] | None, name: object, kind: str, *, path: Path) -> _KubeconfigEntry:
     for entry in entries or ():
         if entry.name == name:
             return entry
     if not name:
         raise KubeRefused(f"{path} does not name a {kind}", hint="Set one with kubectl config use-context.")
     raise KubeRefused(
-        f"{path} has no {kind} named {shown(str(name))}",
+        f"{path} has no {kind} named {printable(str(name))}",
         hint="kubectl config view shows its content; kubernetes.context selects the context.",
     )
 
@@ -197,7 +199,7 @@ def _refuse_unsupported(cluster: Mapping[str, Any], user: Mapping[str, Any], *, 
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _KubeconfigSection:
     """The `cluster` or `user` of a kubeconfig."""
 
     content: Mapping[str, Any]
@@ -233,7 +235,7 @@ class _Part:
         return None if file is None else _read(file, what=key)
 
 
-def _access(cluster: _Part, user: _Part, *, origin: str) -> Access:
+def _access(cluster: _KubeconfigSection, user: _KubeconfigSection, *, origin: str) -> KubeAccess:
     server = _checked(cluster.get("server", str) or "", where=f"server in {cluster.path}")
     token_file = user.file("tokenFile")  # takes precedence over a token, as in kubectl
     tls = None
@@ -244,18 +246,18 @@ def _access(cluster: _Part, user: _Part, *, origin: str) -> Access:
         _show_certificate(tls, user)
     token = "" if token_file else user.get("token", str) or ""
     brought = not token and token_file is None and (user.table("exec") or user.table("auth-provider"))
-    return Access(
+    return KubeAccess(
         server,
         origin,
         tls=tls,
         token=token,
         token_file=token_file,
-        plugin=Plugin(user.content, path=user.path, tls=tls) if brought else None,
+        plugin=CredentialPlugin(user.content, path=user.path, tls=tls) if brought else None,
         tls_server_name=cluster.get("tls-server-name", str),
     )
 
 
-def _show_certificate(tls: ssl.SSLContext, user: _Part) -> None:
+def _show_certificate(tls: ssl.SSLContext, user: _KubeconfigSection) -> None:
     """Load the user's client certificate, if there is one, into the TLS context. OpenSSL reads it from files only."""
     certificate, key = user.pem("client-certificate"), user.pem("client-key")
     if certificate is None:

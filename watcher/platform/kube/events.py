@@ -19,7 +19,7 @@ DEFAULT_NAMESPACE = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class EventSubject:
     """The object that an Event is about: a Pod by NAMESPACE/NAME, or a Node by its name."""
 
     kind: Literal["Pod", "Node"]
@@ -28,7 +28,7 @@ class About:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reporter:
+class EventSource:
     """The source of an Event: the component's name and the node on which it runs."""
 
     component: str
@@ -36,7 +36,7 @@ class Reporter:
 
 
 async def report(
-    client: KubeClient, about: About, *, reason: str, message: str, warning: bool, by: Reporter, now: float
+    client: KubeClient, about: EventSubject, *, reason: str, message: str, warning: bool, by: EventSource, now: float
 ) -> None:
     """Write an Event that happened at `now` (unix seconds); `reason` is one word in CamelCase. Raises KubeError."""
     namespace, _, name = about.key.rpartition("/")

@@ -41,7 +41,7 @@ _OTHER_UID = re.compile(r"UID in (the )?precondition")
 _TWO_BUDGETS = "more than one PodDisruptionBudget"
 
 
-class Outcome(StrEnum):
+class EvictionOutcome(StrEnum):
     """The outcome of an eviction request."""
 
     EVICTED = "evicted"
@@ -58,16 +58,16 @@ class Outcome(StrEnum):
     """The server was unreachable or busy until the deadline. It may have evicted the pod nevertheless."""
 
 
-PASSING = (Outcome.PROTECTED, Outcome.UNANSWERED)
+PASSING = (EvictionOutcome.PROTECTED, EvictionOutcome.UNANSWERED)
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class EvictionResult:
     """The outcome of an eviction after `tries` attempts, with the server's message and, if the operator can fix the
     cause, a hint. `retry_after` is the number of seconds that the server asks the client to wait before a retry; None
     if not given."""
 
-    outcome: Outcome
+    outcome: EvictionOutcome
     message: str = ""
     hint: str = ""
     tries: int = 1
@@ -89,7 +89,9 @@ class Evictor:
         self._sleep = sleep
         self._versions = VERSIONS
 
-    async def evict(self, key: str, *, within: float, uid: str = "", grace_seconds: int | None = None) -> Eviction:
+    async def evict(
+        self, key: str, *, within: float, uid: str = "", grace_seconds: int | None = None
+    ) -> EvictionResult:
         """Evict the pod NAMESPACE/NAME if it still has this `uid`, with its own grace period or `grace_seconds`.
 
         Transient failures (a budget, a busy server, a lost connection) are retried until `within` seconds are over:
@@ -101,12 +103,12 @@ class Evictor:
             tries += 1
             try:
                 await self._post(key, uid=uid, grace_seconds=grace_seconds)
-                return Eviction(Outcome.EVICTED, tries=tries)
+                return EvictionResult(EvictionOutcome.EVICTED, tries=tries)
             except KubeError as error:
                 outcome = outcome_of(error)
                 wait = error.retry_after or delay
                 if outcome not in PASSING or self._clock() + wait > give_up:
-                    return Eviction(outcome, str(error), error.hint, tries, error.retry_after)
+                    return EvictionResult(outcome, str(error), error.hint, tries, error.retry_after)
                 log.debug("eviction of %s will be retried in %g s: %s", key, wait, error)
                 delay = delay if error.retry_after else 2 * delay
             await self._sleep(wait)
@@ -139,18 +141,18 @@ class Evictor:
         await self._client.create(PODS, key, {**body, "deleteOptions": options}, subresource="eviction")
 
 
-def outcome_of(error: KubeError) -> Outcome:
+def outcome_of(error: KubeError) -> EvictionOutcome:
     """The outcome that a failed attempt means. Pure."""
     if isinstance(error, KubeNotFound):
-        return Outcome.REFUSED if isinstance(error, KubeNoApi) else Outcome.GONE
+        return EvictionOutcome.REFUSED if isinstance(error, KubeNoApi) else EvictionOutcome.GONE
     if isinstance(error, KubeForbidden):
-        return Outcome.GONE if "NamespaceTerminating" in error.causes else Outcome.FORBIDDEN
+        return EvictionOutcome.GONE if "NamespaceTerminating" in error.causes else EvictionOutcome.FORBIDDEN
     if isinstance(error, KubeUnauthorized):
-        return Outcome.FORBIDDEN
+        return EvictionOutcome.FORBIDDEN
     if isinstance(error, KubeConflict):
-        return Outcome.GONE if _OTHER_UID.search(str(error)) else Outcome.UNANSWERED
+        return EvictionOutcome.GONE if _OTHER_UID.search(str(error)) else EvictionOutcome.UNANSWERED
     if "DisruptionBudget" in error.causes:
-        return Outcome.PROTECTED
+        return EvictionOutcome.PROTECTED
     if isinstance(error, KubeUnreachable) and _TWO_BUDGETS not in str(error):
-        return Outcome.UNANSWERED
-    return Outcome.REFUSED
+        return EvictionOutcome.UNANSWERED
+    return EvictionOutcome.REFUSED

@@ -38,7 +38,7 @@ LONGEST_ASKED_S = 60.0
 """Upper limit in seconds for the wait that a server requests with Retry-After."""
 LASTED_S = 5.0
 CLOSE_WITHIN_S = 0.5
-AT_ONCE = 200
+NOTIFY_BATCH = 200
 """Number of objects of a list that are reported to listeners before other tasks run; takes some milliseconds."""
 
 OnChange = Callable[[str, ItemT | None, ItemT | None], None]
@@ -46,7 +46,9 @@ OnChange = Callable[[str, ItemT | None, ItemT | None], None]
 absent."""
 
 
-def tell(listener: OnChange[ItemT], resource: Resource[ItemT], name: str, old: ItemT | None, new: ItemT | None) -> None:
+def notify_listener(
+    listener: OnChange[ItemT], resource: Resource[ItemT], name: str, old: ItemT | None, new: ItemT | None
+) -> None:
     """Call a listener with a change. An exception of the listener is logged and has no other effect."""
     try:
         listener(name, old, new)
@@ -169,7 +171,7 @@ class Informer(Generic[ItemT]):
         changes = chain(((name, None) for name in gone), found.items())
         for number, (name, item) in enumerate(changes, start=1):
             self._put(name, item)
-            if number % AT_ONCE == 0:
+            if number % NOTIFY_BATCH == 0:
                 await asyncio.sleep(0)
         for name, problem in unread.items():
             self._leave_out(name, problem)
@@ -218,7 +220,7 @@ class Informer(Generic[ItemT]):
             self._objects[name] = new
         if self._listeners and old != new:
             for listener in self._listeners:
-                tell(listener, self.resource, name, old, new)
+                notify_listener(listener, self.resource, name, old, new)
 
     def _agreed(self) -> None:
         if self.error is not None:

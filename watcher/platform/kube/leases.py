@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 import msgspec
 
 from watcher.core.kubernetes.errors import KubeConflict, KubeError, KubeNoApi, KubeNotFound
-from watcher.core.kubernetes.wire import Metadata, Resource
+from watcher.core.kubernetes.wire import MinimalMetadata, Resource
 from watcher.platform.kube.client import KubeClient, PatchKind
 
 log = logging.getLogger(__name__)
 
-LASTS_S = 30
+LEASE_DURATION_S = 30
 RENEW_EVERY_S = 10.0
 MARGIN_S = 5.0
 """The holder considers the Lease lost this many seconds before other replicas may take it."""
@@ -41,7 +41,7 @@ class LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
 class Lease(msgspec.Struct, frozen=True):
     """A Lease object, reduced to the fields used here."""
 
-    metadata: Metadata = Metadata()
+    metadata: MinimalMetadata = MinimalMetadata()
     spec: LeaseSpec = LeaseSpec()
 
 
@@ -61,7 +61,7 @@ class Election:
         manager: str,
         now: Callable[[], float],
         monotonic: Callable[[], float],
-        lasts: int = LASTS_S,
+        lasts: int = LEASE_DURATION_S,
         margin: float = MARGIN_S,
     ) -> None:
         self.key = key

@@ -16,7 +16,7 @@ import msgspec
 
 from watcher.core.kubernetes.errors import KubeConflict
 from watcher.core.kubernetes.objects import PODS, Taint
-from watcher.core.kubernetes.wire import Metadata, Resource
+from watcher.core.kubernetes.wire import MinimalMetadata, Resource
 from watcher.platform.kube.client import KubeClient, PatchKind
 
 RETRY_AFTER_S = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -26,11 +26,11 @@ conflict is rare."""
 T = TypeVar("T")
 
 
-class _Spec(msgspec.Struct, frozen=True):
+class _TaintsSpec(msgspec.Struct, frozen=True):
     taints: list[dict[str, Any]] = []
 
 
-class _Status(msgspec.Struct, frozen=True):
+class _ConditionsStatus(msgspec.Struct, frozen=True):
     conditions: list[dict[str, Any]] = []
 
 
@@ -38,9 +38,9 @@ class _WholeNode(msgspec.Struct, frozen=True):
     """A node with its taints and conditions as untyped mappings, so that fields not declared in `objects` are
     preserved."""
 
-    metadata: Metadata = Metadata()
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
+    metadata: MinimalMetadata = MinimalMetadata()
+    spec: _TaintsSpec = _TaintsSpec()
+    status: _ConditionsStatus = _ConditionsStatus()
 
 
 _NODES: Resource[_WholeNode] = Resource("", "v1", "nodes", _WholeNode)

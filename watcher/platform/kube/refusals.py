@@ -16,7 +16,7 @@ from watcher.core.kubernetes.errors import (
     KubeRefused,
     KubeUnauthorized,
     KubeUnreachable,
-    shown,
+    printable,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Details(msgspec.Struct, frozen=True, rename="camel"):
     retry_after_seconds: int | None = None
 
 
-class Status(msgspec.Struct, frozen=True):
+class ApiStatus(msgspec.Struct, frozen=True):
     """Kubernetes' description of a failure, in a response body or in a watch."""
 
     kind: str = ""
@@ -53,20 +53,20 @@ class Status(msgspec.Struct, frozen=True):
     details: Details | None = None
 
 
-def read_status(body: bytes) -> Status:
+def read_status(body: bytes) -> ApiStatus:
     """The Status in a response body; if there is none, a Status with the beginning of the body as its message."""
     try:
-        status = msgspec.json.decode(body, type=Status)
+        status = msgspec.json.decode(body, type=ApiStatus)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Status(message=shown(body[:2048].decode(errors="replace")) or "no details given")
+        return ApiStatus(message=printable(body[:2048].decode(errors="replace")) or "no details given")
     return msgspec.structs.replace(
-        status, message=shown(status.message) or "no details given", reason=shown(status.reason)
+        status, message=printable(status.message) or "no details given", reason=printable(status.reason)
     )
 
 
 def error_of(
     code: int,
-    status: Status,
+    status: ApiStatus,
     *,
     verb: str,
     resource: Resource[Any],
@@ -86,13 +86,13 @@ def error_of(
         said,
         hint=hint,
         status=code,
-        causes=tuple(shown(cause.reason) for cause in details.causes or ()),
+        causes=tuple(printable(cause.reason) for cause in details.causes or ()),
         retry_after=_seconds(retry_after) or _seconds(details.retry_after_seconds),
     )
 
 
 def _kind_and_hint(
-    code: int, status: Status, details: Details, *, rule: str, resource: Resource[Any]
+    code: int, status: ApiStatus, details: Details, *, rule: str, resource: Resource[Any]
 ) -> tuple[type[KubeError], str]:
     if code == 401:
         hint = "The server rejected the credentials: the token or client certificate expired or is for another cluster."

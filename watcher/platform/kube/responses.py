@@ -15,9 +15,9 @@ from typing import Any, Generic
 
 import msgspec
 
-from watcher.core.kubernetes.errors import KubeMalformed, shown
+from watcher.core.kubernetes.errors import KubeMalformed, printable
 from watcher.core.kubernetes.wire import ItemT, ObjectList, Resource, Versioned, WatchLine, key_of
-from watcher.platform.kube.refusals import Status, error_of, read_status
+from watcher.platform.kube.refusals import ApiStatus, error_of, read_status
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _LINE = msgspec.json.Decoder(WatchLine)
@@ -36,7 +36,7 @@ class Listing(Generic[ItemT]):
 
 
 @dataclass(frozen=True, slots=True)
-class Event(Generic[ItemT]):
+class WatchEvent(Generic[ItemT]):
     """One watch event: `type` is ADDED, MODIFIED or DELETED, `key` is the name of the object. `item` is None if the
     object does not fit its type; `problem` is the reason. Two types concern no object: OPENED comes first and means
     that the server accepted the watch, BOOKMARK carries the version that the watch has reached."""
@@ -70,7 +70,7 @@ def read_large_page(body: bytes, *, resource: Resource[ItemT]) -> tuple[ObjectLi
 
 def _of_a_list(page: ObjectList[ItemT], *, resource: Resource[Any]) -> ObjectList[ItemT]:
     if not page.kind.endswith("List"):
-        raise KubeMalformed(f"the server returned a {shown(page.kind)} instead of a list of {resource.full_name}")
+        raise KubeMalformed(f"the server returned a {printable(page.kind)} instead of a list of {resource.full_name}")
     return page
 
 
@@ -84,25 +84,25 @@ def _read_one_by_one(body: bytes, *, resource: Resource[ItemT]) -> tuple[ObjectL
         try:
             items.append(msgspec.json.decode(raw, type=resource.item))
         except msgspec.ValidationError as error:
-            unread[key_of(_VERSIONED.decode(raw))] = shown(str(error))
+            unread[key_of(_VERSIONED.decode(raw))] = printable(str(error))
     return ObjectList(page.kind, page.metadata, items), unread
 
 
-def read_event(line: bytes, decoder: msgspec.json.Decoder[ItemT], *, resource: Resource[Any]) -> Event[ItemT]:
+def read_event(line: bytes, decoder: msgspec.json.Decoder[ItemT], *, resource: Resource[Any]) -> WatchEvent[ItemT]:
     """Decode a line of a watch. Raises the KubeError that corresponds to an ERROR event."""
     try:
         read = _LINE.decode(line)
         if read.type == "ERROR":
-            status = msgspec.json.decode(read.object, type=Status)
+            status = msgspec.json.decode(read.object, type=ApiStatus)
             raise error_of(status.code, read_status(bytes(read.object)), verb="watch", resource=resource)
         head = _VERSIONED.decode(read.object)
         version = head.metadata.resource_version
         if read.type == "BOOKMARK":
-            return Event(read.type, version)
+            return WatchEvent(read.type, version)
         try:
-            return Event(read.type, version, key_of(head), decoder.decode(read.object))
+            return WatchEvent(read.type, version, key_of(head), decoder.decode(read.object))
         except msgspec.ValidationError as error:
-            return Event(read.type, version, key_of(head), problem=shown(str(error)))
+            return WatchEvent(read.type, version, key_of(head), problem=printable(str(error)))
     except _UNREADABLE as error:
         raise _not_kubernetes(line, what=f"an event of {resource.full_name}", problem=str(error)) from error
 
@@ -116,10 +116,10 @@ def read_item(body: bytes, *, resource: Resource[ItemT]) -> ItemT:
 
 
 def _not_kubernetes(body: bytes, *, what: str, problem: str) -> KubeMalformed:
-    start = shown(body[:1024].decode(errors="replace"))
+    start = printable(body[:1024].decode(errors="replace"))
     hint = "Check that the server address is that of a Kubernetes API and not of a proxy in front of it."
     if not body.strip():
         return KubeMalformed(f"the server returned an empty response instead of {what}", hint=hint)
     if body.lstrip()[:1] == b"<":
         return KubeMalformed(f"the server returned a web page instead of {what}: {start}", hint=hint)
-    return KubeMalformed(f"the response is not {what} ({shown(problem)}): {start}", hint=hint)
+    return KubeMalformed(f"the response is not {what} ({printable(problem)}): {start}", hint=hint)

@@ -17,8 +17,8 @@ from typing import Any, Generic
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.wire import ItemT, Resource
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.credentials import Access
-from watcher.platform.kube.informer import AT_ONCE, CLOSE_WITHIN_S, Informer, OnChange, tell
+from watcher.platform.kube.credentials import KubeAccess
+from watcher.platform.kube.informer import CLOSE_WITHIN_S, NOTIFY_BATCH, Informer, OnChange, notify_listener
 
 
 class SharedInformer(Generic[ItemT]):
@@ -26,14 +26,14 @@ class SharedInformer(Generic[ItemT]):
     Can be started only once."""
 
     def __init__(
-        self, access: Callable[[], Access], resource: Resource[ItemT], *, on_change: OnChange[ItemT] | None = None
+        self, access: Callable[[], KubeAccess], resource: Resource[ItemT], *, on_change: OnChange[ItemT] | None = None
     ) -> None:
         self.resource = resource
         self.synced = asyncio.Event()
         """Set once the first list is complete and `on_change` was called for all existing objects."""
         self._access = access
         self._on_change = on_change
-        self._copy: _Copy[ItemT] | None = None
+        self._copy: _SharedState[ItemT] | None = None
         self._untold: dict[str, ItemT] = {}
         self._joining: asyncio.Task[None] | None = None
 
@@ -55,7 +55,7 @@ class SharedInformer(Generic[ItemT]):
     async def start(self) -> None:
         """Start in the background. Does not wait, and does not fail if the API is unreachable."""
         key = (asyncio.get_running_loop(), self._access, self.resource)
-        copy = _copies.setdefault(key, _Copy(key, self._access, self.resource))
+        copy = _copies.setdefault(key, _SharedState(key, self._access, self.resource))
         self._copy = copy
         copy.users += 1
         if self._on_change is not None:
@@ -100,8 +100,8 @@ class SharedInformer(Generic[ItemT]):
         """Report the objects that existed before, in portions."""
         for number, name in enumerate(tuple(self._untold), start=1):
             if self._on_change is not None and name in self._untold:
-                tell(self._on_change, self.resource, name, None, self._untold.pop(name))
-            if number % AT_ONCE == 0:
+                notify_listener(self._on_change, self.resource, name, None, self._untold.pop(name))
+            if number % NOTIFY_BATCH == 0:
                 await asyncio.sleep(0)
         await informer.synced.wait()
         self.synced.set()
@@ -116,18 +116,18 @@ class SharedInformer(Generic[ItemT]):
             self._on_change(name, None, new)
 
 
-_Key = tuple[asyncio.AbstractEventLoop, Callable[[], Access], Resource[Any]]
+_Key = tuple[asyncio.AbstractEventLoop, Callable[[], KubeAccess], Resource[Any]]
 
 
-class _Copy(Generic[ItemT]):
+class _SharedState(Generic[ItemT]):
     """The shared informer with its client and the number of its users."""
 
-    def __init__(self, key: _Key, access: Callable[[], Access], resource: Resource[ItemT]) -> None:
+    def __init__(self, key: _Key, access: Callable[[], KubeAccess], resource: Resource[ItemT]) -> None:
         self.key = key
         self.client = KubeClient(access)
         self.informer = Informer(self.client, resource)
         self.users = 0
 
 
-_copies: dict[_Key, _Copy[Any]] = {}
+_copies: dict[_Key, _SharedState[Any]] = {}
 """The running informers. Each belongs to one event loop: its events cannot be awaited on another one."""

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 SHOWN_CHARACTERS = 256
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Remote text made safe for an error message: printable, on one line, truncated to SHOWN_CHARACTERS."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * SHOWN_CHARACTERS]).split())
     return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"

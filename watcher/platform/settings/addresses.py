@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from watcher.platform.settings.values import (
     HIDDEN,
-    Kind,
+    InvalidValue,
     Secret,
-    Unfit,
+    ValueKind,
     _read_secret,
     _read_text,
     describe,
@@ -29,13 +29,15 @@ def _read_address(value: Any) -> str:
     except ValueError:  # invalid port, or unbalanced bracket
         usable = None
     if not usable or re.search(r"[\s\x00-\x1f\x7f\\]", text):
-        raise Unfit(f"given {write_text(hide_credentials(text))}")
+        raise InvalidValue(f"given {write_text(hide_credentials(text))}")
     if parts.query or parts.fragment:
-        raise Unfit("given an address with a query or fragment; put secrets into provider.token or provider.headers")
+        raise InvalidValue(
+            "given an address with a query or fragment; put secrets into provider.token or provider.headers"
+        )
     return text.rstrip("/")
 
 
-ADDRESS = Kind(
+ADDRESS = ValueKind(
     'an http:// or https:// address with a host, like "http://prometheus.monitoring:9090"',
     _read_address,
     _read_address,
@@ -51,9 +53,9 @@ def _read_database(value: Any) -> str:
         return _read_server(text)
     path = text.removeprefix("sqlite:///").partition("?")[0]
     if not text.startswith("sqlite:///") or not path:
-        raise Unfit(f"given {write_text(hide_credentials(text))}")
+        raise InvalidValue(f"given {write_text(hide_credentials(text))}")
     if path == ":memory:":
-        raise Unfit("an in-memory database would be lost at a restart")
+        raise InvalidValue("an in-memory database would be lost at a restart")
     return text
 
 
@@ -65,12 +67,12 @@ def is_server(url: str) -> bool:
 def _read_server(text: str) -> str:
     scheme, _, rest = text.partition("://")
     if scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise Unfit(f"given the scheme {scheme}://; PostgreSQL is accessed with psycopg, use postgresql://")
+        raise InvalidValue(f"given the scheme {scheme}://; PostgreSQL is accessed with psycopg, use postgresql://")
     host, _, database = rest.rpartition("@")[2].partition("?")[0].partition("/")
     if not host or not database:
-        raise Unfit(f"given {write_text(hide_credentials(text))}, without a {'database' if host else 'host'}")
+        raise InvalidValue(f"given {write_text(hide_credentials(text))}, without a {'database' if host else 'host'}")
     if re.search(r"\s", text):
-        raise Unfit("it contains a space")
+        raise InvalidValue("it contains a space")
     return text
 
 
@@ -79,7 +81,7 @@ def has_password(url: str) -> bool:
     return ":" in url.partition("://")[2].rpartition("@")[0]
 
 
-DATABASE = Kind(
+DATABASE = ValueKind(
     'a database URL: of a file, like "sqlite:///load-watcher.db" (relative to the working directory) or '
     '"sqlite:////var/lib/load-watcher/load-watcher.db", or of a server, like "postgresql://watcher@db.example/watcher"',
     _read_database,
@@ -93,16 +95,16 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110
 
 def _read_headers(value: Any) -> dict[str, Secret]:
     if not isinstance(value, dict):
-        raise Unfit
+        raise InvalidValue
     headers = {}
     for name, content in value.items():
         if not _HEADER_NAME.fullmatch(name):
-            raise Unfit(f"{write_text(name)} is not a valid header name")
+            raise InvalidValue(f"{write_text(name)} is not a valid header name")
         try:
             headers[name] = _read_secret(content)
-        except Unfit as unfit:
+        except InvalidValue as unfit:
             detail = str(unfit) or f"given {describe(content, private=True)}"
-            raise Unfit(f"the value of {name} must be text; {detail}") from None
+            raise InvalidValue(f"the value of {name} must be text; {detail}") from None
     return headers
 
 
@@ -111,12 +113,12 @@ def _read_headers_text(text: str) -> dict[str, Secret]:
         try:
             return _read_headers(json.loads(text))
         except (ValueError, RecursionError) as error:
-            if isinstance(error, Unfit):
+            if isinstance(error, InvalidValue):
                 raise
-            raise Unfit("it starts with { but is not valid JSON") from None
+            raise InvalidValue("it starts with { but is not valid JSON") from None
     pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
     if not all(equals for _, equals, _ in pairs):
-        raise Unfit("an item has no =")
+        raise InvalidValue("an item has no =")
     return _read_headers({name.strip(): content.strip() for name, _, content in pairs})
 
 
@@ -125,7 +127,7 @@ def _write_headers(headers: Mapping[str, Secret]) -> str:
     return f"{{ {pairs} }}" if pairs else "{}"
 
 
-HEADERS = Kind(
+HEADERS = ValueKind(
     'a table of texts, like { "X-Scope-OrgID" = "team-a" } (environment: JSON, or name=value,name=value)',
     _read_headers,
     _read_headers_text,

@@ -26,7 +26,7 @@ from watcher.platform.settings.tables import KEYS, QUERIES, Settings
 from watcher.platform.settings.values import write_text
 
 # Example addresses of the providers that require one.
-NEED_ADDRESS = {"prometheus": "http://prometheus.monitoring:9090", "influxdb": "http://influxdb.monitoring:8086"}
+EXAMPLE_ADDRESSES = {"prometheus": "http://prometheus.monitoring:9090", "influxdb": "http://influxdb.monitoring:8086"}
 # Effect of an unset provider.name, by the provider that is then chosen.
 DEFAULTS = {
     "host": "the load of this machine would be read",
@@ -107,10 +107,10 @@ def _server(settings: Settings) -> Iterator[Conflict]:
 
 def _provider(settings: Settings) -> Iterator[Conflict]:
     provider, refresh = settings.provider, settings.refresh
-    if provider.name in NEED_ADDRESS and provider.address is None:
+    if provider.name in EXAMPLE_ADDRESSES and provider.address is None:
         name = provider.name
         message = f"is not set, and the provider {name} has no default address (provider.name: {provider.reason})"
-        cure = f'set provider.address, for example provider.address = "{NEED_ADDRESS[name]}"'
+        cure = f'set provider.address, for example provider.address = "{EXAMPLE_ADDRESSES[name]}"'
         yield Conflict(("provider.address", "provider.name"), message, cure)
     if provider.address is not None and provider.name in DEFAULTS and "provider.name" not in settings.origins:
         address = _is(settings, "provider.address")

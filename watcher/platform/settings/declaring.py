@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
-from watcher.platform.settings.values import Kind
+from watcher.platform.settings.values import ValueKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,18 +15,18 @@ class Setting:
     option of `serve` that sets it.
     """
 
-    kind: Kind
+    kind: ValueKind
     doc: str
     example: str = ""
     flag: str | None = None
 
 
-def about(kind: Kind, doc: str, *, example: str = "", flag: str | None = None) -> Mapping[str, Setting]:
+def about(kind: ValueKind, doc: str, *, example: str = "", flag: str | None = None) -> Mapping[str, Setting]:
     """Return the metadata that makes a dataclass field a setting."""
     return {"setting": Setting(kind, doc, example, flag)}
 
 
-class Table:
+class SettingsTable:
     """A section of the settings. Its repr hides secrets, so that logs and tracebacks cannot leak them."""
 
     def __repr__(self) -> str:
@@ -38,7 +38,7 @@ class Table:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def settings_fields(table: type[Table]) -> Iterator[Field[Any]]:
+def settings_fields(table: type[SettingsTable]) -> Iterator[Field[Any]]:
     """Return the fields of a table that are settings, in declaration order."""
     return (each for each in fields(table) if "setting" in each.metadata)  # type: ignore[arg-type]  # all are dataclasses
 

@@ -1,7 +1,7 @@
 """Reads the sources of settings: the TOML file, the environment and flags. Values are not parsed or validated here.
 
-Each source yields `Given` values by full key. An unknown key is a problem that names the nearest known key: ignoring a
-misspelt setting would silently use the default.
+Each source yields `RawValue` values by full key. An unknown key is a problem that names the nearest known key: ignoring
+a misspelt setting would silently use the default.
 
 The environment has two special cases. Variables of the Go load-watcher keep their meaning. Kubernetes sets service link
 variables in every pod of a namespace; for a service named load-watcher they look like settings and are ignored.
@@ -19,7 +19,7 @@ from typing import Any
 from watcher.platform.settings.model_values import LEVEL
 from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.tables import KEYS, PARTS, TABLES
-from watcher.platform.settings.values import Unfit, describe, nearest, write_text
+from watcher.platform.settings.values import InvalidValue, describe, nearest, write_text
 
 DEFAULT_FILE = "load-watcher.toml"
 PREFIX = "LOAD_WATCHER_"
@@ -31,7 +31,7 @@ _YAML = re.compile(r"---|[\w.]+:(\s|$)")  # possible begin of a YAML document; n
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RawValue:
     """An unparsed value: a TOML value, or text of a flag or variable if `text` is set. `origin` names its source."""
 
     value: Any
@@ -40,10 +40,10 @@ class Given:
 
 
 @dataclass
-class Layer:
+class SourceValues:
     """The values from one source. `parts` are the tables of other packages, by name."""
 
-    given: dict[str, Given] = field(default_factory=dict)
+    given: dict[str, RawValue] = field(default_factory=dict)
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
     part_origin: str = ""
     problems: list[Problem] = field(default_factory=list)
@@ -53,9 +53,9 @@ class Layer:
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def file_layer(path: Path, *, shown: str) -> Layer:
+def file_layer(path: Path, *, shown: str) -> SourceValues:
     """Read the TOML file; `shown` is its name in messages."""
-    layer = Layer(part_origin=f"file {shown}")
+    layer = SourceValues(part_origin=f"file {shown}")
     text = ""
     try:
         text = path.read_bytes().decode("utf-8-sig")  # Windows editors may write a byte order mark
@@ -89,7 +89,7 @@ def _cure_of(text: str) -> str:
     return "fix the syntax there"
 
 
-def _take_document(layer: Layer, document: Mapping[str, Any], *, origin: str) -> None:
+def _take_document(layer: SourceValues, document: Mapping[str, Any], *, origin: str) -> None:
     for section, content in document.items():
         if section not in TABLES and section not in PARTS:
             layer.problems.append(_unknown_section(section, origin=origin))
@@ -101,11 +101,11 @@ def _take_document(layer: Layer, document: Mapping[str, Any], *, origin: str) ->
             _take_table(layer, (section,), content, origin=origin)
 
 
-def _take_table(layer: Layer, table: tuple[str, ...], content: Mapping[str, Any], *, origin: str) -> None:
+def _take_table(layer: SourceValues, table: tuple[str, ...], content: Mapping[str, Any], *, origin: str) -> None:
     for name, value in content.items():
         key = ".".join((*table, name))
         if key in KEYS:
-            layer.given[key] = Given(value, origin)
+            layer.given[key] = RawValue(value, origin)
         elif key not in INNER_TABLES:
             layer.problems.append(_unknown_key(key, origin=origin))
         elif not isinstance(value, dict):
@@ -159,15 +159,17 @@ def _nearest_key(key: str) -> str:
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
-def flag_layer(flags: Mapping[str, Any]) -> Layer:
+def flag_layer(flags: Mapping[str, Any]) -> SourceValues:
     """Read the flags (by full key); None means that the flag was not given."""
-    layer = Layer(part_origin="flag --set")
+    layer = SourceValues(part_origin="flag --set")
     for name, value in flags.items():
         if value is None:
             continue
         key = KEYS.get(name)
         if key is not None:
-            layer.given[name] = Given(value, f"flag {key.setting.flag or f'--set {name}'}", text=isinstance(value, str))
+            layer.given[name] = RawValue(
+                value, f"flag {key.setting.flag or f'--set {name}'}", text=isinstance(value, str)
+            )
         elif name.partition(".")[0] in PARTS:
             _take_part(layer, name, str(value))
         else:
@@ -175,7 +177,7 @@ def flag_layer(flags: Mapping[str, Any]) -> Layer:
     return layer
 
 
-def _take_part(layer: Layer, name: str, text: str) -> None:
+def _take_part(layer: SourceValues, name: str, text: str) -> None:
     part, *path = name.split(".")
     table = layer.parts.setdefault(part, {})
     for step in path[:-1]:
@@ -203,9 +205,9 @@ def _toml_or_text(text: str) -> Any:
 # --- the environment -------------------------------------------------------------------------------------------------
 
 
-def environment_layer(environ: Mapping[str, str]) -> Layer:
+def environment_layer(environ: Mapping[str, str]) -> SourceValues:
     """Read LOAD_WATCHER_<SECTION>_<KEY>. Empty variables count as not set, since compose files pass unset ones so."""
-    layer = Layer(part_origin="environment")
+    layer = SourceValues(part_origin="environment")
     by_variable = {key.environment: name for name, key in KEYS.items()}
     for variable, text in environ.items():
         if not variable.startswith(PREFIX) or variable in NOT_SETTINGS or not text.strip():
@@ -213,7 +215,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
         if _is_service_link(variable, text):
             continue
         if variable in by_variable:
-            layer.given[by_variable[variable]] = Given(text, f"environment {variable}", text=True)
+            layer.given[by_variable[variable]] = RawValue(text, f"environment {variable}", text=True)
         elif part := _part_key(variable):
             _take_part(layer, part, text)
         else:
@@ -256,7 +258,7 @@ def _unknown_variable(variable: str, known: Mapping[str, str]) -> Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Legacy:
+class LegacyVariable:
     """A variable of the Go load-watcher; used only with the provider `only`, if set."""
 
     variable: str
@@ -266,32 +268,38 @@ class Legacy:
 
 
 LEGACY = (
-    Legacy(
+    LegacyVariable(
         "METRICS_PROVIDER_NAME",
         "provider.name",
         "`KubernetesMetricsServer`, `Prometheus`, `SignalFx`, `Datadog`, `InfluxDB` or any value of `provider.name`, "
         "case-insensitive. An unknown name is an error; in the Go load-watcher it meant metrics-server. With "
         "`Prometheus` the default address is `http://prometheus-k8s:9090`, as in the Go load-watcher.",
     ),
-    Legacy(
+    LegacyVariable(
         "METRICS_PROVIDER_ADDRESS",
         "provider.address",
         "Same value. With the provider datadog a host name is enough: `api.datadoghq.eu`.",
     ),
-    Legacy("METRICS_PROVIDER_TOKEN", "provider.token", "Same value."),
-    Legacy("METRICS_PROVIDER_APP_KEY", "provider.app_key", "Same value."),
-    Legacy("SIGNALFX_HOST_NAME_SUFFIX", "provider.host_name_suffix", "Only with the provider signalfx.", "signalfx"),
-    Legacy("SIGNALFX_CLUSTER_NAME", "provider.cluster_name", "Only with the provider signalfx.", "signalfx"),
-    Legacy("DATADOG_HOST_NAME_SUFFIX", "provider.host_name_suffix", "Only with the provider datadog.", "datadog"),
-    Legacy("DATADOG_CLUSTER_NAME", "provider.cluster_name", "Only with the provider datadog.", "datadog"),
-    Legacy(
+    LegacyVariable("METRICS_PROVIDER_TOKEN", "provider.token", "Same value."),
+    LegacyVariable("METRICS_PROVIDER_APP_KEY", "provider.app_key", "Same value."),
+    LegacyVariable(
+        "SIGNALFX_HOST_NAME_SUFFIX", "provider.host_name_suffix", "Only with the provider signalfx.", "signalfx"
+    ),
+    LegacyVariable("SIGNALFX_CLUSTER_NAME", "provider.cluster_name", "Only with the provider signalfx.", "signalfx"),
+    LegacyVariable(
+        "DATADOG_HOST_NAME_SUFFIX", "provider.host_name_suffix", "Only with the provider datadog.", "datadog"
+    ),
+    LegacyVariable("DATADOG_CLUSTER_NAME", "provider.cluster_name", "Only with the provider datadog.", "datadog"),
+    LegacyVariable(
         "INSECURE_SKIP_VERIFY",
         "provider.insecure_skip_verify",
         "`true`, case-insensitive; any other value is false.",
     ),
-    Legacy("ENABLE_OPENSHIFT_AUTH", "provider.openshift_auth", "True if set, even to `false` or to an empty value."),
-    Legacy("KUBE_CONFIG", "provider.kubeconfig", "Same value."),
-    Legacy(
+    LegacyVariable(
+        "ENABLE_OPENSHIFT_AUTH", "provider.openshift_auth", "True if set, even to `false` or to an empty value."
+    ),
+    LegacyVariable("KUBE_CONFIG", "provider.kubeconfig", "Same value."),
+    LegacyVariable(
         "LOG_LEVEL",
         "log.level",
         "`panic`, `fatal`, `error`, `warn`, `info`, `debug` or `trace`. Any other value is ignored with a notice, "
@@ -300,26 +308,26 @@ LEGACY = (
 )
 
 
-def legacy_layer(environ: Mapping[str, str], *, provider: str) -> Layer:
+def legacy_layer(environ: Mapping[str, str], *, provider: str) -> SourceValues:
     """Read the Go load-watcher's variables; `provider` is the name of the chosen provider."""
-    layer = Layer(notices=list(_misspelt_legacy(environ)))
+    layer = SourceValues(notices=list(_misspelt_legacy(environ)))
     for legacy in LEGACY:
         text = environ.get(legacy.variable)
         if text is None or legacy.only not in (None, provider):
             continue
         origin = f"environment {legacy.variable}"
         if legacy.variable == "ENABLE_OPENSHIFT_AUTH":
-            layer.given[legacy.key] = Given(True, origin)
+            layer.given[legacy.key] = RawValue(True, origin)
         elif not text.strip():
             continue
         elif legacy.variable == "INSECURE_SKIP_VERIFY":
-            layer.given[legacy.key] = Given(text.strip().lower() == "true", origin)
+            layer.given[legacy.key] = RawValue(text.strip().lower() == "true", origin)
         elif legacy.variable == "METRICS_PROVIDER_ADDRESS" and provider == "datadog" and "://" not in text:
-            layer.given[legacy.key] = Given(f"https://{text.strip()}", origin, text=True)
+            layer.given[legacy.key] = RawValue(f"https://{text.strip()}", origin, text=True)
         elif legacy.variable == "LOG_LEVEL" and not _names_level(text):
             layer.notices.append(f"LOG_LEVEL={describe(text)} ignored: unknown log level")
         else:
-            layer.given[legacy.key] = Given(text, origin, text=True)
+            layer.given[legacy.key] = RawValue(text, origin, text=True)
     return layer
 
 
@@ -344,6 +352,6 @@ def _misspelt_legacy(environ: Mapping[str, str]) -> Iterator[str]:
 def _names_level(text: str) -> bool:
     try:
         LEVEL.read_text(text)
-    except Unfit:
+    except InvalidValue:
         return False
     return True

@@ -21,8 +21,8 @@ from watcher.platform.settings.declaring import settings_fields
 from watcher.platform.settings.layers import (
     CONFIG,
     DEFAULT_FILE,
-    Given,
-    Layer,
+    RawValue,
+    SourceValues,
     environment_layer,
     file_layer,
     flag_layer,
@@ -31,7 +31,7 @@ from watcher.platform.settings.layers import (
 from watcher.platform.settings.problems import Problem, SettingsError
 from watcher.platform.settings.sections.provider import ProviderSettings, QuerySettings
 from watcher.platform.settings.tables import KEYS, QUERIES, TABLES, Key, Settings
-from watcher.platform.settings.values import Secret, Unfit, describe, nearest
+from watcher.platform.settings.values import InvalidValue, Secret, describe, nearest
 
 Validator = Callable[[Mapping[str, Any]], list[Problem]]
 
@@ -100,16 +100,16 @@ def _plain_keys() -> list[str]:
 
 @dataclass(frozen=True)
 class _Layers:
-    file: Layer
-    environment: Layer
-    flags: Layer
+    file: SourceValues
+    environment: SourceValues
+    flags: SourceValues
 
     @property
     def file_failed(self) -> bool:
         """Whether the file could not be read, so that settings that seem to be missing may be in it."""
         return any(problem.key == "config" for problem in self.file.problems)
 
-    def merged(self, legacy: Layer) -> dict[str, Given]:
+    def merged(self, legacy: SourceValues) -> dict[str, RawValue]:
         """Return the value of each key from the source with the highest precedence."""
         return {**self.file.given, **legacy.given, **self.environment.given, **self.flags.given}
 
@@ -138,12 +138,12 @@ def _are_tables(*candidates: object) -> bool:
     return all(isinstance(each, dict) for each in candidates)
 
 
-def _file(file: Path | None, *, environ: Mapping[str, str], cwd: Path) -> Layer:
+def _file(file: Path | None, *, environ: Mapping[str, str], cwd: Path) -> SourceValues:
     named = file or (Path(environ[CONFIG]) if environ.get(CONFIG, "").strip() else None)
     if named is not None:
         return file_layer(cwd / named, shown=str(named))
     default = cwd / DEFAULT_FILE
-    return file_layer(default, shown=DEFAULT_FILE) if default.exists() else Layer()
+    return file_layer(default, shown=DEFAULT_FILE) if default.exists() else SourceValues()
 
 
 # --- the provider ----------------------------------------------------------------------------------------------------
@@ -153,11 +153,11 @@ def _file(file: Path | None, *, environ: Mapping[str, str], cwd: Path) -> Layer:
 class _Chosen:
     name: str
     reason: str
-    given: Given | None
+    given: RawValue | None
     problems: list[Problem] = field(default_factory=list)
 
 
-def _choose_provider(given: Given | None, *, environ: Mapping[str, str]) -> _Chosen:
+def _choose_provider(given: RawValue | None, *, environ: Mapping[str, str]) -> _Chosen:
     """Choose the provider, with the reason. An unknown name is a problem; it never selects a default silently."""
     if given is None:
         if environ.get("KUBERNETES_SERVICE_HOST"):
@@ -185,7 +185,7 @@ def _known() -> str:
 
 
 @dataclass
-class _Reading:
+class _ParsedValues:
     """Parsed values and their origins by full key, the problems, and the keys of invalid values (`refused`)."""
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -201,15 +201,15 @@ class _Reading:
         self.refused.add(key)
 
 
-def _read(given: Mapping[str, Given], *, cwd: Path) -> _Reading:
-    reading = _Reading()
+def _read(given: Mapping[str, RawValue], *, cwd: Path) -> _ParsedValues:
+    reading = _ParsedValues()
     for name, each in given.items():
         if name == NAME:
             continue  # see _choose_provider
         kind = KEYS[name].setting.kind
         try:
             value = kind.read_text(each.value) if each.text else kind.read(each.value)
-        except Unfit as unfit:
+        except InvalidValue as unfit:
             detail = str(unfit) or f"given {describe(each.value, private=kind.private)}"
             cure = f"for example {name} = {KEYS[name].example}"
             reading.refuse(name, f"must be {kind.accepts}; {detail} ({each.origin})", cure)
@@ -218,7 +218,7 @@ def _read(given: Mapping[str, Given], *, cwd: Path) -> _Reading:
     return reading
 
 
-def _split_credentials(reading: _Reading) -> None:
+def _split_credentials(reading: _ParsedValues) -> None:
     """Move user and password from the address to provider.username and provider.password, so that the address can be
     logged.
     """
@@ -239,7 +239,7 @@ def _split_credentials(reading: _Reading) -> None:
     reading.take(ADDRESS, plain, origin)
 
 
-def _fill_in(reading: _Reading, chosen: _Chosen, environ: Mapping[str, str]) -> None:
+def _fill_in(reading: _ParsedValues, chosen: _Chosen, environ: Mapping[str, str]) -> None:
     """Fill in the defaults that depend on other settings or on the environment."""
     legacy = chosen.given is not None and chosen.given.origin == "environment METRICS_PROVIDER_NAME"
     if legacy and chosen.name == "prometheus" and ADDRESS not in reading.values:
@@ -262,7 +262,7 @@ def _fill_in(reading: _Reading, chosen: _Chosen, environ: Mapping[str, str]) -> 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _assemble(reading: _Reading, chosen: _Chosen) -> Settings:
+def _assemble(reading: _ParsedValues, chosen: _Chosen) -> Settings:
     """Build the tables. Invalid values are replaced by their defaults here; they are reported as problems."""
     tables = {name: _fields(reading, (name,)) for name in TABLES}
     if chosen.given is not None:
@@ -272,12 +272,12 @@ def _assemble(reading: _Reading, chosen: _Chosen) -> Settings:
     return Settings(**built, provider=ProviderSettings(**provider), origins=dict(reading.origins))  # type: ignore[arg-type]
 
 
-def _fields(reading: _Reading, table: tuple[str, ...]) -> dict[str, Any]:
+def _fields(reading: _ParsedValues, table: tuple[str, ...]) -> dict[str, Any]:
     keys = [key for key in KEYS.values() if key.table == table]
     return {key.of.name: reading.values[key.name] for key in keys if key.name in reading.values}
 
 
-def _queries(reading: _Reading) -> dict[str, QuerySettings]:
+def _queries(reading: _ParsedValues) -> dict[str, QuerySettings]:
     """Return a query for each metric with at least one key set; report missing required keys as problems."""
     mentioned = {KEYS[name].table for name in (*reading.values, *reading.refused) if KEYS[name].table[:2] == QUERIES}
     queries = {}

@@ -6,7 +6,7 @@ from typing import Any
 
 from watcher.core.queries.matchers import Matcher, parse_matchers
 from watcher.platform.settings import values
-from watcher.platform.settings.values import Kind
+from watcher.platform.settings.values import ValueKind
 
 
 def _read_matchers(value: Any) -> tuple[Matcher, ...]:
@@ -16,33 +16,33 @@ def _read_matchers(value: Any) -> tuple[Matcher, ...]:
         if isinstance(value, list):
             return _distinct_matchers([_one_matcher(text) for text in value])
     except ValueError as error:  # includes Unfit, a subclass
-        raise values.Unfit(str(error)) from None
-    raise values.Unfit
+        raise values.InvalidValue(str(error)) from None
+    raise values.InvalidValue
 
 
 def _read_matchers_text(text: str) -> tuple[Matcher, ...]:
     try:
         return _distinct_matchers(list(parse_matchers(text)))
     except ValueError as error:
-        raise values.Unfit(str(error)) from None
+        raise values.InvalidValue(str(error)) from None
 
 
 def _equal(label: str, text: object) -> Matcher:
     if not isinstance(text, str):
-        raise values.Unfit(f"the value of {label} must be text; given {values.describe(text)}")
+        raise values.InvalidValue(f"the value of {label} must be text; given {values.describe(text)}")
     return Matcher(label, "=", text)
 
 
 def _one_matcher(text: object) -> Matcher:
     matchers = parse_matchers(text) if isinstance(text, str) else ()
     if len(matchers) != 1:
-        raise values.Unfit(f"each item of the list must be text with one matcher; given {values.describe(text)}")
+        raise values.InvalidValue(f"each item of the list must be text with one matcher; given {values.describe(text)}")
     return matchers[0]
 
 
 def _distinct_matchers(matchers: list[Matcher]) -> tuple[Matcher, ...]:
     if twice := next((each for each in matchers if matchers.count(each) > 1), None):
-        raise values.Unfit(f"{twice} is listed twice")
+        raise values.InvalidValue(f"{twice} is listed twice")
     return tuple(matchers)
 
 
@@ -53,7 +53,7 @@ def _write_matchers(matchers: tuple[Matcher, ...]) -> str:
     return f"{{ {pairs} }}" if pairs else "{}"
 
 
-MATCHERS = Kind(
+MATCHERS = ValueKind(
     'a table of label values, like { cluster = "prod-1" }, or a list of PromQL matchers, like '
     """['cluster="prod-1"', 'env=~"live|test"'] (environment: cluster="prod-1",env=~"live|test")""",
     _read_matchers,

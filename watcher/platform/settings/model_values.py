@@ -5,7 +5,7 @@ from __future__ import annotations
 from watcher import model
 from watcher.platform.settings import quantities, values
 from watcher.platform.settings.quantities import DAY
-from watcher.platform.settings.values import Kind
+from watcher.platform.settings.values import ValueKind
 
 
 def window(text: str) -> model.Window:
@@ -14,16 +14,16 @@ def window(text: str) -> model.Window:
     return model.Window(quantities.write_duration(seconds), seconds)
 
 
-def _windows() -> Kind:
+def _windows() -> ValueKind:
     length = quantities.whole_seconds(lowest=2, highest=int(DAY))
-    item = Kind(
+    item = ValueKind(
         'a duration of whole seconds, like "15m", of at most 24h',
         lambda value: window(f"{length.read(value)}s"),
         lambda text: window(f"{length.read_text(text)}s"),
         lambda each: values.write_text(each.label),
     )
-    several = values.several(item, called='durations, like ["5m", "10m", "15m"]')
-    return Kind(
+    several = values.list_of(item, called='durations, like ["5m", "10m", "15m"]')
+    return ValueKind(
         several.accepts,
         lambda value: tuple(sorted(several.read(value), key=lambda each: each.seconds)),
         lambda text: tuple(sorted(several.read_text(text), key=lambda each: each.seconds)),
@@ -32,7 +32,7 @@ def _windows() -> Kind:
 
 
 WINDOWS = _windows()
-WINDOW_LABELS = Kind(
+WINDOW_LABELS = ValueKind(
     WINDOWS.accepts,
     lambda value: tuple(each.label for each in WINDOWS.read(value)),
     lambda text: tuple(each.label for each in WINDOWS.read_text(text)),
@@ -41,9 +41,9 @@ WINDOW_LABELS = Kind(
 
 _METRIC_TYPES = tuple(kind.value for kind in model.MetricType)
 _METRIC_NAMES = tuple(dict.fromkeys((*_METRIC_TYPES, *model.METRIC_BY_KEY)))
-TYPES = values.several(values.choice(_METRIC_NAMES), called="metric types, like CPU, or keys, like NetworkReceive")
-TYPES_ONLY = values.several(values.choice(_METRIC_TYPES), called="metric types, like CPU")
-OPERATORS = values.several(values.choice([each.value for each in model.Operator]), called="operators, like AVG")
+TYPES = values.list_of(values.choice(_METRIC_NAMES), called="metric types, like CPU, or keys, like NetworkReceive")
+TYPES_ONLY = values.list_of(values.choice(_METRIC_TYPES), called="metric types, like CPU")
+OPERATORS = values.list_of(values.choice([each.value for each in model.Operator]), called="operators, like AVG")
 DEFAULT_WINDOWS = tuple(window(label) for label in ("5m", "10m", "15m"))
 
 # Level names of logrus, which the Go load-watcher uses, in addition to Python's.

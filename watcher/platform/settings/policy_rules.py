@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from watcher.core.koordinator.collect_policy import SHORTEST_INTERVAL_S, SHORTEST_PERIOD_S, PolicyPart, PolicyRule
+from watcher.core.koordinator.collect_policy import SHORTEST_INTERVAL_S, SHORTEST_PERIOD_S, PolicyOverride, PolicyRule
 from watcher.platform.settings import quantities, values
 from watcher.platform.settings.model_values import WINDOWS
-from watcher.platform.settings.values import Kind
+from watcher.platform.settings.values import ValueKind
 
 _RULE_KEYS = ("names", "labels", "report_interval", "aggregate_duration", "aggregate_durations")
 REPORT_INTERVAL = quantities.whole_seconds(lowest=SHORTEST_INTERVAL_S, highest=3600)
@@ -18,7 +18,7 @@ AGGREGATE_DURATION = quantities.whole_seconds(lowest=SHORTEST_PERIOD_S, highest=
 
 def _read_rules(value: Any) -> tuple[PolicyRule, ...]:
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise values.Unfit
+        raise values.InvalidValue
     return tuple(_one_rule(number, each) for number, each in enumerate(value, start=1))
 
 
@@ -26,24 +26,26 @@ def _read_rules_text(text: str) -> tuple[PolicyRule, ...]:
     try:
         return _read_rules(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise values.Unfit(str(error) if isinstance(error, values.Unfit) else f"invalid JSON: {error}") from None
+        raise values.InvalidValue(
+            str(error) if isinstance(error, values.InvalidValue) else f"invalid JSON: {error}"
+        ) from None
 
 
 def _one_rule(number: int, given: Mapping[str, Any]) -> PolicyRule:
     if unknown := next((key for key in given if key not in _RULE_KEYS), None):
-        raise values.Unfit(f"rule {number} has the unknown key {unknown!r}; known keys: {', '.join(_RULE_KEYS)}")
+        raise values.InvalidValue(f"rule {number} has the unknown key {unknown!r}; known keys: {', '.join(_RULE_KEYS)}")
     names, labels = given.get("names", []), given.get("labels", {})
     if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
-        raise values.Unfit(f'names of rule {number} must be a list of patterns, like ["gpu-*"]')
+        raise values.InvalidValue(f'names of rule {number} must be a list of patterns, like ["gpu-*"]')
     if not isinstance(labels, dict) or not all(isinstance(each, str) for each in labels.values()):
-        raise values.Unfit(f'labels of rule {number} must be a table of texts, like {{ pool = "gpu" }}')
+        raise values.InvalidValue(f'labels of rule {number} must be a table of texts, like {{ pool = "gpu" }}')
     if not names and not labels:
-        raise values.Unfit(f"rule {number} selects no nodes: it has neither names nor labels")
+        raise values.InvalidValue(f"rule {number} selects no nodes: it has neither names nor labels")
     read = {key: _part_of_rule(number, key, given[key]) for key in _RULE_KEYS[2:] if key in given}
     if not read:
-        raise values.Unfit(f"rule {number} changes nothing; set one of {', '.join(_RULE_KEYS[2:])}")
+        raise values.InvalidValue(f"rule {number} changes nothing; set one of {', '.join(_RULE_KEYS[2:])}")
     durations = read.get("aggregate_durations")
-    part = PolicyPart(
+    part = PolicyOverride(
         read.get("report_interval"),
         read.get("aggregate_duration"),
         None if durations is None else tuple(each.seconds for each in durations),
@@ -55,9 +57,9 @@ def _part_of_rule(number: int, key: str, value: Any) -> Any:
     kind = _RULE_PARTS[key]
     try:
         return kind.read(value)
-    except values.Unfit as unfit:
+    except values.InvalidValue as unfit:
         detail = str(unfit) or f"given {values.describe(value)}"
-        raise values.Unfit(f"{key} of rule {number} must be {kind.accepts}; {detail}") from None
+        raise values.InvalidValue(f"{key} of rule {number} must be {kind.accepts}; {detail}") from None
 
 
 def _write_rules(rules: tuple[PolicyRule, ...]) -> str:
@@ -86,7 +88,7 @@ _RULE_PARTS = {
     "aggregate_duration": AGGREGATE_DURATION,
     "aggregate_durations": WINDOWS,
 }
-POLICY_RULES = Kind(
+POLICY_RULES = ValueKind(
     'a list of tables, like [{ names = ["gpu-*"], report_interval = "30s" }] (environment: the same as JSON)',
     _read_rules,
     _read_rules_text,

@@ -7,7 +7,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from watcher.platform.settings.values import Kind, Unfit, write_text
+from watcher.platform.settings.values import InvalidValue, ValueKind, write_text
 
 MINUTE = 60.0
 HOUR = 3600.0
@@ -23,16 +23,16 @@ def read_duration(value: Any) -> float:
     if type(value) in (int, float):
         # Compared before the conversion: a TOML integer may be too large for a float.
         if not 0 <= value <= 1e15 or math.isnan(value):
-            raise Unfit
+            raise InvalidValue
         return float(value)
     if not isinstance(value, str):
-        raise Unfit
+        raise InvalidValue
     text = value.strip()
     if _NUMBER.fullmatch(text):
         return float(text)
     match = _DURATION.fullmatch(text)
     if not text or match is None:
-        raise Unfit
+        raise InvalidValue
     weights = (*(Decimal(weight) for _, weight in _PARTS), Decimal("0.001"))
     return float(sum(Decimal(part) * weight for part, weight in zip(match.groups(), weights, strict=True) if part))
 
@@ -50,35 +50,35 @@ def write_duration(seconds: float) -> str:
     return written or "0s"
 
 
-def duration(*, lowest: float = 0, highest: float = 366 * 86400) -> Kind:
+def duration(*, lowest: float = 0, highest: float = 366 * 86400) -> ValueKind:
     """Return the kind of durations from `lowest` to `highest` seconds; values are float seconds."""
 
     def read(value: Any) -> float:
         seconds = read_duration(value)
         if not lowest <= seconds <= highest:
-            raise Unfit
+            raise InvalidValue
         return seconds
 
     bounds = f", from {write_duration(lowest)} to {write_duration(highest)}"
     accepts = f'a duration like "60s", "15m", "1h30m" or "250ms", or a number of seconds{bounds}'
-    return Kind(accepts, read, read, _write_quoted_duration, brief=f"duration{bounds}")
+    return ValueKind(accepts, read, read, _write_quoted_duration, brief=f"duration{bounds}")
 
 
 def _write_quoted_duration(seconds: float) -> str:
     return write_text(write_duration(seconds))
 
 
-def whole_seconds(*, lowest: int, highest: int) -> Kind:
+def whole_seconds(*, lowest: int, highest: int) -> ValueKind:
     """Return the kind of durations from `lowest` to `highest` whole seconds; values are int seconds."""
 
     def read(value: Any) -> int:
         seconds = read_duration(value)
         if seconds != int(seconds) or not lowest <= seconds <= highest:
-            raise Unfit
+            raise InvalidValue
         return int(seconds)
 
     accepts = f'a duration of whole seconds, like "{write_duration(min(15, highest))}", from {lowest}s to {highest}s'
-    return Kind(accepts, read, read, _write_quoted_duration, brief=f"whole seconds, from {lowest}s to {highest}s")
+    return ValueKind(accepts, read, read, _write_quoted_duration, brief=f"whole seconds, from {lowest}s to {highest}s")
 
 
 _BYTES = {"B": 1} | {
@@ -97,24 +97,24 @@ def write_size(size: int) -> str:
     return f"{size}B"
 
 
-def size(*, lowest: int) -> Kind:
+def size(*, lowest: int) -> ValueKind:
     """Return the kind of sizes of at least `lowest` bytes; values are int bytes."""
 
     def read(value: Any) -> int:
         if isinstance(value, str):
             value = _size_of(value)
         if type(value) is not int or not lowest <= value <= 2**60:
-            raise Unfit
+            raise InvalidValue
         return value
 
     accepts = f'a size like "2GiB" or "500MB", or a number of bytes, at least {write_size(lowest)}'
     brief = f"size, at least {write_size(lowest)}"
-    return Kind(accepts, read, read, lambda value: write_text(write_size(value)), brief=brief)
+    return ValueKind(accepts, read, read, lambda value: write_text(write_size(value)), brief=brief)
 
 
 def _size_of(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     unit = (match[2] or "B").upper().replace("I", "i") if match else ""
     if match is None or unit not in _BYTES:
-        raise Unfit
+        raise InvalidValue
     return int(Decimal(match[1]) * _BYTES[unit])

@@ -160,10 +160,10 @@ Resource Manager. One file can contain all of them; every command validates the 
 
 def documentation() -> str:
     """Return the content of docs/settings.md."""
-    sections = [documented(f"## `[{name}]`", table.__doc__, _own_keys(name)) for name, table in TABLES.items()]
+    sections = [format_table(f"## `[{name}]`", table.__doc__, _own_keys(name)) for name, table in TABLES.items()]
     metrics = ", ".join(f"`{metric.key}`" for metric in model.METRICS)
     queries = (
-        documented("## `[provider.queries.<metric>]`", QuerySettings.__doc__, _query_keys())
+        format_table("## `[provider.queries.<metric>]`", QuerySettings.__doc__, _query_keys())
         + f"\n`<metric>` is one of {metrics}. In environment variables it is written in capitals.\n"
     )
     legacy = _LEGACY_HEADING + "\n".join(f"| `{each.variable}` | `{each.key}` | {each.meaning} |" for each in LEGACY)
@@ -178,7 +178,7 @@ def _query_keys() -> list[Key]:
     return [Key((*QUERIES, "<metric>"), each) for each in settings_fields(QuerySettings)]
 
 
-def documented(heading: str, doc: str | None, keys: Iterable[Key]) -> str:
+def format_table(heading: str, doc: str | None, keys: Iterable[Key]) -> str:
     """Format a table of settings as Markdown, with its heading and introduction."""
     lines = [heading, "", (doc or "").replace("`reason` is why this provider was chosen.", "").strip(), ""]
     lines += ["| key | default | meaning | takes |", "|---|---|---|---|"]

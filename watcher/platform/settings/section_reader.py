@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from watcher.platform.settings.declaring import Table, setting_of, settings_fields
+from watcher.platform.settings.declaring import SettingsTable, setting_of, settings_fields
 from watcher.platform.settings.problems import Problem
-from watcher.platform.settings.values import Kind, Unfit, describe, nearest
+from watcher.platform.settings.values import InvalidValue, ValueKind, describe, nearest
 
-TableT = TypeVar("TableT", bound=Table)
+TableT = TypeVar("TableT", bound=SettingsTable)
 
 
 def read_table(
@@ -36,7 +36,7 @@ def read_table(
         kind = known[name].kind
         try:
             read = _read(kind, value)
-        except Unfit as unfit:
+        except InvalidValue as unfit:
             detail = str(unfit) or f"given {describe(value, private=kind.private)}"
             example = known[name].example or _default(table, name, kind)
             cure = f"for example {key} = {example}" if example else f"write {kind.accepts}"
@@ -46,16 +46,16 @@ def read_table(
     return table(**values), problems
 
 
-def _read(kind: Kind, value: Any) -> Any:
+def _read(kind: ValueKind, value: Any) -> Any:
     """Parse a TOML value, or text: flags and environment variables are always text."""
     try:
         return kind.read(value)
-    except Unfit:
+    except InvalidValue:
         if not isinstance(value, str):
             raise
         return kind.read_text(value)
 
 
-def _default(table: type[Table], name: str, kind: Kind) -> str:
+def _default(table: type[SettingsTable], name: str, kind: ValueKind) -> str:
     value = getattr(table(), name)
     return "" if value is None else kind.write(value)

@@ -9,13 +9,13 @@ from typing import Any
 
 from watcher.core.pods.selector import SELECTOR_EXAMPLE, PodSelection, check_selector, is_namespace
 from watcher.platform.settings import addresses, values
-from watcher.platform.settings.values import Kind, Unfit
+from watcher.platform.settings.values import InvalidValue, ValueKind
 
 _KEYS = tuple(each.name for each in fields(PodSelection))
-_PORT = values.whole(lowest=1, highest=65535)
+_PORT = values.integer(lowest=1, highest=65535)
 
 
-def pods(*, port: int) -> Kind:
+def pods(*, port: int) -> ValueKind:
     """Return the kind of a pod selection by labels; `port` is the default of its key `port`."""
 
     def read(value: Any) -> PodSelection:
@@ -27,9 +27,9 @@ def pods(*, port: int) -> Kind:
         try:
             return read(json.loads(text))
         except (ValueError, RecursionError) as error:
-            raise Unfit(str(error) if isinstance(error, Unfit) else f"invalid JSON: {error}") from None
+            raise InvalidValue(str(error) if isinstance(error, InvalidValue) else f"invalid JSON: {error}") from None
 
-    return Kind(
+    return ValueKind(
         f'a label selector, like "{SELECTOR_EXAMPLE}", or a table, like {{ selector = "{SELECTOR_EXAMPLE}", '
         f'namespace = "load-watcher-agent", port = {port} }} (environment: the same as JSON)',
         read,
@@ -41,14 +41,14 @@ def pods(*, port: int) -> Kind:
 
 def _selection(given: object, *, port: int) -> PodSelection:
     if not isinstance(given, dict):
-        raise Unfit
+        raise InvalidValue
     if unknown := next((key for key in given if key not in _KEYS), None):
         near = values.nearest(unknown, _KEYS)
-        raise Unfit(
+        raise InvalidValue(
             f"unknown key {unknown!r}; " + (f"did you mean {near}?" if near else f"known keys: {', '.join(_KEYS)}")
         )
     if "selector" not in given:
-        raise Unfit("it has no selector, and would select every pod")
+        raise InvalidValue("it has no selector, and would select every pod")
     part = {key: _part(key, value) for key, value in given.items()}
     return PodSelection(**{"port": port, **part})
 
@@ -57,17 +57,19 @@ def _part(key: str, value: Any) -> Any:
     kind = _PORT if key == "port" else values.TEXT
     try:
         read = kind.read(value)
-    except Unfit as unfit:
-        raise Unfit(f"its {key} must be {kind.accepts}; {str(unfit) or f'given {values.describe(value)}'}") from None
+    except InvalidValue as unfit:
+        raise InvalidValue(
+            f"its {key} must be {kind.accepts}; {str(unfit) or f'given {values.describe(value)}'}"
+        ) from None
     if key == "selector":
         try:
             check_selector(read)
         except ValueError as error:
-            raise Unfit(f"its selector {values.describe(value)} is not a label selector: {error}") from None
+            raise InvalidValue(f"its selector {values.describe(value)} is not a label selector: {error}") from None
     if key == "namespace" and not is_namespace(read):
-        raise Unfit(f"its namespace {values.describe(value)} is not a valid namespace name")
+        raise InvalidValue(f"its namespace {values.describe(value)} is not a valid namespace name")
     if key == "tls_server_name" and not _is_host(read):
-        raise Unfit(f"its tls_server_name {values.describe(value)} is not a host name")
+        raise InvalidValue(f"its tls_server_name {values.describe(value)} is not a host name")
     return read
 
 
@@ -75,7 +77,7 @@ def _is_host(text: str) -> bool:
     """Whether `text` is exactly the host of a URL: a host name or an IPv4 address, without port or path."""
     try:
         return addresses.ADDRESS.read(f"https://{text}") == f"https://{text}" and not set(text) & set("/:@")
-    except Unfit:
+    except InvalidValue:
         return False
 
 

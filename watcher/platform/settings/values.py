@@ -1,9 +1,9 @@
 """Parsing and formatting of single values.
 
 A setting may be given as a TOML value (`interval = "60s"`, `interval = 60`) or as text from the environment or a flag
-(`60s`), and is formatted as TOML by `config show`. A `Kind` combines these three functions with a description of the
-accepted values, so that problems, documentation and parser agree. Invalid values raise `Unfit` and nothing else. Values
-of private kinds are never quoted in messages.
+(`60s`), and is formatted as TOML by `config show`. A `ValueKind` combines these three functions with a description of
+the accepted values, so that problems, documentation and parser agree. Invalid values raise `InvalidValue` and nothing
+else. Values of private kinds are never quoted in messages.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Secret:
         return hash(self._text)
 
 
-class Unfit(ValueError):
-    """The value is not of the kind. The message has details, or is empty if `Kind.accepts` suffices."""
+class InvalidValue(ValueError):
+    """The value is not of the kind. The message has details, or is empty if `ValueKind.accepts` suffices."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """Parser and formatter of one kind of values.
 
     `accepts` completes "must be …"; `brief` is a shorter form for documentation tables. `read` parses a TOML value,
@@ -120,54 +120,54 @@ def write_text(text: str) -> str:
 
 def _read_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise Unfit
+        raise InvalidValue
     text = value.strip()
     if not text:
-        raise Unfit("given empty text")
+        raise InvalidValue("given empty text")
     if "\0" in text:
-        raise Unfit("given text with a NUL character")
+        raise InvalidValue("given text with a NUL character")
     return text
 
 
-TEXT = Kind("text", _read_text, _read_text, write_text)
+TEXT = ValueKind("text", _read_text, _read_text, write_text)
 
 
 def _read_name(value: Any) -> str:
     text = _read_text(value)
     if not text.isprintable() or len(text) > 253:
-        raise Unfit
+        raise InvalidValue
     return text
 
 
-NAME = Kind("a name of at most 253 printable characters", _read_name, _read_name, write_text)
+NAME = ValueKind("a name of at most 253 printable characters", _read_name, _read_name, write_text)
 
 
 def _read_path(value: Any) -> Path:
     return Path(_read_text(value))
 
 
-PATH = Kind("the path of a file", _read_path, _read_path, lambda path: write_text(str(path)))
+PATH = ValueKind("the path of a file", _read_path, _read_path, lambda path: write_text(str(path)))
 
 
 def _read_secret(value: Any) -> Secret:
     if not isinstance(value, str):
-        raise Unfit
+        raise InvalidValue
     text = value.rstrip("\r\n")  # a common end of files and Kubernetes secrets
     if not text:
-        raise Unfit("given empty text")
+        raise InvalidValue("given empty text")
     if re.search(r"[\x00-\x1f\x7f]", text):
-        raise Unfit("it contains control characters")
+        raise InvalidValue("it contains control characters")
     return Secret(text)
 
 
-SECRET = Kind("text", _read_secret, _read_secret, lambda _: write_text(HIDDEN), private=True)
+SECRET = ValueKind("text", _read_secret, _read_secret, lambda _: write_text(HIDDEN), private=True)
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
 def _read_boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Unfit
+        raise InvalidValue
     return value
 
 
@@ -175,52 +175,52 @@ def _read_boolean_text(text: str) -> bool:
     try:
         return _WORDS[text.strip().lower()]
     except KeyError:
-        raise Unfit from None
+        raise InvalidValue from None
 
 
-BOOLEAN = Kind("true or false", _read_boolean, _read_boolean_text, lambda value: str(value).lower())
+BOOLEAN = ValueKind("true or false", _read_boolean, _read_boolean_text, lambda value: str(value).lower())
 
 
-def whole(*, lowest: int, highest: int) -> Kind:
+def integer(*, lowest: int, highest: int) -> ValueKind:
     """Return the kind of whole numbers from `lowest` to `highest`."""
 
     def read(value: Any) -> int:
         if type(value) is not int or not lowest <= value <= highest:  # type(): bool is a subclass of int
-            raise Unfit
+            raise InvalidValue
         return value
 
     def read_text(text: str) -> int:
         if not re.fullmatch(r"\d{1,18}", text.strip(), re.ASCII):
-            raise Unfit
+            raise InvalidValue
         return read(int(text))
 
-    return Kind(f"a whole number from {lowest} to {highest}", read, read_text, str)
+    return ValueKind(f"a whole number from {lowest} to {highest}", read, read_text, str)
 
 
-def _real(accepts: str, fits: Callable[[float], bool], write: Callable[[float], str]) -> Kind:
+def _real(accepts: str, fits: Callable[[float], bool], write: Callable[[float], str]) -> ValueKind:
     """Return the kind of numbers for which `fits` is true; values are floats."""
 
     def read(value: Any) -> float:
         if type(value) not in (int, float) or not fits(value):
-            raise Unfit
+            raise InvalidValue
         return float(value)
 
     def read_text(text: str) -> float:
         try:
             return read(float(text))
         except ValueError:
-            raise Unfit from None
+            raise InvalidValue from None
 
-    return Kind(accepts, read, read_text, write)
+    return ValueKind(accepts, read, read_text, write)
 
 
-def number(*, lowest: float, highest: float) -> Kind:
+def number(*, lowest: float, highest: float) -> ValueKind:
     """Return the kind of numbers from `lowest` to `highest`; values are floats."""
     accepts = f"a number from {lowest:g} to {highest:g}"
     return _real(accepts, lambda value: lowest <= value <= highest, lambda value: f"{value:g}")
 
 
-def _fraction(accepts: str, *, with_zero: bool) -> Kind:
+def _fraction(accepts: str, *, with_zero: bool) -> ValueKind:
     return _real(accepts, lambda value: 0 < value <= 1 or (with_zero and value == 0), repr)
 
 
@@ -234,31 +234,31 @@ SHARE = _fraction("a number from 0 to 1", with_zero=True)
 # --- choices and lists -----------------------------------------------------------------------------------------------
 
 
-def choice(names: Iterable[str], *, aliases: Mapping[str, str] | None = None) -> Kind:
+def choice(names: Iterable[str], *, aliases: Mapping[str, str] | None = None) -> ValueKind:
     """Return the kind of one of `names`, case-insensitive; `aliases` maps other spellings to them."""
     known = tuple(names)
     spelt = {name.casefold(): name for name in known} | dict(aliases or {})
 
     def read(value: Any) -> str:
         if not isinstance(value, str):
-            raise Unfit
+            raise InvalidValue
         name = spelt.get(value.strip().casefold())
         if name is None:
             guess = nearest(value, spelt)
-            raise Unfit(f"given {describe(value)}" + (f'; did you mean "{spelt[guess]}"?' if guess else ""))
+            raise InvalidValue(f"given {describe(value)}" + (f'; did you mean "{spelt[guess]}"?' if guess else ""))
         return name
 
-    return Kind(one_of(known), read, read, write_text)
+    return ValueKind(one_of(known), read, read, write_text)
 
 
-def several(item: Kind, *, called: str) -> Kind:
+def list_of(item: ValueKind, *, called: str) -> ValueKind:
     """Return the kind of non-empty lists of `item` without duplicates, comma-separated as text; values are tuples.
     `called` completes "a list of …".
     """
 
     def read(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list):
-            raise Unfit
+            raise InvalidValue
         return _distinct([_read_item(item, element) for element in value])
 
     def read_text(text: str) -> tuple[Any, ...]:
@@ -267,22 +267,22 @@ def several(item: Kind, *, called: str) -> Kind:
     def write(values: Any) -> str:
         return "[" + ", ".join(item.write(value) for value in values) + "]"
 
-    return Kind(f"a list of {called}", read, read_text, write)
+    return ValueKind(f"a list of {called}", read, read_text, write)
 
 
-def _read_item(item: Kind, element: Any) -> Any:
+def _read_item(item: ValueKind, element: Any) -> Any:
     try:
         return item.read(element)
-    except Unfit as unfit:
+    except InvalidValue as unfit:
         detail = str(unfit) or f"given {describe(element)}"
-        raise Unfit(f"each must be {item.accepts}; {detail}") from None
+        raise InvalidValue(f"each must be {item.accepts}; {detail}") from None
 
 
 def _distinct(values: list[Any]) -> tuple[Any, ...]:
     if not values:
-        raise Unfit("given an empty list")
+        raise InvalidValue("given an empty list")
     if len(set(values)) < len(values):
-        raise Unfit("an item is listed twice")
+        raise InvalidValue("an item is listed twice")
     return tuple(values)
 
 

@@ -18,12 +18,21 @@ import numpy as np
 
 from watcher.arrays import F64
 from watcher.model import Metric
-from watcher.platform.net.redaction import shown
+from watcher.platform.net.redaction import printable
 from watcher.providers.base import ProviderMalformed, ProviderRefused
-from watcher.providers.cloud.provider import HOST, CloudConfig, CloudProvider, Line, Plan, Reply, Series, token_of
+from watcher.providers.cloud.provider import (
+    HOST,
+    CloudConfig,
+    CloudConnection,
+    CloudProvider,
+    CloudQueryPlan,
+    CloudResponse,
+    HostSeries,
+    token_of,
+)
 from watcher.providers.connection import connection, queries_of
-from watcher.providers.fetching import unexpected
-from watcher.providers.http_client import Answer, read_secret
+from watcher.providers.fetching import malformed_response
+from watcher.providers.http_client import HttpResponse, read_secret
 from watcher.providers.queries import QueryConfig
 
 if TYPE_CHECKING:
@@ -66,7 +75,7 @@ class DatadogConfig(CloudConfig):
 
 
 @dataclass(frozen=True, slots=True)
-class _Usual:
+class _DefaultQuery:
     """A default query for a metric: `start` + the sum of the parts, each multiplied by its weight. `by` are further
     tags that distinguish series of a host."""
 
@@ -83,7 +92,7 @@ _AGENT = "metric of the Datadog Agent"
 _GO = "metric that the Go load-watcher queries"
 _EACH = f"{_AGENT}; the sum over devices"
 USUAL = (
-    _Usual(
+    _DefaultQuery(
         "CPU",
         (("system.cpu.idle", -1.0), ("system.cpu.iowait", -1.0), ("system.cpu.stolen", -1.0)),
         "percent",
@@ -91,10 +100,12 @@ USUAL = (
         f"{_AGENT}; idle, iowait and steal do not count as use, as in kube-prometheus",
         start=100.0,
     ),
-    _Usual("CPU", (("cpu.utilization", 1.0),), "percent", "cpu.utilization", _GO),
-    _Usual("Memory", (("system.mem.pct_usable", -1.0),), "ratio", "1 - system.mem.pct_usable", _AGENT, start=1.0),
-    _Usual("Memory", (("memory.utilization", 1.0),), "percent", "memory.utilization", _GO),
-    _Usual(
+    _DefaultQuery("CPU", (("cpu.utilization", 1.0),), "percent", "cpu.utilization", _GO),
+    _DefaultQuery(
+        "Memory", (("system.mem.pct_usable", -1.0),), "ratio", "1 - system.mem.pct_usable", _AGENT, start=1.0
+    ),
+    _DefaultQuery("Memory", (("memory.utilization", 1.0),), "percent", "memory.utilization", _GO),
+    _DefaultQuery(
         "Storage",
         (("system.io.util", 1.0),),
         "percent",
@@ -102,13 +113,13 @@ USUAL = (
         f"{_AGENT}; the busiest device",
         by=(DEVICE,),
     ),
-    _Usual(
+    _DefaultQuery(
         "NetworkTransmit", (("system.net.bytes_sent", 1.0),), "bytes/s", "system.net.bytes_sent", _EACH, by=(DEVICE,)
     ),
-    _Usual(
+    _DefaultQuery(
         "NetworkReceive", (("system.net.bytes_rcvd", 1.0),), "bytes/s", "system.net.bytes_rcvd", _EACH, by=(DEVICE,)
     ),
-    _Usual(
+    _DefaultQuery(
         "NetworkTransmitDrop",
         (("system.net.packets_out.drop", 1.0),),
         "packets/s",
@@ -116,7 +127,7 @@ USUAL = (
         _EACH,
         by=(DEVICE,),
     ),
-    _Usual(
+    _DefaultQuery(
         "NetworkReceiveDrop",
         (("system.net.packets_in.drop", 1.0),),
         "packets/s",
@@ -127,22 +138,24 @@ USUAL = (
 )
 
 
-def plans_of(config: DatadogConfig, metric: Metric) -> Sequence[Plan]:
+def plans_of(config: DatadogConfig, metric: Metric) -> Sequence[CloudQueryPlan]:
     """The configured query; default: the default queries for the metric, in order of preference."""
     if own := config.queries.get(metric.key):
         text = " ".join(own.expression.split())
         label = own.node_label or config.node_label
-        return (Plan(metric, ((text, 1.0),), own.unit, text, "configured", 0.0, label, own.smoothing_s, own=True),)
+        return (
+            CloudQueryPlan(metric, ((text, 1.0),), own.unit, text, "configured", 0.0, label, own.smoothing_s, own=True),
+        )
     return [_plan(config, metric, usual) for usual in USUAL if usual.key == metric.key]
 
 
-def _plan(config: DatadogConfig, metric: Metric, usual: _Usual) -> Plan:
+def _plan(config: DatadogConfig, metric: Metric, usual: _DefaultQuery) -> CloudQueryPlan:
     scope = _scope(config)
     tags = ",".join((config.node_label, *usual.by))
     width = round(_bucket(config))
     asks = tuple((f"avg:{name}{{{scope}}} by {{{tags}}}.rollup(avg, {width})", weight) for name, weight in usual.parts)
     told = f"{usual.shown} of {{{scope}}}"
-    return Plan(metric, asks, usual.unit, told, usual.reason, usual.start, config.node_label)
+    return CloudQueryPlan(metric, asks, usual.unit, told, usual.reason, usual.start, config.node_label)
 
 
 def _scope(config: DatadogConfig) -> str:
@@ -156,7 +169,7 @@ def _bucket(config: DatadogConfig) -> float:
     return max(BUCKET_S, float(config.resolution))
 
 
-def question(plan: Plan, since: float, until: float, *, bucket: float) -> bytes:
+def question(plan: CloudQueryPlan, since: float, until: float, *, bucket: float) -> bytes:
     """Request body for the points between the two times (unix seconds). The start is rounded down to a multiple of
     `bucket` (seconds)."""
     queries = [
@@ -185,25 +198,25 @@ class _Attributes(msgspec.Struct, frozen=True):
     values: list[msgspec.Raw] | None = None
 
 
-class _Data(msgspec.Struct, frozen=True):
+class _DatadogData(msgspec.Struct, frozen=True):
     attributes: _Attributes | None = None
 
 
-class _Document(msgspec.Struct, frozen=True):
-    data: _Data | None = None
+class _DatadogDocument(msgspec.Struct, frozen=True):
+    data: _DatadogData | None = None
     errors: str | list[str] | None = None
 
 
-_DOCUMENT = msgspec.json.Decoder(_Document)
+_DOCUMENT = msgspec.json.Decoder(_DatadogDocument)
 _ROW = msgspec.json.Decoder(list[float | None])
 
 
-def read_answer(answer: Answer, *, plan: Plan) -> Reply:
+def read_answer(answer: HttpResponse, *, plan: CloudQueryPlan) -> CloudResponse:
     """Parse a response with status 200. Pure. Raises ProviderMalformed, ProviderRefused."""
     try:
         document = _DOCUMENT.decode(answer.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise unexpected(
+        raise malformed_response(
             answer.body, expected=f"the JSON of {API}", api=API, content_type=answer.content_type, problem=str(error)
         ) from error
     errors = tuple(document.errors) if isinstance(document.errors, list) else (document.errors or "",)
@@ -211,16 +224,16 @@ def read_answer(answer: Answer, *, plan: Plan) -> Reply:
     if document.data is None or document.data.attributes is None:
         if warnings:
             raise ProviderRefused(
-                f"the query was rejected: {shown('; '.join(warnings))}", hint="Check the query in provider.queries."
+                f"the query was rejected: {printable('; '.join(warnings))}", hint="Check the query in provider.queries."
             )
         raise ProviderMalformed(
-            f"the JSON is not a response of Datadog: {shown(answer.body[:1024].decode(errors='replace'))}",
+            f"the JSON is not a response of Datadog: {printable(answer.body[:1024].decode(errors='replace'))}",
             hint=f"Check that provider.address points to {API}, not to a proxy.",
         )
     return _reply(document.data.attributes, plan, warnings=warnings)
 
 
-def _reply(given: _Attributes, plan: Plan, *, warnings: tuple[str, ...]) -> Reply:
+def _reply(given: _Attributes, plan: CloudQueryPlan, *, warnings: tuple[str, ...]) -> CloudResponse:
     heads, times, rows = given.series or [], given.times or [], given.values or []
     if len(heads) != len(rows):
         raise ProviderMalformed(
@@ -237,7 +250,7 @@ def _reply(given: _Attributes, plan: Plan, *, warnings: tuple[str, ...]) -> Repl
             odd += 1
         else:
             _join(groups.setdefault(tuple(head.group_tags or ()), []), part, value)
-    series: list[Series] = []
+    series: list[HostSeries] = []
     labels: set[str] = set()
     for tags, members in groups.items():
         named = dict(tag.partition(":")[::2] for tag in tags)
@@ -245,8 +258,8 @@ def _reply(given: _Attributes, plan: Plan, *, warnings: tuple[str, ...]) -> Repl
         if host in ("", NO_VALUE):
             host = ""
             labels.update(named)
-        series += [Series(host, time[order], _value(plan, parts)[order]) for parts in members if 0 in parts]
-    return Reply(series, frozenset(labels), odd, warnings)
+        series += [HostSeries(host, time[order], _value(plan, parts)[order]) for parts in members if 0 in parts]
+    return CloudResponse(series, frozenset(labels), odd, warnings)
 
 
 def _join(members: list[dict[int, F64]], part: int, value: F64) -> None:
@@ -271,7 +284,7 @@ def _row(raw: msgspec.Raw, *, length: int) -> F64 | None:
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
-def _value(plan: Plan, parts: Mapping[int, F64]) -> F64:
+def _value(plan: CloudQueryPlan, parts: Mapping[int, F64]) -> F64:
     """Weighted sum of the parts. Missing values count as 0, except in the first part."""
     weighed: Iterable[F64] = (
         weight * (parts[number] if number == 0 else np.nan_to_num(parts[number], nan=0.0))
@@ -292,13 +305,13 @@ class Datadog:
 
     def __init__(self, config: DatadogConfig) -> None:
         self._config = config
-        self.line = Line(config, credentials=self._credentials, hint=KEYS_HINT, api=API)
+        self.line = CloudConnection(config, credentials=self._credentials, hint=KEYS_HINT, api=API)
 
-    def plans(self, metric: Metric) -> Sequence[Plan]:
+    def plans(self, metric: Metric) -> Sequence[CloudQueryPlan]:
         """The configured query; default: the default queries for the metric."""
         return plans_of(self._config, metric)
 
-    async def ask(self, plan: Plan, since: float, until: float, *, deadline: float) -> Reply:
+    async def ask(self, plan: CloudQueryPlan, since: float, until: float, *, deadline: float) -> CloudResponse:
         """Query the points with one request, for any number of hosts. Times are in unix seconds, `deadline` in event
         loop time. Raises ProviderError."""
         body = question(plan, since, until, bucket=_bucket(self._config))

@@ -24,24 +24,32 @@ import numpy as np
 from watcher import __version__
 from watcher.arrays import F64
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, FindingKind, Metric, Remedy, SeriesBatch
-from watcher.platform.net.redaction import shown, without_credentials
+from watcher.platform.net.redaction import printable, without_credentials
 from watcher.providers.base import Fetch, ProviderError, ProviderRefused, ProviderUnreachable, QueryFailure, QueryPlan
 from watcher.providers.fetching import (
     SILENT_FETCHES,
-    Aside,
-    Fetches,
-    Fetching,
+    FetchContext,
+    FetchTracker,
+    MetricGap,
     Outcome,
-    Silence,
-    answered,
-    fetched,
-    placed,
-    retried,
-    unexpected,
-    untimely,
-    wait_of,
+    SerialWorker,
+    fetch_of,
+    gather_outcomes,
+    malformed_response,
+    out_of_range_findings,
+    retry_after,
+    with_address,
+    with_retries,
 )
-from watcher.providers.http_client import LINES, Answer, Exchange, read_secret, sendable, tls_context, translated
+from watcher.providers.http_client import (
+    MAX_CONNECTIONS,
+    HttpClient,
+    HttpResponse,
+    provider_error_of,
+    read_secret,
+    sendable,
+    tls_context,
+)
 from watcher.providers.queries import QueryConfig, check_keys, wanted
 
 log = logging.getLogger(__name__)
@@ -121,11 +129,11 @@ def node_of(host: str, *, suffix: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CloudQueryPlan:
     """One query for a metric. `asks` are the service's expressions and their weights; the value is `start` + the
     weighted sum of the expressions. A missing first expression means no value, other missing expressions count as 0.
     `unit` is a key of model.SOURCE_UNITS, `smoothing_s` the averaging time in seconds. `own` marks a configured
-    query. `shown` and `reason` are for display."""
+    query. `printable` and `reason` are for display."""
 
     metric: Metric
     asks: tuple[tuple[str, float], ...]
@@ -139,7 +147,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class HostSeries:
     """Points of one series in ascending times (unix seconds), NaN for a missing value. `host` is "" if the series
     has no host."""
 
@@ -149,29 +157,29 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class CloudResponse:
     """Parsed response of a service. `labels` are the tags or dimensions of series without a host, `odd` is the
     number of unreadable series, `clock_offset_s` the remote clock minus the local clock in seconds."""
 
-    series: Sequence[Series]
+    series: Sequence[HostSeries]
     labels: frozenset[str] = frozenset()
     odd: int = 0
     warnings: tuple[str, ...] = ()
     clock_offset_s: float | None = None
 
 
-class Service(Protocol):
+class CloudService(Protocol):
     """Protocol of a cloud monitoring service."""
 
     source: str
     """Source name as published in GET /watcher."""
-    line: Line
+    line: CloudConnection
 
-    def plans(self, metric: Metric) -> Sequence[Plan]:
+    def plans(self, metric: Metric) -> Sequence[CloudQueryPlan]:
         """Candidate queries for the metric, best first. The first one with series is used."""
         ...
 
-    async def ask(self, plan: Plan, since: float, until: float, *, deadline: float) -> Reply:
+    async def ask(self, plan: CloudQueryPlan, since: float, until: float, *, deadline: float) -> CloudResponse:
         """Points between the two times (unix seconds), possibly some outside. `deadline` is in event loop time.
         Raises ProviderError."""
         ...
@@ -181,14 +189,14 @@ class Service(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard(Generic[T]):
+class ParsedResponse(Generic[T]):
     """Parsed content of a response, and the remote clock minus the local clock in seconds (None if unknown)."""
 
     content: T
     clock_offset_s: float | None
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _ErrorBody(msgspec.Struct, frozen=True):
     """Error text of a response: Datadog sends `errors`, SignalFx `message`."""
 
     errors: list[str] | str | None = None
@@ -196,11 +204,12 @@ class _Said(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-_SAID = msgspec.json.Decoder(_Said)
+_SAID = msgspec.json.Decoder(_ErrorBody)
 
 
-class Line:
-    """Connection to one service: at most LINES concurrent requests, none during a pause that the service requested.
+class CloudConnection:
+    """Connection to one service: at most MAX_CONNECTIONS concurrent requests, none during a pause that the service
+    requested.
 
     `credentials` returns the authentication headers and is called for every request; `hint` is the hint for rejected
     credentials; `api` is the display name of the service's API.
@@ -211,9 +220,9 @@ class Line:
     ) -> None:
         self.address = config.address.rstrip("/")
         self._config, self._credentials, self._hint, self._api = config, credentials, hint, api
-        self._exchange: Exchange | None = None
-        self._free = asyncio.Semaphore(LINES)
-        self._aside = Aside()
+        self._exchange: HttpClient | None = None
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._aside = SerialWorker()
         self._paused_until = float("-inf")
         self._private: Sequence[str] = ()
 
@@ -229,35 +238,37 @@ class Line:
         self._exchange = None
 
     async def get(
-        self, path: str, query: Mapping[str, str], *, read: Callable[[Answer], T], deadline: float
-    ) -> Heard[T]:
+        self, path: str, query: Mapping[str, str], *, read: Callable[[HttpResponse], T], deadline: float
+    ) -> ParsedResponse[T]:
         """Send a GET request and parse the response with `read` in a worker thread. `deadline` is in event loop
         time. Raises ProviderError. Cancelling aborts the request."""
         url = self.address + path
         return await self._retried(lambda on, sent: on.get(url, query=query, headers=sent), read, deadline=deadline)
 
-    async def post(self, path: str, body: bytes, *, read: Callable[[Answer], T], deadline: float) -> Heard[T]:
+    async def post(
+        self, path: str, body: bytes, *, read: Callable[[HttpResponse], T], deadline: float
+    ) -> ParsedResponse[T]:
         """Send a POST request with a JSON body; otherwise like `get`."""
         url = self.address + path
         return await self._retried(lambda on, sent: on.post(url, body=body, headers=sent), read, deadline=deadline)
 
     async def _retried(
         self,
-        send: Callable[[Exchange, Mapping[str, str]], Awaitable[Answer]],
-        read: Callable[[Answer], T],
+        send: Callable[[HttpClient, Mapping[str, str]], Awaitable[HttpResponse]],
+        read: Callable[[HttpResponse], T],
         *,
         deadline: float,
-    ) -> Heard[T]:
-        async def attempt() -> Heard[T]:
+    ) -> ParsedResponse[T]:
+        async def attempt() -> ParsedResponse[T]:
             with self._placed():
                 async with asyncio.timeout_at(deadline), self._free:
                     self._heed_pause()
                     answer = await send(self._connected(), self._headers())
                     if answer.status != 200:
                         raise self._refusal(answer)
-                    return Heard(await self._aside.do(read, answer), answer.clock_offset_s)
+                    return ParsedResponse(await self._aside.do(read, answer), answer.clock_offset_s)
 
-        return await retried(attempt, pauses=self._config.backoff, deadline=deadline)
+        return await with_retries(attempt, pauses=self._config.backoff, deadline=deadline)
 
     @contextlib.contextmanager
     def _placed(self) -> Iterator[None]:
@@ -265,13 +276,13 @@ class Line:
         try:
             yield
         except (ProviderError, TimeoutError, OSError, aiohttp.ClientError) as error:
-            told = translated(error, tls=self.address.startswith("https:"))
-            raise placed(told, self.address, scrub=self.scrub) from error
+            told = provider_error_of(error, tls=self.address.startswith("https:"))
+            raise with_address(told, self.address, scrub=self.scrub) from error
 
-    def _connected(self) -> Exchange:
+    def _connected(self) -> HttpClient:
         if self._exchange is None:
             config = self._config
-            self._exchange = Exchange(
+            self._exchange = HttpClient(
                 tls=tls_context(config), timeout=config.timeout, max_body_bytes=config.max_body_bytes
             )
         return self._exchange
@@ -295,14 +306,14 @@ class Line:
 
     # --- refusals ----------------------------------------------------------------------------------------------------
 
-    def _refusal(self, answer: Answer) -> ProviderError:
+    def _refusal(self, answer: HttpResponse) -> ProviderError:
         """Convert a response with a status other than 200 to an error."""
         status, said = answer.status, self._said(answer)
         if status in (401, 403):
             words = "credentials are required" if status == 401 else "the query is forbidden"
             return ProviderRefused(f"{words} ({status}): {said}", hint=self._hint)
         if 300 <= status < 400:
-            location = shown(without_credentials(answer.headers.get("Location", "")))
+            location = printable(without_credentials(answer.headers.get("Location", "")))
             return ProviderRefused(
                 f"redirect ({status}) to {location or 'no location'} was not followed",
                 hint=f"Set provider.address to the address of {self._api}.",
@@ -318,7 +329,7 @@ class Line:
                 f"the service is unavailable ({status}): {said}", hint="The service, or a proxy in front of it, failed."
             )
         if answer.body.lstrip()[:1] == b"<":
-            return unexpected(
+            return malformed_response(
                 answer.body, expected="JSON", api=self._api, content_type=answer.content_type, problem=str(status)
             )
         return ProviderRefused(
@@ -326,7 +337,7 @@ class Line:
             hint="Check provider.queries, provider.cluster_name and provider.host_name_suffix.",
         )
 
-    def _said(self, answer: Answer) -> str:
+    def _said(self, answer: HttpResponse) -> str:
         """Error text of a response, without secrets and truncated."""
         try:
             said = _SAID.decode(answer.body)
@@ -335,11 +346,11 @@ class Line:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             text = ""
         # scrub before truncating: a truncated secret would not be found
-        return shown(self.scrub(text or answer.body[:4096].decode(errors="replace")))
+        return printable(self.scrub(text or answer.body[:4096].decode(errors="replace")))
 
-    def _pause(self, answer: Answer, said: str) -> ProviderUnreachable:
+    def _pause(self, answer: HttpResponse, said: str) -> ProviderUnreachable:
         """Rate limit exceeded (429): pause all requests for the requested time."""
-        seconds = wait_of(answer.headers)
+        seconds = retry_after(answer.headers)
         if seconds is not None:
             until = asyncio.get_running_loop().time() + seconds
             self._paused_until = max(self._paused_until, until)
@@ -355,15 +366,15 @@ def _too_many(message: str, seconds: float | None) -> ProviderUnreachable:
 
 
 @dataclass(slots=True)
-class _Watch:
+class _CloudMetricState:
     """State of one metric: `plan` is the query of `plans` that last returned series."""
 
     metric: Metric
-    plans: Sequence[Plan]
-    plan: Plan | None = None
-    silence: Silence = field(default_factory=Silence)
+    plans: Sequence[CloudQueryPlan]
+    plan: CloudQueryPlan | None = None
+    silence: MetricGap = field(default_factory=MetricGap)
 
-    def to_ask(self) -> Sequence[Plan]:
+    def to_ask(self) -> Sequence[CloudQueryPlan]:
         """Queries to send now: the current one, or all (the current one first) until one returns series. All are
         tried again after SILENT_FETCHES fetches without samples."""
         if self.plan is not None and self.silence.fetches < SILENT_FETCHES:
@@ -376,10 +387,10 @@ class CloudProvider:
 
     remembers = True
 
-    def __init__(self, config: CloudConfig, service: Service) -> None:
+    def __init__(self, config: CloudConfig, service: CloudService) -> None:
         self._config, self._service = config, service
-        self._watches = {metric.name: _Watch(metric, service.plans(metric)) for metric in config.wanted()}
-        self._fetches = Fetches(max_seconds=config.max_seconds, fetch_deadline=config.fetch_deadline)
+        self._watches = {metric.name: _CloudMetricState(metric, service.plans(metric)) for metric in config.wanted()}
+        self._fetches = FetchTracker(max_seconds=config.max_seconds, fetch_deadline=config.fetch_deadline)
 
     @property
     def source(self) -> str:
@@ -409,12 +420,12 @@ class CloudProvider:
             elif fetching.present:
                 reason = f"no default query for {self.source}: set provider.queries.{watch.metric.key}"
                 fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
-        outcomes = await answered(self._fetch_metric(watch, fetching) for watch in asked)
+        outcomes = await gather_outcomes(self._fetch_metric(watch, fetching) for watch in asked)
         plans = {name: _shown(watch.plan) for name, watch in self._watches.items() if watch.plan is not None}
         self._fetches.announce(plans, address=self._service.line.address)
-        return fetched(outcomes, fetching, plans=plans)
+        return fetch_of(outcomes, fetching, plans=plans)
 
-    async def _fetch_metric(self, watch: _Watch, fetching: Fetching) -> Sequence[Outcome]:
+    async def _fetch_metric(self, watch: _CloudMetricState, fetching: FetchContext) -> Sequence[Outcome]:
         """Outcome of one metric: samples, failure, or None without samples in the range."""
         try:
             batch = await self._first_that_has_some(watch, fetching)
@@ -428,7 +439,7 @@ class CloudProvider:
             fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
         return [batch]
 
-    async def _first_that_has_some(self, watch: _Watch, fetching: Fetching) -> SeriesBatch | None:
+    async def _first_that_has_some(self, watch: _CloudMetricState, fetching: FetchContext) -> SeriesBatch | None:
         for plan in watch.to_ask():
             reply = await self._service.ask(plan, fetching.since, fetching.until, deadline=fetching.deadline)
             if reply.clock_offset_s is not None:
@@ -441,11 +452,11 @@ class CloudProvider:
 
     # --- from an answer to samples -----------------------------------------------------------------------------------
 
-    def _batch(self, plan: Plan, reply: Reply, fetching: Fetching) -> SeriesBatch | None:
+    def _batch(self, plan: CloudQueryPlan, reply: CloudResponse, fetching: FetchContext) -> SeriesBatch | None:
         """Samples in the requested range, converted to the metric's unit; None if there are none. Raises
         ProviderRefused if no series has a host."""
         for warning in reply.warnings:
-            reason = f"warning of the source: {shown(self._service.line.scrub(warning))}"
+            reason = f"warning of the source: {printable(self._service.line.scrub(warning))}"
             fetching.find(FindingKind.QUERY_FAILED, plan.metric, reason, Remedy.REPORTED)
         if reply.odd:
             reason = f"{reply.odd} unreadable series: a value is not a number, or values and times differ in length"
@@ -457,7 +468,7 @@ class CloudProvider:
         time = np.concatenate([series.time for series in named])
         value = np.concatenate([series.value for series in named])
         index = np.repeat(np.arange(len(named), dtype=np.int64), [len(series.time) for series in named])
-        fetching.findings += untimely(plan.metric, time, since=fetching.since, until=fetching.until)
+        fetching.findings += out_of_range_findings(plan.metric, time, since=fetching.since, until=fetching.until)
         keep = (time >= fetching.since) & (time <= fetching.until) & ~np.isnan(value)
         if not keep.any():
             return None
@@ -466,11 +477,13 @@ class CloudProvider:
         factor = SOURCE_UNITS[plan.unit][1]
         return SeriesBatch(plan.metric, nodes, index[keep], time[keep], value[keep] * factor)
 
-    def _report_nameless(self, plan: Plan, reply: Reply, nameless: int, fetching: Fetching) -> None:
+    def _report_nameless(
+        self, plan: CloudQueryPlan, reply: CloudResponse, nameless: int, fetching: FetchContext
+    ) -> None:
         if not nameless:
             return
         there = sorted(reply.labels)
-        listed = ", ".join(map(shown, there[:SHOWN_LABELS])) or "none"
+        listed = ", ".join(map(printable, there[:SHOWN_LABELS])) or "none"
         more = f" and {len(there) - SHOWN_LABELS} more" if len(there) > SHOWN_LABELS else ""
         if nameless == len(reply.series):
             raise ProviderRefused(
@@ -481,7 +494,7 @@ class CloudProvider:
         fetching.find(FindingKind.UNKNOWN_NODE, plan.metric, reason, Remedy.DROPPED)
 
 
-def _shown(plan: Plan) -> QueryPlan:
+def _shown(plan: CloudQueryPlan) -> QueryPlan:
     return QueryPlan(plan.metric.name, plan.shown, plan.unit, plan.label, plan.smoothing_s, plan.reason)
 
 

@@ -19,12 +19,21 @@ import numpy as np
 
 from watcher.arrays import F64
 from watcher.model import Metric
-from watcher.platform.net.redaction import shown
+from watcher.platform.net.redaction import printable
 from watcher.providers.base import ProviderMalformed, ProviderRefused
-from watcher.providers.cloud.provider import HOST, CloudConfig, CloudProvider, Line, Plan, Reply, Series, token_of
+from watcher.providers.cloud.provider import (
+    HOST,
+    CloudConfig,
+    CloudConnection,
+    CloudProvider,
+    CloudQueryPlan,
+    CloudResponse,
+    HostSeries,
+    token_of,
+)
 from watcher.providers.connection import connection, queries_of
-from watcher.providers.fetching import unexpected
-from watcher.providers.http_client import Answer
+from watcher.providers.fetching import malformed_response
+from watcher.providers.http_client import HttpResponse
 from watcher.providers.queries import QueryConfig
 
 if TYPE_CHECKING:
@@ -54,18 +63,18 @@ disk metrics are disk space; neither is usable."""
 # --- queries ---------------------------------------------------------------------------------------------------------
 
 
-def plans_of(config: CloudConfig, metric: Metric) -> Sequence[Plan]:
+def plans_of(config: CloudConfig, metric: Metric) -> Sequence[CloudQueryPlan]:
     """The configured search; default: the default search for the metric, if there is one."""
     if own := config.queries.get(metric.key):
         text = " ".join(own.expression.split())
         label = own.node_label or config.node_label
         smoothing = max(own.smoothing_s, BUCKET_S)
-        return (Plan(metric, ((text, 1.0),), own.unit, text, "configured", 0.0, label, smoothing, own=True),)
+        return (CloudQueryPlan(metric, ((text, 1.0),), own.unit, text, "configured", 0.0, label, smoothing, own=True),)
     if metric.key not in USUAL:
         return ()
     query = search(config, USUAL[metric.key])
     reason = "metric of the agents and of the Go load-watcher"
-    return (Plan(metric, ((query, 1.0),), "percent", query, reason, 0.0, config.node_label, BUCKET_S),)
+    return (CloudQueryPlan(metric, ((query, 1.0),), "percent", query, reason, 0.0, config.node_label, BUCKET_S),)
 
 
 def search(config: CloudConfig, name: str) -> str:
@@ -83,13 +92,13 @@ class _Points(msgspec.Struct, frozen=True):
     errors: list[Any] | None = None
 
 
-class _Mts(msgspec.Struct, frozen=True):
+class _MetricTimeSeries(msgspec.Struct, frozen=True):
     id: str = ""
     dimensions: dict[str, Any] | None = None
 
 
 class _Page(msgspec.Struct, frozen=True, rename={"partial_count": "partialCount"}):
-    results: list[_Mts] | None = None
+    results: list[_MetricTimeSeries] | None = None
     count: int = 0
     partial_count: bool = False
 
@@ -99,14 +108,14 @@ _ROWS = msgspec.json.Decoder(list[tuple[float, float | None]])
 _PAGE = msgspec.json.Decoder(_Page)
 
 
-def read_points(answer: Answer) -> tuple[Mapping[str, tuple[F64, F64]], int, tuple[str, ...]]:
+def read_points(answer: HttpResponse) -> tuple[Mapping[str, tuple[F64, F64]], int, tuple[str, ...]]:
     """Times (unix seconds, ascending) and values by time series ID, the number of unreadable series, and warnings.
     Pure. Raises ProviderMalformed, ProviderRefused."""
     document: _Points = _decoded(_POINTS, answer)
     warnings = tuple(each if isinstance(each, str) else str(each) for each in document.errors or ())
     if not document.data and warnings:
         raise ProviderRefused(
-            f"the query was rejected: {shown('; '.join(warnings))}",
+            f"the query was rejected: {printable('; '.join(warnings))}",
             hint="Check provider.queries, provider.cluster_name and provider.host_name_suffix.",
         )
     if document.data is None:
@@ -124,7 +133,7 @@ def read_points(answer: Answer) -> tuple[Mapping[str, tuple[F64, F64]], int, tup
     return found, len(document.data) - len(found), warnings
 
 
-def read_page(answer: Answer) -> _Page:
+def read_page(answer: HttpResponse) -> _Page:
     """One page of the dimensions of time series. Pure. Raises ProviderMalformed."""
     page: _Page = _decoded(_PAGE, answer)
     if page.results is None:
@@ -132,18 +141,18 @@ def read_page(answer: Answer) -> _Page:
     return page
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], answer: Answer) -> Any:
+def _decoded(decoder: msgspec.json.Decoder[Any], answer: HttpResponse) -> Any:
     try:
         return decoder.decode(answer.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise unexpected(
+        raise malformed_response(
             answer.body, expected=f"the JSON of {API}", api=API, content_type=answer.content_type, problem=str(error)
         ) from error
 
 
-def _no_answer(answer: Answer) -> ProviderMalformed:
+def _no_answer(answer: HttpResponse) -> ProviderMalformed:
     return ProviderMalformed(
-        f"the JSON is not a response of SignalFx: {shown(answer.body[:1024].decode(errors='replace'))}",
+        f"the JSON is not a response of SignalFx: {printable(answer.body[:1024].decode(errors='replace'))}",
         hint=f"Check that provider.address points to {API}, not to a proxy.",
     )
 
@@ -151,7 +160,7 @@ def _no_answer(answer: Answer) -> ProviderMalformed:
 # --- service ---------------------------------------------------------------------------------------------------------
 
 
-class _Names:
+class _SeriesDimensions:
     """Cached dimensions of the time series of one search, by ID. `unknown` are IDs that the service did not return,
     `cut` marks a truncated list."""
 
@@ -169,14 +178,14 @@ class SignalFx:
 
     def __init__(self, config: CloudConfig) -> None:
         self._config = config
-        self.line = Line(config, credentials=self._credentials, hint=TOKEN_HINT, api=API)
-        self._names: dict[str, _Names] = {}
+        self.line = CloudConnection(config, credentials=self._credentials, hint=TOKEN_HINT, api=API)
+        self._names: dict[str, _SeriesDimensions] = {}
 
-    def plans(self, metric: Metric) -> Sequence[Plan]:
+    def plans(self, metric: Metric) -> Sequence[CloudQueryPlan]:
         """The configured search; default: the default search for the metric."""
         return plans_of(self._config, metric)
 
-    async def ask(self, plan: Plan, since: float, until: float, *, deadline: float) -> Reply:
+    async def ask(self, plan: CloudQueryPlan, since: float, until: float, *, deadline: float) -> CloudResponse:
         """Request the points, and for new IDs their dimensions page by page. Times are in unix seconds, `deadline`
         in event loop time. Raises ProviderError."""
         ((text, _),) = plan.asks
@@ -188,7 +197,7 @@ class SignalFx:
         }
         heard = await self.line.get(POINTS, query, read=read_points, deadline=deadline)
         points, odd, warnings = heard.content
-        names = self._names.setdefault(text, _Names())
+        names = self._names.setdefault(text, _SeriesDimensions())
         async with names.lock:
             if points.keys() - names.dimensions.keys() - names.unknown:
                 await self._learn(names, text, points.keys(), deadline=deadline)
@@ -199,7 +208,7 @@ class SignalFx:
         reply = _named(points, names.dimensions, label=plan.label)
         return replace(reply, odd=odd, warnings=warnings, clock_offset_s=heard.clock_offset_s)
 
-    async def _learn(self, names: _Names, text: str, wanted: Any, *, deadline: float) -> None:
+    async def _learn(self, names: _SeriesDimensions, text: str, wanted: Any, *, deadline: float) -> None:
         """Reload the dimensions of all time series of a search."""
         learnt: dict[str, Mapping[str, Any]] = {}
         offset, more = 0, True
@@ -217,7 +226,9 @@ class SignalFx:
         return {"X-SF-Token": token_of(self._config)}
 
 
-def _named(points: Mapping[str, tuple[F64, F64]], dimensions: Mapping[str, Mapping[str, Any]], *, label: str) -> Reply:
+def _named(
+    points: Mapping[str, tuple[F64, F64]], dimensions: Mapping[str, Mapping[str, Any]], *, label: str
+) -> CloudResponse:
     """Assign the points to hosts by their dimensions."""
     series, labels = [], set[str]()
     for number, (time, value) in points.items():
@@ -226,8 +237,8 @@ def _named(points: Mapping[str, tuple[F64, F64]], dimensions: Mapping[str, Mappi
         if not host or not isinstance(host, str):
             labels.update(name for name, content in known.items() if content is not None)
             host = ""
-        series.append(Series(host, time, value))
-    return Reply(series, frozenset(labels))
+        series.append(HostSeries(host, time, value))
+    return CloudResponse(series, frozenset(labels))
 
 
 def provider(config: CloudConfig) -> CloudProvider:

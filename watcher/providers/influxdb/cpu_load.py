@@ -17,8 +17,8 @@ import numpy as np
 from watcher.arrays import F64
 from watcher.model import SOURCE_UNITS, Combine, Finding, FindingKind, Remedy, SeriesBatch
 from watcher.providers.base import ProviderRefused
-from watcher.providers.fetching import untimely
-from watcher.providers.influxdb.queries import LOOK_BACK_S, Plan, Source
+from watcher.providers.fetching import out_of_range_findings
+from watcher.providers.influxdb.queries import LOOK_BACK_S, FieldQuery, InfluxQueryPlan
 
 ROUNDING = 0.01
 """Percent. The sum of rounded shares may slightly exceed 100, so values down to -ROUNDING become 0. The review
@@ -37,7 +37,7 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class MetricLoad:
     """Load of one metric: a batch (None: no samples in the range) and the findings."""
 
     batch: SeriesBatch | None
@@ -45,7 +45,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class _Series:
+class _NodeSeries:
     """Load of one series of a node, and the intervals (unix seconds) with a decreased counter."""
 
     node: str
@@ -54,7 +54,7 @@ class _Series:
     resets: Sequence[tuple[float, float]] = ()
 
 
-def load_of(plan: Plan, series: Sequence[Points], *, since: float, until: float) -> Load:
+def load_of(plan: InfluxQueryPlan, series: Sequence[Points], *, since: float, until: float) -> MetricLoad:
     """Load between the two times (unix seconds, inclusive), in the metric's unit. Raises ProviderRefused if no
     series names its node, or if a configured query returns more than one value."""
     named = [points for points in series if points.tags.get(plan.node_tag)]
@@ -63,17 +63,17 @@ def load_of(plan: Plan, series: Sequence[Points], *, since: float, until: float)
     findings = [_unnamed(plan, len(series) - len(named), len(series), until)] if len(named) < len(series) else []
     if named:
         times = np.concatenate([points.time for points in named])
-        findings += untimely(plan.metric, times, since=since, until=until)
+        findings += out_of_range_findings(plan.metric, times, since=since, until=until)
     loads = [_of_series(plan, points) for points in named]
     within = [_between(load, since, until) for load in loads]
     findings += _went_back(plan, within)
     if plan.metric.combine is Combine.SUM:
         within = _without_half_sums(within)
     kept = [load for load in within if len(load.time)]
-    return Load(_batch(plan, kept), tuple(findings))
+    return MetricLoad(_batch(plan, kept), tuple(findings))
 
 
-def _batch(plan: Plan, loads: Sequence[_Series]) -> SeriesBatch | None:
+def _batch(plan: InfluxQueryPlan, loads: Sequence[_NodeSeries]) -> SeriesBatch | None:
     if not loads:
         return None
     factor = SOURCE_UNITS[plan.unit][1]
@@ -89,18 +89,18 @@ def _batch(plan: Plan, loads: Sequence[_Series]) -> SeriesBatch | None:
 # --- one series ------------------------------------------------------------------------------------------------------
 
 
-def _of_series(plan: Plan, points: Points) -> _Series:
+def _of_series(plan: InfluxQueryPlan, points: Points) -> _NodeSeries:
     node = points.tags[plan.node_tag]
     if plan.counter is not None:
         return _growth(plan, points, node=node)
     value = _value(plan, points.fields, len(points.time))
     there = ~np.isnan(value)
-    return _Series(node, points.time[there], value[there])
+    return _NodeSeries(node, points.time[there], value[there])
 
 
-def _value(plan: Plan, fields: Mapping[str, F64], length: int) -> F64:
+def _value(plan: InfluxQueryPlan, fields: Mapping[str, F64], length: int) -> F64:
     """Values of points that are not counters; NaN if a required field is missing."""
-    if not isinstance(plan.source, Source):
+    if not isinstance(plan.source, FieldQuery):
         if len(fields) != 1:
             raise ProviderRefused(
                 f"the query of {plan.metric.key} returns {len(fields)} values per time: {', '.join(fields) or 'none'}",
@@ -118,7 +118,7 @@ def _value(plan: Plan, fields: Mapping[str, F64], length: int) -> F64:
     return np.where((used < 0.0) & (used > -ROUNDING), 0.0, used)
 
 
-def _growth(plan: Plan, points: Points, *, node: str) -> _Series:
+def _growth(plan: InfluxQueryPlan, points: Points, *, node: str) -> _NodeSeries:
     """Growth per second from one point to the next. Intervals above LOOK_BACK_S are ignored, so that values do not
     depend on the start of the query."""
     count = points.fields.get(plan.counter or "", np.empty(0))
@@ -133,19 +133,19 @@ def _growth(plan: Plan, points: Points, *, node: str) -> _Series:
     if plan.unit == "percent":
         rate = np.minimum(rate, 100.0)  # some kernels account a long request only at its end
     resets = zip(time[:-1][back].tolist(), time[1:][back].tolist(), strict=True)
-    return _Series(node, time[1:][keep], rate, tuple(resets))
+    return _NodeSeries(node, time[1:][keep], rate, tuple(resets))
 
 
-def _between(load: _Series, since: float, until: float) -> _Series:
+def _between(load: _NodeSeries, since: float, until: float) -> _NodeSeries:
     keep = (load.time >= since) & (load.time <= until)
     resets = tuple(span for span in load.resets if since <= span[1] <= until)
-    return _Series(load.node, load.time[keep], load.value[keep], resets)
+    return _NodeSeries(load.node, load.time[keep], load.value[keep], resets)
 
 
 # --- several series of a node ----------------------------------------------------------------------------------------
 
 
-def _without_half_sums(loads: Sequence[_Series]) -> list[_Series]:
+def _without_half_sums(loads: Sequence[_NodeSeries]) -> list[_NodeSeries]:
     """Drop the values of all interfaces of a node during a counter reset of one of them, because the sum over the
     other interfaces would be too low."""
     spans: dict[str, list[tuple[float, float]]] = {}
@@ -155,17 +155,17 @@ def _without_half_sums(loads: Sequence[_Series]) -> list[_Series]:
     return [_outside(load, spans[load.node]) if load.node in spans else load for load in loads]
 
 
-def _outside(load: _Series, spans: Sequence[tuple[float, float]]) -> _Series:
+def _outside(load: _NodeSeries, spans: Sequence[tuple[float, float]]) -> _NodeSeries:
     keep = np.ones(len(load.time), dtype=np.bool_)
     for began, ended in spans:
         keep &= (load.time <= began) | (load.time > ended)
-    return _Series(load.node, load.time[keep], load.value[keep], load.resets)
+    return _NodeSeries(load.node, load.time[keep], load.value[keep], load.resets)
 
 
 # --- findings --------------------------------------------------------------------------------------------------------
 
 
-def _went_back(plan: Plan, loads: Sequence[_Series]) -> list[Finding]:
+def _went_back(plan: InfluxQueryPlan, loads: Sequence[_NodeSeries]) -> list[Finding]:
     """One finding for each node with a decreased counter, at the time of the latest decrease."""
     latest: dict[str, float] = {}
     for load in loads:
@@ -178,12 +178,12 @@ def _went_back(plan: Plan, loads: Sequence[_Series]) -> list[Finding]:
     ]
 
 
-def _unnamed(plan: Plan, unnamed: int, of: int, now: float) -> Finding:
+def _unnamed(plan: InfluxQueryPlan, unnamed: int, of: int, now: float) -> Finding:
     text = f"{unnamed} of {of} series do not have the node tag {plan.node_tag}"
     return Finding(FindingKind.UNKNOWN_NODE, "", plan.metric.name, now, text, Remedy.DROPPED)
 
 
-def _nameless(plan: Plan, series: Sequence[Points]) -> ProviderRefused:
+def _nameless(plan: InfluxQueryPlan, series: Sequence[Points]) -> ProviderRefused:
     tags = sorted({tag for points in series for tag in points.tags})
     shown = ", ".join(tags[:SHOWN_TAGS]) or "none"
     more = f" and {len(tags) - SHOWN_TAGS} more" if len(tags) > SHOWN_TAGS else ""

@@ -15,7 +15,7 @@ from watcher.providers.http_client import read_secret, sendable
 from watcher.providers.influxdb.queries import InfluxConfig
 
 
-class Endpoint:
+class InfluxEndpoint:
     """Server address, and the headers of every request. Raises ValueError for an invalid address."""
 
     def __init__(self, config: InfluxConfig) -> None:

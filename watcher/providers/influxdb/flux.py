@@ -15,11 +15,11 @@ from influxdb_client.client.influxdb_client_async import InfluxDBClientAsync
 from influxdb_client.rest import ApiException
 
 from watcher.providers.base import ProviderMalformed, ProviderRefused
-from watcher.providers.http_client import LINES, read_bounded, tls_context
+from watcher.providers.http_client import MAX_CONNECTIONS, read_bounded, tls_context
 from watcher.providers.influxdb.cpu_load import Points
-from watcher.providers.influxdb.endpoint import Endpoint
-from watcher.providers.influxdb.influxql import Body, refusal
-from watcher.providers.influxdb.queries import InfluxConfig, Source, Template
+from watcher.providers.influxdb.endpoint import InfluxEndpoint
+from watcher.providers.influxdb.influxql import RawResponse, refusal
+from watcher.providers.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate
 from watcher.providers.influxdb.responses import read_flux
 
 
@@ -28,7 +28,7 @@ class Flux:
 
     name = "flux"
 
-    def __init__(self, config: InfluxConfig, endpoint: Endpoint) -> None:
+    def __init__(self, config: InfluxConfig, endpoint: InfluxEndpoint) -> None:
         if not config.bucket or not config.org:
             lacking = "provider.org" if config.bucket else "provider.bucket"
             raise ProviderRefused(
@@ -50,7 +50,7 @@ class Flux:
             org=config.org,
             timeout=aiohttp.ClientTimeout(total=config.timeout),
             ssl_context=tls_context(config),
-            connection_pool_maxsize=LINES,
+            connection_pool_maxsize=MAX_CONNECTIONS,
             allow_redirects=False,
             client_session_kwargs={"response_class": Response},
         )
@@ -59,7 +59,7 @@ class Flux:
         """Close the library's HTTP session."""
         await self._client.close()
 
-    async def ask(self, source: Source | Template, since: int, until: int) -> Body:
+    async def ask(self, source: FieldQuery | QueryTemplate, since: int, until: int) -> RawResponse:
         """Send a query and return the annotated CSV."""
         sent = self._endpoint.flux_headers()
         for name, value in sent.items():
@@ -71,9 +71,9 @@ class Flux:
             raise ProviderMalformed("the response is not CSV: it is not valid UTF-8") from error
         except ApiException as error:
             raise refusal(self._endpoint, *_told(error), sent=sent) from error
-        return Body(text.encode(), "text/csv")
+        return RawResponse(text.encode(), "text/csv")
 
-    def read(self, body: Body) -> list[Points]:
+    def read(self, body: RawResponse) -> list[Points]:
         """Parse the CSV, which has one table per series and field."""
         return read_flux(body.content, content_type=body.content_type)
 

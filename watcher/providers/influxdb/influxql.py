@@ -10,16 +10,16 @@ import msgspec
 
 from watcher.platform.net.redaction import without_credentials
 from watcher.providers.base import ProviderError, ProviderUnreachable
-from watcher.providers.fetching import wait_of
-from watcher.providers.http_client import ERROR_BYTES, Answer, Exchange, tls_context
+from watcher.providers.fetching import retry_after
+from watcher.providers.http_client import ERROR_BYTES, HttpClient, HttpResponse, tls_context
 from watcher.providers.influxdb.cpu_load import Points
-from watcher.providers.influxdb.endpoint import Endpoint
-from watcher.providers.influxdb.queries import InfluxConfig, Source, Template
+from watcher.providers.influxdb.endpoint import InfluxEndpoint
+from watcher.providers.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate
 from watcher.providers.influxdb.responses import error_of, read_influxql
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RawResponse:
     """Complete response with status 200; `clock_offset_s` is the server's clock minus the local clock in seconds,
     None if unknown."""
 
@@ -28,17 +28,17 @@ class Body:
     clock_offset_s: float | None = None
 
 
-class Language(Protocol):
+class QueryLanguage(Protocol):
     """Protocol of the two query languages. Each has its own connections."""
 
     name: str
 
-    async def ask(self, source: Source | Template, since: int, until: int) -> Body:
+    async def ask(self, source: FieldQuery | QueryTemplate, since: int, until: int) -> RawResponse:
         """Response with the points between the two times (unix milliseconds). May raise any aiohttp error;
         `translated` converts them."""
         ...
 
-    def read(self, body: Body) -> list[Points]:
+    def read(self, body: RawResponse) -> list[Points]:
         """Parse the series. Slow, so it must not run in the event loop. Raises ProviderError."""
         ...
 
@@ -50,9 +50,11 @@ class InfluxQL:
 
     name = "influxql"
 
-    def __init__(self, config: InfluxConfig, endpoint: Endpoint) -> None:
+    def __init__(self, config: InfluxConfig, endpoint: InfluxEndpoint) -> None:
         self._config, self._endpoint = config, endpoint
-        self._exchange = Exchange(tls=tls_context(config), timeout=config.timeout, max_body_bytes=config.max_body_bytes)
+        self._exchange = HttpClient(
+            tls=tls_context(config), timeout=config.timeout, max_body_bytes=config.max_body_bytes
+        )
 
     async def close(self) -> None:
         """Close the HTTP session and its connections."""
@@ -68,17 +70,17 @@ class InfluxQL:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return ""
 
-    async def ask(self, source: Source | Template, since: int, until: int) -> Body:
+    async def ask(self, source: FieldQuery | QueryTemplate, since: int, until: int) -> RawResponse:
         """Send a query with chunking, because a server may truncate an unchunked response at 10,000 rows."""
         query = {"db": self._config.read_from, "q": source.influxql(since, until), "epoch": "ms", "chunked": "true"}
         answer = await self._get("/query", query)
-        return Body(answer.body, answer.content_type, answer.clock_offset_s)
+        return RawResponse(answer.body, answer.content_type, answer.clock_offset_s)
 
-    def read(self, body: Body) -> list[Points]:
+    def read(self, body: RawResponse) -> list[Points]:
         """Parse a body with one JSON document per series."""
         return read_influxql(body.content, content_type=body.content_type)
 
-    async def _get(self, path: str, query: Mapping[str, str]) -> Answer:
+    async def _get(self, path: str, query: Mapping[str, str]) -> HttpResponse:
         sent = self._endpoint.headers()
         answer = await self._exchange.get(self._endpoint.address + path, query=query, headers=sent)
         if answer.status not in (200, 204):
@@ -91,7 +93,7 @@ class _Health(msgspec.Struct, frozen=True):
 
 
 def refusal(
-    endpoint: Endpoint, status: int, body: bytes, headers: Mapping[str, str], *, sent: Mapping[str, str]
+    endpoint: InfluxEndpoint, status: int, body: bytes, headers: Mapping[str, str], *, sent: Mapping[str, str]
 ) -> ProviderError:
     """Convert a response with an error status, without secrets."""
     error = error_of(
@@ -102,5 +104,5 @@ def refusal(
         authorised="Authorization" in sent,
     )
     if isinstance(error, ProviderUnreachable):
-        error.retry_after_s = wait_of(headers)
+        error.retry_after_s = retry_after(headers)
     return error

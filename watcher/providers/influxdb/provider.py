@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from watcher.model import FindingKind, Metric, Remedy
 from watcher.providers.base import Fetch, ProviderError, QueryFailure, QueryPlan
 from watcher.providers.connection import connection, queries_of
-from watcher.providers.fetching import Fetches, Fetching, Outcome, Silence, answered, fetched
+from watcher.providers.fetching import FetchContext, FetchTracker, MetricGap, Outcome, fetch_of, gather_outcomes
 from watcher.providers.influxdb.cpu_load import load_of
-from watcher.providers.influxdb.queries import LOOK_BACK_S, NODE_TAG, InfluxConfig, Plan
-from watcher.providers.influxdb.transport import Reply, Transport
+from watcher.providers.influxdb.queries import LOOK_BACK_S, NODE_TAG, InfluxConfig, InfluxQueryPlan
+from watcher.providers.influxdb.transport import InfluxResponse, InfluxTransport
 from watcher.providers.queries import QueryConfig
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ __all__ = ["InfluxConfig", "InfluxProvider", "QueryConfig", "from_settings"]
 
 
 @dataclass(slots=True)
-class _Watch:
+class _InfluxMetricState:
     """State of one wanted metric; `plan` is None without a query for it."""
 
     metric: Metric
-    plan: Plan | None
-    silence: Silence = field(default_factory=Silence)
+    plan: InfluxQueryPlan | None
+    silence: MetricGap = field(default_factory=MetricGap)
 
 
 class InfluxProvider:
@@ -44,9 +44,9 @@ class InfluxProvider:
 
     def __init__(self, config: InfluxConfig) -> None:
         self._config = config
-        self._transport = Transport(config)
-        self._watches = {metric.name: _Watch(metric, config.plan(metric)) for metric in config.wanted()}
-        self._fetches = Fetches(max_seconds=config.max_seconds, fetch_deadline=config.fetch_deadline)
+        self._transport = InfluxTransport(config)
+        self._watches = {metric.name: _InfluxMetricState(metric, config.plan(metric)) for metric in config.wanted()}
+        self._fetches = FetchTracker(max_seconds=config.max_seconds, fetch_deadline=config.fetch_deadline)
 
     @property
     def source(self) -> str:
@@ -73,7 +73,7 @@ class InfluxProvider:
         """
         fetching = self._fetches.begin(since, until)
         watches = [watch for name, watch in self._watches.items() if only is None or name in only]
-        questions: dict[int, list[tuple[_Watch, Plan]]] = {}
+        questions: dict[int, list[tuple[_InfluxMetricState, InfluxQueryPlan]]] = {}
         for watch in watches:
             if watch.plan is not None:
                 # metrics with the same source object share one query; configured queries are never shared
@@ -82,17 +82,19 @@ class InfluxProvider:
                 reason = f"not in Telegraf's schema: set provider.queries.{watch.metric.key}"
                 fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
         try:
-            outcomes = await answered(self._fetch_together(asked, fetching) for asked in questions.values())
+            outcomes = await gather_outcomes(self._fetch_together(asked, fetching) for asked in questions.values())
         except ProviderError:
             self._transport.doubt()
             raise
         plans = {name: _shown(watch.plan) for name, watch in self._watches.items() if watch.plan and watch.silence.had}
         self._fetches.announce(plans, address=self._transport.address)
-        return fetched(outcomes, fetching, plans=plans)
+        return fetch_of(outcomes, fetching, plans=plans)
 
     # --- one query ---------------------------------------------------------------------------------------------------
 
-    async def _fetch_together(self, asked: Sequence[tuple[_Watch, Plan]], fetching: Fetching) -> list[Outcome]:
+    async def _fetch_together(
+        self, asked: Sequence[tuple[_InfluxMetricState, InfluxQueryPlan]], fetching: FetchContext
+    ) -> list[Outcome]:
         """Fetch the metrics that share one query."""
         plans = [plan for _, plan in asked]
         back = LOOK_BACK_S if any(plan.counter for plan in plans) else 0.0
@@ -107,7 +109,9 @@ class InfluxProvider:
             fetching.clock.append(reply.clock_offset_s)
         return [await self._digest(watch, plan, reply, fetching) for watch, plan in asked]
 
-    async def _digest(self, watch: _Watch, plan: Plan, reply: Reply, fetching: Fetching) -> Outcome:
+    async def _digest(
+        self, watch: _InfluxMetricState, plan: InfluxQueryPlan, reply: InfluxResponse, fetching: FetchContext
+    ) -> Outcome:
         """Outcome of one metric: samples, failure, or None without samples in the range."""
         try:
             load = await self._transport.aside.do(
@@ -122,7 +126,9 @@ class InfluxProvider:
             self._report_absence(watch, plan, reply, fetching)
         return load.batch
 
-    def _report_absence(self, watch: _Watch, plan: Plan, reply: Reply, fetching: Fetching) -> None:
+    def _report_absence(
+        self, watch: _InfluxMetricState, plan: InfluxQueryPlan, reply: InfluxResponse, fetching: FetchContext
+    ) -> None:
         reason = f"no points for {plan.shown} in the last {fetching.until - fetching.since:.0f} s"
         if reply.series and plan.counter:
             reason += ", or no two points within two minutes of each other"
@@ -152,5 +158,5 @@ def from_settings(settings: Settings) -> InfluxProvider:
 # --- pure functions --------------------------------------------------------------------------------------------------
 
 
-def _shown(plan: Plan) -> QueryPlan:
+def _shown(plan: InfluxQueryPlan) -> QueryPlan:
     return QueryPlan(plan.metric.name, plan.shown, plan.unit, plan.node_tag, plan.smoothing_s, plan.reason)

@@ -69,7 +69,7 @@ def _flux_time(milliseconds: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FieldQuery:
     """Query for the points of some fields of a measurement. `only` are required tag values, `without` excluded tag
     values. Times are unix milliseconds, both ends inclusive."""
 
@@ -104,7 +104,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class QueryTemplate:
     """A configured query in the language of the dialect, with the placeholders <since> and <until>."""
 
     text: str
@@ -121,21 +121,21 @@ class Template:
 
 # --- Telegraf's schema -----------------------------------------------------------------------------------------------
 
-CPU = Source("cpu", ("usage_idle", "usage_iowait", "usage_steal"), only={"cpu": "cpu-total"})
-MEMORY = Source("mem", ("available_percent", "used_percent"))
-DISKS = Source("diskio", ("io_time",))
+CPU = FieldQuery("cpu", ("usage_idle", "usage_iowait", "usage_steal"), only={"cpu": "cpu-total"})
+MEMORY = FieldQuery("mem", ("available_percent", "used_percent"))
+DISKS = FieldQuery("diskio", ("io_time",))
 # "all" contains the kernel's counts per protocol, not per device.
-NETWORK = Source("net", ("bytes_sent", "bytes_recv", "drop_in", "drop_out"), without={"interface": ("lo", "all")})
+NETWORK = FieldQuery("net", ("bytes_sent", "bytes_recv", "drop_in", "drop_out"), without={"interface": ("lo", "all")})
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class InfluxQueryPlan:
     """Query for a metric. `counter` is the field whose growth per second is the value, None if the points are
     values. `unit` (a key of model.SOURCE_UNITS) is the unit of the values, or of the growth per second multiplied by
     `scale`. `smoothing_s` is the averaging time in seconds. `shown` and `reason` are for display."""
 
     metric: Metric
-    source: Source | Template
+    source: FieldQuery | QueryTemplate
     unit: str
     shown: str
     reason: str
@@ -145,22 +145,24 @@ class Plan:
     smoothing_s: float = 0.0
 
 
-def _growth(key: str, source: Source, counter: str, unit: str, reason: str, *, scale: float = 1.0) -> Plan:
+def _growth(
+    key: str, source: FieldQuery, counter: str, unit: str, reason: str, *, scale: float = 1.0
+) -> InfluxQueryPlan:
     where = "".join(f" without {tag} {' and '.join(values)}" for tag, values in source.without.items())
     shown = f"growth of {source.measurement}.{counter}{where}"
-    return Plan(METRIC_BY_KEY[key], source, unit, shown, reason, counter, scale)
+    return InfluxQueryPlan(METRIC_BY_KEY[key], source, unit, shown, reason, counter, scale)
 
 
 _SUM = "Telegraf's schema; the sum over interfaces"
-TELEGRAF: Mapping[str, Plan] = {
-    "CPU": Plan(
+TELEGRAF: Mapping[str, InfluxQueryPlan] = {
+    "CPU": InfluxQueryPlan(
         METRIC_BY_KEY["CPU"],
         CPU,
         "percent",
         "100 - usage_idle - usage_iowait - usage_steal of cpu where cpu = cpu-total",
         "Telegraf's schema; idle, iowait and steal do not count as use, as in kube-prometheus",
     ),
-    "Memory": Plan(
+    "Memory": InfluxQueryPlan(
         METRIC_BY_KEY["Memory"],
         MEMORY,
         "percent",
@@ -231,14 +233,14 @@ class InfluxConfig:
         """Metrics to fetch, in the order of model.METRICS."""
         return wanted(self.metrics, self.queries)
 
-    def plan(self, metric: Metric) -> Plan | None:
+    def plan(self, metric: Metric) -> InfluxQueryPlan | None:
         """Query for a metric; None if it is neither configured nor in Telegraf's schema."""
         tag = self.node_tag
         if configured := self.queries.get(metric.key):
             text = re.sub(r"\s+", " ", configured.expression.strip())
-            source = Template(configured.expression.strip())
+            source = QueryTemplate(configured.expression.strip())
             tag = configured.node_label or tag
-            return Plan(
+            return InfluxQueryPlan(
                 metric, source, configured.unit, text, "configured", node_tag=tag, smoothing_s=configured.smoothing_s
             )
         usual = TELEGRAF.get(metric.key)
@@ -247,7 +249,7 @@ class InfluxConfig:
         # independent of the detected language: otherwise a server upgrade would discard the history
         places = dict.fromkeys(place for place in (self.database, self.bucket) if place)
         shown = f"{usual.shown} in {' or '.join(places) or DATABASE}"
-        return Plan(
+        return InfluxQueryPlan(
             metric, usual.source, usual.unit, shown, usual.reason, usual.counter, usual.scale, node_tag=self.node_tag
         )
 

@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 
 from watcher.arrays import F64
-from watcher.platform.net.redaction import shown
+from watcher.platform.net.redaction import printable
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.providers.fetching import PASSING_STATUSES, unexpected
+from watcher.providers.fetching import TRANSIENT_STATUSES, malformed_response
 from watcher.providers.influxdb.cpu_load import Points
 
 TAKES_TOO_LONG = ("timeout", "deadline exceeded", "timed out", "context canceled")
@@ -35,7 +35,7 @@ Tags = tuple[tuple[str, str], ...]
 # --- InfluxQL --------------------------------------------------------------------------------------------------------
 
 
-class _Series(msgspec.Struct, frozen=True):
+class _InfluxqlSeries(msgspec.Struct, frozen=True):
     tags: dict[str, str] = {}
     columns: list[str] = []
     values: list[list[float | None]] = []
@@ -48,13 +48,13 @@ class _Result(msgspec.Struct, frozen=True):
     partial: bool = False
 
 
-class _Document(msgspec.Struct, frozen=True):
+class _InfluxqlDocument(msgspec.Struct, frozen=True):
     results: list[_Result] | None = None
     error: str = ""
 
 
-_DOCUMENT = msgspec.json.Decoder(_Document)
-_SERIES = msgspec.json.Decoder(_Series)
+_DOCUMENT = msgspec.json.Decoder(_InfluxqlDocument)
+_SERIES = msgspec.json.Decoder(_InfluxqlSeries)
 
 
 def read_influxql(body: bytes, *, content_type: str) -> list[Points]:
@@ -87,29 +87,29 @@ def _results(line: bytes, *, content_type: str) -> list[_Result]:
             raise refused_query(reason)
     if document.results is None:
         raise ProviderMalformed(
-            f"the JSON is not a response to InfluxQL: {shown(line[:1024].decode(errors='replace'))}",
+            f"the JSON is not a response to InfluxQL: {printable(line[:1024].decode(errors='replace'))}",
             hint="Check that provider.address is the address of an InfluxDB.",
         )
     return document.results
 
 
-def _series(raw: msgspec.Raw) -> _Series:
+def _series(raw: msgspec.Raw) -> _InfluxqlSeries:
     try:
         series = _SERIES.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProviderMalformed(
-            f"a value of the series is not a number: {shown(str(error))}",
+            f"a value of the series is not a number: {printable(str(error))}",
             hint="The fields must be numbers, as written by Telegraf.",
         ) from error
     if "time" not in series.columns or any(len(row) != len(series.columns) for row in series.values):
         raise ProviderMalformed(
-            f"the rows of a series have no time, or differ from its columns: {shown(', '.join(series.columns))}",
+            f"the rows of a series have no time, or differ from its columns: {printable(', '.join(series.columns))}",
             hint="A configured query must be a SELECT.",
         )
     return series
 
 
-def _rows(series: _Series) -> F64:
+def _rows(series: _InfluxqlSeries) -> F64:
     """Array of shape (rows, columns); NaN for a missing value."""
     flat = [np.nan if value is None else value for row in series.values for value in row]
     return np.array(flat, dtype=np.float64).reshape(len(series.values), len(series.columns))
@@ -119,7 +119,7 @@ def _points(tags: Tags, parts: Sequence[tuple[Sequence[str], F64]]) -> Points:
     """Join the parts of one series, in ascending times. `parts` are pairs of column names and rows."""
     columns = parts[0][0]
     if any(list(other) != list(columns) for other, _ in parts):
-        raise ProviderMalformed(f"the columns of a series change within the response: {shown(', '.join(columns))}")
+        raise ProviderMalformed(f"the columns of a series change within the response: {printable(', '.join(columns))}")
     rows = np.concatenate([part for _, part in parts]) if len(parts) > 1 else parts[0][1]
     at = list(columns).index("time")
     time = rows[:, at]
@@ -157,9 +157,9 @@ def read_flux(body: bytes, *, content_type: str) -> list[Points]:
     return [_joined(tags, fields) for tags, fields in found.items()]
 
 
-def _blocks(rows: Iterable[list[str]]) -> Iterator[_Block]:
+def _blocks(rows: Iterable[list[str]]) -> Iterator[_CsvBlock]:
     """Blocks of tables. Tables with the same schema share a header; an empty line separates schemas."""
-    block: _Block | None = None
+    block: _CsvBlock | None = None
     annotations: dict[str, list[str]] = {}
     for row in rows:
         if not row or row[0].startswith("#"):
@@ -169,7 +169,7 @@ def _blocks(rows: Iterable[list[str]]) -> Iterator[_Block]:
             if row:
                 annotations[row[0]] = row
         elif block is None:
-            block = _Block(row, annotations)
+            block = _CsvBlock(row, annotations)
         else:
             block.take(row)
     if block is not None:
@@ -186,7 +186,7 @@ class _Table:
     values: list[str]
 
 
-class _Block:
+class _CsvBlock:
     """Rows under one header. Raises ProviderError if they are not points or contain a query error."""
 
     def __init__(self, header: list[str], annotations: Mapping[str, list[str]]) -> None:
@@ -197,7 +197,7 @@ class _Block:
         if self._is_error:
             return
         if "_time" not in header or "_value" not in header:
-            columns = shown(", ".join(name for name in header if name)) or "none"
+            columns = printable(", ".join(name for name in header if name)) or "none"
             raise ProviderMalformed(
                 f"the tables have the columns {columns}, not _time and _value",
                 hint="Check that the server is an InfluxDB. A configured query must return these two columns.",
@@ -208,7 +208,7 @@ class _Block:
         kind = types[self._value] if self._value < len(types) else "double"
         if kind not in NUMBERS:
             raise ProviderMalformed(
-                f"the values of the tables have the type {shown(kind)}", hint="The fields must be numbers."
+                f"the values of the tables have the type {printable(kind)}", hint="The fields must be numbers."
             )
 
     def take(self, row: list[str]) -> None:
@@ -258,7 +258,7 @@ def _column(tables: Sequence[_Table]) -> tuple[F64, F64]:
         time = _milliseconds(texts)
         value = np.array([_number(text) for table in tables for text in table.values], dtype=np.float64)
     except ValueError as error:
-        raise ProviderMalformed(f"a time or value of the tables cannot be read: {shown(str(error))}") from error
+        raise ProviderMalformed(f"a time or value of the tables cannot be read: {printable(str(error))}") from error
     if np.any(np.diff(time) < 0):
         order = np.argsort(time, kind="stable")
         return time[order], value[order]
@@ -306,10 +306,10 @@ def error_of(status: int, *, body: bytes, content_type: str, location: str, auth
         )
     if 300 <= status < 400:
         return ProviderRefused(
-            f"redirect ({status}) to {shown(location) or 'no location'} was not followed",
+            f"redirect ({status}) to {printable(location) or 'no location'} was not followed",
             hint="Set provider.address to the address of the InfluxDB API; if this is a login page, set a token.",
         )
-    if status in PASSING_STATUSES:
+    if status in TRANSIENT_STATUSES:
         return ProviderUnreachable(f"the server is unavailable ({status}): {said}")
     if status == 404 and "page not found" not in said and any(words in said for words in NAMES_WHAT_IS_NOT_THERE):
         return refused_query(said)
@@ -330,7 +330,7 @@ def _said(body: bytes) -> str:
         error = _ERROR.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         error = _Error()
-    return shown(error.error or error.message or body[:4096].decode(errors="replace"))
+    return printable(error.error or error.message or body[:4096].decode(errors="replace"))
 
 
 def _credentials_hint(authorised: bool) -> str:
@@ -341,7 +341,7 @@ def _credentials_hint(authorised: bool) -> str:
 
 def refused_query(reason: str) -> ProviderError:
     """Error for a query that the server rejected or aborted; `reason` is the server's message."""
-    lower, said = reason.lower(), shown(reason)
+    lower, said = reason.lower(), printable(reason)
     if any(words in lower for words in TAKES_TOO_LONG):
         return ProviderUnreachable(f"the query timed out on the server ({said})")
     if "database not found" in lower or "retention policy not found" in lower or "dbrp" in lower:
@@ -358,4 +358,6 @@ def refused_query(reason: str) -> ProviderError:
 
 
 def _not_as_expected(body: bytes, *, expected: str, content_type: str, problem: str) -> ProviderMalformed:
-    return unexpected(body, expected=expected, api="the InfluxDB API", content_type=content_type, problem=problem)
+    return malformed_response(
+        body, expected=expected, api="the InfluxDB API", content_type=content_type, problem=problem
+    )

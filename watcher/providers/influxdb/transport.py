@@ -14,14 +14,14 @@ from typing import TypeVar
 
 import aiohttp
 
-from watcher.platform.net.redaction import shown
+from watcher.platform.net.redaction import printable
 from watcher.providers.base import ProviderError, ProviderRefused
-from watcher.providers.fetching import Aside, placed, retried
-from watcher.providers.http_client import LINES, translated
+from watcher.providers.fetching import SerialWorker, with_address, with_retries
+from watcher.providers.http_client import MAX_CONNECTIONS, provider_error_of
 from watcher.providers.influxdb.cpu_load import Points
-from watcher.providers.influxdb.endpoint import Endpoint
-from watcher.providers.influxdb.influxql import InfluxQL, Language
-from watcher.providers.influxdb.queries import InfluxConfig, Source, Template
+from watcher.providers.influxdb.endpoint import InfluxEndpoint
+from watcher.providers.influxdb.influxql import InfluxQL, QueryLanguage
+from watcher.providers.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class InfluxResponse:
     """The parsed series of a response; `clock_offset_s` is the server's clock minus the local clock in seconds."""
 
     series: Sequence[Points]
@@ -42,19 +42,19 @@ class Reply:
 # --- transport -------------------------------------------------------------------------------------------------------
 
 
-class Transport:
-    """Sends queries with at most LINES at a time and returns parsed responses. The first query determines the query
-    language."""
+class InfluxTransport:
+    """Sends queries with at most MAX_CONNECTIONS at a time and returns parsed responses. The first query determines the
+    query language."""
 
     def __init__(self, config: InfluxConfig) -> None:
         self._config = config
-        self._endpoint = Endpoint(config)
-        self._languages: list[Language] = []
+        self._endpoint = InfluxEndpoint(config)
+        self._languages: list[QueryLanguage] = []
         self._influxql: InfluxQL | None = None
-        self._chosen: Language | None = None
+        self._chosen: QueryLanguage | None = None
         self._choosing = asyncio.Lock()
-        self._free = asyncio.Semaphore(LINES)
-        self.aside = Aside()
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
+        self.aside = SerialWorker()
 
     @property
     def address(self) -> str:
@@ -77,20 +77,22 @@ class Transport:
         version."""
         self._chosen = None
 
-    async def ask(self, source: Source | Template, since: int, until: int, *, deadline: float) -> Reply:
+    async def ask(
+        self, source: FieldQuery | QueryTemplate, since: int, until: int, *, deadline: float
+    ) -> InfluxResponse:
         """The points between two times (unix milliseconds), inclusive.
 
         `deadline` is in event loop time and limits the retries of transient failures. Raises ProviderError; cancelling
         aborts the request.
         """
 
-        async def attempt() -> Reply:
+        async def attempt() -> InfluxResponse:
             language = await self._language()
             async with self._free:
                 body = await language.ask(source, since, until)
-            return Reply(await self.aside.do(language.read, body), body.clock_offset_s)
+            return InfluxResponse(await self.aside.do(language.read, body), body.clock_offset_s)
 
-        return await retried(
+        return await with_retries(
             lambda: self._attempt(attempt, deadline=deadline), pauses=self._config.backoff, deadline=deadline
         )
 
@@ -99,12 +101,12 @@ class Transport:
             async with asyncio.timeout_at(deadline):
                 return await attempt()
         except (ProviderError, TimeoutError, OSError, aiohttp.ClientError) as error:
-            told = translated(error, tls=self._endpoint.has_tls)
-            raise placed(told, self.address, scrub=self._endpoint.scrub) from error
+            told = provider_error_of(error, tls=self._endpoint.has_tls)
+            raise with_address(told, self.address, scrub=self._endpoint.scrub) from error
 
     # --- choice of the query language --------------------------------------------------------------------------------
 
-    async def _language(self) -> Language:
+    async def _language(self) -> QueryLanguage:
         """The configured or detected query language. Raises ProviderRefused if it cannot be determined."""
         async with self._choosing:
             if self._chosen is None:
@@ -118,7 +120,7 @@ class Transport:
     async def _found_out(self) -> tuple[str, str]:
         version = await self._plain().version()
         number = version.removeprefix("v")
-        why = f"the server is InfluxDB {shown(version)}"
+        why = f"the server is InfluxDB {printable(version)}"
         if number.startswith(("1.", "3.")):
             return "influxql", why
         if number.startswith("2.") or "cloud" in version.lower():
@@ -126,7 +128,7 @@ class Transport:
                 return "influxql", f"{why} and provider.bucket is not set"
             return "flux", f"{why} and provider.bucket is set"
         raise ProviderRefused(
-            f"the server is not recognised as InfluxDB (version {shown(version) or 'unknown'})",
+            f"the server is not recognised as InfluxDB (version {printable(version) or 'unknown'})",
             hint='Check provider.address, or set provider.dialect to "influxql" (1.x, 3.x) or "flux" (2.x).',
         )
 
@@ -136,7 +138,7 @@ class Transport:
             self._languages.append(self._influxql)
         return self._influxql
 
-    def _flux(self) -> Language:
+    def _flux(self) -> QueryLanguage:
         for language in self._languages:
             if language.name == "flux":
                 return language

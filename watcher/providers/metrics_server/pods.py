@@ -19,7 +19,7 @@ import numpy as np
 
 from watcher.core.kubernetes.quantity import NANO, nano
 from watcher.core.kubernetes.times import read_duration, read_time
-from watcher.core.kubernetes.wire import Metadata, Resource, key_of
+from watcher.core.kubernetes.wire import MinimalMetadata, Resource, key_of
 from watcher.core.pods.table import PODS, Pod, PodOrigin, PodUsage
 from watcher.core.review.findings import some_of
 from watcher.model import Finding, FindingKind, Remedy
@@ -33,7 +33,7 @@ BREATH_S = 50e-6
 pods takes half a second of CPU time."""
 
 
-class Container(msgspec.Struct, frozen=True, gc=False):
+class ContainerUsage(msgspec.Struct, frozen=True, gc=False):
     """Usage of a container by resource name, as Kubernetes quantities."""
 
     usage: dict[str, str | int | float] = {}
@@ -42,10 +42,10 @@ class Container(msgspec.Struct, frozen=True, gc=False):
 class PodMetrics(msgspec.Struct, frozen=True, gc=False):
     """Usage of a pod's containers over the `window` (a Go duration) that ended at `timestamp` (RFC 3339)."""
 
-    metadata: Metadata = Metadata()
+    metadata: MinimalMetadata = MinimalMetadata()
     timestamp: str = ""
     window: str = ""
-    containers: tuple[Container, ...] | None = None
+    containers: tuple[ContainerUsage, ...] | None = None
 
 
 class Placement(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -57,7 +57,7 @@ class Placement(msgspec.Struct, frozen=True, rename="camel", gc=False):
 class PlacedPod(msgspec.Struct, frozen=True, gc=False):
     """A pod reduced to its metadata and node."""
 
-    metadata: Metadata = Metadata()
+    metadata: MinimalMetadata = MinimalMetadata()
     spec: Placement = Placement()
 
 
@@ -123,7 +123,7 @@ def read_pods(items: Iterable[PodMetrics], nodes: Mapping[str, str], *, source: 
     A pod without a node is ignored: it was deleted meanwhile or is not bound. An unreadable number affects that number
     only, an invalid time the whole pod; each is a finding.
     """
-    unread = _Unread()
+    unread = _UnreadablePods()
     pods: list[Pod] = []
     places: list[str] = []
     columns: tuple[list[float], list[float], list[float]] = ([], [], [])
@@ -151,7 +151,7 @@ def read_pods(items: Iterable[PodMetrics], nodes: Mapping[str, str], *, source: 
 
 
 @dataclass(slots=True)
-class _Unread:
+class _UnreadablePods:
     """Collects unreadable values: by kind, the first error text and the affected pods."""
 
     pods: dict[str, list[str]] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class _Unread:
             yield Finding(FindingKind.NON_FINITE, "", PODS, now, reason, Remedy.DROPPED)
 
 
-def _total(item: PodMetrics, resource: str, unread: _Unread) -> float:
+def _total(item: PodMetrics, resource: str, unread: _UnreadablePods) -> float:
     """Cores or bytes of all containers together; NaN if a value is missing or unreadable."""
     try:
         total = sum(nano(container.usage[resource]) for container in item.containers or ())

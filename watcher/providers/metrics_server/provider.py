@@ -32,7 +32,7 @@ from watcher.core.kubernetes.times import read_duration, read_time
 from watcher.core.kubernetes.wire import key_of
 from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBatch
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.credentials import Access, AccessFinder
+from watcher.platform.kube.credentials import AccessFinder, KubeAccess
 from watcher.platform.kube.shared_informer import SharedInformer
 from watcher.providers.base import (
     Fetch,
@@ -62,7 +62,7 @@ REASON = "usage over status.capacity; metrics-server has no other node metrics"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class NodeUsageReading:
     """Samples of one metrics-server response: `percent[key][i]` is the usage of node `names[i]` at `times[i]` (unix
     seconds) in percent of its capacity, NaN if unknown. `windows` are the averaging times of CPU in seconds."""
 
@@ -75,7 +75,7 @@ class Reading:
 
 def read_usage(
     usage: Iterable[NodeMetrics], nodes: Mapping[str, Node], *, keys: Collection[str], now: float
-) -> Reading:
+) -> NodeUsageReading:
     """Usage in percent of capacity of each node known to both metrics-server and the API server. Pure.
 
     Missing or unreadable values become findings and affect their node or metric only. Negative and impossible
@@ -113,7 +113,7 @@ def read_usage(
     times = np.array([at for at, _ in rows.values()], dtype=np.float64)
     table = np.array([shares for _, shares in rows.values()], dtype=np.float64).reshape(len(names), len(keys))
     percent = {key: table[:, column] for column, key in enumerate(keys)}
-    return Reading(names, times, percent, tuple(each for each in windows if each is not None), tuple(findings))
+    return NodeUsageReading(names, times, percent, tuple(each for each in windows if each is not None), tuple(findings))
 
 
 def _share(item: NodeMetrics, node: Node, *, key: str, now: float, findings: list[Finding]) -> float:
@@ -151,7 +151,7 @@ class MetricsServerProvider:
 
     def __init__(
         self,
-        access: Callable[[], Access],
+        access: Callable[[], KubeAccess],
         *,
         resolution: float,
         max_seconds: float,
@@ -166,7 +166,7 @@ class MetricsServerProvider:
         self._clock = clock
         self._nodes = SharedInformer(access, NODES)
         self._pods = PodReader(self._client, source=self.source)
-        self._readings: deque[Reading] = deque(maxlen=math.ceil(max_seconds / resolution) + 1)
+        self._readings: deque[NodeUsageReading] = deque(maxlen=math.ceil(max_seconds / resolution) + 1)
         self._newest: Mapping[str, float] = {}
         self._findings: tuple[Finding, ...] = ()
         self._error: ProviderError | None = None
@@ -261,7 +261,7 @@ class MetricsServerProvider:
         else:
             self._error, self._answered = None, True
 
-    def _take(self, reading: Reading) -> None:
+    def _take(self, reading: NodeUsageReading) -> None:
         """Store the new values of a reading. A value with an unchanged timestamp is not new."""
         newest = dict(zip(reading.names, reading.times.tolist(), strict=True))
         fresh = np.array([self._newest.get(name) != at for name, at in newest.items()], dtype=np.bool_)
@@ -270,7 +270,7 @@ class MetricsServerProvider:
         if fresh.any():
             names = tuple(name for name, new in zip(reading.names, fresh, strict=True) if new)
             percent = {key: values[fresh] for key, values in reading.percent.items()}
-            self._readings.append(Reading(names, reading.times[fresh], percent, reading.windows, ()))
+            self._readings.append(NodeUsageReading(names, reading.times[fresh], percent, reading.windows, ()))
 
     def _state_findings(self) -> Iterator[Finding]:
         """Findings about the source as a whole."""
@@ -298,7 +298,7 @@ class MetricsServerProvider:
 
 
 def _batches(
-    readings: Sequence[Reading], *, keys: Iterable[str], since: float, until: float
+    readings: Sequence[NodeUsageReading], *, keys: Iterable[str], since: float, until: float
 ) -> tuple[SeriesBatch, ...]:
     """Samples of the readings with since <= time <= until (unix seconds), one batch per metric, one series per node."""
     index: dict[str, int] = {}

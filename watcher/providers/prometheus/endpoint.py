@@ -22,7 +22,7 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"|[\x21-\x7e\xa0-\xff]([\t\x20-\x7e\xa0-\xff]*[\x21-\x7e\xa0-\xff])?")
 
 
-class Endpoint:
+class PrometheusEndpoint:
     """Server address without credentials, and the headers of every request. Raises ValueError for an invalid
     address."""
 

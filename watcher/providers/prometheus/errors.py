@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import requests
 import urllib3
 
-from watcher.platform.net.redaction import shown
+from watcher.platform.net.redaction import printable
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 
 
@@ -49,7 +49,7 @@ def _translate_tls(error: ssl.SSLError) -> ProviderError:
     reason = (error.reason or "").upper()
     if isinstance(error, ssl.SSLCertVerificationError):
         return ProviderRefused(
-            f"the server certificate is not trusted: {shown(error.verify_message)}",
+            f"the server certificate is not trusted: {printable(error.verify_message)}",
             hint="Set provider.ca_file to the CA that signed it, and use a host name that the certificate covers.",
         )
     if "CERTIFICATE_REQUIRED" in reason or "ALERT" in reason:
@@ -60,7 +60,7 @@ def _translate_tls(error: ssl.SSLError) -> ProviderError:
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER" in reason or "HTTP_REQUEST" in reason:
         return ProviderRefused("the server does not support TLS", hint="Use http:// in provider.address.")
     return ProviderRefused(
-        f"TLS failed: {shown(reason.lower().replace('_', ' ') or str(error))}",
+        f"TLS failed: {printable(reason.lower().replace('_', ' ') or str(error))}",
         hint="provider.ca_file, client_cert and client_key must be PEM files; the key must match the certificate.",
     )
 
@@ -81,4 +81,4 @@ def _innermost(chain: Sequence[BaseException]) -> str:
     """The operating system's error text, for example `Connection refused`; default: the class of the innermost
     error."""
     words = [cause.strerror for cause in chain if isinstance(cause, OSError) and cause.strerror]
-    return words[-1] if words else shown(type(chain[-1]).__name__)
+    return words[-1] if words else printable(type(chain[-1]).__name__)

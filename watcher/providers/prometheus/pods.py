@@ -25,12 +25,12 @@ from watcher.core.naming.node_index import without_port
 from watcher.core.pods.table import PODS, PodOrigin, PodUsage
 from watcher.core.queries.matchers import Matcher, narrowed
 from watcher.model import Finding, FindingKind, Remedy
-from watcher.platform.net.redaction import shown
+from watcher.platform.net.redaction import printable
 from watcher.providers.base import NoPodUsage, PodFetch, ProviderError, ProviderMalformed, ProviderPartial
 from watcher.providers.prometheus.queries import (
     DEFAULT_SCRAPE_INTERVAL_S,
     PROFILE_LABELS,
-    Instant,
+    InstantQuery,
     Labels,
     NodeLabel,
     NodeNames,
@@ -44,7 +44,7 @@ from watcher.providers.prometheus.queries import (
     read_names,
 )
 from watcher.providers.prometheus.responses import read_labels, scrape_interval
-from watcher.providers.prometheus.transport import Transport
+from watcher.providers.prometheus.transport import PrometheusTransport
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ def selector(series: str, matchers: Sequence[Matcher] = ()) -> str:
 
 
 @dataclass(slots=True)
-class _Asking:
+class _PodFetchContext:
     """State of one running fetch. `now` is in unix seconds, `deadline` in event loop time."""
 
     now: float
@@ -109,10 +109,10 @@ class _Asking:
         self.findings.append(Finding(kind, "", PODS, self.now, reason, remedy))
 
 
-class PodQuestions:
+class PrometheusPodReader:
     """Queries pod usage through the transport of the Prometheus provider."""
 
-    def __init__(self, config: PrometheusConfig, transport: Transport, *, source: str) -> None:
+    def __init__(self, config: PrometheusConfig, transport: PrometheusTransport, *, source: str) -> None:
         self._config = config
         self._transport = transport
         self._source = source
@@ -124,7 +124,7 @@ class PodQuestions:
     async def fetch(self, now: float) -> PodFetch:
         """Pod usage at `now` (unix seconds). Raises NoPodUsage if cAdvisor's series do not exist, and other
         ProviderErrors."""
-        asking = _Asking(now, asyncio.get_running_loop().time() + self._config.fetch_deadline)
+        asking = _PodFetchContext(now, asyncio.get_running_loop().time() + self._config.fetch_deadline)
         plan = self._plan or await self._look(asking)
         self._plan = None  # search again at the next fetch if this one fails or returns nothing
         queries = (plan.times, plan.cores, plan.memory)
@@ -148,7 +148,7 @@ class PodQuestions:
         origin = PodOrigin(self._source, plan.cores, float(plan.span_s), plan.memory, "rss")
         return PodFetch(usage, origin, tuple(asking.findings))
 
-    async def _values(self, query: str, plan: PodPlan, asking: _Asking) -> dict[Series, float] | ProviderError:
+    async def _values(self, query: str, plan: PodPlan, asking: _PodFetchContext) -> dict[Series, float] | ProviderError:
         """Value of each pod, or the error: a failed query affects only its column."""
         try:
             return await self._ask(query, asking, read=lambda rows: read_values(rows, label=plan.label.label))
@@ -156,10 +156,15 @@ class PodQuestions:
             return error
 
     async def _ask(
-        self, query: str, asking: _Asking, *, read: Callable[[Iterable[msgspec.Raw]], T], expects: str = "vector"
+        self,
+        query: str,
+        asking: _PodFetchContext,
+        *,
+        read: Callable[[Iterable[msgspec.Raw]], T],
+        expects: str = "vector",
     ) -> T:
         reply = await self._transport.ask(
-            Instant(query, asking.now), expects=expects, read=read, deadline=asking.deadline
+            InstantQuery(query, asking.now), expects=expects, read=read, deadline=asking.deadline
         )
         for remark in reply.remarks:
             asking.find(FindingKind.QUERY_FAILED, f"warning of the source: {remark}", Remedy.REPORTED)
@@ -169,7 +174,7 @@ class PodQuestions:
 
     # --- search for queries ------------------------------------------------------------------------------------------
 
-    async def _look(self, asking: _Asking) -> PodPlan:
+    async def _look(self, asking: _PodFetchContext) -> PodPlan:
         given = self._config.node_label
         labels = (*PROFILE_LABELS, given) if given else PROFILE_LABELS
         rows = await self._ask(profile(self._evidence, labels=labels), asking, read=read_labels)
@@ -188,7 +193,7 @@ class PodQuestions:
         interval = await self._scrape_interval(rows, asking) or DEFAULT_SCRAPE_INTERVAL_S
         return PodPlan(label, math.ceil(max(SHORTEST_SPAN_S, SCRAPES_IN_SPAN * interval)), self._config.matchers)
 
-    async def _scrape_interval(self, rows: Sequence[Labels], asking: _Asking) -> float | None:
+    async def _scrape_interval(self, rows: Sequence[Labels], asking: _PodFetchContext) -> float | None:
         """Scrape interval in seconds, measured on a few kubelets; None if there are too few samples."""
         for label in ("instance", *PROFILE_LABELS):
             values = sorted({row[label] for row in rows if row.get(label)})[:SAMPLED_INSTANCES]
@@ -199,7 +204,7 @@ class PodQuestions:
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
-    async def _nodes_of(self, label: NodeLabel, values: Iterable[str], asking: _Asking) -> Mapping[str, str]:
+    async def _nodes_of(self, label: NodeLabel, values: Iterable[str], asking: _PodFetchContext) -> Mapping[str, str]:
         """Node by value of the node label, "" if unknown."""
         if label.joined:
             names = self._names
@@ -210,7 +215,7 @@ class PodQuestions:
             return {value: known.get(value, "") for value in values}
         return {value: without_port(value) if label.strip_port else value for value in values}
 
-    async def _read_names(self, asking: _Asking) -> NodeNames:
+    async def _read_names(self, asking: _PodFetchContext) -> NodeNames:
         self._names = read_names(await self._ask(names_query(matchers=self._config.matchers), asking, read=read_labels))
         self._names_age = 0
         return self._names
@@ -235,14 +240,14 @@ def names_at(instances: Iterable[str], names: NodeNames) -> NodeNames:
     return NodeNames(names.label, {each: known[host] for each in instances if (host := without_port(each)) in known})
 
 
-class _Row(msgspec.Struct, frozen=True, gc=False):
+class _VectorRow(msgspec.Struct, frozen=True, gc=False):
     """A series of a vector. The value remains a string, because it may be "NaN"."""
 
     metric: dict[str, str] = {}
     value: tuple[float, str] = (0.0, "NaN")
 
 
-_ROW = msgspec.json.Decoder(_Row)
+_ROW = msgspec.json.Decoder(_VectorRow)
 
 
 def read_values(rows: Iterable[msgspec.Raw], *, label: str) -> dict[Series, float]:
@@ -256,7 +261,7 @@ def read_values(rows: Iterable[msgspec.Raw], *, label: str) -> dict[Series, floa
             series = (texts.setdefault(namespace, namespace), row.metric.get("pod", ""), texts.setdefault(node, node))
             values[series] = float(row.value[1])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ProviderMalformed(f"a value of the series cannot be read: {shown(str(error))}") from error
+        raise ProviderMalformed(f"a value of the series cannot be read: {printable(str(error))}") from error
     return values
 
 

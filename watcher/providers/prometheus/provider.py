@@ -34,45 +34,45 @@ from watcher.providers.base import (
     QueryPlan,
 )
 from watcher.providers.connection import connection
-from watcher.providers.fetching import most_telling, untimely
-from watcher.providers.prometheus.pods import PodQuestions
+from watcher.providers.fetching import most_relevant_error, out_of_range_findings
+from watcher.providers.prometheus.pods import PrometheusPodReader
 from watcher.providers.prometheus.queries import (
     PROFILE_LABELS,
-    Candidate,
-    Instant,
+    InstantQuery,
     Labels,
     NodeLabel,
     NodeNames,
-    Plan,
     PrometheusConfig,
-    QueryConfig,
-    Range,
+    PrometheusQueryConfig,
+    PrometheusQueryPlan,
+    QueryCandidate,
+    RangeQuery,
     among,
     candidates,
     configured_label,
     direct_label,
     fallback_label,
+    make_plan,
     names_query,
     profile,
     read_names,
-    settle,
 )
-from watcher.providers.prometheus.responses import Reading, read_labels, read_samples, scrape_interval
-from watcher.providers.prometheus.transport import Reply, Transport
+from watcher.providers.prometheus.responses import MatrixSamples, read_labels, read_samples, scrape_interval
+from watcher.providers.prometheus.transport import PrometheusResponse, PrometheusTransport
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
 
-__all__ = ["PrometheusConfig", "PrometheusProvider", "QueryConfig", "from_settings"]
+__all__ = ["PrometheusConfig", "PrometheusProvider", "PrometheusQueryConfig", "from_settings"]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LOOK_AGAIN_FETCHES = 5
+SEARCH_EVERY_FETCHES = 5
 """Minimum number of fetches between two searches for a metric's query, and between two reads of the node names: an
 address may be reassigned to another node."""
-FAILURES_BEFORE_LOOKING = 3
+FAILURES_BEFORE_SEARCH = 3
 SAMPLED_INSTANCES = 3
 SAMPLED_RANGE = "10m"
 SHOWN_NAMES = 5
@@ -88,15 +88,15 @@ NO_NAMES = NodeNames("nodename", {})
 
 
 @dataclass(slots=True)
-class _Watch:
+class _PrometheusMetricState:
     """State of one metric. `looked_at` is the number of the fetch that last completed a search for the query,
     `silent` the number of consecutive fetches that failed or returned no samples. `doubted` is set by an outage.
     `single` states whether each node had exactly one series in the last complete response, None before that."""
 
     metric: Metric
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[QueryCandidate, ...]
     node_label: str | None
-    plan: Plan | None = None
+    plan: PrometheusQueryPlan | None = None
     looked_at: int | None = None
     silent: int = 0
     doubted: bool = False
@@ -107,8 +107,8 @@ class _Watch:
         """Whether to search for the query (again) in this fetch."""
         if self.looked_at is None:
             return True
-        lost = self.plan is None or self.doubted or self.silent >= FAILURES_BEFORE_LOOKING
-        return lost and fetch - self.looked_at >= LOOK_AGAIN_FETCHES
+        lost = self.plan is None or self.doubted or self.silent >= FAILURES_BEFORE_SEARCH
+        return lost and fetch - self.looked_at >= SEARCH_EVERY_FETCHES
 
     def is_true_in_part(self) -> bool:
         """Whether the samples of a node in a partial response are correct: stored series, one for each node. A value
@@ -119,7 +119,7 @@ class _Watch:
 
 
 @dataclass(slots=True)
-class _Fetching:
+class _PrometheusFetchContext:
     """State of one running fetch. `since` and `until` are unix seconds, `deadline` is in event loop time. `present`
     is false for backfill, in which an empty result is not a gap. `clock` are pairs of round trip time and clock offset
     in seconds. `partial` maps a metric name to the source's message that its response is incomplete."""
@@ -142,10 +142,10 @@ class PrometheusProvider:
 
     def __init__(self, config: PrometheusConfig) -> None:
         self._config = config
-        self._transport = Transport(config)
-        self._pods = PodQuestions(config, self._transport, source=self.source)
+        self._transport = PrometheusTransport(config)
+        self._pods = PrometheusPodReader(config, self._transport, source=self.source)
         self._watches = {
-            metric.name: _Watch(
+            metric.name: _PrometheusMetricState(
                 metric,
                 candidates(metric, config.queries.get(metric.key), matchers=config.matchers),
                 (query.node_label if (query := config.queries.get(metric.key)) else None) or config.node_label,
@@ -198,7 +198,7 @@ class PrometheusProvider:
         )
         if failures and not answered:
             self._doubt_everything()
-            raise most_telling(failures)
+            raise most_relevant_error(failures)
         plans = self._shown_plans()
         self._announce(plans)
         return Fetch(
@@ -214,13 +214,13 @@ class PrometheusProvider:
         """Pod usage at `now` (unix seconds) from cAdvisor's series."""
         return await self._pods.fetch(now)
 
-    def _begin(self, since: float, until: float) -> _Fetching:
+    def _begin(self, since: float, until: float) -> _PrometheusFetchContext:
         present = until >= self._latest
         self._latest = max(self._latest, until)
         self._fetches += present
         deadline = asyncio.get_running_loop().time() + self._config.fetch_deadline
         since = max(since, until - self._config.max_seconds)
-        return _Fetching(self._fetches, since, until, deadline, present)
+        return _PrometheusFetchContext(self._fetches, since, until, deadline, present)
 
     def _doubt_everything(self) -> None:
         """Search for all queries again: after an outage the source may have different series."""
@@ -252,7 +252,9 @@ class PrometheusProvider:
 
     # --- one metric --------------------------------------------------------------------------------------------------
 
-    async def _fetch_metric(self, watch: _Watch, fetching: _Fetching) -> SeriesBatch | QueryFailure | None:
+    async def _fetch_metric(
+        self, watch: _PrometheusMetricState, fetching: _PrometheusFetchContext
+    ) -> SeriesBatch | QueryFailure | None:
         """Outcome of one metric: samples, failure, or None without samples in the range."""
         try:
             await self._look(watch, fetching)
@@ -265,18 +267,20 @@ class PrometheusProvider:
             self._report_absence(watch, fetching)
         return batch
 
-    def _report_absence(self, watch: _Watch, fetching: _Fetching) -> None:
+    def _report_absence(self, watch: _PrometheusMetricState, fetching: _PrometheusFetchContext) -> None:
         if watch.plan is None:
             looked_for = ", ".join(candidate.evidence for candidate in watch.candidates)
             reason = f"no series of any of: {looked_for}" if len(watch.candidates) > 1 else f"no series of {looked_for}"
             if not watch.candidates:
                 reason = f"no default query for Prometheus: set provider.queries.{watch.metric.key}"
             fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
-        elif watch.silent >= FAILURES_BEFORE_LOOKING:
+        elif watch.silent >= FAILURES_BEFORE_SEARCH:
             reason = f"{watch.plan.expression} returned no samples in the last {watch.silent} fetches"
             fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
 
-    async def _ask_for_samples(self, watch: _Watch, fetching: _Fetching) -> SeriesBatch | None:
+    async def _ask_for_samples(
+        self, watch: _PrometheusMetricState, fetching: _PrometheusFetchContext
+    ) -> SeriesBatch | None:
         plan = watch.plan
         if plan is None:
             return None
@@ -310,7 +314,7 @@ class PrometheusProvider:
                 hint="Set provider.node_label to the label that names the Kubernetes node.",
             )
         self._report_unknown(reading, nodes, plan, fetching)
-        fetching.findings += untimely(
+        fetching.findings += out_of_range_findings(
             plan.metric, reading.time, since=fetching.since, until=fetching.until, beyond=beyond
         )
         return _batch(plan, reading, nodes, since=fetching.since, until=fetching.until)
@@ -318,7 +322,13 @@ class PrometheusProvider:
     def _partial(self, missing: str, why: str, *, hint: str = "") -> ProviderPartial:
         return ProviderPartial(f"{self._transport.address}: the response is partial, and {why}: {missing}", hint=hint)
 
-    def _report_unknown(self, reading: Reading, nodes: Sequence[str | None], plan: Plan, fetching: _Fetching) -> None:
+    def _report_unknown(
+        self,
+        reading: MatrixSamples,
+        nodes: Sequence[str | None],
+        plan: PrometheusQueryPlan,
+        fetching: _PrometheusFetchContext,
+    ) -> None:
         """Add one finding about all series of a metric without a node."""
         unknown = nodes.count(None)
         if not unknown:
@@ -333,15 +343,15 @@ class PrometheusProvider:
 
     async def _ask(
         self,
-        question: Instant | Range,
+        question: InstantQuery | RangeQuery,
         *,
         metric: Metric,
-        fetching: _Fetching,
+        fetching: _PrometheusFetchContext,
         read: Callable[[Iterable[msgspec.Raw]], T],
-    ) -> Reply[T]:
+    ) -> PrometheusResponse[T]:
         """Send one query and add the source's remarks as findings. An instant query without a range returns a
         vector."""
-        expects = "vector" if isinstance(question, Instant) and not question.query.endswith("]") else "matrix"
+        expects = "vector" if isinstance(question, InstantQuery) and not question.query.endswith("]") else "matrix"
         reply = await self._transport.ask(question, expects=expects, read=read, deadline=fetching.deadline)
         for remark in reply.remarks:
             fetching.find(FindingKind.QUERY_FAILED, metric, f"warning of the source: {remark}", Remedy.REPORTED)
@@ -353,7 +363,7 @@ class PrometheusProvider:
 
     # --- search for queries ------------------------------------------------------------------------------------------
 
-    async def _look(self, watch: _Watch, fetching: _Fetching) -> None:
+    async def _look(self, watch: _PrometheusMetricState, fetching: _PrometheusFetchContext) -> None:
         """Search for the metric's query if it is due.
 
         The current plan stays if the search finds nothing, so that returning series are used at once. It also stays if
@@ -373,7 +383,9 @@ class PrometheusProvider:
                 why = f"it is unknown whether there are series for {watch.metric.key}"
                 raise self._partial(missing, why)
 
-    async def _find_plan(self, watch: _Watch, fetching: _Fetching) -> Plan | None:
+    async def _find_plan(
+        self, watch: _PrometheusMetricState, fetching: _PrometheusFetchContext
+    ) -> PrometheusQueryPlan | None:
         """Plan of the first candidate that has series; None if none has."""
         rejected: list[str] = []
         for candidate in watch.candidates:
@@ -383,28 +395,34 @@ class PrometheusProvider:
             rejected.append(candidate.evidence)
         return None
 
-    async def _profile(self, candidate: Candidate, watch: _Watch, fetching: _Fetching) -> list[dict[str, str]]:
+    async def _profile(
+        self, candidate: QueryCandidate, watch: _PrometheusMetricState, fetching: _PrometheusFetchContext
+    ) -> list[dict[str, str]]:
         """Labels that may identify nodes, for all series of a candidate; empty if the candidate has no series."""
         labels = (*PROFILE_LABELS, watch.node_label) if watch.node_label else PROFILE_LABELS
-        question = Instant(profile(candidate.evidence, labels=labels), fetching.until)
+        question = InstantQuery(profile(candidate.evidence, labels=labels), fetching.until)
         return (await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)).content
 
     async def _settle(
         self,
-        candidate: Candidate,
+        candidate: QueryCandidate,
         rows: Sequence[Labels],
-        watch: _Watch,
-        fetching: _Fetching,
+        watch: _PrometheusMetricState,
+        fetching: _PrometheusFetchContext,
         rejected: Sequence[str],
-    ) -> Plan:
+    ) -> PrometheusQueryPlan:
         label = await self._choose_label(candidate, rows, watch, fetching)
         interval = None
         if candidate.raw and not is_plain(candidate.expression):
             interval = await self._scrape_interval(candidate, rows, watch, fetching)
-        return settle(watch.metric, candidate, label=label, scrape_interval=interval, rejected=rejected)
+        return make_plan(watch.metric, candidate, label=label, scrape_interval=interval, rejected=rejected)
 
     async def _choose_label(
-        self, candidate: Candidate, rows: Sequence[Labels], watch: _Watch, fetching: _Fetching
+        self,
+        candidate: QueryCandidate,
+        rows: Sequence[Labels],
+        watch: _PrometheusMetricState,
+        fetching: _PrometheusFetchContext,
     ) -> NodeLabel:
         wanted = watch.node_label
         if wanted is None:
@@ -415,7 +433,7 @@ class PrometheusProvider:
             label = configured_label(wanted, rows, names)
         if label is not None:
             return label
-        question = Instant(f"topk(1, {candidate.evidence})", fetching.until)
+        question = InstantQuery(f"topk(1, {candidate.evidence})", fetching.until)
         examples = await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
         (example,) = examples.content or [{}]
         there = _listed(sorted(example.keys() - {"__name__"})) or "none"
@@ -426,39 +444,47 @@ class PrometheusProvider:
         )
 
     async def _scrape_interval(
-        self, candidate: Candidate, rows: Sequence[Labels], watch: _Watch, fetching: _Fetching
+        self,
+        candidate: QueryCandidate,
+        rows: Sequence[Labels],
+        watch: _PrometheusMetricState,
+        fetching: _PrometheusFetchContext,
     ) -> float | None:
         """Scrape interval in seconds, measured on a few of the raw series; None if there are too few samples."""
         for label in ("instance", *PROFILE_LABELS):
             values = sorted({row[label] for row in rows if row.get(label)})[:SAMPLED_INSTANCES]
             if values:
                 selector = narrowed(candidate.raw, among(label, values))
-                question = Instant(f"{selector}[{SAMPLED_RANGE}]", fetching.until)
+                question = InstantQuery(f"{selector}[{SAMPLED_RANGE}]", fetching.until)
                 return (await self._ask(question, metric=watch.metric, fetching=fetching, read=scrape_interval)).content
         return None
 
     # --- node names --------------------------------------------------------------------------------------------------
 
-    async def _nodes_of(self, reading: Reading, plan: Plan, fetching: _Fetching) -> Sequence[str | None]:
+    async def _nodes_of(
+        self, reading: MatrixSamples, plan: PrometheusQueryPlan, fetching: _PrometheusFetchContext
+    ) -> Sequence[str | None]:
         """Node of each series, None if unknown."""
         if not plan.label.joined:
             return reading.keys
         watch = self._watches[plan.metric.name]
-        names = await self._read_names(watch, fetching, at_most_old=LOOK_AGAIN_FETCHES)
+        names = await self._read_names(watch, fetching, at_most_old=SEARCH_EVERY_FETCHES)
         unknown = {key for key in reading.keys if key and key not in names.by_instance}
         if unknown - self._nameless:
             names = await self._read_names(watch, fetching, at_most_old=0)
             self._nameless |= unknown - names.by_instance.keys()
         return [names.by_instance.get(key) if key else None for key in reading.keys]
 
-    async def _read_names(self, watch: _Watch, fetching: _Fetching, *, at_most_old: int) -> NodeNames:
+    async def _read_names(
+        self, watch: _PrometheusMetricState, fetching: _PrometheusFetchContext, *, at_most_old: int
+    ) -> NodeNames:
         """Node names by instance from node_uname_info, read at most `at_most_old` fetches ago. After a partial
         response they are read again at every fetch."""
         async with self._names_lock:
             if self._names_missing:
                 at_most_old = 0
             if self._names is None or fetching.number - self._names_read_at > at_most_old:
-                question = Instant(names_query(matchers=self._config.matchers), max(fetching.until, self._latest))
+                question = InstantQuery(names_query(matchers=self._config.matchers), max(fetching.until, self._latest))
                 reply = await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
                 names = read_names(reply.content)
                 if reply.missing and self._names is not None:
@@ -485,7 +511,7 @@ def from_settings(settings: Settings) -> PrometheusProvider:
             node_label=given.node_label,
             metrics=tuple(metric.key for metric in given.wanted),
             queries={
-                key: QueryConfig(query.expression, query.unit, query.node_label, query.smoothing, query.guard)
+                key: PrometheusQueryConfig(query.expression, query.unit, query.node_label, query.smoothing, query.guard)
                 for key, query in given.queries.items()
             },
             matchers=given.matchers,
@@ -497,7 +523,7 @@ def from_settings(settings: Settings) -> PrometheusProvider:
 # --- pure functions --------------------------------------------------------------------------------------------------
 
 
-def _shown(plan: Plan) -> QueryPlan:
+def _shown(plan: PrometheusQueryPlan) -> QueryPlan:
     given = plan.candidate
     return QueryPlan(plan.metric.name, plan.expression, given.unit, plan.label.shown, given.smoothing_s, plan.reason)
 
@@ -509,7 +535,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _batch(
-    plan: Plan, reading: Reading, nodes: Sequence[str | None], *, since: float, until: float
+    plan: PrometheusQueryPlan, reading: MatrixSamples, nodes: Sequence[str | None], *, since: float, until: float
 ) -> SeriesBatch | None:
     """Samples of the series with a known node in the requested range (unix seconds), converted to the metric's unit;
     None if there are none. A range selector has whole seconds, so a response may start slightly before `since`."""

@@ -47,7 +47,7 @@ LONGEST_STEP_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class QueryConfig(providers_queries.QueryConfig):
+class PrometheusQueryConfig(providers_queries.QueryConfig):
     """A query configured for one metric, which replaces all built-in candidates.
 
     `unit` is a key of model.SOURCE_UNITS. `guard` is a selector of the raw series behind an expression. Without it, a
@@ -83,7 +83,7 @@ class PrometheusConfig:
     node_label: str | None = None
     metrics: tuple[str, ...] = DEFAULT_METRICS
     """Keys of the metrics to fetch."""
-    queries: Mapping[str, QueryConfig] = field(default_factory=dict)
+    queries: Mapping[str, PrometheusQueryConfig] = field(default_factory=dict)
     """Configured queries by metric key. A metric with a query is fetched."""
     matchers: tuple[Matcher, ...] = ()
     """Matchers that select the series of this cluster. They are added to every selector of the built-in queries, but
@@ -106,7 +106,7 @@ class PrometheusConfig:
         return providers_queries.wanted(self.metrics, self.queries)
 
 
-def _check_query(where: str, metric: Metric, query: QueryConfig) -> None:
+def _check_query(where: str, metric: Metric, query: PrometheusQueryConfig) -> None:
     """Raise ValueError for a configured query that is invalid or whose unit does not fit the metric."""
     if not query.expression.strip():
         raise ValueError(f"{where}.expression is empty")
@@ -124,7 +124,7 @@ def _check_query(where: str, metric: Metric, query: QueryConfig) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class QueryCandidate:
     """One query for a metric. `origin` describes it. In `expression`, `<label>` is the placeholder of the node label.
     `raw` selects the series behind an expression (the guard), "" if there are none or they are unknown. `smoothing_s`
     is the averaging time in seconds. `evidence` is counted to find out whether the candidate has series and which
@@ -143,7 +143,7 @@ class Candidate:
     def evidence(self) -> str:
         return self.raw if "<label>" in self.expression else self.expression
 
-    def bound(self, matchers: Sequence[Matcher]) -> Candidate:
+    def bound(self, matchers: Sequence[Matcher]) -> QueryCandidate:
         """The candidate with these matchers in each of its selectors."""
 
         def bind(found: re.Match[str]) -> str:
@@ -155,15 +155,15 @@ class Candidate:
 _PLACE = re.compile(r"<([^<>]+)>")
 
 
-def _rule(name: str, unit: str, smoothing_s: float, origin: str = "recording rule") -> Candidate:
-    return Candidate(origin, f"<{name}>", unit, smoothing_s)
+def _rule(name: str, unit: str, smoothing_s: float, origin: str = "recording rule") -> QueryCandidate:
+    return QueryCandidate(origin, f"<{name}>", unit, smoothing_s)
 
 
-def _raw(expression: str, raw: str, unit: str, smoothing_s: float) -> Candidate:
-    return Candidate("raw series", expression.replace("<raw>", f"<{raw}>"), unit, smoothing_s, f"<{raw}>")
+def _raw(expression: str, raw: str, unit: str, smoothing_s: float) -> QueryCandidate:
+    return QueryCandidate("raw series", expression.replace("<raw>", f"<{raw}>"), unit, smoothing_s, f"<{raw}>")
 
 
-def _traffic(rule: str, mixin: str, counter: str) -> tuple[Candidate, ...]:
+def _traffic(rule: str, mixin: str, counter: str) -> tuple[QueryCandidate, ...]:
     """Bytes per second over all devices. The maximum over the series without `device` prevents double counting of an
     exporter that two jobs scrape."""
     return (
@@ -175,7 +175,7 @@ def _traffic(rule: str, mixin: str, counter: str) -> tuple[Candidate, ...]:
     )
 
 
-def _drops(rule: str, counter: str) -> tuple[Candidate, ...]:
+def _drops(rule: str, counter: str) -> tuple[QueryCandidate, ...]:
     raw = f'{counter}{{device!="lo"}}'
     return (
         _rule(rule, "packets/s", 300.0, "recording rule of the mixin"),
@@ -183,7 +183,7 @@ def _drops(rule: str, counter: str) -> tuple[Candidate, ...]:
     )
 
 
-def _joules(zone: str) -> tuple[Candidate, ...]:
+def _joules(zone: str) -> tuple[QueryCandidate, ...]:
     """Power in watts: the rate of Kepler's joule counters."""
     raw = f"kepler_node_{zone}_joules_total"
     return (_raw("sum by (<label>) (rate(<raw>[5m]))", raw, "watts", 300.0),)
@@ -198,11 +198,11 @@ _MEMORY = (
 # Names and formulas are those of the kube-prometheus rules and the node-exporter mixin. The raw CPU expression is the
 # mixin's: the share that is not idle, iowait or steal, averaged over CPUs, and over 5 minutes as in the rules, so that
 # deviations are comparable.
-_TEMPLATES: Mapping[str, tuple[Candidate, ...]] = {
+_TEMPLATES: Mapping[str, tuple[QueryCandidate, ...]] = {
     "CPU": (
         _rule("instance:node_cpu:ratio", "ratio", 300.0),
         _rule("instance:node_cpu_utilisation:rate5m", "ratio", 300.0, "recording rule of the mixin"),
-        Candidate(
+        QueryCandidate(
             "raw series",
             '1 - avg by (<label>) (sum without (mode) (rate(<node_cpu_seconds_total{mode=~"idle|iowait|steal"}>[5m])))',
             "ratio",
@@ -214,7 +214,7 @@ _TEMPLATES: Mapping[str, tuple[Candidate, ...]] = {
     ),
     "Memory": (
         _rule("instance:node_memory_utilisation:ratio", "ratio", 0.0),
-        Candidate("raw series", _MEMORY, "ratio", 0.0, "<node_memory_MemTotal_bytes>"),
+        QueryCandidate("raw series", _MEMORY, "ratio", 0.0, "<node_memory_MemTotal_bytes>"),
     ),
     "Storage": (
         _rule("instance_device:node_disk_io_time_seconds:rate5m", "ratio", 300.0),
@@ -246,15 +246,15 @@ _TEMPLATES: Mapping[str, tuple[Candidate, ...]] = {
 }
 
 
-CANDIDATES: Mapping[str, tuple[Candidate, ...]] = {
+CANDIDATES: Mapping[str, tuple[QueryCandidate, ...]] = {
     key: tuple(template.bound(()) for template in templates) for key, templates in _TEMPLATES.items()
 }
 """Built-in candidates without matchers, for a Prometheus with a single cluster."""
 
 
 def candidates(
-    metric: Metric, configured: QueryConfig | None, *, matchers: Sequence[Matcher] = ()
-) -> tuple[Candidate, ...]:
+    metric: Metric, configured: PrometheusQueryConfig | None, *, matchers: Sequence[Matcher] = ()
+) -> tuple[QueryCandidate, ...]:
     """Candidates for a metric, best first; empty if Prometheus has no default query for it. `matchers` are inserted
     into built-in candidates only, because a configured query may select other clusters on purpose."""
     if configured is None:
@@ -265,7 +265,7 @@ def candidates(
         guard = (configured.guard or "").strip()
         # A comment at the end would hide the text that is appended to the expression.
         expression += "\n" if "#" in expression else ""
-    return (Candidate("configured", expression, configured.unit, configured.smoothing_s, guard),)
+    return (QueryCandidate("configured", expression, configured.unit, configured.smoothing_s, guard),)
 
 
 # --- node label ------------------------------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ def _joined(rows: Sequence[Labels], names: NodeNames) -> NodeLabel | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Instant:
+class InstantQuery:
     """An instant query at `time` (unix seconds)."""
 
     query: str
@@ -378,7 +378,7 @@ class Instant:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class RangeQuery:
     """A range query: `start` and `end` in unix seconds, `step` in seconds."""
 
     query: str
@@ -388,28 +388,30 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PrometheusQueryPlan:
     """The query in use for one metric: `expression` contains the node label, `scrape_interval` is in seconds (None
     for a plain selector)."""
 
     metric: Metric
-    candidate: Candidate
+    candidate: QueryCandidate
     label: NodeLabel
     expression: str
     scrape_interval: float | None
     reason: str
 
-    def question(self, since: float, until: float, *, resolution: int, beyond: float = 0.0) -> Instant | Range | None:
+    def question(
+        self, since: float, until: float, *, resolution: int, beyond: float = 0.0
+    ) -> InstantQuery | RangeQuery | None:
         """Query for the samples between `since` and `until` (unix seconds), None if no step of the expression is in
         this range. Steps are multiples of the resolution (seconds), so that a later fetch evaluates the same times.
         `beyond` extends the range of an expression, in seconds."""
         if self.scrape_interval is None:
             span = max(1, math.ceil(until - since))
-            return Instant(f"{self.expression}[{span}s]", until)
+            return InstantQuery(f"{self.expression}[{span}s]", until)
         step = resolution * math.ceil(min(self.scrape_interval, LONGEST_STEP_S) / resolution)
         start, end = math.ceil(since / step) * step, math.floor(until / step) * step
         later = step * math.ceil(beyond / step)
-        return Range(self._guarded(), start, end + later, step) if start <= end else None
+        return RangeQuery(self._guarded(), start, end + later, step) if start <= end else None
 
     def _guarded(self) -> str:
         """The expression, restricted to nodes whose raw series had a sample within two scrape intervals."""
@@ -419,9 +421,14 @@ class Plan:
         return f"({self.expression}) and on ({self.label.label}) ({alive})"
 
 
-def settle(
-    metric: Metric, candidate: Candidate, *, label: NodeLabel, scrape_interval: float | None, rejected: Sequence[str]
-) -> Plan:
+def make_plan(
+    metric: Metric,
+    candidate: QueryCandidate,
+    *,
+    label: NodeLabel,
+    scrape_interval: float | None,
+    rejected: Sequence[str],
+) -> PrometheusQueryPlan:
     """Plan for a candidate with series. `scrape_interval` is in seconds, None if it could not be measured.
     `rejected` are the better candidates, which have no series."""
     plain = is_plain(candidate.expression)
@@ -437,7 +444,7 @@ def settle(
         )
         reasons.append(guard)
     expression = candidate.expression.replace("<label>", label.label) if candidate.raw else candidate.expression
-    return Plan(metric, candidate, label, expression, interval, "; ".join(reasons))
+    return PrometheusQueryPlan(metric, candidate, label, expression, interval, "; ".join(reasons))
 
 
 def among(label: str, values: Iterable[str]) -> Matcher:

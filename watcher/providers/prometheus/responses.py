@@ -18,9 +18,9 @@ import numpy as np
 
 from watcher.arrays import F64, I64
 from watcher.core.naming.node_index import without_port
-from watcher.platform.net.redaction import shown
+from watcher.platform.net.redaction import printable
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.providers.fetching import PASSING_STATUSES, unexpected
+from watcher.providers.fetching import TRANSIENT_STATUSES, malformed_response
 from watcher.providers.prometheus.queries import NodeLabel
 
 API = "the Prometheus API"
@@ -44,11 +44,11 @@ class Envelope(msgspec.Struct, frozen=True):
     isPartial: bool = False  # noqa: N815  (wire name, of VictoriaMetrics)
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _LabelsRow(msgspec.Struct, frozen=True):
     metric: dict[str, str] = {}
 
 
-class _Series(msgspec.Struct, frozen=True):
+class _MatrixSeries(msgspec.Struct, frozen=True):
     metric: dict[str, str] = {}
     values: list[tuple[float, float]] = []
 
@@ -61,9 +61,9 @@ class _OddSeries(msgspec.Struct, frozen=True):
 
 
 _ENVELOPE = msgspec.json.Decoder(Envelope)
-_ROW = msgspec.json.Decoder(_Row)
+_ROW = msgspec.json.Decoder(_LabelsRow)
 # Not strict: values are numbers in strings, which this decoder then converts at no extra cost.
-_SERIES = msgspec.json.Decoder(_Series, strict=False)
+_SERIES = msgspec.json.Decoder(_MatrixSeries, strict=False)
 _ODD_SERIES = msgspec.json.Decoder(_OddSeries)
 
 
@@ -75,14 +75,14 @@ def read_envelope(body: bytes, *, content_type: str) -> Envelope:
     try:
         envelope = _ENVELOPE.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise unexpected(
+        raise malformed_response(
             body, expected=f"the JSON of {API}", api=API, content_type=content_type, problem=str(error)
         ) from error
     if envelope.status == "error":
         raise refused_query(200, envelope)
     if envelope.status != "success" or envelope.data is None or envelope.data.result is None:
         raise ProviderMalformed(
-            f"the JSON is not a response of the Prometheus API: {shown(body[:1024].decode(errors='replace'))}",
+            f"the JSON is not a response of the Prometheus API: {printable(body[:1024].decode(errors='replace'))}",
             hint="Check that provider.address is the address of a Prometheus.",
         )
     return envelope
@@ -97,7 +97,7 @@ def series_of(envelope: Envelope, *, expects: str) -> Sequence[msgspec.Raw]:
         # An expression such as `1 - 0.5` returns a scalar: the expression is wrong.
         hint = "The expression must give one value for each node." if found in ("scalar", "string") else ""
         raise ProviderMalformed(
-            f"the response is a {shown(found) or 'result without a type'}, not a {expects}", hint=hint
+            f"the response is a {printable(found) or 'result without a type'}, not a {expects}", hint=hint
         )
     return envelope.data.result
 
@@ -108,7 +108,7 @@ def missing_part(envelope: Envelope) -> str:
     VictoriaMetrics has a field for it. Thanos, Mimir, and Prometheus with remote storage send a warning. Prometheus
     also sends warnings about questionable queries, which start with "PromQL".
     """
-    told = [shown(warning) for warning in envelope.warnings or () if not _is_remark(warning)]
+    told = [printable(warning) for warning in envelope.warnings or () if not _is_remark(warning)]
     if told:
         return told[0] + (f" (and {len(told) - 1} more)" if len(told) > 1 else "")
     return "the response is marked as partial (isPartial)" if envelope.isPartial else ""
@@ -116,7 +116,7 @@ def missing_part(envelope: Envelope) -> str:
 
 def remarks(envelope: Envelope) -> tuple[str, ...]:
     """Warnings about the query itself."""
-    return tuple(shown(warning) for warning in envelope.warnings or () if _is_remark(warning))
+    return tuple(printable(warning) for warning in envelope.warnings or () if _is_remark(warning))
 
 
 def _is_remark(warning: str) -> bool:
@@ -129,7 +129,7 @@ def _is_remark(warning: str) -> bool:
 def error_of(status: int, *, body: bytes, content_type: str, location: str, authorised: bool) -> ProviderError:
     """Convert a response with a status other than 200 to an error, without the address. `authorised`: whether
     credentials were sent; `location`: the redirect target without credentials."""
-    text = shown(body.decode(errors="replace"))
+    text = printable(body.decode(errors="replace"))
     if status == 401:
         return ProviderRefused(f"credentials are required (401): {text}", hint=_credentials_hint(authorised))
     if status == 403:
@@ -142,7 +142,7 @@ def error_of(status: int, *, body: bytes, content_type: str, location: str, auth
         )
     if 300 <= status < 400:
         return ProviderRefused(
-            f"redirect ({status}) to {shown(location) or 'no location'} was not followed",
+            f"redirect ({status}) to {printable(location) or 'no location'} was not followed",
             hint="Set provider.address to the address of the Prometheus API; if this is a login page, set a token.",
         )
     if b"HTTP request to an HTTPS server" in body or b"plain HTTP request was sent to HTTPS" in body:
@@ -170,14 +170,18 @@ def _error_in_json(status: int, *, body: bytes, text: str) -> ProviderError:
         envelope = _ENVELOPE.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         envelope = Envelope(error=text)
-    if status in PASSING_STATUSES:
-        return ProviderUnreachable(f"the server is unavailable ({status}): {shown(envelope.error)}")
+    if status in TRANSIENT_STATUSES:
+        return ProviderUnreachable(f"the server is unavailable ({status}): {printable(envelope.error)}")
     return refused_query(status, envelope)
 
 
 def refused_query(status: int, envelope: Envelope) -> ProviderError:
     """Prometheus rejected a query or aborted it. A timeout has status 422 in Prometheus 2.42 and 503 in 3.5."""
-    reason = f"{shown(envelope.errorType)}: {shown(envelope.error)}" if envelope.errorType else shown(envelope.error)
+    reason = (
+        f"{printable(envelope.errorType)}: {printable(envelope.error)}"
+        if envelope.errorType
+        else printable(envelope.error)
+    )
     if "deadline exceeded" in envelope.error or envelope.errorType == "timeout":
         return ProviderUnreachable(
             f"the query timed out on the server ({status} {reason})",
@@ -191,7 +195,7 @@ def refused_query(status: int, envelope: Envelope) -> ProviderError:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MatrixSamples:
     """Samples of a response. `keys[k]` is the value of the node label of series k, None if missing; `series`, `time`
     and `value` are as in model.SeriesBatch. `labels` are the label names of series without a key."""
 
@@ -207,10 +211,10 @@ def read_labels(rows: Iterable[msgspec.Raw]) -> list[dict[str, str]]:
     try:
         return [_ROW.decode(row).metric for row in rows]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProviderMalformed(f"the labels of the series cannot be read: {shown(str(error))}") from error
+        raise ProviderMalformed(f"the labels of the series cannot be read: {printable(str(error))}") from error
 
 
-def read_samples(matrix: Iterable[msgspec.Raw], *, label: NodeLabel, stale_markers: bool = False) -> Reading:
+def read_samples(matrix: Iterable[msgspec.Raw], *, label: NodeLabel, stale_markers: bool = False) -> MatrixSamples:
     """All samples of a matrix, in ascending times within each series. NaN and infinities are returned; the review
     judges them. With `stale_markers`, a NaN marks the end of a series and is dropped. Raises ProviderMalformed if a
     value is not a number."""
@@ -232,19 +236,19 @@ def read_samples(matrix: Iterable[msgspec.Raw], *, label: NodeLabel, stale_marke
     time, value = flat[0::2].copy(), flat[1::2].copy()
     if stale_markers and (ends := np.isnan(value)).any():
         index, time, value = index[~ends], time[~ends], value[~ends]
-    return Reading(tuple(keys), frozenset(labels), *_ascending(index, time, value))
+    return MatrixSamples(tuple(keys), frozenset(labels), *_ascending(index, time, value))
 
 
-def _read_series(raw: msgspec.Raw) -> _Series:
+def _read_series(raw: msgspec.Raw) -> _MatrixSeries:
     try:
         return _SERIES.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
         odd = _ODD_SERIES.decode(raw)
-        return _Series(odd.metric, [(time, float(value)) for time, value in odd.values])
+        return _MatrixSeries(odd.metric, [(time, float(value)) for time, value in odd.values])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ProviderMalformed(f"a value of the series is not a number: {shown(str(error))}") from error
+        raise ProviderMalformed(f"a value of the series is not a number: {printable(str(error))}") from error
 
 
 def _ascending(series: I64, time: F64, value: F64) -> tuple[I64, F64, F64]:

@@ -38,17 +38,17 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from watcher.platform.net.redaction import without_credentials
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderUnreachable
-from watcher.providers.fetching import clock_offset, placed, retried, wait_of
-from watcher.providers.prometheus.endpoint import Endpoint
+from watcher.providers.fetching import clock_offset, retry_after, with_address, with_retries
+from watcher.providers.prometheus.endpoint import PrometheusEndpoint
 from watcher.providers.prometheus.errors import translate
-from watcher.providers.prometheus.queries import Instant, PrometheusConfig, Range
+from watcher.providers.prometheus.queries import InstantQuery, PrometheusConfig, RangeQuery
 from watcher.providers.prometheus.responses import error_of, missing_part, read_envelope, remarks, series_of
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LINES = 4
+MAX_CONNECTIONS = 4
 CHUNK_BYTES = 1 << 16
 ERROR_BYTES = 1 << 16
 CLOSE_WITHIN_S = 0.5
@@ -71,7 +71,7 @@ SYSTEM_AUTHORITIES = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
+class _RawResponse:
     """Complete undecoded response; `clock_offset_s` is the server's clock minus the local clock in seconds."""
 
     body: bytes
@@ -80,11 +80,11 @@ class _Content:
     victoria_metrics: bool
 
 
-class _Answer(requests.Response):
+class _LibraryResponse(requests.Response):
     """Response passed to the library. The library returns only `data.result`, so this field contains the complete
     response, including type, warnings and headers."""
 
-    whole: _Content
+    whole: _RawResponse
 
     def json(self, **_: Any) -> Any:
         return {"data": {"result": self.whole}}
@@ -178,10 +178,10 @@ class _Adapter(HTTPAdapter):
                 answering.shutdown()
 
 
-class _Line(requests.Session):
+class _PrometheusSession(requests.Session):
     """The library's HTTP session with limits on time and size; converts all errors."""
 
-    def __init__(self, config: PrometheusConfig, endpoint: Endpoint) -> None:
+    def __init__(self, config: PrometheusConfig, endpoint: PrometheusEndpoint) -> None:
         super().__init__()
         # Otherwise requests uses proxies of the environment and ~/.netrc.
         self.trust_env = False
@@ -195,9 +195,9 @@ class _Line(requests.Session):
         # Replaces the library's adapter, which is mounted for the same address.
         self.mount(endpoint.address, self._line)
 
-    def converse(self, question: Instant | Range, *, timeout: float) -> _Content:
+    def converse(self, question: InstantQuery | RangeQuery, *, timeout: float) -> _RawResponse:
         """Send the query and wait up to about `timeout` seconds for the complete response. Raises ProviderError."""
-        if isinstance(question, Instant):
+        if isinstance(question, InstantQuery):
             # Without nocache, VictoriaMetrics evaluates 30 s before now; other servers ignore the parameter.
             parameters = {"time": f"{question.time:.3f}", "nocache": "1"}
             answer = self._library.custom_query(question.query, parameters, timeout=timeout)
@@ -209,7 +209,7 @@ class _Line(requests.Session):
                 str(question.step),
                 timeout=timeout,
             )
-        content: _Content = answer
+        content: _RawResponse = answer
         return content
 
     def take_up(self) -> None:
@@ -251,7 +251,7 @@ class _Line(requests.Session):
 
     def _understood(
         self, response: requests.Response, *, body: bytes, sent: Mapping[str, str], heard: float
-    ) -> _Answer:
+    ) -> _LibraryResponse:
         content_type = response.headers.get("Content-Type", "")
         if response.status_code != 200:
             error = error_of(
@@ -262,13 +262,13 @@ class _Line(requests.Session):
                 authorised="Authorization" in sent,
             )
             if isinstance(error, ProviderUnreachable):
-                error.retry_after_s = wait_of(response.headers)
+                error.retry_after_s = retry_after(response.headers)
             raise error
-        answer = _Answer()
+        answer = _LibraryResponse()
         answer.status_code = response.status_code
         offset = clock_offset(response.headers.get("Date"), heard=heard)
         victoria_metrics = VICTORIA_METRICS_HEADER in response.headers
-        answer.whole = _Content(body, content_type, offset, victoria_metrics)
+        answer.whole = _RawResponse(body, content_type, offset, victoria_metrics)
         return answer
 
 
@@ -310,7 +310,7 @@ def _read_body(response: requests.Response, *, deadline: float, limit: int) -> b
 
 
 @dataclass(frozen=True, slots=True)
-class Reply(Generic[T]):
+class PrometheusResponse(Generic[T]):
     """Parsed response: `missing` is the server's message about an incomplete response, "" if complete; `remarks` are
     its warnings about the query. `clock_offset_s` is the server's clock minus the local clock in seconds,
     `round_trip_s` the duration in seconds."""
@@ -322,16 +322,16 @@ class Reply(Generic[T]):
     round_trip_s: float
 
 
-class _Call(Generic[T]):
+class _PendingQuery(Generic[T]):
     """A query that is queued, running or finished."""
 
-    def __init__(self, job: Callable[[_Line], T]) -> None:
+    def __init__(self, job: Callable[[_PrometheusSession], T]) -> None:
         self.future: Future[T] = Future()
         self._job = job
-        self._line: _Line | None = None
+        self._line: _PrometheusSession | None = None
         self._lock = threading.Lock()
 
-    def run(self, line: _Line) -> None:
+    def run(self, line: _PrometheusSession) -> None:
         """Run the query on the connection's thread."""
         with self._lock:
             if not self.future.set_running_or_notify_cancel():
@@ -358,16 +358,16 @@ class _Call(Generic[T]):
                 self._line.hang_up()
 
 
-class Transport:
-    """Sends queries with at most LINES at a time and returns parsed responses."""
+class PrometheusTransport:
+    """Sends queries with at most MAX_CONNECTIONS at a time and returns parsed responses."""
 
     def __init__(self, config: PrometheusConfig) -> None:
         self._config = config
-        self._endpoint = Endpoint(config)
-        self._calls: queue.SimpleQueue[_Call[Any] | None] = queue.SimpleQueue()
-        self._on_line: set[_Call[Any]] = set()
+        self._endpoint = PrometheusEndpoint(config)
+        self._calls: queue.SimpleQueue[_PendingQuery[Any] | None] = queue.SimpleQueue()
+        self._on_line: set[_PendingQuery[Any]] = set()
         self._ended: list[Future[None]] = []
-        self._free = asyncio.Semaphore(LINES)
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         # Decoding holds the global lock. Several decoding threads at once would delay the event loop further.
         self._decoding = threading.Lock()
         self.victoria_metrics = False
@@ -383,14 +383,14 @@ class Transport:
         if self._config.insecure_skip_verify:
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
             log.warning("the certificate of %s is not verified (provider.insecure_skip_verify)", self.address)
-        for number in range(1, LINES + 1):
+        for number in range(1, MAX_CONNECTIONS + 1):
             ended: Future[None] = Future()
             self._ended.append(ended)
             threading.Thread(target=self._work, args=(ended,), name=f"prometheus-{number}", daemon=True).start()
 
     def _work(self, ended: Future[None]) -> None:
         """Main loop of a connection's thread."""
-        with _Line(self._config, self._endpoint) as line:
+        with _PrometheusSession(self._config, self._endpoint) as line:
             while (call := self._calls.get()) is not None:
                 call.run(line)
         ended.set_result(None)
@@ -407,18 +407,18 @@ class Transport:
 
     async def ask(
         self,
-        question: Instant | Range,
+        question: InstantQuery | RangeQuery,
         *,
         expects: str,
         read: Callable[[Iterable[msgspec.Raw]], T],
         deadline: float,
-    ) -> Reply[T]:
+    ) -> PrometheusResponse[T]:
         """Send a query and parse the series of the response with `read`, in a thread.
 
         `expects` is the result type, "matrix" or "vector". `deadline` is in event loop time and limits the retries of
         transient failures. Raises ProviderError; cancelling aborts the query.
         """
-        return await retried(
+        return await with_retries(
             lambda: self._attempt(question, expects=expects, read=read, deadline=deadline),
             pauses=self._config.backoff,
             deadline=deadline,
@@ -426,24 +426,26 @@ class Transport:
 
     async def _attempt(
         self,
-        question: Instant | Range,
+        question: InstantQuery | RangeQuery,
         *,
         expects: str,
         read: Callable[[Iterable[msgspec.Raw]], T],
         deadline: float,
-    ) -> Reply[T]:
+    ) -> PrometheusResponse[T]:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout_at(deadline), self._free:
                 timeout = min(self._config.timeout, deadline - loop.time())
-                call = _Call(lambda line: self._converse(line, question, expects=expects, read=read, timeout=timeout))
+                call = _PendingQuery(
+                    lambda line: self._converse(line, question, expects=expects, read=read, timeout=timeout)
+                )
                 return await self._result_of(call, timeout=timeout)
         except TimeoutError as error:
             raise ProviderUnreachable(f"{self.address}: no response in time") from error
         except ProviderError as error:
-            raise placed(error, self.address, scrub=self._endpoint.scrub) from error
+            raise with_address(error, self.address, scrub=self._endpoint.scrub) from error
 
-    async def _result_of(self, call: _Call[T], *, timeout: float) -> T:
+    async def _result_of(self, call: _PendingQuery[T], *, timeout: float) -> T:
         self._on_line.add(call)
         self._calls.put(call)
         try:
@@ -455,13 +457,13 @@ class Transport:
 
     def _converse(
         self,
-        line: _Line,
-        question: Instant | Range,
+        line: _PrometheusSession,
+        question: InstantQuery | RangeQuery,
         *,
         expects: str,
         read: Callable[[Iterable[msgspec.Raw]], T],
         timeout: float,
-    ) -> Reply[T]:
+    ) -> PrometheusResponse[T]:
         """On a connection's thread: send the query and parse the response."""
         began = time.monotonic()
         answer = line.converse(question, timeout=timeout)
@@ -473,4 +475,4 @@ class Transport:
             content = read(_unhurried(series_of(envelope, expects=expects)))
         scrub = self._endpoint.scrub
         missing, remarked = scrub(missing_part(envelope)), tuple(map(scrub, remarks(envelope)))
-        return Reply(content, missing, remarked, answer.clock_offset_s, took)
+        return PrometheusResponse(content, missing, remarked, answer.clock_offset_s, took)

@@ -15,19 +15,19 @@ import grpc.aio
 import pytest
 
 from agent.qrm.kubelet.grpc_server import CannotServe, PluginServer, SocketServer
-from agent.qrm.kubelet.plugin_api import Options, PluginFailed
-from agent.qrm.kubelet.plugin_client import SILENT_CALLS, Endpoint, PluginInfo, ask_info, notify
+from agent.qrm.kubelet.plugin_api import PluginCallError, PluginOptions
+from agent.qrm.kubelet.plugin_client import BACKOFF_CALLS, PluginEndpoint, PluginInfo, ask_info, notify
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
 from agent.qrm.main import Checkpoint
 from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager
-from agent.qrm.manager.topology import Hint, Policy
-from agent.qrm.plugins.base import Plugin
+from agent.qrm.manager.topology import Hint, TopologyPolicy
+from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
 from agent.qrm.pods import QOS_ANNOTATION, ROLE_ANNOTATION, PodContainer, QrmPod
-from agent.qrm.roles import SEED_ROLES
+from agent.qrm.roles import DEFAULT_ROLES
 from agent.qrm.store.checkpoint import fnv1a
 from agent.qrm.store.files import BadState, StateFile, set_aside, write_atomic
 from agent.qrm.telemetry import QrmMetrics
@@ -38,10 +38,12 @@ ON_0 = Hint(frozenset({0}), preferred=True)
 
 
 @asynccontextmanager
-async def serving(directory: Path, *, plugin: Plugin | None = None) -> AsyncIterator[tuple[PluginServer, Endpoint]]:
+async def serving(
+    directory: Path, *, plugin: ResourcePlugin | None = None
+) -> AsyncIterator[tuple[PluginServer, PluginEndpoint]]:
     server = PluginServer(plugin or cpu_plugin(), directory / "cpu.sock", StateFile(directory / "cpu_plugin_state"))
     await server.start()
-    endpoint = Endpoint("cpu", directory / "cpu.sock")
+    endpoint = PluginEndpoint("cpu", directory / "cpu.sock")
     try:
         await endpoint.open()
         yield server, endpoint
@@ -57,7 +59,7 @@ def run(test) -> None:
 def test_an_admission_over_the_socket(tmp_path: Path):
     async def test() -> None:
         async with serving(tmp_path) as (_, endpoint):
-            assert endpoint.options == Options(pre_start=False, aligned=True, reconcile=True)
+            assert endpoint.options == PluginOptions(pre_start=False, aligned=True, reconcile=True)
             request = ask("cpu", "pod1", "storage-service", 20)
             assert await endpoint.hints(request) == (ON_0, Hint(frozenset({1}), preferred=True))
             allocated = await endpoint.allocate(ask("cpu", "pod1", "storage-service", 20, hint=ON_0))
@@ -88,10 +90,10 @@ def test_no_preference_and_impossible_over_the_socket(tmp_path: Path):
 def test_what_cannot_be_allocated_is_an_error_with_its_reason(tmp_path: Path):
     async def test() -> None:
         async with serving(tmp_path) as (_, endpoint):
-            with pytest.raises(PluginFailed, match="the plug-in for cpu failed in Allocate: UNKNOWN: no available"):
+            with pytest.raises(PluginCallError, match="the plug-in for cpu failed in Allocate: UNKNOWN: no available"):
                 await endpoint.allocate(ask("cpu", "p", "storage-service", 200))
             with pytest.raises(
-                PluginFailed, match="INVALID_ARGUMENT: this is the plug-in for cpu, but the request is for"
+                PluginCallError, match="INVALID_ARGUMENT: this is the plug-in for cpu, but the request is for"
             ):
                 await endpoint.allocate(ask("x", "p", "storage-service", 200))
 
@@ -102,7 +104,7 @@ def test_a_decision_that_cannot_be_kept_was_not_made(tmp_path: Path):
     async def test() -> None:
         async with serving(tmp_path) as (server, endpoint):
             server.state.path = tmp_path / "gone" / "cpu_plugin_state"  # as if the disk had been taken away
-            with pytest.raises(PluginFailed, match="cannot write the decision to disk: No such file or directory"):
+            with pytest.raises(PluginCallError, match="cannot write the decision to disk: No such file or directory"):
                 await endpoint.allocate(ask("cpu", "p", "storage-service", 2))
             assert await endpoint.allocations() == {}
 
@@ -119,7 +121,7 @@ def test_methods_about_whole_pods_are_not_there(tmp_path: Path):
                 with pytest.raises(grpc.aio.AioRpcError) as told:
                     await method(pb.PodResourceRequest(pod_uid="p", resource_name="cpu"))
                 assert told.value.code() is grpc.StatusCode.UNIMPLEMENTED
-            settings = ManagerSettings(frozenset({0, 1}), Policy.RESTRICTED, pod_scope=True)
+            settings = ManagerSettings(frozenset({0, 1}), TopologyPolicy.RESTRICTED, pod_scope=True)
             manager = Manager(settings, Allocations(), save=nothing, monotonic=lambda: 0.0)
             await manager.register("cpu", endpoint)
             containers = tuple(PodContainer(name, {"cpu": 20.0}) for name in ("a", "b"))
@@ -143,9 +145,9 @@ class Unkeepable(CpuPlugin):
 
 def test_a_document_that_cannot_be_written(tmp_path: Path):
     async def test() -> None:
-        plugin = Unkeepable(SEED, SEED_ROLES, CpuSettings())
+        plugin = Unkeepable(SEED, DEFAULT_ROLES, CpuSettings())
         async with serving(tmp_path, plugin=plugin) as (server, endpoint):
-            with pytest.raises(PluginFailed, match=r"failed in Allocate: UNKNOWN: .*TypeError"):
+            with pytest.raises(PluginCallError, match=r"failed in Allocate: UNKNOWN: .*TypeError"):
                 await endpoint.allocate(ask("cpu", "p", "storage-service", 2))
             assert await endpoint.allocations() == {}
             assert not server.state.path.exists()
@@ -169,10 +171,10 @@ def test_registration(tmp_path: Path):
 
 def test_nobody_on_the_socket(tmp_path: Path):
     async def test() -> None:
-        with pytest.raises(PluginFailed, match="failed in GetInfo: UNAVAILABLE"):
+        with pytest.raises(PluginCallError, match="failed in GetInfo: UNAVAILABLE"):
             await ask_info(tmp_path / "none.sock")
-        endpoint = Endpoint("cpu", tmp_path / "none.sock")
-        with pytest.raises(PluginFailed, match="failed in GetResourcePluginOptions: UNAVAILABLE"):
+        endpoint = PluginEndpoint("cpu", tmp_path / "none.sock")
+        with pytest.raises(PluginCallError, match="failed in GetResourcePluginOptions: UNAVAILABLE"):
             await endpoint.open()
         await endpoint.close()
 
@@ -197,21 +199,21 @@ def test_odd_plugins(tmp_path: Path):
         path = tmp_path / "odd.sock"
         served = SocketServer(path, [lambda server: pb_grpc.add_ResourcePluginServicer_to_server(Odd(), server)])
         await served.start()
-        endpoint, impatient = Endpoint("cpu", path), Endpoint("cpu", path, call_seconds=0.2)
+        endpoint, impatient = PluginEndpoint("cpu", path), PluginEndpoint("cpu", path, call_seconds=0.2)
         try:
-            with pytest.raises(PluginFailed, match="the response is for pod_uid 'somebody else', not 'p'"):
+            with pytest.raises(PluginCallError, match="the response is for pod_uid 'somebody else', not 'p'"):
                 await endpoint.hints(ask("cpu", "p", "", 1))
-            with pytest.raises(PluginFailed, match="the response is for container_name 'another', not 'container0'"):
+            with pytest.raises(PluginCallError, match="the response is for container_name 'another', not 'container0'"):
                 await endpoint.allocate(ask("cpu", "p", "", 1))
-            with pytest.raises(PluginFailed, match="failed in RemovePod: DEADLINE_EXCEEDED"):
+            with pytest.raises(PluginCallError, match="failed in RemovePod: DEADLINE_EXCEEDED"):
                 await impatient.remove_pod("p")
-            with pytest.raises(PluginFailed, match="failed in GetResourcesAllocation: UNIMPLEMENTED"):
+            with pytest.raises(PluginCallError, match="failed in GetResourcesAllocation: UNIMPLEMENTED"):
                 await endpoint.allocations()
         finally:
             await endpoint.close()
             await impatient.close()
             await served.stop(grace=0)
-        with pytest.raises(PluginFailed, match="CANCELLED"):
+        with pytest.raises(PluginCallError, match="CANCELLED"):
             await endpoint.allocations()
 
     run(test())
@@ -231,12 +233,12 @@ def test_bytes_that_are_no_message(tmp_path: Path):
         path = tmp_path / "nonsense.sock"
         served = SocketServer(path, [lambda server: server.add_generic_rpc_handlers((talks,))])
         await served.start()
-        endpoint, request = Endpoint("cpu", path), ask("cpu", "p", "", 1)
+        endpoint, request = PluginEndpoint("cpu", path), ask("cpu", "p", "", 1)
         try:
             for asked in (endpoint.hints(request), endpoint.allocate(request), endpoint.allocations()):
-                with pytest.raises(PluginFailed, match="NOT_OURS: the response is not a message of this protocol"):
+                with pytest.raises(PluginCallError, match="NOT_OURS: the response is not a message of this protocol"):
                     await asked
-            with pytest.raises(PluginFailed, match="NOT_OURS"):
+            with pytest.raises(PluginCallError, match="NOT_OURS"):
                 await endpoint.allocatable()
         finally:
             await endpoint.close()
@@ -263,22 +265,22 @@ def test_a_plugin_that_hangs_holds_up_one_call_and_not_each(tmp_path: Path):
         path, slow, now = tmp_path / "slow.sock", Slow(), [1000.0]
         served = SocketServer(path, [lambda server: pb_grpc.add_ResourcePluginServicer_to_server(slow, server)])
         await served.start()
-        endpoint = Endpoint("cpu", path, call_seconds=0.2, monotonic=lambda: now[0])
+        endpoint = PluginEndpoint("cpu", path, call_seconds=0.2, monotonic=lambda: now[0])
         try:
-            with pytest.raises(PluginFailed, match="DEADLINE_EXCEEDED"):
+            with pytest.raises(PluginCallError, match="DEADLINE_EXCEEDED"):
                 await endpoint.remove_pod("p")
             slow.let.set()
-            with pytest.raises(PluginFailed, match="UNAVAILABLE: an earlier call timed out; calls resume in"):
+            with pytest.raises(PluginCallError, match="UNAVAILABLE: an earlier call timed out; calls resume in"):
                 await endpoint.remove_pod("p")
             assert slow.asked <= 1  # on a busy machine the first may not even have arrived
-            now[0] += 0.2 * SILENT_CALLS
+            now[0] += 0.2 * BACKOFF_CALLS
 
             async def answered():
-                now[0] += 0.2 * SILENT_CALLS  # on a busy machine it may be late once more
+                now[0] += 0.2 * BACKOFF_CALLS  # on a busy machine it may be late once more
                 await endpoint.remove_pod("p")
                 return True
 
-            await eventually(answered, what="an answer", ignoring=(PluginFailed,))
+            await eventually(answered, what="an answer", ignoring=(PluginCallError,))
         finally:
             await endpoint.close()
             await served.stop(grace=0)
@@ -293,14 +295,14 @@ def test_a_plugin_that_goes_in_the_middle_of_a_call_fails_that_call_and_not_who_
         path, slow = tmp_path / "slow.sock", Slow()
         served = SocketServer(path, [lambda server: pb_grpc.add_ResourcePluginServicer_to_server(slow, server)])
         await served.start()
-        endpoint, other = Endpoint("cpu", path), Endpoint("cpu", path)
+        endpoint, other = PluginEndpoint("cpu", path), PluginEndpoint("cpu", path)
         asking = asyncio.create_task(endpoint.remove_pod("p"))
         cancelled = asyncio.create_task(other.remove_pod("p"))
         try:
             await eventually(lambda: slow.asked == 2, what="both calls to be under way")
             await endpoint.close()
             with pytest.raises(
-                PluginFailed, match="failed in RemovePod: CANCELLED: the plug-in was deregistered during"
+                PluginCallError, match="failed in RemovePod: CANCELLED: the plug-in was deregistered during"
             ):
                 await asking
             cancelled.cancel()
@@ -443,7 +445,7 @@ PROCESS = """
 import asyncio, os, sys
 from pathlib import Path
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
-from agent.qrm.roles import SEED_ROLES
+from agent.qrm.roles import DEFAULT_ROLES
 from tests.agent.qrm.plugins.test_plugins import SEED
 from tests.agent.qrm.kubelet.test_grpc_server import serving
 
@@ -452,7 +454,7 @@ class Dying(CpuPlugin):
         return os._exit(9) if request.pod_name == "deadly" else super().allocate(request)
 
 async def main():
-    async with serving(Path(sys.argv[1]), plugin=Dying(SEED, SEED_ROLES, CpuSettings())):
+    async with serving(Path(sys.argv[1]), plugin=Dying(SEED, DEFAULT_ROLES, CpuSettings())):
         print("serving", flush=True)
         await asyncio.Event().wait()
 
@@ -478,10 +480,10 @@ def test_a_plugin_that_dies_in_the_middle_of_a_call(tmp_path: Path):
 
     async def test() -> None:
         allocations, checkpoint = Allocations(), Checkpoint(tmp_path / "checkpoint", QrmMetrics())
-        settings = ManagerSettings(frozenset({0, 1}), Policy.RESTRICTED)
+        settings = ManagerSettings(frozenset({0, 1}), TopologyPolicy.RESTRICTED)
         save = partial(checkpoint.save, allocations)
         manager = Manager(settings, allocations, save=save, monotonic=lambda: 0.0)
-        endpoint = Endpoint("cpu", tmp_path / "cpu.sock")
+        endpoint = PluginEndpoint("cpu", tmp_path / "cpu.sock")
         process = await asyncio.to_thread(start_process, tmp_path)
         try:
             await endpoint.open()
@@ -496,7 +498,7 @@ def test_a_plugin_that_dies_in_the_middle_of_a_call(tmp_path: Path):
             async def known() -> Any:
                 return await endpoint.allocations()
 
-            found = await eventually(known, what="the plug-in to be back", ignoring=(PluginFailed,))
+            found = await eventually(known, what="the plug-in to be back", ignoring=(PluginCallError,))
             assert found == {"well": {"c": before}}
             assert Checkpoint(tmp_path / "checkpoint", QrmMetrics()).read() == allocations
             assert (await manager.admit(pod("other"))).admitted

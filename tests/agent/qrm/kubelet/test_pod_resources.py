@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from agent.qrm.kubelet.grpc_server import LegacyRegistration, PluginServer, PodResources, SocketServer
-from agent.qrm.kubelet.plugin_client import Endpoint, Observe
+from agent.qrm.kubelet.plugin_client import Observe, PluginEndpoint
 from agent.qrm.kubelet.pod_resources import container_resources
 from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2 as pb
 from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2_grpc as pb_grpc
@@ -21,8 +21,8 @@ from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as plu
 from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.manager.manager import Manager
-from agent.qrm.manager.topology import Policy
-from agent.qrm.plugins.base import Plugin
+from agent.qrm.manager.topology import TopologyPolicy
+from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.store.files import StateFile
 from tests.agent.qrm.plugins.test_plugins import RESERVED, SEED, TOTAL, cpu_plugin, memory_plugin
@@ -48,10 +48,12 @@ def ignore(*_: object) -> None: ...
 
 @asynccontextmanager
 async def world(
-    directory: Path, *plugins: Plugin, observe: Observe = ignore
+    directory: Path, *plugins: ResourcePlugin, observe: Observe = ignore
 ) -> AsyncIterator[tuple[Manager, Any, Any]]:
     """A manager with these plug-ins over sockets, its pod-resources API and its registration for old plug-ins."""
-    manager = Manager(ManagerSettings(frozenset({0, 1}), Policy.RESTRICTED), Allocations(), save=save, monotonic=float)
+    manager = Manager(
+        ManagerSettings(frozenset({0, 1}), TopologyPolicy.RESTRICTED), Allocations(), save=save, monotonic=float
+    )
     servers: list[Any] = []
     for plugin in plugins:
         path = directory / f"{plugin.resource}.sock"
@@ -59,7 +61,7 @@ async def world(
     cpus = SEED.all - cpu_plugin().settings.reserved
     listing = PodResources(manager, lambda: [POD], cpus=cpus)
     servers.append(SocketServer(directory / "pod-resources.sock", [listing.add_to]))
-    legacy = LegacyRegistration(manager, directory, open_endpoint=partial(Endpoint, observe=observe))
+    legacy = LegacyRegistration(manager, directory, open_endpoint=partial(PluginEndpoint, observe=observe))
     servers.append(SocketServer(directory / "kubelet.sock", [legacy.add_to]))
     for server in servers:
         await server.start()
@@ -121,7 +123,7 @@ def test_a_plugin_that_does_not_answer_hides_nobody_else(tmp_path: Path):
     async def test() -> None:
         async with world(tmp_path, cpu_plugin()) as (manager, listing, registering):
             await registering.Register(registration())
-            await manager.register("memory", Endpoint("memory", tmp_path / "nobody.sock"))
+            await manager.register("memory", PluginEndpoint("memory", tmp_path / "nobody.sock"))
             await manager.admit(POD)
             (pod,) = (await listing.List(pb.ListPodResourcesRequest())).pod_resources
             assert [each.resource_name for each in pod.containers[0].resources] == ["cpu"]

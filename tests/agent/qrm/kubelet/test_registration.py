@@ -11,16 +11,16 @@ import grpc
 import pytest
 
 from agent.qrm.kubelet.grpc_server import PluginServer, SocketServer
-from agent.qrm.kubelet.plugin_api import PluginFailed
-from agent.qrm.kubelet.plugin_client import Endpoint, PluginInfo
+from agent.qrm.kubelet.plugin_api import PluginCallError
+from agent.qrm.kubelet.plugin_client import PluginEndpoint, PluginInfo
 from agent.qrm.kubelet.protos import qrm_pluginregistration_v1_pb2 as pb
 from agent.qrm.kubelet.protos import qrm_pluginregistration_v1_pb2_grpc as pb_grpc
 from agent.qrm.kubelet.registration import LONGEST_PAUSE_S, Gone, Handler, Registry, ResourcePlugins
 from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager
-from agent.qrm.manager.topology import Policy
-from agent.qrm.plugins.base import Plugin
+from agent.qrm.manager.topology import TopologyPolicy
+from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.store.checkpoint import decode, encode
 from agent.qrm.store.files import StateFile, write_atomic
@@ -42,12 +42,12 @@ def manager(directory: Path, allocations: Allocations | None = None) -> Manager:
     async def save() -> None:
         await asyncio.to_thread(write_atomic, directory / "checkpoint", encode(kept))
 
-    settings = ManagerSettings(frozenset({0, 1}), Policy.RESTRICTED)
+    settings = ManagerSettings(frozenset({0, 1}), TopologyPolicy.RESTRICTED)
     return Manager(settings, kept, save=save, monotonic=Clock())
 
 
 @asynccontextmanager
-async def plugin_at(path: Path, plugin: Plugin) -> AsyncIterator[PluginServer]:
+async def plugin_at(path: Path, plugin: ResourcePlugin) -> AsyncIterator[PluginServer]:
     server = PluginServer(plugin, path, StateFile(path.with_suffix(".state")))
     await server.start()
     try:
@@ -356,11 +356,11 @@ def test_a_plugin_that_comes_back_is_found_at_the_first_look(tmp_path: Path):
         async with plugin_at(path, cpu_plugin()):
             await registry.reconcile()
             # Another user of the same path: gRPC would have all of them wait for its pauses, which grow.
-            other = Endpoint("cpu", path)
+            other = PluginEndpoint("cpu", path)
             await other.open()
         leave_behind(path)
         for _ in range(3):
-            with pytest.raises(PluginFailed):
+            with pytest.raises(PluginCallError):
                 await other.allocations()
         await registry.reconcile()
         assert of.plugins == {"cpu": False}

@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 
-from agent.qrm.kubelet.plugin_api import Options, PluginFailed, Quantity
+from agent.qrm.kubelet.plugin_api import PluginCallError, PluginOptions, Quantity
 from agent.qrm.manager.admission import (
-    RECENT_S,
+    ADMISSION_GRACE_S,
     Admission,
     ApplyFailed,
-    GivenBack,
     ManagerSettings,
     NotAllocated,
     Reconciled,
+    ReleaseResult,
 )
 from agent.qrm.manager.allocation import AllocationInfo, Allocations, wire_hints
-from agent.qrm.manager.manager import FRESH_S, GRACE_S, REFRESH_S, Manager
+from agent.qrm.manager.manager import PLUGIN_ABSENCE_GRACE_S, PLUGIN_STARTUP_S, REFRESH_S, Manager
 from agent.qrm.manager.oci import BadProperty, Properties, properties_of
 from agent.qrm.manager.request import ContainerType, ResourceRequest
-from agent.qrm.manager.topology import Hint, Policy
+from agent.qrm.manager.topology import Hint, TopologyPolicy
 from agent.qrm.pods import PodContainer, QrmPod
 from tests.agent.qrm.vectors import cases, group
 
 BOTH = frozenset({0, 1})
-ALIGNED = Options(aligned=True, reconcile=True)
+ALIGNED = PluginOptions(aligned=True, reconcile=True)
 ON_0, ON_1 = (Hint(frozenset({node}), preferred=True) for node in (0, 1))
 
 
@@ -38,7 +38,7 @@ class Fake:
     resource: str = "cpu"
     gives: float = 2.0
     result: str = "0-1"
-    options: Options = ALIGNED
+    options: PluginOptions = ALIGNED
     offers: tuple[Hint, ...] | None = (ON_0, ON_1)
     failing: bool = False
     prop: str = "CpusetCpus"
@@ -52,7 +52,7 @@ class Fake:
 
     def _check(self, method: str) -> None:
         if self.failing:
-            raise PluginFailed(self.resource, method, "UNKNOWN", "it was told to fail")
+            raise PluginCallError(self.resource, method, "UNKNOWN", "it was told to fail")
 
     async def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
         self._check("GetTopologyHints")
@@ -99,7 +99,7 @@ class World:
         self.now, self.saves, self.full = 1000.0, 0, False
         self.set: list[tuple[str, Properties]] = []
         self.manager = Manager(
-            ManagerSettings(BOTH, **{"policy": Policy.RESTRICTED, **settings}),
+            ManagerSettings(BOTH, **{"policy": TopologyPolicy.RESTRICTED, **settings}),
             allocations or Allocations(),
             save=self.save,
             monotonic=lambda: self.now,
@@ -167,7 +167,7 @@ def test_what_is_stored_is_enough_or_not(name: str):
 def test_who_may_do_without_a_plugin(case: dict[str, Any]):
     async def test() -> None:
         fake = Fake(failing=case.get("plugin_error", False), offers=None)
-        world = await World(policy=Policy.NONE).with_(fake)
+        world = await World(policy=TopologyPolicy.NONE).with_(fake)
         owners = frozenset({case["owner"]} if "owner" in case else ())
         admission = await world.manager.admit(pod(qos=case.get("qos_level"), owner_kinds=owners))
         assert admission.admitted == case["admitted"]
@@ -188,7 +188,7 @@ class Refusing(Fake):
 
     async def allocate(self, request: ResourceRequest) -> Mapping[str, AllocationInfo] | None:
         if self.full:
-            raise PluginFailed(self.resource, "Allocate", "UNKNOWN", "it has no more")
+            raise PluginCallError(self.resource, "Allocate", "UNKNOWN", "it has no more")
         return await super().allocate(request)
 
 
@@ -196,17 +196,17 @@ class Forgetful(Fake):
     """Cannot be told that a pod has gone."""
 
     async def remove_pod(self, pod_uid: str) -> None:
-        raise PluginFailed(self.resource, "RemovePod", "UNAVAILABLE", "it is away")
+        raise PluginCallError(self.resource, "RemovePod", "UNAVAILABLE", "it is away")
 
 
 def test_what_a_pod_runs_without_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture):
     async def test() -> None:
         fake = Refusing(offers=None)
-        world = await World(policy=Policy.NONE).with_(fake, Fake("disk", prop=""))
+        world = await World(policy=TopologyPolicy.NONE).with_(fake, Fake("disk", prop=""))
         asked, why = pod(requests={"cpu": 2.0, "disk": 2.0}), "the plug-in for cpu failed in Allocate: UNKNOWN: it has"
         admission = await world.manager.admit(asked)
         assert (admission.admitted, admission.failed) == (True, {"c": {"cpu": f"{why} no more"}})
-        world.now += FRESH_S
+        world.now += PLUGIN_STARTUP_S
         for _ in range(3):
             assert world.manager.lacking("p", "c") == {"cpu": f"{why} no more"}
             await world.manager.reconcile([asked], world.apply)
@@ -245,7 +245,7 @@ def test_reconcile(name: str):
         world = await World().with_(fake)
         if case["stored"]:
             await world.manager.admit(pod())
-        world.now += FRESH_S
+        world.now += PLUGIN_STARTUP_S
         told = case["plugin_reports"].get("cpu")
         fake.gives = case.get("plugin_allocates", {}).get("cpu", told)
         info = AllocationInfo(
@@ -304,9 +304,9 @@ def test_capacity():
         capacity, allocatable, _ = await world.manager.capacity()
         assert (capacity, allocatable) == ({"disk": 1.0}, {"disk": 3.0})  # what is given away stays
         await world.manager.deregister("disk")
-        world.now += GRACE_S
+        world.now += PLUGIN_ABSENCE_GRACE_S
         assert await world.manager.capacity() == ({}, {}, ())
-        world.now += gone["stopped_for_s"] - GRACE_S
+        world.now += gone["stopped_for_s"] - PLUGIN_ABSENCE_GRACE_S
         assert await world.manager.capacity() == ({}, {}, ("disk",))
 
     run(test())
@@ -336,7 +336,7 @@ def test_what_nobody_has_goes_from_the_status_too(name: str, node: bool, asked: 
         zero = {name: 0.0} if gone else {}
         assert await world.manager.capacity() == (zero, zero, ())
         await world.manager.deregister(name)
-        world.now += GRACE_S + 1
+        world.now += PLUGIN_ABSENCE_GRACE_S + 1
         assert await world.manager.capacity() == ({}, {}, (name,) if gone else ())
 
     run(test())
@@ -397,7 +397,7 @@ def test_all_or_nothing():
         (why,) = admission.failed["c"].items()
         assert why[0] == "memory"
         assert why[1] in admission.message
-        assert admission.given_back is GivenBack.ALL
+        assert admission.given_back is ReleaseResult.ALL
 
     run(test())
 
@@ -411,10 +411,10 @@ def test_what_a_refused_pod_could_not_give_back_is_told():
         asked = pod(qos="dedicated_cores", requests={"cpu": 2.0, "disk": 2.0})
         refused = await world.manager.admit(asked)
         assert refused.failed == {"c": {"disk": "the plug-in for disk failed in Allocate: UNKNOWN: it has no more"}}
-        assert refused.given_back is GivenBack.LATER
+        assert refused.given_back is ReleaseResult.LATER
         assert world.stored() == {"cpu": 2.0}
         again = await world.manager.admit(asked)
-        assert again.given_back is GivenBack.NONE
+        assert again.given_back is ReleaseResult.NONE
         disk.full = False
         assert (await world.manager.admit(asked)).given_back is None
 
@@ -613,7 +613,7 @@ def test_stored_hints_of_numa_nodes_that_are_there_no_more():
         info = AllocationInfo("CpusetCpus", False, True, 2.0, "0-1", resource_hints=hints)
         allocations = Allocations()
         allocations.set("p", "c", "cpu", info)
-        world = await World(allocations, policy=Policy.NUMERIC).with_(Fake(offers=(ON_1,)))
+        world = await World(allocations, policy=TopologyPolicy.NUMERIC).with_(Fake(offers=(ON_1,)))
         assert (await world.manager.admit(pod())).decided == {"c": {"cpu": ON_1}}
 
     run(test())
@@ -648,7 +648,7 @@ def test_one_decision_for_a_pod_holds_after_a_restart():
 def test_without_a_policy_nobody_is_asked_for_hints():
     async def test() -> None:
         for whole_pods in (False, True):
-            world = await World(pod_scope=whole_pods, policy=Policy.NONE).with_(Fake())
+            world = await World(pod_scope=whole_pods, policy=TopologyPolicy.NONE).with_(Fake())
             assert (await world.manager.admit(pod())).offered == {"c": {}}
 
     run(test())
@@ -663,7 +663,7 @@ def test_who_has_gone_gives_back_what_he_had():
         await world.manager.admit(pod("a"))
         await world.manager.reconcile([], world.apply)
         assert fake.removed == []  # it was admitted just now; nobody who lists pods may have heard of it
-        world.now += RECENT_S
+        world.now += ADMISSION_GRACE_S
         fake.failing = True
         await world.manager.reconcile([], world.apply)
         assert world.manager.allocations.pods == {"a"}  # the plug-in is to be told again
@@ -680,7 +680,7 @@ def test_a_plugin_that_was_away_is_told_of_those_who_left():
         world = await World().with_(fake := Fake())
         await world.manager.admit(pod("a"))
         await world.manager.deregister("cpu")
-        world.now += RECENT_S
+        world.now += ADMISSION_GRACE_S
         await world.manager.reconcile([], world.apply)
         assert world.manager.allocations.pods == frozenset()
         fake.closed = False
@@ -815,7 +815,7 @@ def test_a_plugin_that_lost_its_state_gives_nobody_what_is_anothers():
         assert (await world.manager.admit(patient, active={"old", "a-new", "b-new"})).admitted
         assert fake.asked == []
         times = world.manager.registrations
-        for passed in (0.0, FRESH_S):
+        for passed in (0.0, PLUGIN_STARTUP_S):
             assert world.manager.registrations == times
             world.now += passed
             await world.manager.reconcile([patient, old], world.apply)
@@ -834,7 +834,7 @@ def test_a_plugin_that_knows_nothing_yet_is_not_believed():
         await world.with_(fresh)
         await world.manager.reconcile([pod()], world.apply)
         assert fresh.asked == []
-        world.now += FRESH_S
+        world.now += PLUGIN_STARTUP_S
         await world.manager.reconcile([pod()], world.apply)
         assert len(fresh.asked) == 1
 

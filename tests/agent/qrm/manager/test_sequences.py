@@ -14,18 +14,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from agent.qrm import cpuset
 from agent.qrm.cpuset import CpuSet
 from agent.qrm.kubelet.grpc_server import PluginServer
-from agent.qrm.kubelet.plugin_client import Endpoint
+from agent.qrm.kubelet.plugin_client import PluginEndpoint
 from agent.qrm.main import Checkpoint
 from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager
-from agent.qrm.manager.topology import Policy
-from agent.qrm.plugins.base import Plugin
+from agent.qrm.manager.topology import TopologyPolicy
+from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
-from agent.qrm.plugins.cpu_topology import Machine
+from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.memory import MemoryPlugin
 from agent.qrm.pods import QOS_ANNOTATION, ROLE_ANNOTATION, PodContainer, QrmPod
-from agent.qrm.roles import SEED_ROLES
+from agent.qrm.roles import DEFAULT_ROLES
 from agent.qrm.runtime import dry_run
 from agent.qrm.store.files import StateFile
 from agent.qrm.telemetry import QrmMetrics
@@ -33,30 +33,30 @@ from tests.agent.qrm.vectors import machine
 
 pytestmark = pytest.mark.slow
 
-SMALL = Machine(machine("dummy16_2s_4n").cpus, dict.fromkeys(range(4), 1000))
+SMALL = CpuTopology(machine("dummy16_2s_4n").cpus, dict.fromkeys(range(4), 1000))
 RESOURCES = ("cpu", "memory")
 roles = st.sampled_from(["storage-service", "re-caller", "online-micro_service", "ETL"])
 sizes = st.sampled_from([0.5, 1.0, 2.0, 3.0, 5.0, 20.0])
 
 
-def fresh(resource: str) -> Plugin:
+def fresh(resource: str) -> ResourcePlugin:
     if resource == "memory":
-        return MemoryPlugin(SMALL, SEED_ROLES, reserved={0: 100})
-    return CpuPlugin(SMALL, SEED_ROLES, CpuSettings(cpuset.parse("0,2"), min_online=2, min_offline=2))
+        return MemoryPlugin(SMALL, DEFAULT_ROLES, reserved={0: 100})
+    return CpuPlugin(SMALL, DEFAULT_ROLES, CpuSettings(cpuset.parse("0,2"), min_online=2, min_offline=2))
 
 
 class Node(RuleBasedStateMachine):
     """A node's life. Its pods may not run without what they ask for (dedicated_cores)."""
 
-    @initialize(policy=st.sampled_from([Policy.BEST_EFFORT, Policy.RESTRICTED]))
-    def start(self, policy: Policy) -> None:
+    @initialize(policy=st.sampled_from([TopologyPolicy.BEST_EFFORT, TopologyPolicy.RESTRICTED]))
+    def start(self, policy: TopologyPolicy) -> None:
         # The path of a unix socket has 107 bytes at most, and pytest's own directories nearly as many.
         self.directory = Path(tempfile.mkdtemp(prefix="qrm-"))
         self.runner = asyncio.Runner()
         self.policy, self.now, self.number = policy, 0.0, count()
         self.pods: dict[str, QrmPod] = {}
         self.servers: dict[str, PluginServer] = {}
-        self.endpoints: dict[str, Endpoint] = {}
+        self.endpoints: dict[str, PluginEndpoint] = {}
         self.begin(Allocations())
         for resource in RESOURCES:
             self.runner.run(self.up(resource))
@@ -78,7 +78,7 @@ class Node(RuleBasedStateMachine):
         socket = self.directory / f"{resource}.sock"
         server = PluginServer(fresh(resource), socket, StateFile(self.directory / f"{resource}_state"))
         await server.start()
-        self.servers[resource], self.endpoints[resource] = server, Endpoint(resource, socket)
+        self.servers[resource], self.endpoints[resource] = server, PluginEndpoint(resource, socket)
         await self.endpoints[resource].open()
         await self.manager.register(resource, self.endpoints[resource])
 
@@ -149,7 +149,7 @@ class Node(RuleBasedStateMachine):
 
     @rule(online=st.integers(0, 20))
     def resize(self, online: int) -> None:
-        def act(plugin: Plugin) -> None:
+        def act(plugin: ResourcePlugin) -> None:
             assert isinstance(plugin, CpuPlugin)
             plugin.resize(online)
 
@@ -196,7 +196,7 @@ class Node(RuleBasedStateMachine):
         """The CPUs of pods that have them to themselves, as the manager has it."""
         found: dict[str, CpuSet] = {}
         for uid, pod in self.pods.items():
-            if SEED_ROLES.is_exclusive(pod.role):
+            if DEFAULT_ROLES.is_exclusive(pod.role):
                 info = self.manager.allocations.get(uid, "c0", "cpu")
                 assert info is not None
                 found[uid] = cpuset.parse(info.allocation_result)

@@ -13,7 +13,7 @@ from agent.qrm.manager.topology import (
     Hint,
     Hints,
     Merged,
-    Policy,
+    TopologyPolicy,
     compare,
     merge,
     most_of_narrowest,
@@ -33,7 +33,7 @@ def provider(given: dict[str, Any] | None) -> Hints | None:
 
 
 def merged(case: dict[str, Any]) -> Merged:
-    return merge(Policy(case["policy"]), case["numa_nodes"], [provider(each) for each in case["providers"]])
+    return merge(TopologyPolicy(case["policy"]), case["numa_nodes"], [provider(each) for each in case["providers"]])
 
 
 @cases("topology_merge")
@@ -79,7 +79,7 @@ providers = st.lists(
     st.none() | st.dictionaries(st.sampled_from("abcd"), st.none() | st.lists(hints, max_size=4), max_size=2),
     max_size=4,
 )
-merging = st.sampled_from([Policy.BEST_EFFORT, Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE])
+merging = st.sampled_from([TopologyPolicy.BEST_EFFORT, TopologyPolicy.RESTRICTED, TopologyPolicy.SINGLE_NUMA_NODE])
 
 
 def collected(given: list[Hints | None]) -> list[tuple[str, list[Hint]]]:
@@ -90,10 +90,10 @@ def collected(given: list[Hints | None]) -> list[tuple[str, list[Hint]]]:
     ]
 
 
-def by_product(policy: Policy, given: list[Hints | None]) -> Hint:
+def by_product(policy: TopologyPolicy, given: list[Hints | None]) -> Hint:
     """The rule as it is written down: each combination in turn against the best so far."""
     lists = [found for _, found in collected(given)]
-    if policy is Policy.SINGLE_NUMA_NODE:
+    if policy is TopologyPolicy.SINGLE_NUMA_NODE:
         lists = single_numa_hints(lists)
     needed, best = most_of_narrowest(lists), None
     for combination in itertools.product(*lists):
@@ -102,16 +102,16 @@ def by_product(policy: Policy, given: list[Hints | None]) -> Hint:
         preferred = all(each.preferred for each in combination) and len(set(masks)) <= 1
         best = compare(needed, best, Hint(common, preferred))
     best = best or Hint(frozenset(NODES), preferred=False)
-    if policy is Policy.SINGLE_NUMA_NODE and best.nodes == frozenset(NODES):
+    if policy is TopologyPolicy.SINGLE_NUMA_NODE and best.nodes == frozenset(NODES):
         return Hint(None, best.preferred)
     return best
 
 
 @given(merging, providers)
-def test_the_same_as_the_product_of_all_lists(policy: Policy, given: list[Hints | None]):
+def test_the_same_as_the_product_of_all_lists(policy: TopologyPolicy, given: list[Hints | None]):
     found = merge(policy, NODES, given)
     assert set(found.hints.values()) == {by_product(policy, given)}
-    assert found.admit == (policy is Policy.BEST_EFFORT or by_product(policy, given).preferred)
+    assert found.admit == (policy is TopologyPolicy.BEST_EFFORT or by_product(policy, given).preferred)
 
 
 def numeric_by_product(given: list[Hints | None], aligned: str) -> Merged:
@@ -154,27 +154,27 @@ def agree(hints: list[Hint]) -> bool:
 
 @given(providers, st.sampled_from(["", "a", "ab", "bd", "abcd"]))
 def test_numeric_is_the_same_as_the_product_of_all_lists(given: list[Hints | None], aligned: str):
-    assert merge(Policy.NUMERIC, NODES, given, aligned=list(aligned)) == numeric_by_product(given, aligned)
+    assert merge(TopologyPolicy.NUMERIC, NODES, given, aligned=list(aligned)) == numeric_by_product(given, aligned)
 
 
 def test_numeric_refuses_an_empty_list_and_not_one_with_a_hint_of_anywhere():
     card = Hint(None, preferred=False)
-    assert merge(Policy.NUMERIC, NODES, [{"gpu": []}]) == Merged({}, admit=False)
-    assert merge(Policy.NUMERIC, NODES, [{"gpu": [card]}]) == Merged({"gpu": card}, admit=True)
-    assert merge(Policy.NUMERIC, NODES, [{"cpu": [card]}]) == Merged({}, admit=False)
+    assert merge(TopologyPolicy.NUMERIC, NODES, [{"gpu": []}]) == Merged({}, admit=False)
+    assert merge(TopologyPolicy.NUMERIC, NODES, [{"gpu": [card]}]) == Merged({"gpu": card}, admit=True)
+    assert merge(TopologyPolicy.NUMERIC, NODES, [{"cpu": [card]}]) == Merged({}, admit=False)
 
 
 @given(merging, providers, st.randoms())
-def test_the_order_of_providers_does_not_matter(policy: Policy, given: list[Hints | None], random: Any):
+def test_the_order_of_providers_does_not_matter(policy: TopologyPolicy, given: list[Hints | None], random: Any):
     shuffled = list(given)
     random.shuffle(shuffled)
     assert set(merge(policy, NODES, given).hints.values()) == set(merge(policy, NODES, shuffled).hints.values())
 
 
 def test_more_numa_nodes_than_can_be_weighed_are_refused():
-    assert merge(Policy.NONE, range(9), []).admit
+    assert merge(TopologyPolicy.NONE, range(9), []).admit
     with pytest.raises(ValueError, match="at most 8 NUMA nodes, this machine has 9; use the policy none"):
-        merge(Policy.RESTRICTED, range(9), [])
+        merge(TopologyPolicy.RESTRICTED, range(9), [])
 
 
 def every_set(preferred: int = 1) -> list[Hint]:
@@ -191,21 +191,23 @@ LARGE = {"cpu": every_set(), "memory": every_set(), **{f"r{i}": every_set(2) for
 one inside the other there are more than anybody waits for."""
 
 
-@pytest.mark.parametrize("policy", [Policy.BEST_EFFORT, Policy.RESTRICTED])
-def test_hints_of_a_large_machine_are_merged_without_their_product(policy: Policy):
+@pytest.mark.parametrize("policy", [TopologyPolicy.BEST_EFFORT, TopologyPolicy.RESTRICTED])
+def test_hints_of_a_large_machine_are_merged_without_their_product(policy: TopologyPolicy):
     """No two of the single nodes and pairs are the same: not preferred, on as few nodes as all need."""
     found = merge(policy, range(8), [LARGE])
-    assert found == Merged(dict.fromkeys(LARGE, Hint(frozenset({0}), preferred=False)), policy is Policy.BEST_EFFORT)
+    assert found == Merged(
+        dict.fromkeys(LARGE, Hint(frozenset({0}), preferred=False)), policy is TopologyPolicy.BEST_EFFORT
+    )
     same = merge(policy, range(8), [dict.fromkeys(LARGE, every_set(3))])
     assert set(same.hints.values()) == {Hint(frozenset({0, 1, 2}), preferred=True)}
 
 
 def test_numeric_gives_up_what_cannot_become_the_best():
-    found = merge(Policy.NUMERIC, range(8), [LARGE])
+    found = merge(TopologyPolicy.NUMERIC, range(8), [LARGE])
     narrow, wide = Hint(frozenset({0}), preferred=True), Hint(frozenset({0, 1}), preferred=True)
     assert found == Merged({name: wide if name.startswith("r") else narrow for name in LARGE}, admit=True)
     # Each of the others would be somewhere else: one of them can be, the rest go with it.
     alone = {f"r{i}": [Hint(each.nodes, preferred=each.nodes == {i}) for each in every_set()] for i in range(4)}
     everywhere = [Hint(frozenset(range(8)), preferred=True)]
-    apart = merge(Policy.NUMERIC, range(8), [{"cpu": everywhere, "memory": everywhere, **alone}])
+    apart = merge(TopologyPolicy.NUMERIC, range(8), [{"cpu": everywhere, "memory": everywhere, **alone}])
     assert [apart.hints[f"r{i}"] for i in range(4)] == [Hint(frozenset({0}), preferred=i == 0) for i in range(4)]

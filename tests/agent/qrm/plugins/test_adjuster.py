@@ -11,13 +11,13 @@ import pytest
 from agent.cgroups.detection import find_layout
 from agent.cgroups.paths import Driver
 from agent.qrm.kubelet.grpc_server import PluginServer
-from agent.qrm.node_windows import NodeWindows
-from agent.qrm.plugins.adjuster import Adjuster, Decision, LocalUsage, Seen
-from agent.qrm.plugins.base import Plugin
+from agent.qrm.node_windows import WatcherLoadWindows
+from agent.qrm.plugins.adjuster import Adjuster, LocalUsage, ResizeDecision, WindowReading
+from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
 from agent.qrm.plugins.resize import ResizeSettings
 from agent.qrm.pods import PodContainer, QrmPod
-from agent.qrm.roles import SEED_ROLES
+from agent.qrm.roles import DEFAULT_ROLES
 from agent.qrm.store.files import StateFile
 from tests.agent.qrm.plugins.test_plugins import SEED, ask, cpu_plugin, memory_plugin
 from tests.agent.qrm.vectors import machine
@@ -36,9 +36,9 @@ class World:
     """A CPU plug-in with an online and an offline pod, what is told of them, and a clock."""
 
     directory: Path
-    plugin: Plugin = field(default_factory=lambda: cpu_plugin(reserved=""))
+    plugin: ResourcePlugin = field(default_factory=lambda: cpu_plugin(reserved=""))
     settings: ResizeSettings = field(default_factory=ResizeSettings)
-    seen: Seen = field(default_factory=Seen)
+    seen: WindowReading = field(default_factory=WindowReading)
     used: dict[str, float] = field(default_factory=dict)
     pods: tuple[QrmPod, ...] | None = ()
     now: float = 1000.0
@@ -69,12 +69,12 @@ class World:
         """Both interfaces have a `read`: with a clock it is the windows'."""
         return self.seen if monotonic else self.read_usage()
 
-    def tick(self, seconds: float = 0.0) -> Decision | None:
+    def tick(self, seconds: float = 0.0) -> ResizeDecision | None:
         self.now += seconds
         return asyncio.run(self.adjuster.tick())
 
     def says(self, percent: float, *, age: float = 1.0) -> None:
-        self.seen = Seen(dict.fromkeys(ALL, percent), age)
+        self.seen = WindowReading(dict.fromkeys(ALL, percent), age)
 
 
 def decided(world: World, seconds: float = 0.0) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def test_nothing_is_decided_before_the_pods_are_known(tmp_path: Path):
 
 def test_without_data_everything_stays(tmp_path: Path):
     world = World(tmp_path)
-    world.seen = Seen(missing={"5m": "no windows from load-watcher: no answer"})
+    world.seen = WindowReading(missing={"5m": "no windows from load-watcher: no answer"})
     found = decided(world)
     assert (found["action"], found["to"], found["need_cpus"]) == ("hold: no data", 76, None)
     assert found["missing"] == {"5m": "no windows from load-watcher: no answer"}
@@ -139,7 +139,7 @@ def test_stale_windows_take_nothing_away(percent: float, age: float | None, why:
     world = World(tmp_path)
     world.says(percent, age=age or 0.0)
     if age is None:
-        world.seen = Seen()
+        world.seen = WindowReading()
     found = decided(world)
     assert (found["action"], found["to"]) == (why, 76)
 
@@ -151,7 +151,7 @@ def test_growth_needs_no_watcher(tmp_path: Path):
     world.says(20.0)
     small = decided(world)["to"]
     assert small < 30
-    world.seen, world.used = Seen(), {"id-p1": 40.0}
+    world.seen, world.used = WindowReading(), {"id-p1": 40.0}
     found = decided(world, 5.0)
     assert (found["action"], found["to"], found["target"]) == ("up", small + 10, 54)
     world.used = {"id-p1": 1.0}
@@ -170,7 +170,7 @@ def test_what_is_not_measured_counts_as_used(tmp_path: Path):
 @pytest.mark.parametrize("cpus", [1, 2, 3])
 def test_machines_too_small_for_two_pools(cpus: int, tmp_path: Path):
     small = type(SEED)({cpu: each for cpu, each in machine("seed80_adjacent").cpus.items() if cpu < cpus})
-    world = World(tmp_path, plugin=CpuPlugin(small, SEED_ROLES, CpuSettings()))
+    world = World(tmp_path, plugin=CpuPlugin(small, DEFAULT_ROLES, CpuSettings()))
     for percent in (5.0, 100.0):
         world.says(percent)
         found = decided(world, 60.0)
@@ -202,18 +202,18 @@ def test_another_plugin_is_none_of_its_business(tmp_path: Path):
 def test_windows_of_the_watcher():
     service = FakeService(published=publish(snapshot_of({"node-1": {"CPU": steady(26), "Memory": steady(40)}})))
 
-    async def test(address: str, node: str) -> Seen:
+    async def test(address: str, node: str) -> WindowReading:
         # The service's clock stands at 1000, and so does ours.
         client = NodeClient(
             address, node, windows=ALL, operators=(Operator.AVG,), backoff=0.01, monotonic=lambda: 1000.0
         )
-        windows = NodeWindows(client, interval=0.1)
+        windows = WatcherLoadWindows(client, interval=0.1)
         await windows.start()
         try:
             assert windows.read(monotonic=1000.0, max_age=900.0).missing.keys() == set(ALL)
             waiting = "no response yet"
 
-            def seen() -> Seen | None:
+            def seen() -> WindowReading | None:
                 found = windows.read(monotonic=1000.0, max_age=900.0)
                 return None if waiting in found.missing.get("5m", "") else found
 

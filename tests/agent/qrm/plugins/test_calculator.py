@@ -16,7 +16,7 @@ from agent.qrm.plugins.calculator import (
     take_packed,
     take_single_by_numa_balance,
 )
-from agent.qrm.plugins.cpu_topology import Cpu, Machine
+from agent.qrm.plugins.cpu_topology import CpuTopology, LogicalCpu
 from tests.agent.qrm.vectors import cases, machine, numa_nodes
 
 
@@ -120,22 +120,22 @@ def test_the_seeds_machine(case: dict[str, Any]):
 
 
 @st.composite
-def asked(draw: st.DrawFn) -> tuple[Machine, CpuSet, int]:
+def asked(draw: st.DrawFn) -> tuple[CpuTopology, CpuSet, int]:
     """A machine of up to 48 CPUs, odd ones included (cores with one CPU offline), some of its CPUs, and how many."""
     sockets, nodes, cores, threads = (draw(st.integers(1, most)) for most in (3, 2, 4, 2))
     cpus = {}
     for i in range(sockets * nodes * cores * threads):
         core = i % (sockets * nodes * cores)
         node = core // cores
-        cpus[i] = Cpu(i, core, node // nodes, node, core // draw(st.sampled_from([2, 4])))
+        cpus[i] = LogicalCpu(i, core, node // nodes, node, core // draw(st.sampled_from([2, 4])))
     there = draw(st.sets(st.sampled_from(sorted(cpus)), min_size=1))
-    m = Machine({i: cpu for i, cpu in cpus.items() if i in there})
+    m = CpuTopology({i: cpu for i, cpu in cpus.items() if i in there})
     available = draw(st.frozensets(st.sampled_from(sorted(there))))
     return m, available, draw(st.integers(0, len(available)))
 
 
 @given(asked())
-def test_exactly_as_many_as_asked_for_and_only_available_ones(given: tuple[Machine, CpuSet, int]):
+def test_exactly_as_many_as_asked_for_and_only_available_ones(given: tuple[CpuTopology, CpuSet, int]):
     m, available, n = given
     for align in (False, True):
         taken = take_by_topology(m, available, n, align_l3=align)
@@ -154,7 +154,7 @@ def test_exactly_as_many_as_asked_for_and_only_available_ones(given: tuple[Machi
 
 
 @given(asked())
-def test_one_too_many_is_an_error(given: tuple[Machine, CpuSet, int]):
+def test_one_too_many_is_an_error(given: tuple[CpuTopology, CpuSet, int]):
     m, available, _ = given
     for take in (take_packed, take_distributed, take_by_numa_balance):
         with pytest.raises(NotEnoughCpus, match=f"{len(available) + 1} requested, {len(available)} available"):

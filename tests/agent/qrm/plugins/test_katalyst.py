@@ -12,7 +12,7 @@ from agent.qrm import cpuset
 from agent.qrm.manager.allocation import AllocationInfo
 from agent.qrm.manager.request import CannotAllocate, ContainerType, ResourceRequest
 from agent.qrm.manager.topology import Hint
-from agent.qrm.plugins.cpu_topology import Cpu, Machine
+from agent.qrm.plugins.cpu_topology import CpuTopology, LogicalCpu
 from agent.qrm.plugins.katalyst import KatalystCpuPlugin, KatalystSettings
 from tests.agent.qrm.vectors import cases, machine
 
@@ -27,18 +27,18 @@ class Clock:
         return self.now
 
 
-def generated(cpus: int, sockets: int, nodes: int) -> Machine:
+def generated(cpus: int, sockets: int, nodes: int) -> CpuTopology:
     """Siblings half the machine apart, cores in a row on each node."""
     cores = cpus // 2
     found = {}
     for i in range(cpus):
         core = i % cores
         node = core * nodes // cores
-        found[i] = Cpu(i, core, node * sockets // nodes, node, node)
-    return Machine(found)
+        found[i] = LogicalCpu(i, core, node * sockets // nodes, node, node)
+    return CpuTopology(found)
 
 
-def plugin(on: Machine, case: dict[str, Any], clock: Clock | None = None) -> KatalystCpuPlugin:
+def plugin(on: CpuTopology, case: dict[str, Any], clock: Clock | None = None) -> KatalystCpuPlugin:
     settings = KatalystSettings(
         RESERVED,
         reclaim=case.get("enable_reclaim", False),

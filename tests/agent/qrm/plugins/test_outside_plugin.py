@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from agent.qrm.external_plugins import outside_plugins
-from agent.qrm.plugins.base import Plugin
-from agent.qrm.roles import SEED_ROLES
+from agent.qrm.plugins.base import ResourcePlugin
+from agent.qrm.roles import DEFAULT_ROLES
 from tests.agent.qrm.kubelet.test_grpc_server import serving
 from tests.agent.qrm.plugins.test_plugins import SEED, cpu_plugin
 from tests.agent.qrm.test_main import World, given, world
 from tests.outside_packages import on_path, unpacked
 from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
-from watcher.platform.entry_points import Refused
+from watcher.platform.entry_points import ExtensionError
 
 __all__ = ["world"]  # a fixture
 OUTSIDE = REPOSITORY / "tests" / "outside_qrm_plugin"
@@ -39,12 +39,12 @@ def reachable(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return on_path(installed, tmp_path, MODULE, monkeypatch)
 
 
-def found(*builtin: Plugin) -> list[Plugin]:
-    return outside_plugins(SEED, SEED_ROLES, builtin)
+def found(*builtin: ResourcePlugin) -> list[ResourcePlugin]:
+    return outside_plugins(SEED, DEFAULT_ROLES, builtin)
 
 
-def refused(*builtin: Plugin) -> tuple[str, str]:
-    with pytest.raises(Refused) as raised:
+def refused(*builtin: ResourcePlugin) -> tuple[str, str]:
+    with pytest.raises(ExtensionError) as raised:
         found(*builtin)
     return str(raised.value), raised.value.hint
 
@@ -90,7 +90,7 @@ def test_it_is_found_beside_ours(reachable: Path) -> None:
 def test_what_there_is_of_it_is_for_the_nodes_status(reachable: Path, tmp_path: Path) -> None:
     """It says so itself; of CPUs the kubelet tells."""
 
-    async def told(plugin: Plugin) -> tuple[float, bool, bool]:
+    async def told(plugin: ResourcePlugin) -> tuple[float, bool, bool]:
         async with serving(tmp_path, plugin=plugin) as (_, endpoint):
             _, whole = (await endpoint.allocatable())[plugin.resource]
             return whole.total, whole.is_node_resource, whole.is_scalar_resource

@@ -20,18 +20,18 @@ from agent.qrm.manager.request import (
     nodes_for_memory,
     whole,
 )
-from agent.qrm.manager.topology import Hint, Merged, Policy, merge
-from agent.qrm.plugins.base import Plugin
+from agent.qrm.manager.topology import Hint, Merged, TopologyPolicy, merge
+from agent.qrm.plugins.base import ResourcePlugin
 from agent.qrm.plugins.cpu import CpuPlugin, CpuSettings
-from agent.qrm.plugins.cpu_topology import Machine
+from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.memory import MemoryPlugin
 from agent.qrm.plugins.nic import Nic, NicAddress, NicPlugin
-from agent.qrm.roles import SEED_ROLES, role_table
+from agent.qrm.roles import DEFAULT_ROLES, role_table
 from tests.agent.qrm.vectors import cases, group, machine
 
 TOTAL = {0: 237706936320, 1: 237806551040}
 RESERVED = dict.fromkeys(TOTAL, 524288000)
-SEED = Machine(machine("seed80_adjacent").cpus, TOTAL)
+SEED = CpuTopology(machine("seed80_adjacent").cpus, TOTAL)
 FIRST = ("oci_property_name", "is_node_resource", "is_scalar_resource", "allocated_quantity", "allocation_result")
 NICS = (
     Nic("eth0", 0, NicAddress(ipv6="fdbd:dc05:3:154::20")),
@@ -40,11 +40,11 @@ NICS = (
 
 
 def cpu_plugin(*, reserved: str = "0-1,40-41") -> CpuPlugin:
-    return CpuPlugin(SEED, SEED_ROLES, CpuSettings(cpuset.parse(reserved)))
+    return CpuPlugin(SEED, DEFAULT_ROLES, CpuSettings(cpuset.parse(reserved)))
 
 
 def memory_plugin() -> MemoryPlugin:
-    return MemoryPlugin(SEED, SEED_ROLES, reserved=RESERVED)
+    return MemoryPlugin(SEED, DEFAULT_ROLES, reserved=RESERVED)
 
 
 def ask(resource: str, pod: str, role: str, quantity: float, **more: Any) -> ResourceRequest:
@@ -52,13 +52,15 @@ def ask(resource: str, pod: str, role: str, quantity: float, **more: Any) -> Res
     return ResourceRequest(pod, container, resource, pod_role=role, resource_requests={resource: quantity}, **more)
 
 
-def decide(plugins: Mapping[str, Plugin], pod: str, role: str, quantities: Mapping[str, float]) -> Merged:
+def decide(plugins: Mapping[str, ResourcePlugin], pod: str, role: str, quantities: Mapping[str, float]) -> Merged:
     """The Topology Manager's part of an admission."""
     hints = {name: plugin.hints(ask(name, pod, role, quantities[name])) for name, plugin in plugins.items()}
-    return merge(Policy.RESTRICTED, SEED.nodes, [hints])
+    return merge(TopologyPolicy.RESTRICTED, SEED.nodes, [hints])
 
 
-def admit(plugins: Mapping[str, Plugin], pod: str, role: str, quantities: Mapping[str, float]) -> dict[str, Any]:
+def admit(
+    plugins: Mapping[str, ResourcePlugin], pod: str, role: str, quantities: Mapping[str, float]
+) -> dict[str, Any]:
     """Hints, merge, allocate, as the manager does; answers as they look in JSON."""
     merged = decide(plugins, pod, role, quantities)
     assert merged.admit
@@ -110,7 +112,7 @@ def state(cpu: CpuPlugin, memory: MemoryPlugin) -> dict[str, Any]:
 def test_example_2():
     """Roles keep apart, the same role may join its own."""
     cpu, memory = cpu_plugin(), memory_plugin()
-    plugins: dict[str, Plugin] = {"cpu": cpu, "memory": memory}
+    plugins: dict[str, ResourcePlugin] = {"cpu": cpu, "memory": memory}
     for step in group("seed_example_2"):
         if "pod_uid" in step:
             pod, role, asked = step["pod_uid"], step["pod_role"], step["request"]
@@ -148,7 +150,7 @@ def test_a_third_role_finds_no_node():
 def test_example_3():
     """Node 0 is full; two pods share the card of node 1."""
     cpu, memory, nic = cpu_plugin(), memory_plugin(), NicPlugin(NICS, nodes=SEED.nodes)
-    plugins: dict[str, Plugin] = {"cpu": cpu, "memory": memory, "NIC": nic}
+    plugins: dict[str, ResourcePlugin] = {"cpu": cpu, "memory": memory, "NIC": nic}
     init, *steps, last = group("seed_example_3")
     on_0 = Hint(frozenset({0}), preferred=True)
     cpu.allocate(ask("cpu", "full", "re-caller", 38, hint=on_0))
@@ -278,8 +280,8 @@ def test_a_pool_grows_back_when_an_exclusive_pod_goes():
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_small_machines_have_both_pools(count: int):
-    small = Machine({i: cpu for i, cpu in machine("single_socket_ht8").cpus.items() if i < count})
-    pools = CpuPlugin(small, SEED_ROLES, CpuSettings()).pools
+    small = CpuTopology({i: cpu for i, cpu in machine("single_socket_ht8").cpus.items() if i < count})
+    pools = CpuPlugin(small, DEFAULT_ROLES, CpuSettings()).pools
     assert all(pools.values())
     assert pools["online"] | pools["offline"] == small.all
     assert count == 1 or not pools["online"] & pools["offline"]
@@ -306,7 +308,7 @@ def test_memory_over_two_nodes_is_filled_in_order():
 
 
 @pytest.mark.parametrize("plugin", [cpu_plugin, memory_plugin], ids=["cpu", "memory"])
-def test_a_hint_of_nodes_that_are_not_there(plugin: Callable[[], Plugin]):
+def test_a_hint_of_nodes_that_are_not_there(plugin: Callable[[], ResourcePlugin]):
     asked = plugin()
     with pytest.raises(CannotAllocate, match=r"no NUMA node 7|NUMA node 7 has no memory or does not exist"):
         asked.allocate(ask(asked.resource, "p", "retriever", 1, hint=Hint(frozenset({0, 7}), preferred=True)))
@@ -368,7 +370,7 @@ def test_roles_in_two_classes_are_refused():
 # --- kept and taken over ---------------------------------------------------------------------------------------------
 
 
-def filled() -> list[Plugin]:
+def filled() -> list[ResourcePlugin]:
     cpu, memory, nic = cpu_plugin(), memory_plugin(), NicPlugin(NICS, nodes=SEED.nodes)
     for pod, role in (("a", "storage-service"), ("b", "ETL"), ("c", "reranker")):
         cpu.allocate(ask("cpu", pod, role, 3))
@@ -378,7 +380,7 @@ def filled() -> list[Plugin]:
     return [cpu, memory, nic]
 
 
-def empty() -> list[Plugin]:
+def empty() -> list[ResourcePlugin]:
     return [cpu_plugin(), memory_plugin(), NicPlugin(NICS, nodes=SEED.nodes)]
 
 
@@ -426,7 +428,7 @@ ROLES = ["online-micro_service", "ETL", "storage-service", "reranker", "retrieve
 hints = st.none() | st.builds(Hint, st.frozensets(st.integers(0, 3)), st.booleans())
 
 
-def offered(plugin: Plugin, request: ResourceRequest) -> tuple[Hint, ...]:
+def offered(plugin: ResourcePlugin, request: ResourceRequest) -> tuple[Hint, ...]:
     try:
         return plugin.hints(request) or ()
     except CannotAllocate:  # nothing is asked for
@@ -438,14 +440,14 @@ class Pods(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        small = Machine(machine("dummy16_2s_4n").cpus, dict.fromkeys(range(4), 1000))
+        small = CpuTopology(machine("dummy16_2s_4n").cpus, dict.fromkeys(range(4), 1000))
         self.machine = small
         self.reserved = cpuset.parse("0,2")
         self.start()
 
     def start(self) -> None:
-        self.cpu = CpuPlugin(self.machine, SEED_ROLES, CpuSettings(self.reserved, min_online=2, min_offline=2))
-        self.memory = MemoryPlugin(self.machine, SEED_ROLES, reserved={0: 100})
+        self.cpu = CpuPlugin(self.machine, DEFAULT_ROLES, CpuSettings(self.reserved, min_online=2, min_offline=2))
+        self.memory = MemoryPlugin(self.machine, DEFAULT_ROLES, reserved={0: 100})
 
     @rule(
         pod=st.sampled_from("abcdef"),
@@ -470,7 +472,7 @@ class Pods(RuleBasedStateMachine):
         for plugin, quantity in ((self.cpu, size), (self.memory, size * 100)):
             request = ask(plugin.resource, pod, role, quantity)
             for hint in offered(plugin, request):
-                fresh = type(plugin)(self.machine, SEED_ROLES, **self.options(plugin))
+                fresh = type(plugin)(self.machine, DEFAULT_ROLES, **self.options(plugin))
                 fresh.load(plugin.document())
                 assert fresh.allocate(ask(plugin.resource, pod, role, quantity, hint=hint))
 

@@ -9,24 +9,24 @@ from hypothesis import strategies as st
 from agent.qrm import cpuset
 from agent.qrm.plugins.calculator import take_by_numa_balance
 from agent.qrm.plugins.resize import (
-    NodeLoad,
-    Pools,
+    PoolLoad,
+    PoolState,
     Resize,
     ResizeSettings,
-    aimed_at,
     headroom,
-    needed,
     online_usage,
     overlap_sizes,
     pool_sizes,
+    required_cpus,
     reserved_for_reclaim,
     resize,
     step,
+    target_size,
 )
 from tests.agent.qrm.vectors import cases, group, machine
 
 SEED = ResizeSettings(align=2)
-POOLS = Pools(cpus=80, online=76, nodes=2)
+POOLS = PoolState(cpus=80, online=76, nodes=2)
 
 
 def named(name: str) -> dict[str, Any]:
@@ -34,11 +34,11 @@ def named(name: str) -> dict[str, Any]:
     return found
 
 
-def run(load: NodeLoad, start: int, *, settings: ResizeSettings = SEED, seconds: int = 1000) -> list[list[Any]]:
+def run(load: PoolLoad, start: int, *, settings: ResizeSettings = SEED, seconds: int = 1000) -> list[list[Any]]:
     """Ticks of five seconds under a load that stays: [second, size, online, offline] of every change."""
     m, size, last_shrink, changes = machine("seed80_adjacent"), start, None, []
     for now in range(0, seconds, 5):
-        found = resize(load, Pools(80, size, 2, last_shrink=last_shrink), now=now, settings=settings)
+        found = resize(load, PoolState(80, size, 2, last_shrink=last_shrink), now=now, settings=settings)
         if found.shrinks:
             last_shrink = float(now)
         if found.size != size:
@@ -50,7 +50,7 @@ def run(load: NodeLoad, start: int, *, settings: ResizeSettings = SEED, seconds:
 
 def test_seed_example_1_from_load():
     case = named("seed example 1 from load")
-    load = NodeLoad(case["total_cpus"], case["node_cpu_percent"], age=10.0, offline=case["offline_usage_cpus"])
+    load = PoolLoad(case["total_cpus"], case["node_cpu_percent"], age=10.0, offline=case["offline_usage_cpus"])
     assert set(online_usage(load).values()) == {case["online_usage_cpus"]}
     first = resize(load, POOLS, now=0, settings=SEED)
     assert (first.need, first.target) == (case["need"], case["target"])
@@ -62,7 +62,7 @@ def test_seed_example_1_from_load():
 
 def test_one_shot():
     case = named("one shot (step_down unlimited)")
-    load = NodeLoad(80, {"5m": 28.75}, age=10.0, offline=4.0)
+    load = PoolLoad(80, {"5m": 28.75}, age=10.0, offline=4.0)
     settings = ResizeSettings(align=2, step_down=0)
     assert run(load, case["start"], settings=settings) == case["changes"]
 
@@ -70,7 +70,7 @@ def test_one_shot():
 def test_growth():
     case = named("growth")
     windows = {name: used / 80 * 100 for name, used in case["online_usage_cpus"].items()}
-    assert run(NodeLoad(80, windows, age=10.0), case["start"]) == case["changes"]
+    assert run(PoolLoad(80, windows, age=10.0), case["start"]) == case["changes"]
 
 
 TARGETS = [case for case in group("pool_resize") if "unclamped" in case]
@@ -79,10 +79,10 @@ STEPS = [case for case in group("pool_resize") if "current" in case]
 
 @pytest.mark.parametrize("case", TARGETS, ids=lambda case: case["name"])
 def test_target(case: dict[str, Any]):
-    need = needed(case["online_usage_cpus"], SEED)
+    need = required_cpus(case["online_usage_cpus"], SEED)
     assert need == pytest.approx(case["need"])
-    assert aimed_at(need, POOLS, ResizeSettings(align=2, min_online=0)) >= case["unclamped"]
-    assert aimed_at(need, Pools(80, 76, 2, requests=case["requests"]), SEED) == case["target"]
+    assert target_size(need, POOLS, ResizeSettings(align=2, min_online=0)) >= case["unclamped"]
+    assert target_size(need, PoolState(80, 76, 2, requests=case["requests"]), SEED) == case["target"]
 
 
 @pytest.mark.parametrize("case", STEPS, ids=lambda case: case["name"])
@@ -133,14 +133,14 @@ CALM = {"5m": 10.0, "10m": 10.0, "15m": 10.0}
 @pytest.mark.parametrize(
     ("load", "reason"),
     [
-        (NodeLoad(80, CALM, age=91.0), "hold: the windows are 91 s old"),
-        (NodeLoad(80, {**CALM, "5m": 95.0}, age=5.0, exclusive=60.0), "hold: the node is 95 % busy"),
-        (NodeLoad(80, CALM, age=5.0, online=64.0), None),
-        (NodeLoad(80, online=1.0), "hold: no windows of the node"),
-        (NodeLoad(80, silent_for=899.0), "hold: no data"),
+        (PoolLoad(80, CALM, age=91.0), "hold: the windows are 91 s old"),
+        (PoolLoad(80, {**CALM, "5m": 95.0}, age=5.0, exclusive=60.0), "hold: the node is 95 % busy"),
+        (PoolLoad(80, CALM, age=5.0, online=64.0), None),
+        (PoolLoad(80, online=1.0), "hold: no windows of the node"),
+        (PoolLoad(80, silent_for=899.0), "hold: no data"),
     ],
 )
-def test_nothing_is_taken_away_without_good_reason(load: NodeLoad, reason: str | None):
+def test_nothing_is_taken_away_without_good_reason(load: PoolLoad, reason: str | None):
     found = resize(load, POOLS, now=0, settings=SEED)
     assert found.size >= POOLS.online
     if reason:
@@ -148,21 +148,21 @@ def test_nothing_is_taken_away_without_good_reason(load: NodeLoad, reason: str |
 
 
 def test_a_busy_online_pool_is_not_shrunk():
-    found = resize(NodeLoad(80, CALM, age=5.0, online=33.0), Pools(80, 76, 2), now=0, settings=SEED)
+    found = resize(PoolLoad(80, CALM, age=5.0, online=33.0), PoolState(80, 76, 2), now=0, settings=SEED)
     assert found.action == "down"
-    found = resize(NodeLoad(80, CALM, age=5.0, online=33.0), Pools(80, 40, 2), now=0, settings=SEED)
+    found = resize(PoolLoad(80, CALM, age=5.0, online=33.0), PoolState(80, 40, 2), now=0, settings=SEED)
     assert (found.size, found.action) == (46, "up")
     settings = ResizeSettings(align=2, usage_factor=1.0, reserve_cpus=0.0)
-    found = resize(NodeLoad(80, CALM, age=5.0, online=34.0), Pools(80, 40, 2), now=0, settings=settings)
+    found = resize(PoolLoad(80, CALM, age=5.0, online=34.0), PoolState(80, 40, 2), now=0, settings=settings)
     assert (found.size, found.action) == (40, "hold: the online pool is 85 % busy")
 
 
 def test_growth_needs_no_watcher():
-    assert resize(NodeLoad(80, online=60.0), Pools(80, 28, 2), now=0, settings=SEED).size == 38
+    assert resize(PoolLoad(80, online=60.0), PoolState(80, 28, 2), now=0, settings=SEED).size == 38
 
 
 def test_after_a_long_silence_requests_decide():
-    found = resize(NodeLoad(80, silent_for=900.0), Pools(80, 76, 2, requests=30.0), now=0, settings=SEED)
+    found = resize(PoolLoad(80, silent_for=900.0), PoolState(80, 76, 2, requests=30.0), now=0, settings=SEED)
     assert (found.target, found.action) == (34, "down")
 
 
@@ -171,7 +171,7 @@ def test_after_a_long_silence_requests_decide():
 percent = st.floats(0, 100)
 cpus = st.none() | st.floats(0, 80)
 loads = st.builds(
-    NodeLoad,
+    PoolLoad,
     st.just(80),
     st.dictionaries(st.sampled_from(["5m", "10m", "15m"]), percent),
     age=st.none() | st.floats(0, 300),
@@ -187,19 +187,19 @@ settings = st.builds(
 
 
 @given(loads, st.integers(4, 76), st.floats(0, 100), settings)
-def test_both_pools_always_keep_their_least(load: NodeLoad, online: int, requests: float, settings: ResizeSettings):
-    found = resize(load, Pools(80, online, 2, requests=requests), now=100.0, settings=settings)
+def test_both_pools_always_keep_their_least(load: PoolLoad, online: int, requests: float, settings: ResizeSettings):
+    found = resize(load, PoolState(80, online, 2, requests=requests), now=100.0, settings=settings)
     assert 4 <= found.size <= 76
     assert abs(found.size - online) <= 80
     assert found.size == online or (found.size > online) == (found.target > online)
 
 
 @given(loads, st.integers(2, 38), settings)
-def test_a_load_that_stays_is_an_end(load: NodeLoad, half: int, settings: ResizeSettings):
+def test_a_load_that_stays_is_an_end(load: PoolLoad, half: int, settings: ResizeSettings):
     """However the pool started, it stops changing, and does not swing around its target."""
     size, last, seen = 2 * half, None, []
     for now in range(0, 4000, 5):
-        found: Resize = resize(load, Pools(80, size, 2, last_shrink=last), now=now, settings=settings)
+        found: Resize = resize(load, PoolState(80, size, 2, last_shrink=last), now=now, settings=settings)
         last = float(now) if found.shrinks else last
         if found.size != size:
             seen.append(found.size > size)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.qrm import cpuset
-from agent.qrm.plugins.cpu_topology import Machine
+from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.nic import Nic
 from agent.qrm.plugins.sysfs import NoTopology, read_machine, read_nics
 from tests.agent.qrm.vectors import machine
@@ -16,7 +16,7 @@ def put(root: Path, path: str, text: str) -> None:
     (root / path).write_text(text + "\n")
 
 
-def as_files(root: Path, given: Machine) -> None:
+def as_files(root: Path, given: CpuTopology) -> None:
     put(root, "devices/system/cpu/online", cpuset.text(given.all))
     for node, cpus in given.nodes.items():
         put(root, f"devices/system/node/node{node}/cpulist", cpuset.text(cpus))
@@ -30,7 +30,7 @@ def as_files(root: Path, given: Machine) -> None:
         put(root, f"{at}/cache/index3/shared_cpu_list", cpuset.text(shared))
 
 
-def units(given: Machine) -> list[set[frozenset[int]]]:
+def units(given: CpuTopology) -> list[set[frozenset[int]]]:
     """The parts of a machine, whatever their numbers."""
     caches: dict[int, set[int]] = {}
     for cpu in given.cpus.values():

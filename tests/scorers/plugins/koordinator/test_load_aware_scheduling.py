@@ -18,14 +18,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from scorers.cluster.node_metrics import NodeMetric, NodeMetricObject, PodMetric, read_node_metric
 from scorers.cluster.pods import identity
-from scorers.cluster.table import Table
+from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import ArgumentsError
-from scorers.plugin_api.framework import make
+from scorers.plugin_api.framework import create_plugin
 from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
 from scorers.plugins.koordinator.thresholds import ANNOTATION
 from tests.fakes.snapshots import WINDOWS, snapshot_of
 from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows, table
-from watcher.client import Columns, Pods, to_columns
+from watcher.client import Columns, PodColumns, to_columns
 from watcher.core.koordinator.collect_policy import CollectPolicy
 from watcher.core.koordinator.report import measure
 from watcher.core.kubernetes.objects import Node, Pod
@@ -42,12 +42,12 @@ def busy(cpu: float, memory: float = 20.0, **more: float) -> dict[tuple[str, str
     return {("CPU", "AVG"): cpu, ("Memory", "AVG"): memory} | {("CPU", key): value for key, value in more.items()}
 
 
-def usage(given: Mapping[tuple[str, str], tuple[str, float, float]]) -> Pods:
+def usage(given: Mapping[tuple[str, str], tuple[str, float, float]]) -> PodColumns:
     """What pods use, from (namespace, name) -> (node, cores, bytes)."""
     pods = tuple(sorted(given))
     nodes = tuple(given[key][0] for key in pods)
     cores, memory = (np.array([given[key][part] for key in pods], dtype=np.float64) for part in (1, 2))
-    return Pods(
+    return PodColumns(
         timestamp=int(NOW),
         source="Test",
         every_s=60.0,
@@ -66,9 +66,11 @@ def usage(given: Mapping[tuple[str, str], tuple[str, float, float]]) -> Pods:
     )
 
 
-def ask(cluster: Table, args: Mapping[str, Any] | None = None, **kind: Any) -> tuple[LoadAwareScheduling, Any, Any]:
+def ask(
+    cluster: ClusterTable, args: Mapping[str, Any] | None = None, **kind: Any
+) -> tuple[LoadAwareScheduling, Any, Any]:
     """The plug-in, and its verdicts and scores of a pod of one core on all nodes by name."""
-    plugin, _ = make(LoadAwareScheduling, args or {}, cluster)
+    plugin, _ = create_plugin(LoadAwareScheduling, args or {}, cluster)
     asked = info(containers=[ONE_CORE], **kind)
     at = rows(cluster, *sorted(cluster.row))
     return plugin, plugin.filter(asked, cluster, at, now=NOW), plugin.score(asked, cluster, at, now=NOW)
@@ -241,8 +243,8 @@ def measured(samples: Mapping[str, Mapping[str, list[float]]], policy: CollectPo
     return replace(copy, usages=measure(snapshot, policies=policies))
 
 
-def fleet(samples: Mapping[str, Mapping[str, list[float]]], policy: CollectPolicy = POLICY) -> Table:
-    cluster = Table(windows=WINDOWS)
+def fleet(samples: Mapping[str, Mapping[str, list[float]]], policy: CollectPolicy = POLICY) -> ClusterTable:
+    cluster = ClusterTable(windows=WINDOWS)
     for name in samples:
         cluster.set_node(name, node(name, SHAPE))
     cluster.set_load(measured(samples, policy), now=NOW)
@@ -315,7 +317,7 @@ def test_percentiles_follow_the_load() -> None:
     def at(percent: float) -> dict[str, list[float]]:
         return {**CALM, "CPU": [percent] * 60}
 
-    cluster = Table(windows=WINDOWS)
+    cluster = ClusterTable(windows=WINDOWS)
     cluster.set_node("a", node("a", SHAPE))
     cluster.set_load(measured({"a": at(80.0), "b": at(30.0)}), now=NOW)
     plugin, _, before = ask(cluster, {"aggregated": {"scoreAggregationType": "p95"}})
@@ -488,14 +490,14 @@ def test_a_pod_may_have_factors_of_its_own_where_that_is_allowed(text, estimate)
 def test_arguments_that_cannot_be_used_are_named(args, problem) -> None:
     """Where, what, and what would be right."""
     with pytest.raises(ArgumentsError) as caught:
-        make(LoadAwareScheduling, args, Table(windows=WINDOWS))
+        create_plugin(LoadAwareScheduling, args, ClusterTable(windows=WINDOWS))
     assert problem in str(caught.value)
 
 
 def test_weights_are_upstreams_unless_some_are_given() -> None:
     """A weight of the dominant resource alone leaves the others at none."""
     found = [
-        make(LoadAwareScheduling, args, Table())[0].args.weights
+        create_plugin(LoadAwareScheduling, args, ClusterTable())[0].args.weights
         for args in ({}, {"dominantResourceWeight": 1}, {"resourceWeights": {"cpu": 2}, "dominantResourceWeight": 1})
     ]
     assert found == [{"cpu": 1, "memory": 1}, {}, {"cpu": 2}]
@@ -694,7 +696,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 ASKED = (info(containers=[ONE_CORE]), info("batch", containers=[ONE_CORE], priority=5500))
 
 
-def told(cluster: Table, plugin: LoadAwareScheduling) -> dict[str, Any]:
+def told(cluster: ClusterTable, plugin: LoadAwareScheduling) -> dict[str, Any]:
     """Everything that the plug-in says of each known node."""
     known = sorted(name for name, row in cluster.row.items() if cluster.known[row])
     at = rows(cluster, *known) if known else np.zeros(0, dtype=np.int64)
@@ -717,14 +719,14 @@ class Events(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = Table()
+        self.table = ClusterTable()
         self.plugins = {name: self.made(name, self.table) for name in ARGUMENTS}
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
         self.serial = 0
 
-    def made(self, source: str, cluster: Table) -> LoadAwareScheduling:
-        return make(LoadAwareScheduling, {**ARGUMENTS[source], "nodeMetricSource": source}, cluster)[0]
+    def made(self, source: str, cluster: ClusterTable) -> LoadAwareScheduling:
+        return create_plugin(LoadAwareScheduling, {**ARGUMENTS[source], "nodeMetricSource": source}, cluster)[0]
 
     @rule(
         name=st.sampled_from(NODES),

@@ -10,8 +10,8 @@ import pytest
 from scorers.cluster.koordinator_classes import priority_class, qos_of
 from scorers.cluster.node_metrics import aggregated_usage
 from scorers.cluster.pods import pod_info
-from scorers.cluster.table import Table
-from scorers.plugin_api.framework import make
+from scorers.cluster.table import ClusterTable
+from scorers.plugin_api.framework import create_plugin
 from scorers.plugins.koordinator.arguments import LoadAwareSchedulingArgs
 from scorers.plugins.koordinator.assigned_pods import DELTA, ESTIMATED, PROD_DELTA, PROD_USAGE
 from scorers.plugins.koordinator.estimator import default_estimator, forced_until
@@ -22,12 +22,12 @@ from watcher.core.koordinator.report import percentile
 from watcher.core.kubernetes.objects import Pod
 
 
-def cluster_of(case: dict[str, Any]) -> tuple[Table, LoadAwareScheduling]:
+def cluster_of(case: dict[str, Any]) -> tuple[ClusterTable, LoadAwareScheduling]:
     """The node of a case with its pods, and the plug-in."""
-    cluster = Table()
+    cluster = ClusterTable()
     name = case["node"]["name"]
     cluster.set_node(name, node_of(case["node"]))
-    plugin, _ = make(LoadAwareScheduling, arguments_of(case["args"]), cluster)
+    plugin, _ = create_plugin(LoadAwareScheduling, arguments_of(case["args"]), cluster)
     cluster.set_node_metric(name, metric_of(case["node_metric"]))
     for each in case["assigned_pods"]:
         cluster.set_pod(None, pod_of(each, node=name), now=NOW + each.get("assign_time_s", 0))
@@ -65,9 +65,11 @@ def test_golden_estimates_of_pods(case):
 
 @cases("estimate_node")
 def test_golden_allocatable(case):
-    cluster = Table()
+    cluster = ClusterTable()
     names = sorted(case["expect"])
-    plugin, _ = make(LoadAwareScheduling, {"supportedResources": names, "nodeMetricSource": "cluster"}, cluster)
+    plugin, _ = create_plugin(
+        LoadAwareScheduling, {"supportedResources": names, "nodeMetricSource": "cluster"}, cluster
+    )
     cluster.set_node("n", node_of(case["node"]))
     scores = plugin.score(pod_info(pod_of({})), cluster, rows(cluster), now=NOW)
     assert {name: scores.steps[f"{name} allocatable"][0] for name in names} == case["expect"]
@@ -93,9 +95,9 @@ def test_golden_choice_of_windows(case):
 def test_golden_validation(case):
     if case["expect"]["error"]:
         with pytest.raises(ValueError, match="arguments of LoadAwareScheduling: "):
-            make(LoadAwareScheduling, arguments_of(case["args"]), Table())
+            create_plugin(LoadAwareScheduling, arguments_of(case["args"]), ClusterTable())
     else:
-        make(LoadAwareScheduling, arguments_of(case["args"]), Table())
+        create_plugin(LoadAwareScheduling, arguments_of(case["args"]), ClusterTable())
 
 
 @cases("scorer_formula")
@@ -129,9 +131,9 @@ SUMS = {"node_delta": DELTA, "prod_delta": PROD_DELTA, "node_estimated": ESTIMAT
 @cases("cache")
 def test_golden_sums_after_events(case):
     """Without factors upstream estimates nothing; our arguments always have some."""
-    cluster = Table()
+    cluster = ClusterTable()
     args = {**case["args"], "estimatedScalingFactors": case["args"].get("estimatedScalingFactors", {})}
-    plugin, _ = make(LoadAwareScheduling, arguments_of(args), cluster)
+    plugin, _ = create_plugin(LoadAwareScheduling, arguments_of(args), cluster)
     cluster.set_node("test-node", node("test-node", {"cpu": "96", "memory": "512Gi"}))
     pods: dict[str, Pod] = {}
     for step in case["steps"]:
@@ -151,7 +153,7 @@ def test_golden_sums_after_events(case):
             }
 
 
-def sums_of(plugin: LoadAwareScheduling, cluster: Table, wanted: dict[str, Any]) -> dict[str, Any]:
+def sums_of(plugin: LoadAwareScheduling, cluster: ClusterTable, wanted: dict[str, Any]) -> dict[str, Any]:
     at, row = rows(cluster, "test-node"), cluster.row["test-node"]
 
     def shown(values: Any) -> dict[str, int]:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from scorers.plugin_api.arguments import ArgumentsError
-from scorers.plugin_api.framework import make
+from scorers.plugin_api.framework import create_plugin
 from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
-from scorers.plugins.koordinator.workload_usage import Workload, WorkloadUsage, workload_of
+from scorers.plugins.koordinator.workload_usage import PodController, WorkloadUsage, workload_of
 from tests.scorers.plugins.koordinator.test_load_aware_scheduling import ONE_CORE, SHAPE, busy, usage
 from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows, table
-from watcher.client import Pods
+from watcher.client import PodColumns
 from watcher.core.kubernetes.objects import Pod
 
 BY_OWNER = {"estimator": "ownerHistoryEstimator", "nodeMetricSource": "windowsAndPods"}
@@ -37,7 +37,7 @@ def of_web(name: str, *, node: str = "a", **more: Any) -> Pod:
     return pod(name, node=node, containers=[ONE_CORE], scheduled=NOW - 3600, metadata=metadata, **more)
 
 
-def minutes(given: Mapping[str, tuple[list[float], list[float]]]) -> Pods:
+def minutes(given: Mapping[str, tuple[list[float], list[float]]]) -> PodColumns:
     """What pods of the namespace default on node a used, minute by minute: cores and MiB, newest last."""
     newest = {("default", name): ("a", cores[-1], memory[-1] * MI) for name, (cores, memory) in given.items()}
     pods = usage(newest)
@@ -48,10 +48,10 @@ def minutes(given: Mapping[str, tuple[list[float], list[float]]]) -> Pods:
     return replace(pods, recent=(rings[0], rings[1]))
 
 
-def asked(pods: list[Pod], used: Pods | None, args: Mapping[str, Any] = {}, **kind: Any) -> tuple[Any, Any]:
+def asked(pods: list[Pod], used: PodColumns | None, args: Mapping[str, Any] = {}, **kind: Any) -> tuple[Any, Any]:
     """The estimate of one more pod, and how it came about, as explain tells it."""
     cluster = table([node("a", SHAPE)], pods, load({"a": busy(10.0)}))
-    plugin, _ = make(LoadAwareScheduling, {**BY_OWNER, **args}, cluster)
+    plugin, _ = create_plugin(LoadAwareScheduling, {**BY_OWNER, **args}, cluster)
     cluster.set_pod_usage(used)
     kind = {"metadata": owned("ReplicaSet", "web-9cc4", template="9cc4"), "containers": [ONE_CORE], **kind}
     inputs = plugin.score(info("new", **kind), cluster, rows(cluster), now=NOW).inputs
@@ -65,17 +65,17 @@ def asked(pods: list[Pod], used: Pods | None, args: Mapping[str, Any] = {}, **ki
     ("metadata", "expected"),
     [
         ({}, None),
-        (owned("StatefulSet", "db"), Workload("default", "StatefulSet", "db")),
+        (owned("StatefulSet", "db"), PodController("default", "StatefulSet", "db")),
         (owned("StatefulSet", "db", controller=False), None),
-        (owned("ReplicaSet", "web-5d8f", template="5d8f"), Workload("default", "Deployment", "web")),
+        (owned("ReplicaSet", "web-5d8f", template="5d8f"), PodController("default", "Deployment", "web")),
         # a ReplicaSet that somebody made: its pods have no such label, or a name that does not end so
-        (owned("ReplicaSet", "web-5d8f"), Workload("default", "ReplicaSet", "web-5d8f")),
-        (owned("ReplicaSet", "web-5d8f", template="7"), Workload("default", "ReplicaSet", "web-5d8f")),
-        (owned("Job", "run-1", template="1"), Workload("default", "Job", "run-1")),
+        (owned("ReplicaSet", "web-5d8f"), PodController("default", "ReplicaSet", "web-5d8f")),
+        (owned("ReplicaSet", "web-5d8f", template="7"), PodController("default", "ReplicaSet", "web-5d8f")),
+        (owned("Job", "run-1", template="1"), PodController("default", "Job", "run-1")),
     ],
 )
 def test_the_workload_is_the_controller_or_its_deployment(
-    metadata: Mapping[str, Any], expected: Workload | None
+    metadata: Mapping[str, Any], expected: PodController | None
 ) -> None:
     """By the hash that a Deployment gives its versions."""
     assert expected == workload_of(pod(metadata=metadata))
@@ -154,7 +154,7 @@ def test_pods_that_are_placed_count_by_it_too() -> None:
     """One that was scheduled this moment is not in the usage of its node yet."""
     used = minutes({"web-0": ([0.2] * 10, [100.0] * 10)})
     cluster = table([node("a", SHAPE)], [of_web("web-0")], load({"a": busy(10.0)}))
-    plugin, _ = make(LoadAwareScheduling, BY_OWNER, cluster)
+    plugin, _ = create_plugin(LoadAwareScheduling, BY_OWNER, cluster)
     cluster.set_pod_usage(used)
     cluster.reserve(of_web("web-1", node=""), "a", now=NOW, until=NOW + 5)
     scores = plugin.score(info(containers=[ONE_CORE]), cluster, rows(cluster), now=NOW)
@@ -164,7 +164,7 @@ def test_pods_that_are_placed_count_by_it_too() -> None:
 def test_the_default_estimator_tells_nothing_more() -> None:
     """It is what Koordinator's users know."""
     cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0)}))
-    plugin, _ = make(LoadAwareScheduling, {"estimator": "defaultEstimator"}, cluster)
+    plugin, _ = create_plugin(LoadAwareScheduling, {"estimator": "defaultEstimator"}, cluster)
     assert "estimator" not in plugin.score(info(), cluster, rows(cluster), now=NOW).inputs
 
 
@@ -185,13 +185,13 @@ def test_the_default_estimator_tells_nothing_more() -> None:
 def test_arguments_that_cannot_be_are_refused(args: Mapping[str, Any], problem: str) -> None:
     """By name, with what to do."""
     with pytest.raises(ArgumentsError, match=problem):
-        make(LoadAwareScheduling, args, table([]))
+        create_plugin(LoadAwareScheduling, args, table([]))
 
 
 def test_pods_are_asked_for_beside_the_nodemetrics_of_a_cluster() -> None:
     """These have one reading of each pod, and no history."""
     cluster = table([])
-    make(LoadAwareScheduling, {**BY_OWNER, "nodeMetricSource": "cluster"}, cluster)
+    create_plugin(LoadAwareScheduling, {**BY_OWNER, "nodeMetricSource": "cluster"}, cluster)
     assert cluster.needs.pods
     assert cluster.needs.node_metrics
 
@@ -205,7 +205,7 @@ OWNERS: tuple[dict[str, Any], ...] = (
     owned("ReplicaSet", "web-2", template="2"),
     owned("StatefulSet", "db"),
 )
-WORKLOADS = (Workload("default", "Deployment", "web"), Workload("default", "StatefulSet", "db"))
+WORKLOADS = (PodController("default", "Deployment", "web"), PodController("default", "StatefulSet", "db"))
 
 
 class Events(RuleBasedStateMachine):
@@ -215,7 +215,7 @@ class Events(RuleBasedStateMachine):
         super().__init__()
         self.kept = WorkloadUsage(90)
         self.pods: dict[str, Pod] = {}
-        self.used: Pods | None = None
+        self.used: PodColumns | None = None
         self.serial = 0
 
     @rule(name=st.sampled_from(NAMES), metadata=st.sampled_from(OWNERS))
@@ -251,9 +251,9 @@ def test_nothing_is_kept_of_workloads_that_are_gone() -> None:
     for number in range(3):
         job = pod(f"job-{number}", metadata=owned("Job", f"job-{number}"))
         kept.add(f"uid-{number}", job)
-        kept.of(Workload("default", "Job", f"job-{number}"))
+        kept.of(PodController("default", "Job", f"job-{number}"))
         kept.remove(f"uid-{number}")
-        kept.of(Workload("default", "Job", "nobody's"))
+        kept.of(PodController("default", "Job", "nobody's"))
     assert [0, 0, 0] == [len(each) for each in vars(kept).values() if isinstance(each, dict)]
 
 

@@ -16,7 +16,7 @@ from scorers.cluster.node_metrics import NodeMetricObject, read_node_metric
 from tests.fakes.pods import publish_pods, small_pods
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import END, WINDOWS, publish, small_fleet, snapshot_of
-from watcher.core.koordinator.collect_policy import CollectPolicies, CollectPolicy, PolicyPart, PolicyRule
+from watcher.core.koordinator.collect_policy import CollectPolicies, CollectPolicy, PolicyOverride, PolicyRule
 from watcher.core.koordinator.report import (
     Capacity,
     NodeMetricReport,
@@ -264,8 +264,10 @@ def fleet_of(*rules: PolicyRule, **options: Any) -> FakeService:
 def test_some_nodes_have_a_policy_of_their_own():
     """By name or by label; the first rule that fits counts, and what it does not say stays."""
     rules = (
-        PolicyRule(PolicyPart(aggregate_duration_s=900), names=("gpu-*",), labels=(("pool", "a"),)),
-        PolicyRule(PolicyPart(report_interval_s=30, aggregate_duration_s=60, durations_s=(300,)), names=("gpu-?", "x")),
+        PolicyRule(PolicyOverride(aggregate_duration_s=900), names=("gpu-*",), labels=(("pool", "a"),)),
+        PolicyRule(
+            PolicyOverride(report_interval_s=30, aggregate_duration_s=60, durations_s=(300,)), names=("gpu-?", "x")
+        ),
     )
     with Live(fleet_of(*rules)) as live:
         items = {item["metadata"]["name"]: item for item in live.ask(PATH).json()["items"]}
@@ -285,7 +287,7 @@ def test_some_nodes_have_a_policy_of_their_own():
 
 def test_each_node_is_reported_anew_in_its_own_interval():
     """One every two minutes, the others every one; the list and each node by itself say the same."""
-    rule = PolicyRule(PolicyPart(report_interval_s=120), names=("gpu-1",))
+    rule = PolicyRule(PolicyOverride(report_interval_s=120), names=("gpu-1",))
     start = (int(END) // 120 + 1) * 120.0
 
     def at(live: Live, seconds: float, percent: float) -> dict[str, str]:
@@ -308,8 +310,8 @@ def test_each_node_is_reported_anew_in_its_own_interval():
 
 def test_what_an_object_of_the_cluster_says_goes_before_the_settings():
     """Part by part; koordlet reports no more often than every 30 s, and a duration that is not kept is left out."""
-    rule = PolicyRule(PolicyPart(report_interval_s=120, aggregate_duration_s=900))
-    spec = PolicyPart(report_interval_s=5, durations_s=(300, 1800))
+    rule = PolicyRule(PolicyOverride(report_interval_s=120, aggregate_duration_s=900))
+    spec = PolicyOverride(report_interval_s=5, durations_s=(300, 1800))
     policies = CollectPolicies(rules=(rule,), specs={"a": spec}, windows=WINDOWS)
     assert [CollectPolicy(30, 900, (300,)), CollectPolicy(120, 900, None)] == policies.of_all(["a", "b"], lambda _: {})
     assert (1800,) == policies.unserved((300, 1800))

@@ -9,7 +9,7 @@ import pytest
 from watcher.core.kubernetes.errors import KubeRefused
 from watcher.core.kubernetes.objects import CustomObject, Node, Owner, Pod
 from watcher.core.kubernetes.quantity import nano
-from watcher.core.kubernetes.wire import Metadata, Resource, key_of
+from watcher.core.kubernetes.wire import MinimalMetadata, Resource, key_of
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 AMPLIFIED = "node.koordinator.sh/raw-allocatable"
@@ -151,7 +151,7 @@ def test_where_objects_are():
     pods = Resource("", "v1", "pods", Pod)
     assert "/apis/ensurance.crane.io/v1alpha1/nodeqoss/a" == policies.path_of("a")
     assert "/api/v1/namespaces/shop/pods/web-0/eviction" == pods.path_of("shop/web-0", "eviction")
-    assert Metadata("system:node", "") == read({"name": "system:node"}, Metadata)
+    assert MinimalMetadata("system:node", "") == read({"name": "system:node"}, MinimalMetadata)
 
 
 @pytest.mark.parametrize("name", ["", "/", "a/", "/a", "a/b/c", "..", "a/..", "a?x=1", "a b", "ü", "a%2Fb", "a\n"])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watcher.core.naming.node_index import NodeIndex, findings, missing, told, without_port
+from watcher.core.naming.node_index import NodeIndex, describe_match, findings, missing_findings, without_port
 from watcher.core.naming.resolution import Evidence, KnownNode
 from watcher.core.review.findings import FleetFinding
 from watcher.model import FindingKind, Remedy
@@ -162,9 +162,9 @@ def test_nodes_without_series_are_named():
     """Those of the cluster that nothing means."""
     without = CLOUD.without_series(CLOUD.resolve(("10.0.0.7", "elsewhere")).nodes)
     assert ("ip-10-0-0-8.ec2.internal",) == without
-    (finding,) = missing(without, now=NOW)
+    (finding,) = missing_findings(without, now=NOW)
     assert (FindingKind.MISSING, Remedy.LEFT_OUT) == (finding.kind, finding.remedy)
-    assert () == missing((), now=NOW)
+    assert () == missing_findings((), now=NOW)
 
 
 def test_each_outcome_has_its_words():
@@ -176,7 +176,7 @@ def test_each_outcome_has_its_words():
         "192.168.0.9": "is the InternalIP of several nodes, twin-a and twin-b: delete Node objects of nodes that no"
         " longer exist",
         "nobody-at-all": "is not a name, address or label of a node",
-    } == {name: told(match, METAL) for name, match in resolution.matches.items()}
+    } == {name: describe_match(match, METAL) for name, match in resolution.matches.items()}
 
 
 def test_a_cluster_without_nodes_knows_nobody():

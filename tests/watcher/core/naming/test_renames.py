@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watcher.core.naming.node_index import NodeIndex
-from watcher.core.naming.renames import Named, Naming, follow
+from watcher.core.naming.renames import NamedBatch, NodeRenames, apply_renames
 from watcher.core.naming.resolution import KnownNode
-from watcher.core.review.limits import Limits
-from watcher.core.review.outage import Guard
+from watcher.core.review.limits import ReviewLimits
+from watcher.core.review.outage import OutageGuard
 from watcher.core.review.samples import combine
 from watcher.core.windows.history import History
 from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBatch, Window
@@ -35,8 +35,8 @@ class Story:
 
     def __init__(self) -> None:
         self.history = History(resolution=15, windows=WINDOWS, slack_s=3600.0)
-        self.guard = Guard(Limits())
-        self.naming = Naming()
+        self.guard = OutageGuard(ReviewLimits())
+        self.naming = NodeRenames()
         self.minute = 0
 
     def tick(self, *sources: str, nodes: list[KnownNode], back: int = 0) -> tuple[Finding, ...]:
@@ -53,9 +53,9 @@ class Story:
         batch = batch_of(*sources, times=(T0 + 60.0 * minute - 30.0,), value=float(minute))
         self.take(self.naming.name_past(batch, NodeIndex(nodes), now=T0 + 60.0 * self.minute))
 
-    def take(self, named: Named) -> tuple[Finding, ...]:
-        found = follow([named], history=self.history, guard=self.guard, now=T0 + 60.0 * self.minute)
-        cells, _ = combine(named.batch, resolution=15, limits=Limits())
+    def take(self, named: NamedBatch) -> tuple[Finding, ...]:
+        found = apply_renames([named], history=self.history, guard=self.guard, now=T0 + 60.0 * self.minute)
+        cells, _ = combine(named.batch, resolution=15, limits=ReviewLimits())
         self.history.append(CPU, cells)
         self.history.forget_silent()
         return (*named.findings, *found)
@@ -182,7 +182,7 @@ def test_the_past_may_come_first():
 
 def test_each_metric_is_followed_by_itself():
     """Another exporter may name the same node in another way."""
-    naming, index = Naming(), NodeIndex([at(A, "a")])
+    naming, index = NodeRenames(), NodeIndex([at(A, "a")])
     gpu = METRIC_BY_KEY["GPU"]
     by_name = SeriesBatch(gpu, ("a",), np.zeros(1, dtype=np.int64), np.array([T0]), np.array([1.0]))
     for _ in range(2):
@@ -192,7 +192,7 @@ def test_each_metric_is_followed_by_itself():
 
 def test_while_nothing_changes_nothing_is_worked_out():
     """The same names and the same list of nodes: the same answer, and nothing to rename."""
-    naming, index = Naming(), NodeIndex([at(A, "a")])
+    naming, index = NodeRenames(), NodeIndex([at(A, "a")])
     first = naming.name(batch_of(A, times=(T0,), value=1.0), index, now=T0)
     again = naming.name(batch_of(A, times=(T0 + 60,), value=1.0), index, now=T0 + 60)
     assert {A: "a"} == first.renamed
@@ -202,7 +202,7 @@ def test_while_nothing_changes_nothing_is_worked_out():
 
 def test_names_that_come_and_go_are_not_remembered_for_ever():
     """A source that invents names costs a bounded memory."""
-    naming = Naming()
+    naming = NodeRenames()
     for k in range(500):
         address = f"10.0.{k // 250}.{k % 250}"
         naming.name(batch_of(address, times=(T0,), value=1.0), NodeIndex([at(address, f"node-{k}")]), now=T0)
@@ -215,7 +215,7 @@ def test_a_batch_without_samples_is_named_like_any_other(empty):
     """Series without a sample in the span."""
     batch = batch_of(*empty, times=(), value=0.0)
     created = [at(A, "a", created=T0)]
-    assert empty == Naming().name(batch, NodeIndex(created), now=T0).batch.nodes
+    assert empty == NodeRenames().name(batch, NodeIndex(created), now=T0).batch.nodes
 
 
 SOURCES = st.lists(st.sampled_from([A, B, "a", "b", f"{A}:1", f"{A}:2", "elsewhere"]), unique=True, max_size=5)

@@ -26,9 +26,9 @@ from watcher.core.pods.table import (
     averages,
     by_node,
     empty_table,
-    review,
+    merge_readings,
+    review_pods,
     sorted_in_pieces,
-    take_in,
 )
 from watcher.core.publishing.wire import PodsDocument
 from watcher.model import FindingKind, Window
@@ -54,7 +54,7 @@ def after(*fetches: tuple[float, Iterable[Reading]], slots: int = SLOTS) -> PodT
     table = empty_table(slots)
     for now, readings in fetches:
         shifted = [(name, node, T0 + time, cores, memory) for name, node, time, cores, memory in readings]
-        table = take_in(table, usage(*shifted), now=T0 + now, silent_s=SILENT, stale_s=STALE)
+        table = merge_readings(table, usage(*shifted), now=T0 + now, silent_s=SILENT, stale_s=STALE)
     return table
 
 
@@ -82,7 +82,7 @@ def published(table: PodTable, windows: tuple[Window, ...] = (FIVE, FIFTEEN)) ->
 
 
 def reviewed(*readings: Reading) -> tuple[dict[str, Reading], dict[FindingKind, str]]:
-    kept, findings = review(usage(*readings), now=T0, max_ahead_s=30.0)
+    kept, findings = review_pods(usage(*readings), now=T0, max_ahead_s=30.0)
     rows = zip(kept.pods, kept.nodes, kept.time.tolist(), kept.cores.tolist(), kept.memory.tolist(), strict=True)
     assert {"pods"} >= {finding.metric for finding in findings}
     by_name = {f"{pod[0]}/{pod[1]}": (f"{pod[0]}/{pod[1]}", *rest) for pod, *rest in rows}
@@ -156,7 +156,7 @@ def test_a_pod_that_moved_stands_where_it_was_seen_last(order):
 
 
 def test_nothing_is_reviewed_as_nothing():
-    assert review(NO_USAGE, now=T0, max_ahead_s=30.0)[1] == []
+    assert review_pods(NO_USAGE, now=T0, max_ahead_s=30.0)[1] == []
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -186,7 +186,9 @@ def test_the_ring_is_as_long_as_the_longest_window():
     )
     assert (4, 1) == table.recent_cores.shape
     np.testing.assert_array_equal([NAN, 3.0, NAN, 5.0], table.recent_cores[:, 0])
-    later = take_in(table, usage(("a/x", "n1", T0 + 1200, 9.0, 1.0)), now=T0 + 1200, silent_s=SILENT, stale_s=STALE)
+    later = merge_readings(
+        table, usage(("a/x", "n1", T0 + 1200, 9.0, 1.0)), now=T0 + 1200, silent_s=SILENT, stale_s=STALE
+    )
     np.testing.assert_array_equal([NAN, NAN, NAN, 9.0], later.recent_cores[:, 0])
 
 
@@ -233,7 +235,7 @@ def test_what_was_published_does_not_change():
     """Readers hold the old table while the new one is made."""
     old = after((10, [("a/x", "n1", 5, 1.0, 1.0)]))
     before = old.recent_cores.copy(), old.cores.copy()
-    take_in(old, usage(("a/x", "n1", T0 + 8, 2.0, 2.0)), now=T0 + 10, silent_s=SILENT, stale_s=STALE)
+    merge_readings(old, usage(("a/x", "n1", T0 + 8, 2.0, 2.0)), now=T0 + 10, silent_s=SILENT, stale_s=STALE)
     np.testing.assert_array_equal(before[0], old.recent_cores)
     np.testing.assert_array_equal(before[1], old.cores)
 
@@ -258,7 +260,7 @@ def test_memory_of_a_thousand_pods():
     try:
         pods = tuple((sys.intern(namespace), "".join(list(name))) for namespace, name in names)  # texts of their own
         read = PodUsage(pods, ("n1",) * len(names), T0 * use, use, use)
-        table = take_in(empty_table(SLOTS), read, now=T0, silent_s=SILENT, stale_s=STALE)
+        table = merge_readings(empty_table(SLOTS), read, now=T0, silent_s=SILENT, stale_s=STALE)
         del pods, read
         gc.collect()
         size, _ = tracemalloc.get_traced_memory()
@@ -337,7 +339,7 @@ def test_the_table_is_what_a_rebuild_gives(steps, slots):
         now += passed
         batch = usage(*((name, node, now + ago, cores, memory) for name, node, ago, cores, memory in readings))
         fetches.append((now, batch))
-        table = take_in(table, batch, now=now, silent_s=SILENT, stale_s=STALE)
+        table = merge_readings(table, batch, now=now, silent_s=SILENT, stale_s=STALE)
     expected = rebuilt(fetches, slots)
     assert (expected.pods, expected.nodes) == (table.pods, table.nodes)
     for name in ("sampled", "cores", "memory", "recent_cores", "recent_memory"):

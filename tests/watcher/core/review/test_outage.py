@@ -8,21 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watcher.core.review.findings import FindingLog, FleetFinding
-from watcher.core.review.limits import Limits
-from watcher.core.review.outage import Guard, Verdict
+from watcher.core.review.limits import ReviewLimits
+from watcher.core.review.outage import OutageDecision, OutageGuard
 from watcher.model import Finding, FindingKind, Remedy
 
 NOW = 1_700_000_000.0
-LIMITS = Limits()
+LIMITS = ReviewLimits()
 MINUTE = 60.0
 
 
 class Fleet:
     """Nodes that give a sample every 15 s until something happens to them, and the guard that watches them."""
 
-    def __init__(self, size: int, *, limits: Limits = LIMITS) -> None:
+    def __init__(self, size: int, *, limits: ReviewLimits = LIMITS) -> None:
         self.limits = limits
-        self.guard = Guard(limits)
+        self.guard = OutageGuard(limits)
         self.now = NOW
         self.names = [f"n{i:03}" for i in range(size)]
         self.silent_since: dict[str, float] = {}
@@ -36,7 +36,7 @@ class Fleet:
         for name in nodes:
             del self.silent_since[name]
 
-    def tick(self, minutes: float = 1.0) -> Verdict:
+    def tick(self, minutes: float = 1.0) -> OutageDecision:
         """One step of the guard, `minutes` after the last."""
         self.now += minutes * MINUTE
         self.nodes = [name for name in self.names if name not in self.gone]
@@ -60,7 +60,7 @@ class Fleet:
         return self.named(~self.vanishing & ~self.verdict.quarantined)
 
 
-def kinds(verdict: Verdict) -> list[tuple[FindingKind, str, Remedy]]:
+def kinds(verdict: OutageDecision) -> list[tuple[FindingKind, str, Remedy]]:
     return [(finding.kind, finding.node, finding.remedy) for finding in verdict.findings]
 
 
@@ -165,7 +165,7 @@ def test_one_node_is_a_whole_fleet():
 
 def test_the_least_number_of_nodes_of_an_outage_can_be_set():
     """With outage_nodes = 2 one of three may leave; two may not, nor the only one."""
-    limits = Limits(outage_nodes=2)
+    limits = ReviewLimits(outage_nodes=2)
     for size, leave, lost in ((3, 1, 0), (3, 2, 2), (1, 1, 1)):
         fleet = Fleet(size, limits=limits)
         fleet.tick()
@@ -259,7 +259,7 @@ def test_a_held_node_that_vanishes_is_lost_at_once():
 
 def test_observe_quarantines_nobody_and_still_guards_the_list():
     """In observe mode a frozen node is reported; a remnant is refused all the same."""
-    fleet = Fleet(10, limits=Limits(mode="observe"))
+    fleet = Fleet(10, limits=ReviewLimits(mode="observe"))
     fleet.tick()
     fleet.frozen = {"n000", "n001", "n002"}
     verdict = fleet.tick()

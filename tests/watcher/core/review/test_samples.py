@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from watcher.core.review import faults
 from watcher.core.review import samples as review_samples
-from watcher.core.review.faults import Motion
-from watcher.core.review.limits import Limits
+from watcher.core.review.faults import MetricMotion
+from watcher.core.review.limits import ReviewLimits
 from watcher.core.review.samples import Reviewed
 from watcher.model import (
     METRIC_BY_KEY,
@@ -31,8 +31,8 @@ from watcher.model import (
 )
 
 NOW = 1_700_000_000.0
-LIMITS = Limits()
-OBSERVE = Limits(mode="observe")
+LIMITS = ReviewLimits()
+OBSERVE = ReviewLimits(mode="observe")
 CPU, MEMORY, STORAGE, GPU = (METRIC_BY_KEY[key] for key in ("CPU", "Memory", "Storage", "GPU"))
 TRANSMIT, RECEIVE, ENERGY = (METRIC_BY_KEY[key] for key in ("NetworkTransmit", "NetworkReceive", "EnergyPackage"))
 NAN, INF = math.nan, math.inf
@@ -72,7 +72,7 @@ def as_samples(cells: Cells) -> list[Sample]:
     )
 
 
-def combined(batch: SeriesBatch, *, limits: Limits = LIMITS) -> list[Sample]:
+def combined(batch: SeriesBatch, *, limits: ReviewLimits = LIMITS) -> list[Sample]:
     cells, _ = review_samples.combine(batch, resolution=15, limits=limits)
     assert cells.slot.tolist() == [math.floor(time / 15) for time in cells.time]
     return as_samples(cells)
@@ -82,7 +82,7 @@ def kinds(findings) -> list[tuple[FindingKind, str, Remedy]]:
     return [(finding.kind, finding.node, finding.remedy) for finding in findings]
 
 
-def cleaned(metric: Metric, *samples: Sample, limits: Limits = LIMITS) -> Reviewed:
+def cleaned(metric: Metric, *samples: Sample, limits: ReviewLimits = LIMITS) -> Reviewed:
     return review_samples.clean(metric, cells_of(*samples), now=NOW, limits=limits)
 
 
@@ -386,7 +386,7 @@ def test_every_dropped_or_changed_value_has_a_finding_of_its_node(cells):
 
 def test_a_carried_slot_has_a_finding():
     """What the history filled in is said, with the value that stands in."""
-    (finding,) = faults.carried(CPU, cells_of(("a", NOW, 42.0)))
+    (finding,) = faults.carry_findings(CPU, cells_of(("a", NOW, 42.0)))
     assert (finding.kind, finding.node, finding.remedy) == (FindingKind.MISSING, "a", Remedy.CARRIED)
     assert "42" in finding.reason
 
@@ -489,7 +489,7 @@ def test_clocks_that_disagree_are_said(offset, newest, words):
 def test_five_equal_newest_samples_stand_still(column, expected):
     """Gaps are skipped, a sixth sample does not matter, four are too few."""
     values = np.array(column, dtype=np.float64).reshape(len(column), 1)
-    assert faults.still(values).tolist() == [expected]
+    assert faults.unchanged(values).tolist() == [expected]
 
 
 @settings(max_examples=60, deadline=None)
@@ -504,11 +504,11 @@ def test_still_equals_a_plain_loop(values):
     """Node by node: the newest five that are there, all equal."""
     newest = [[v for v in column if not math.isnan(v)][:5] for column in values.T]
     expected = [len(samples) == 5 and len(set(samples)) == 1 for samples in newest]
-    assert faults.still(values).tolist() == expected
+    assert faults.unchanged(values).tolist() == expected
 
 
-def motion(metric: Metric, *, still: bool, known: bool = True, latest: float = 1.0) -> Motion:
-    return Motion(metric, np.array([still]), np.array([known]), np.array([latest]))
+def motion(metric: Metric, *, still: bool, known: bool = True, latest: float = 1.0) -> MetricMotion:
+    return MetricMotion(metric, np.array([still]), np.array([known]), np.array([latest]))
 
 
 @pytest.mark.parametrize(
@@ -531,7 +531,7 @@ def motion(metric: Metric, *, still: bool, known: bool = True, latest: float = 1
 )
 def test_a_node_is_frozen_only_when_all_that_ought_to_move_stands_still(motions, expected):
     """One moving metric acquits; an idle network card at exactly 0 neither accuses nor acquits."""
-    assert faults.frozen(motions, nodes=1).tolist() == [expected]
+    assert faults.frozen_nodes(motions, nodes=1).tolist() == [expected]
 
 
 @pytest.mark.parametrize(
@@ -547,7 +547,9 @@ def test_a_node_is_frozen_only_when_all_that_ought_to_move_stands_still(motions,
 )
 def test_a_node_is_silent_after_three_cadences_and_at_least_90_seconds(age, cadence, expected):
     """max(3 cadences, 90 s); a node that never gave a sample is absent, not silent."""
-    assert faults.silent(now=NOW, sampled=np.array([NOW - age]), cadence=np.array([cadence])).tolist() == [expected]
+    assert faults.silent_nodes(now=NOW, sampled=np.array([NOW - age]), cadence=np.array([cadence])).tolist() == [
+        expected
+    ]
 
 
 def test_silence_is_a_finding_that_says_for_how_long():

@@ -8,13 +8,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watcher.core.windows.backfill import HOLE_CADENCES, SLICE_S, Spans, holes, slices
+from watcher.core.windows.backfill import HOLE_CADENCES, SLICE_S, Backfill, gaps, slices
 from watcher.model import CARRIED, SampleBlock
 
 NOW = 1_700_000_000.0
 
 
-def drained(spans: Spans, now: float) -> list[tuple[float, float]]:
+def drained(spans: Backfill, now: float) -> list[tuple[float, float]]:
     found = []
     while (piece := spans.next_slice(now)) is not None:
         found.append((piece.since, piece.until))
@@ -38,7 +38,7 @@ def test_slices_cover_the_span_once_newest_first(since: float, length: float) ->
 def test_all_of_the_reach_is_asked_for_whatever_fails_in_between(steps: list[tuple[float, bool]]) -> None:
     """After a fetch that succeeds and its slices, every second of the last 900 has been asked for by a fetch that
     succeeded, however long the source was away before."""
-    spans = Spans(reach=900.0, interval=60.0, remembers=True)
+    spans = Backfill(reach=900.0, interval=60.0, remembers=True)
     now, had = NOW, []
     for seconds, succeeds in steps:
         now += seconds
@@ -56,7 +56,7 @@ def test_all_of_the_reach_is_asked_for_whatever_fails_in_between(steps: list[tup
 
 def test_a_source_without_memory_has_no_past() -> None:
     """It is asked from the start of the reach, and for no slices."""
-    spans = Spans(reach=900.0, interval=60.0, remembers=False)
+    spans = Backfill(reach=900.0, interval=60.0, remembers=False)
     assert NOW - 900.0 == spans.begin(NOW, overlap=120.0)
     spans.falls_behind("cpu", since=NOW - 900.0)
     assert ["cpu"] == spans.catch_up(["cpu"], now=NOW, since=NOW - 60.0, overlap=120.0)
@@ -65,7 +65,7 @@ def test_a_source_without_memory_has_no_past() -> None:
 
 def test_what_is_behind_may_be_so_from_further_back() -> None:
     """The earliest counts. A metric that is had again lacks what it lacks: its past is not asked for at each tick."""
-    spans = Spans(reach=900.0, interval=60.0, remembers=True)
+    spans = Backfill(reach=900.0, interval=60.0, remembers=True)
     spans.go_on_from(NOW)
     spans.still_lacks(["cpu"], since=NOW - 400.0)
     assert spans.complete
@@ -78,7 +78,7 @@ def test_what_is_behind_may_be_so_from_further_back() -> None:
 
 def test_metrics_that_fell_behind_together_catch_up_together() -> None:
     """One query per slice for all of them, none for the others."""
-    spans = Spans(reach=900.0, interval=60.0, remembers=True)
+    spans = Backfill(reach=900.0, interval=60.0, remembers=True)
     spans.go_on_from(NOW)
     assert spans.falls_behind("cpu", since=NOW)
     assert not spans.falls_behind("cpu", since=NOW + 60.0)
@@ -106,7 +106,7 @@ def stored(slots: set[int], *, first: int, last: int, metric: str = "cpu", carri
 @given(st.sets(st.integers(0, 59), min_size=1))
 def test_holes_and_stored_samples_together_cover_everything(slots: set[int]) -> None:
     """What is no hole has samples at most three cadences apart; no hole has a sample within."""
-    found = holes([stored(slots, first=0, last=59)], resolution=15, since=0.0, until=900.0)
+    found = gaps([stored(slots, first=0, last=59)], resolution=15, since=0.0, until=900.0)
     ends = [(piece.since, piece.until) for piece in found]
     assert ends == sorted(ends, key=lambda span: -span[1])
     assert all(piece.only == {"cpu"} for piece in found)
@@ -126,7 +126,7 @@ def test_metrics_with_the_same_hole_are_asked_for_together_and_a_carried_value_c
         stored(some, first=30, last=60, metric="memory"),
         stored(every, first=0, last=60, metric="disk"),
     ]
-    found = holes(blocks, resolution=15, since=300.0, until=900.0)
+    found = gaps(blocks, resolution=15, since=300.0, until=900.0)
     assert [(piece.since, piece.until, piece.only) for piece in found] == [
         (480.0, 600.0, {"cpu", "memory"}),
         (360.0, 480.0, {"cpu", "memory"}),

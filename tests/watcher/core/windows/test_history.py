@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watcher.core.windows.history import History, by_name
+from watcher.core.windows.history import History, name_order
 from watcher.core.windows.statistics import cadences, quantile, window_statistics
 from watcher.model import CARRIED, METRIC_BY_KEY, Cells, MetricWindows, Operator, Provenance, Window
 
@@ -46,7 +46,7 @@ def history_of(*batches: Sequence[Sample], resolution: int = 15) -> History:
 
 
 def windows_of(history: History) -> tuple[tuple[str, ...], MetricWindows]:
-    order = by_name(history.names)
+    order = name_order(history.names)
     windows = history.windows_of(CPU, recent=history.recent(CPU), provenance=SOURCE, order=order)
     return tuple(history.names[column] for column in order.tolist()), windows
 

@@ -24,11 +24,11 @@ from tests.watcher.service.test_server import serving, settings_for
 from tests.watcher.store.ticks import CPU, FIFTEEN, FIVE, MEMORY, minute, opened, save, tick
 from watcher.core.publishing.compression import Encoding
 from watcher.core.publishing.documents import SilentBody
-from watcher.core.windows.silent_nodes import FORGET_S, MOST_KEPT, SilentDocument, SilentNode, SilentNodes
-from watcher.core.windows.stored_series import StoredSeries
+from watcher.core.windows.silent_nodes import FORGET_S, MAX_NODES, SilentDocument, SilentNode, SilentNodes
+from watcher.core.windows.stored_series import StoredSeriesLike
 from watcher.model import LastSample, Operator
 from watcher.refresh.config import RefreshConfig
-from watcher.service.last_seen import Recall
+from watcher.service.last_seen import LastSeenLookup
 from watcher.store.errors import StoreError
 
 IDENTITY = Encoding.IDENTITY
@@ -177,10 +177,10 @@ def test_nodes_that_are_told_of_elsewhere_are_not_told_of_here() -> None:
 def test_what_is_remembered_has_a_bound() -> None:
     """The newest stay."""
     silent = SilentNodes()
-    away = {f"pod-{i}": LastSample(END - i / 10, None, None) for i in range(MOST_KEPT + 2)}
+    away = {f"pod-{i}": LastSample(END - i / 10, None, None) for i in range(MAX_NODES + 2)}
     snapshot = replace(snapshot_of(small_fleet()), left_out=away)
     found = {node.name for node in silent.step(snapshot, before=None, now=END, listed=None).nodes}
-    assert away.keys() - {f"pod-{MOST_KEPT}", f"pod-{MOST_KEPT + 1}"} == found
+    assert away.keys() - {f"pod-{MAX_NODES}", f"pod-{MAX_NODES + 1}"} == found
 
 
 def test_what_the_store_has_is_not_lost_where_it_fails_later() -> None:
@@ -188,7 +188,7 @@ def test_what_the_store_has_is_not_lost_where_it_fails_later() -> None:
     asked: list[str] = []
     away = True
 
-    async def ask(name: str) -> list[StoredSeries]:
+    async def ask(name: str) -> list[StoredSeriesLike]:
         asked.append(name)
         if name == "c" and away:
             raise StoreError("the disk is full")
@@ -196,7 +196,7 @@ def test_what_the_store_has_is_not_lost_where_it_fails_later() -> None:
 
     async def story() -> None:
         nonlocal away
-        recall = Recall()
+        recall = LastSeenLookup()
         with pytest.raises(StoreError):
             await recall.of(["a", "b", "c"], ask)
         away = False

@@ -17,7 +17,7 @@ from tests.fakes.snapshots import publish, small_fleet, snapshot_of
 from watcher.core.koordinator.report import Capacity
 from watcher.core.publishing.wire import FindingEntry, FindingsDocument, QuerySource
 from watcher.model import MetricType, Operator, ProviderHealth
-from watcher.platform.http.openapi import Answer, Operation, Parameter
+from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec
 from watcher.platform.http.routing import Route
 
 FINDINGS = FindingsDocument(
@@ -236,7 +236,7 @@ def test_routes_of_other_packages_are_described_too():
 
     operation = Operation(
         "Rank nodes",
-        {200: Answer("the ranking", list[Question])},
+        {200: ResponseSpec("the ranking", list[Question])},
         (Parameter("profile", "which one", place="path"),),
         "At length.",
         request=Question,

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from tests.fakes.kube import FakeKube
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.credentials import KubeAccess
 
 Outcome = TypeVar("Outcome")
 
@@ -15,7 +15,7 @@ def asked(server: FakeKube, ask: Callable[[KubeClient], Awaitable[Outcome]], **o
     """What `ask` makes of a client of this server, which is closed afterwards."""
 
     async def inside() -> Outcome:
-        client = KubeClient(lambda: Access(server.url, "a test", token=server.token), **options)
+        client = KubeClient(lambda: KubeAccess(server.url, "a test", token=server.token), **options)
         try:
             async with asyncio.timeout(60):
                 return await ask(client)

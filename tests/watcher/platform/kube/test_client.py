@@ -23,9 +23,9 @@ from watcher.core.kubernetes.errors import (
     KubeUnreachable,
 )
 from watcher.core.kubernetes.objects import NODES, PODS, CustomObject
-from watcher.core.kubernetes.wire import Metadata, Resource, key_of
+from watcher.core.kubernetes.wire import MinimalMetadata, Resource, key_of
 from watcher.platform.kube.client import KubeClient, PatchKind, Selector
-from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.credentials import KubeAccess
 
 NODE_METRICS = "slo.koordinator.sh/v1alpha1/nodemetrics"
 
@@ -36,7 +36,7 @@ class Typed(msgspec.Struct, frozen=True):
     class Spec(msgspec.Struct, frozen=True):
         seconds: int = 0
 
-    metadata: Metadata = Metadata()
+    metadata: MinimalMetadata = MinimalMetadata()
     spec: Spec = Spec()
 
 
@@ -225,7 +225,7 @@ def test_who_is_not_known_has_no_rights():
     """401 is an error, and not a no."""
     with FakeKube(token="another") as server:
         server.token = "changed"
-        client = KubeClient(lambda: Access(server.url, "a test", token="a-token"))
+        client = KubeClient(lambda: KubeAccess(server.url, "a test", token="a-token"))
         with pytest.raises(KubeUnauthorized):
             asyncio.run(closing(client, client.may("list", NODES)))
 

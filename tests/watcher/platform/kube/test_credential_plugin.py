@@ -23,7 +23,7 @@ from tests.watcher.platform.kube.test_credentials import b64, by_kubeconfig, edi
 from watcher.core.kubernetes.errors import KubeRefused, KubeUnauthorized, KubeUnreachable
 from watcher.core.kubernetes.objects import NODES
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.credential_plugin import Plugin
+from watcher.platform.kube.credential_plugin import CredentialPlugin
 
 API = "client.authentication.k8s.io/v1"
 
@@ -73,7 +73,7 @@ def test_a_program_brings_the_token(tmp_path: Path):
 @pytest.mark.parametrize(("end", "expected"), [("2020-01-01T00:00:00Z", 2), ("2999-01-01T00:00:00Z", 1)])
 def test_a_token_is_brought_anew_when_it_ends(tmp_path: Path, end: str, expected: int):
     """And not before."""
-    plugin = Plugin(
+    plugin = CredentialPlugin(
         program(tmp_path, answer(tmp_path, token="t", expirationTimestamp=end)), path=tmp_path / "config", seconds=20
     )
 
@@ -156,7 +156,7 @@ def test_a_program_that_is_not_there_is_told_with_the_way_to_it(tmp_path: Path):
 def test_a_program_that_waits_for_somebody_is_not_started_twice(tmp_path: Path):
     """Each try would open another browser; the next who asks has what the first run brings."""
     script = f"while test ! -e '{tmp_path}/go'; do sleep 0.05; done; " + answer(tmp_path, token="at last")
-    plugin = Plugin(program(tmp_path, script), path=tmp_path / "config", seconds=0.2)
+    plugin = CredentialPlugin(program(tmp_path, script), path=tmp_path / "config", seconds=0.2)
 
     async def check() -> None:
         for _ in range(2):
@@ -260,7 +260,7 @@ class Issuer:
 
 def brought(user: dict[str, Any], directory: Path, *, times: int = 1) -> list[str]:
     """The tokens that there are for a user, asked for one after the other."""
-    plugin = Plugin(user, path=directory / "config", seconds=20)
+    plugin = CredentialPlugin(user, path=directory / "config", seconds=20)
 
     async def ask() -> list[str]:
         return [await plugin.token() for _ in range(times)]
@@ -284,7 +284,7 @@ def test_a_token_of_oidc_is_refreshed_before_it_ends(tmp_path: Path):
     with Issuer().running() as issuer:
         issuer.answer = {"id_token": first, "refresh_token": "r2"}
         user = issuer.user(**{"id-token": id_token(-1), "refresh-token": "r1"})
-        plugin = Plugin(user, path=tmp_path / "config", seconds=20)
+        plugin = CredentialPlugin(user, path=tmp_path / "config", seconds=20)
 
         async def ask() -> list[str]:
             early = await plugin.token()

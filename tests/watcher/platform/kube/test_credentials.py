@@ -15,7 +15,7 @@ from tests.fakes.kube import FakeKube
 from watcher.core.kubernetes.errors import KubeError, KubeRefused, KubeUnauthorized
 from watcher.core.kubernetes.objects import NODES
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.credentials import Access, find_access
+from watcher.platform.kube.credentials import KubeAccess, find_access
 
 SECRET = "s3cret-token"
 
@@ -41,7 +41,7 @@ def b64(blob: trustme.Blob) -> str:
     return base64.b64encode(blob.bytes()).decode()
 
 
-def listed(access: Callable[[], Access]) -> int:
+def listed(access: Callable[[], KubeAccess]) -> int:
     """How many nodes there are for whom these credentials say that we are."""
 
     async def inside() -> int:
@@ -54,7 +54,7 @@ def listed(access: Callable[[], Access]) -> int:
     return asyncio.run(inside())
 
 
-def by_kubeconfig(path: Path) -> Callable[[], Access]:
+def by_kubeconfig(path: Path) -> Callable[[], KubeAccess]:
     """What a kubeconfig says, whatever the environment."""
     return lambda: find_access(kubeconfig=path, environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
 

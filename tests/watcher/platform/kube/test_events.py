@@ -9,20 +9,24 @@ from watcher.core.kubernetes.errors import KubeConflict, KubeForbidden, KubeNotF
 from watcher.core.kubernetes.objects import CONFIG_MAPS
 from watcher.core.kubernetes.objects import NODES as NODES_OF_THE_API
 from watcher.platform.kube.client import PatchKind
-from watcher.platform.kube.events import About, Reporter, report
+from watcher.platform.kube.events import EventSource, EventSubject, report
 
-BY = Reporter(component="load-watcher-agent", host="node-1")
+BY = EventSource(component="load-watcher-agent", host="node-1")
 
 
 @pytest.mark.parametrize(
     ("about", "namespace", "involved"),
     [
-        (About("Pod", "shop/web-0", "u1"), "shop", {"kind": "Pod", "namespace": "shop", "name": "web-0", "uid": "u1"}),
-        (About("Node", "node-1"), "default", {"kind": "Node", "name": "node-1", "uid": "node-1"}),
+        (
+            EventSubject("Pod", "shop/web-0", "u1"),
+            "shop",
+            {"kind": "Pod", "namespace": "shop", "name": "web-0", "uid": "u1"},
+        ),
+        (EventSubject("Node", "node-1"), "default", {"kind": "Node", "name": "node-1", "uid": "node-1"}),
     ],
     ids=["pod", "node"],
 )
-def test_an_event_is_where_its_object_is(about: About, namespace: str, involved: dict[str, str]):
+def test_an_event_is_where_its_object_is(about: EventSubject, namespace: str, involved: dict[str, str]):
     with FakeKube() as server:
         asked(
             server,
@@ -42,7 +46,9 @@ def test_a_missing_right_is_told_with_its_rule():
     with FakeKube(forbidden={("create", "v1/events")}) as server, pytest.raises(KubeForbidden) as refused:
         asked(
             server,
-            lambda client: report(client, About("Node", "n"), reason="A", message="b", warning=False, by=BY, now=1.0),
+            lambda client: report(
+                client, EventSubject("Node", "n"), reason="A", message="b", warning=False, by=BY, now=1.0
+            ),
         )
     assert '{apiGroups: [""], resources: ["events"], verbs: ["create"]}' in refused.value.hint
 

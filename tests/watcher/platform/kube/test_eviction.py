@@ -9,7 +9,7 @@ from aiohttp import web
 from tests.fakes.kube import BUDGETS, PODS, Asked, FakeKube
 from tests.fakes.kube_rules import status_object
 from tests.watcher.platform.kube.asking import asked
-from watcher.platform.kube.eviction import Eviction, Evictor, Outcome
+from watcher.platform.kube.eviction import EvictionOutcome, EvictionResult, Evictor
 
 BUDGET = {"reason": "DisruptionBudget", "message": "The disruption budget b needs 3 healthy pods and has 3 currently"}
 
@@ -28,11 +28,11 @@ class VirtualTime:
 
 def evicted(
     server: FakeKube, *pods: str, within: float = 60.0, time: VirtualTime | None = None, **options: Any
-) -> list[Eviction]:
+) -> list[EvictionResult]:
     """What becomes of these pods, evicted one after the other."""
     clock = time or VirtualTime()
 
-    async def inside(client: Any) -> list[Eviction]:
+    async def inside(client: Any) -> list[EvictionResult]:
         evictor = Evictor(client, clock=lambda: clock.now, sleep=clock.sleep)
         return [await evictor.evict(pod, within=within, **options) for pod in pods]
 
@@ -57,8 +57,8 @@ def test_an_evicted_pod_is_on_its_way_out():
     with FakeKube() as server:
         server.pod("shop/a", node="n")
         server.pod("shop/b", node="n")
-        assert [Eviction(Outcome.EVICTED)] == evicted(server, "shop/a")
-        assert [Eviction(Outcome.EVICTED)] == evicted(server, "shop/b", grace_seconds=7)
+        assert [EvictionResult(EvictionOutcome.EVICTED)] == evicted(server, "shop/a")
+        assert [EvictionResult(EvictionOutcome.EVICTED)] == evicted(server, "shop/b", grace_seconds=7)
         a, b = (server.content(PODS, key)["metadata"] for key in ("shop/a", "shop/b"))
         assert (30, 7) == (a["deletionGracePeriodSeconds"], b["deletionGracePeriodSeconds"])
     assert ["policy/v1"] * 2 == versions(server)
@@ -76,7 +76,7 @@ def test_an_older_server_is_asked_in_its_own_version(code: int):
     with FakeKube(evictions=("policy/v1beta1",), fault=old) as server:
         server.pod("shop/a", node="n")
         server.pod("shop/b", node="n")
-        assert [Outcome.EVICTED] * 2 == [each.outcome for each in evicted(server, "shop/a", "shop/b")]
+        assert [EvictionOutcome.EVICTED] * 2 == [each.outcome for each in evicted(server, "shop/a", "shop/b")]
     assert ["policy/v1", "policy/v1beta1", "policy/v1beta1"] == versions(server)
 
 
@@ -89,21 +89,21 @@ def test_the_version_is_found_again_when_the_server_was_upgraded():
         def upgrade(_: int) -> None:
             server.evictions, server.fault = ("policy/v1",), lambda _: None
 
-        async def inside(client: Any) -> list[Outcome]:
+        async def inside(client: Any) -> list[EvictionOutcome]:
             time = VirtualTime(upgrade)
             evictor = Evictor(client, clock=lambda: time.now, sleep=time.sleep)
             first = await evictor.evict("default/a", within=60)
             server.fault = refusing(503)
             return [first.outcome, (await evictor.evict("default/b", within=60)).outcome]
 
-        assert [Outcome.EVICTED] * 2 == asked(server, inside)
+        assert [EvictionOutcome.EVICTED] * 2 == asked(server, inside)
 
 
 def test_a_pod_that_is_gone_is_not_taken_for_a_missing_version():
     """One question, one answer."""
     with FakeKube() as server:
         (gone,) = evicted(server, "shop/a")
-    assert (Outcome.GONE, 1) == (gone.outcome, gone.tries)
+    assert (EvictionOutcome.GONE, 1) == (gone.outcome, gone.tries)
     assert 'pods "a" not found' in gone.message
     assert ["policy/v1"] == versions(server)
 
@@ -113,7 +113,7 @@ def test_a_server_without_evictions_is_told():
     with FakeKube(evictions=()) as server:
         server.pod("a", node="n")
         (refused,) = evicted(server, "default/a")
-    assert (Outcome.REFUSED, 1) == (refused.outcome, refused.tries)
+    assert (EvictionOutcome.REFUSED, 1) == (refused.outcome, refused.tries)
     assert '"policy/v1"' in refused.message
 
 
@@ -121,9 +121,9 @@ def test_another_pod_of_the_same_name_stays():
     """A StatefulSet makes the same name again while we think."""
     with FakeKube() as server:
         server.pod("shop/db-0", node="n", metadata={"uid": "new"})
-        assert [Outcome.GONE] == [each.outcome for each in evicted(server, "shop/db-0", uid="old")]
+        assert [EvictionOutcome.GONE] == [each.outcome for each in evicted(server, "shop/db-0", uid="old")]
         assert "deletionTimestamp" not in server.content(PODS, "shop/db-0")["metadata"]
-        assert [Outcome.EVICTED] == [each.outcome for each in evicted(server, "shop/db-0", uid="new")]
+        assert [EvictionOutcome.EVICTED] == [each.outcome for each in evicted(server, "shop/db-0", uid="new")]
 
 
 def test_a_budget_is_waited_for_ever_longer():
@@ -138,7 +138,7 @@ def test_a_budget_is_waited_for_ever_longer():
                 server.put(BUDGETS, "shop/b", **budget, status={"disruptionsAllowed": 1})
 
         time = VirtualTime(heal)
-        assert [Eviction(Outcome.EVICTED, tries=4)] == evicted(server, "shop/a", time=time)
+        assert [EvictionResult(EvictionOutcome.EVICTED, tries=4)] == evicted(server, "shop/a", time=time)
         assert 0 == server.content(BUDGETS, "shop/b")["status"]["disruptionsAllowed"]
     assert [5.0, 10.0, 20.0] == time.slept
 
@@ -148,7 +148,7 @@ def test_a_budget_without_room_is_given_up_at_the_deadline():
     time = VirtualTime()
     with FakeKube(fault=refusing(429, "Cannot evict pod", causes=[BUDGET])) as server:
         (protected,) = evicted(server, "shop/a", within=30.0, time=time)
-    assert (Outcome.PROTECTED, 3) == (protected.outcome, protected.tries)
+    assert (EvictionOutcome.PROTECTED, 3) == (protected.outcome, protected.tries)
     assert "Cannot evict pod" in protected.message
     assert [5.0, 10.0] == time.slept
 
@@ -158,7 +158,7 @@ def test_the_servers_own_time_counts_before_ours():
     time = VirtualTime()
     with FakeKube(fault=refusing(429, "too many requests", headers={"Retry-After": "2"})) as server:
         (busy,) = evicted(server, "shop/a", within=7.0, time=time)
-    assert (Outcome.UNANSWERED, 4) == (busy.outcome, busy.tries)
+    assert (EvictionOutcome.UNANSWERED, 4) == (busy.outcome, busy.tries)
     assert [2.0, 2.0, 2.0] == time.slept
 
 
@@ -173,23 +173,26 @@ def test_without_time_there_is_one_try():
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [
-        (refusing(500, "etcd is away"), Outcome.UNANSWERED),
-        (refusing(409, "Operation cannot be fulfilled on pods: the object has been modified"), Outcome.UNANSWERED),
-        (refusing(409, "the UID in the precondition (a) does not match the UID in record (b)."), Outcome.GONE),
-        (refusing(409, "Precondition failed: UID in precondition: a, UID in object meta: b"), Outcome.GONE),
-        (refusing(403, "it is being terminated", causes=[{"reason": "NamespaceTerminating"}]), Outcome.GONE),
-        (refusing(500, "This pod has more than one PodDisruptionBudget, which …"), Outcome.REFUSED),
-        (refusing(422, "spec is invalid"), Outcome.REFUSED),
-        (refusing(401), Outcome.FORBIDDEN),
-        (lambda _: web.Response(text="<html>", status=302, headers={"Location": "/login"}), Outcome.REFUSED),
+        (refusing(500, "etcd is away"), EvictionOutcome.UNANSWERED),
+        (
+            refusing(409, "Operation cannot be fulfilled on pods: the object has been modified"),
+            EvictionOutcome.UNANSWERED,
+        ),
+        (refusing(409, "the UID in the precondition (a) does not match the UID in record (b)."), EvictionOutcome.GONE),
+        (refusing(409, "Precondition failed: UID in precondition: a, UID in object meta: b"), EvictionOutcome.GONE),
+        (refusing(403, "it is being terminated", causes=[{"reason": "NamespaceTerminating"}]), EvictionOutcome.GONE),
+        (refusing(500, "This pod has more than one PodDisruptionBudget, which …"), EvictionOutcome.REFUSED),
+        (refusing(422, "spec is invalid"), EvictionOutcome.REFUSED),
+        (refusing(401), EvictionOutcome.FORBIDDEN),
+        (lambda _: web.Response(text="<html>", status=302, headers={"Location": "/login"}), EvictionOutcome.REFUSED),
     ],
     ids=["500", "conflict", "uid", "newer uid", "namespace", "two budgets", "invalid", "401", "redirect"],
 )
-def test_each_answer_is_its_own_case(answer: Callable[..., Any], outcome: Outcome):
+def test_each_answer_is_its_own_case(answer: Callable[..., Any], outcome: EvictionOutcome):
     """What passes is tried until the deadline, what does not is not."""
     with FakeKube(fault=answer) as server:
         (told,) = evicted(server, "shop/a", within=6.0)
-    passes = outcome is Outcome.UNANSWERED
+    passes = outcome is EvictionOutcome.UNANSWERED
     assert (outcome, 2 if passes else 1) == (told.outcome, told.tries)
 
 
@@ -198,7 +201,7 @@ def test_a_right_that_lacks_is_named():
     with FakeKube(forbidden={("create", "v1/pods/eviction")}) as server:
         server.pod("shop/a", node="n")
         (forbidden,) = evicted(server, "shop/a")
-    assert Outcome.FORBIDDEN is forbidden.outcome
+    assert EvictionOutcome.FORBIDDEN is forbidden.outcome
     assert '{apiGroups: [""], resources: ["pods/eviction"], verbs: ["create"]}' in forbidden.hint
 
 
@@ -215,11 +218,11 @@ def test_a_lost_answer_is_asked_for_again():
 
         server.fault = lose
         (told,) = evicted(server, "shop/a")
-    assert (Outcome.GONE, 2) == (told.outcome, told.tries)
+    assert (EvictionOutcome.GONE, 2) == (told.outcome, told.tries)
 
 
 def test_what_can_be_no_pod_is_refused():
     """Nothing is asked."""
     with FakeKube() as server:
-        assert [Outcome.REFUSED] == [each.outcome for each in evicted(server, "shop/../a")]
+        assert [EvictionOutcome.REFUSED] == [each.outcome for each in evicted(server, "shop/../a")]
     assert [] == server.asked

@@ -17,8 +17,8 @@ from watcher.core.kubernetes.objects import NODES as NODE_RESOURCE
 from watcher.core.kubernetes.objects import PODS, CustomObject, Node, Pod
 from watcher.core.kubernetes.wire import Resource
 from watcher.platform.kube.client import KubeClient, Selector
-from watcher.platform.kube.credentials import Access
-from watcher.platform.kube.informer import AT_ONCE, Informer
+from watcher.platform.kube.credentials import KubeAccess
+from watcher.platform.kube.informer import NOTIFY_BATCH, Informer
 from watcher.platform.kube.shared_informer import SharedInformer
 
 POLICIES = "ensurance.crane.io/v1alpha1/nodeqoss"
@@ -29,7 +29,7 @@ def watched(server: FakeKube, check: Callable[[Informer[Any]], Awaitable[Any]], 
     """Let `check` use a started informer of the server's nodes, or of `resource`; it is closed afterwards."""
 
     async def inside() -> Any:
-        client = KubeClient(lambda: Access(server.url, "a test", token=server.token), timeout=5.0)
+        client = KubeClient(lambda: KubeAccess(server.url, "a test", token=server.token), timeout=5.0)
         informer = Informer(client, **{"resource": NODE_RESOURCE, "delays": QUICK, **options})
         await informer.start()
         try:
@@ -361,7 +361,7 @@ def test_others_have_their_turns_while_a_long_list_is_told_of():
             await asyncio.sleep(0)
 
     with FakeKube() as server:
-        for i in range(3 * AT_ONCE):
+        for i in range(3 * NOTIFY_BATCH):
             server.node(f"n{i}")
 
         async def check(informer: Informer[Node]) -> None:
@@ -371,8 +371,8 @@ def test_others_have_their_turns_while_a_long_list_is_told_of():
             other.cancel()
 
         watched(server, check, on_change=lambda _name, _old, _new: told.append(turns))
-    assert len(told) == 3 * AT_ONCE
-    assert max(told.count(turn) for turn in set(told)) == AT_ONCE
+    assert len(told) == 3 * NOTIFY_BATCH
+    assert max(told.count(turn) for turn in set(told)) == NOTIFY_BATCH
 
 
 def test_who_hurries_it_waits_for_no_delay():
@@ -471,7 +471,7 @@ def test_a_list_comes_in_pages_and_whole_if_they_expire():
             server.node(f"n{number}")
 
         async def check() -> None:
-            client = KubeClient(lambda: Access(server.url, "a test", token=server.token))
+            client = KubeClient(lambda: KubeAccess(server.url, "a test", token=server.token))
             try:
                 assert 7 == len((await client.list(NODE_RESOURCE, page=3)).items)
                 assert 3 == len(server.asked)

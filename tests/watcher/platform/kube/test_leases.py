@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.kube import LEASES, FakeKube
 from watcher.core.kubernetes.errors import KubeForbidden
 from watcher.platform.kube.client import KubeClient
-from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.leases import Election
 
 KEY = "default/writers"
@@ -27,7 +27,7 @@ class Time:
 
 def elect(server: FakeKube, story: Callable[[Callable[..., Election]], Awaitable[None]]) -> None:
     async def run() -> None:
-        client = KubeClient(lambda: Access(server.url, "the test", token=server.token))
+        client = KubeClient(lambda: KubeAccess(server.url, "the test", token=server.token))
 
         def candidate(identity: str, monotonic: Callable[[], float]) -> Election:
             return Election(

@@ -21,15 +21,15 @@ from tests.watcher.platform.kube.test_informer import count, same
 from tests.watcher.providers.metrics_server.test_provider import at, two_nodes
 from watcher.core.kubernetes.errors import KubeForbidden
 from watcher.core.kubernetes.objects import NODES, Node
-from watcher.platform.kube.credentials import Access, AccessFinder
-from watcher.platform.kube.informer import AT_ONCE
+from watcher.platform.kube.credentials import AccessFinder, KubeAccess
+from watcher.platform.kube.informer import NOTIFY_BATCH
 from watcher.platform.kube.shared_informer import SharedInformer
 
 
 class Follower:
     """A shared informer of the server's nodes, and a mirror of what it tells."""
 
-    def __init__(self, access: Callable[[], Access]) -> None:
+    def __init__(self, access: Callable[[], KubeAccess]) -> None:
         self.nodes: dict[str, Node] = {}
         self.told = 0
         self.informer = SharedInformer(access, NODES, on_change=self.note)
@@ -44,12 +44,12 @@ class Follower:
         return same(self.informer, server)() and self.nodes == dict(self.informer.objects)
 
 
-def shared(server: FakeKube, work: Callable[[Callable[[], Access]], Awaitable[Any]]) -> None:
+def shared(server: FakeKube, work: Callable[[Callable[[], KubeAccess]], Awaitable[Any]]) -> None:
     """Let `work` use this way to the server; all that it starts it must close, without a trace."""
 
     async def inside() -> None:
         async with asyncio.timeout(120):
-            await work(partial(Access, server.url, "a test", token=server.token))
+            await work(partial(KubeAccess, server.url, "a test", token=server.token))
         assert {asyncio.current_task()} == asyncio.all_tasks()
 
     asyncio.run(inside())
@@ -61,7 +61,7 @@ def test_one_list_and_one_watch_do_for_all():
         server.node("a")
         server.node("b")
 
-        async def work(access: Callable[[], Access]) -> None:
+        async def work(access: Callable[[], KubeAccess]) -> None:
             first, second, late = (Follower(access) for _ in range(3))
             quiet = SharedInformer(access, NODES)  # who only looks things up
             for each in (first.informer, second.informer, quiet):
@@ -92,16 +92,16 @@ def test_one_list_and_one_watch_do_for_all():
 def test_who_joins_amid_changes_sees_each_once():
     """What is there is told of some at a time, and what changes or goes meanwhile is not told of as it was."""
     with FakeKube() as server:
-        for i in range(3 * AT_ONCE):
+        for i in range(3 * NOTIFY_BATCH):
             server.node(f"n{i:04}")
 
-        async def work(access: Callable[[], Access]) -> None:
+        async def work(access: Callable[[], KubeAccess]) -> None:
             first, late = Follower(access), Follower(access)
             await first.informer.start()
             await first.informer.wait()
             await late.informer.start()
             await asyncio.sleep(0)  # one turn
-            assert AT_ONCE == late.told < len(late.informer.objects)
+            assert NOTIFY_BATCH == late.told < len(late.informer.objects)
             assert not late.informer.synced.is_set()
             names = sorted(set(late.informer.objects) - set(late.nodes))
             copy = late.informer._copy
@@ -109,10 +109,10 @@ def test_who_joins_amid_changes_sees_each_once():
             changed = copy.informer.objects[names[1]]
             copy.informer._put(names[0], None)  # as from a watch, but at this very moment
             copy.informer._put(names[1], Node(changed.metadata))
-            assert AT_ONCE + 1 == late.told
+            assert NOTIFY_BATCH + 1 == late.told
             await late.informer.wait()
             assert late.nodes == dict(late.informer.objects) == first.nodes
-            assert 3 * AT_ONCE - 1 == late.told
+            assert 3 * NOTIFY_BATCH - 1 == late.told
             await first.informer.close()
             await late.informer.close()
 
@@ -122,10 +122,10 @@ def test_who_joins_amid_changes_sees_each_once():
 def test_who_leaves_before_all_was_told_is_told_no_more():
     """Nor does it hold up who stays."""
     with FakeKube() as server:
-        for i in range(2 * AT_ONCE):
+        for i in range(2 * NOTIFY_BATCH):
             server.node(f"n{i:04}")
 
-        async def work(access: Callable[[], Access]) -> None:
+        async def work(access: Callable[[], KubeAccess]) -> None:
             first, late = Follower(access), Follower(access)
             await first.informer.start()
             await first.informer.wait()
@@ -144,7 +144,7 @@ def test_who_is_stopped_while_it_leaves_leaves_all_the_same():
     with FakeKube() as server:
         server.node("a")
 
-        async def work(access: Callable[[], Access]) -> None:
+        async def work(access: Callable[[], KubeAccess]) -> None:
             follower = Follower(access)
             await follower.informer.start()
             await follower.informer.wait()
@@ -162,7 +162,7 @@ def test_trouble_is_everybodys_and_who_comes_has_it_tried_anew():
     with FakeKube(forbidden={("list", FAKE_NODES)}) as server:
         server.node("a")
 
-        async def work(access: Callable[[], Access]) -> None:
+        async def work(access: Callable[[], KubeAccess]) -> None:
             first, second, late = (Follower(access) for _ in range(3))
             for each in (first, second):
                 await each.informer.start()
@@ -189,7 +189,7 @@ def test_a_fault_of_one_costs_the_others_nothing(caplog: pytest.LogCaptureFixtur
     with FakeKube() as server, caplog.at_level(logging.ERROR):
         server.node("a")
 
-        async def work(access: Callable[[], Access]) -> None:
+        async def work(access: Callable[[], KubeAccess]) -> None:
             good, late = Follower(access), Follower(access)
             await good.informer.start()
             await good.informer.wait()
@@ -213,9 +213,9 @@ def test_another_way_to_the_cluster_is_a_copy_of_its_own():
         one.node("a")
         other.node("b")
 
-        async def work(access: Callable[[], Access]) -> None:
+        async def work(access: Callable[[], KubeAccess]) -> None:
             here = Follower(access)
-            there = Follower(partial(Access, other.url, "another", token=other.token))
+            there = Follower(partial(KubeAccess, other.url, "another", token=other.token))
             for each in (here, there):
                 await each.informer.start()
                 await each.informer.wait()

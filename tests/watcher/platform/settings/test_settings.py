@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from watcher.core.koordinator.collect_policy import PolicyPart, PolicyRule
+from watcher.core.koordinator.collect_policy import PolicyOverride, PolicyRule
 from watcher.model import METRIC_BY_KEY, Window
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.problems import Problem, SettingsError
@@ -732,8 +732,8 @@ aggregate_duration = 60
 
 def test_nodes_may_have_policies_of_their_own(loaded):
     """In their order, from a file, from the environment as JSON, and from what config show prints of them."""
-    first = PolicyRule(PolicyPart(30, None, (300, 900)), ("gpu-*", "a"), (("node.kubernetes.io/pool", "gpu"),))
-    expected = (first, PolicyRule(PolicyPart(None, 60, None), ("*",)))
+    first = PolicyRule(PolicyOverride(30, None, (300, 900)), ("gpu-*", "a"), (("node.kubernetes.io/pool", "gpu"),))
+    expected = (first, PolicyRule(PolicyOverride(None, 60, None), ("*",)))
     found = loaded(POLICIES).koordinator.nodes
     assert expected == found
     written = KEYS["koordinator.nodes"].setting.kind.write(found)

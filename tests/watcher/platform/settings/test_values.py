@@ -22,11 +22,11 @@ from watcher.platform.settings.values import (
     FRACTION,
     SECRET,
     TEXT,
+    InvalidValue,
     Secret,
-    Unfit,
     choice,
     hide_credentials,
-    whole,
+    integer,
     write_text,
 )
 
@@ -79,7 +79,7 @@ def test_durations_are_read_in_seconds(given, seconds):
 )
 def test_what_is_no_duration_is_refused(given):
     """Negative, unbounded, unparsable and untyped durations are refused, whatever they are."""
-    with pytest.raises(Unfit):
+    with pytest.raises(InvalidValue):
         read_duration(given)
 
 
@@ -117,7 +117,7 @@ def test_sizes_are_read_in_bytes(given, bytes_):
 @pytest.mark.parametrize("given", ["", "GiB", "2 gigs", "-1GiB", "1e3", 1.5, True, -1, 2**70, None])
 def test_what_is_no_size_is_refused(given):
     """A size is a positive text with a known unit or a whole number of bytes."""
-    with pytest.raises(Unfit):
+    with pytest.raises(InvalidValue):
         size(lowest=0).read(given)
 
 
@@ -139,7 +139,7 @@ def test_written_text_is_a_toml_string(text):
         (BOOLEAN, "TRUE", True),
         (BOOLEAN, "off", False),
         (BOOLEAN, "1", True),
-        (whole(lowest=0, highest=65535), " 2020 ", 2020),
+        (integer(lowest=0, highest=65535), " 2020 ", 2020),
         (FRACTION, "0.25", 0.25),
         (FRACTION, "1", 1.0),
         (SECRET, "s3cret\n", Secret("s3cret")),
@@ -160,9 +160,9 @@ def test_text_of_the_environment_is_read(kind, given, value):
 REFUSED = [
     (BOOLEAN, "maybe"),
     (BOOLEAN, ""),
-    (whole(lowest=0, highest=65535), "65536"),
-    (whole(lowest=0, highest=65535), "-1"),
-    (whole(lowest=0, highest=65535), "9" * 5000),
+    (integer(lowest=0, highest=65535), "65536"),
+    (integer(lowest=0, highest=65535), "-1"),
+    (integer(lowest=0, highest=65535), "9" * 5000),
     (whole_seconds(lowest=1, highest=60), "1.5s"),
     (whole_seconds(lowest=1, highest=60), "61s"),
     (duration(lowest=1, highest=60), "500ms"),
@@ -200,14 +200,14 @@ REFUSED = [
 )
 def test_text_that_does_not_fit_is_refused(kind, given):
     """What is not of the kind is refused as Unfit, whatever went wrong in reading it."""
-    with pytest.raises(Unfit):
+    with pytest.raises(InvalidValue):
         kind.read_text(given)
 
 
 @given(st.sampled_from(sorted(KEYS)), st.text())
 def test_no_text_breaks_a_kind(key, text):
     """Any text is either read or refused."""
-    with contextlib.suppress(Unfit):
+    with contextlib.suppress(InvalidValue):
         KEYS[key].setting.kind.read_text(text)
 
 

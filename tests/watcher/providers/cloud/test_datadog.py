@@ -15,7 +15,7 @@ from watcher.model import METRIC_BY_KEY, FindingKind
 from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.cloud.datadog import DatadogConfig, provider
 from watcher.providers.cloud.provider import CloudProvider, node_of
-from watcher.providers.fetching import wait_of
+from watcher.providers.fetching import retry_after
 from watcher.providers.queries import QueryConfig
 
 NOW = 1_700_000_010.0  # a multiple of 15
@@ -392,7 +392,7 @@ def test_a_limit_that_is_longer_than_a_fetch_is_heeded_by_the_next():
 )
 def test_how_long_a_service_wants_to_be_left_alone(headers: dict[str, str], seconds: float | None):
     """What it says in any form, within bounds; what it does not say is not made up."""
-    assert seconds == wait_of(headers)
+    assert seconds == retry_after(headers)
 
 
 # --- what cannot work ------------------------------------------------------------------------------------------------

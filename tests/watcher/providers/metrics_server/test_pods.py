@@ -15,7 +15,7 @@ from tests.conftest import RunService
 from tests.fakes.kube import NODE_METRICS, POD_METRICS, PODS, Asked, FakeKube
 from tests.waiting import eventually
 from tests.watcher.providers.metrics_server.test_provider import NOW, at, run
-from watcher.core.kubernetes.wire import Metadata
+from watcher.core.kubernetes.wire import MinimalMetadata
 from watcher.model import FindingKind
 from watcher.platform.kube.client import LARGE_BODY
 from watcher.providers.base import (
@@ -27,7 +27,7 @@ from watcher.providers.base import (
     ProviderUnreachable,
     fetch_pods,
 )
-from watcher.providers.metrics_server.pods import Container, PodMetrics, read_pods
+from watcher.providers.metrics_server.pods import ContainerUsage, PodMetrics, read_pods
 from watcher.providers.metrics_server.provider import MetricsServerProvider
 
 ASKS_SELDOM = 3600.0
@@ -147,8 +147,8 @@ def test_what_cannot_be_read_costs_itself_alone(odd: dict[str, Any], kept: tuple
 @pytest.mark.parametrize("containers", [None, (), ({"cpu": "1"}, {"memory": "1Mi"})], ids=["null", "none", "partly"])
 def test_a_sum_with_a_part_missing_is_unknown(containers: tuple[dict[str, str | int | float], ...] | None):
     """And not what is left of it."""
-    read = None if containers is None else tuple(Container(each) for each in containers)
-    item = PodMetrics(Metadata("x", "a"), at(NOW), "", read)
+    read = None if containers is None else tuple(ContainerUsage(each) for each in containers)
+    item = PodMetrics(MinimalMetadata("x", "a"), at(NOW), "", read)
     got = read_pods([item], {"a/x": "n"}, source="s", now=NOW)
     assert np.isnan([got.usage.cores[0], got.usage.memory[0]]).all()
     assert () == got.findings
@@ -157,7 +157,7 @@ def test_a_sum_with_a_part_missing_is_unknown(containers: tuple[dict[str, str | 
 
 def test_ten_thousand_bad_pods_are_one_finding():
     """The first names, and how many."""
-    items = [PodMetrics(Metadata(f"p{number:05d}", "a"), "never") for number in range(10_000)]
+    items = [PodMetrics(MinimalMetadata(f"p{number:05d}", "a"), "never") for number in range(10_000)]
     got = read_pods(items, {f"a/p{number:05d}": "n" for number in range(10_000)}, source="s", now=NOW)
     (finding,) = got.findings
     assert "10000 (a/p00000, a/p00001, a/p00002, …)" in finding.reason

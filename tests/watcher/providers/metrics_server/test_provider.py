@@ -18,7 +18,7 @@ from tests.fakes.prometheus import FakePrometheus, told
 from tests.waiting import eventually, wait_for
 from tests.watcher.providers.prometheus.test_provider import OK, hang, trickle
 from watcher.model import Finding, FindingKind
-from watcher.platform.kube.credentials import Access
+from watcher.platform.kube.credentials import KubeAccess
 from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.metrics_server.provider import MetricsServerProvider
 
@@ -42,7 +42,9 @@ def run(
 
     async def inside() -> Any:
         token = server.token if isinstance(server, FakeKube) else "a-token"
-        provider = MetricsServerProvider(lambda: Access(server.url, "a test", token=token), **{**OPTIONS, **options})
+        provider = MetricsServerProvider(
+            lambda: KubeAccess(server.url, "a test", token=token), **{**OPTIONS, **options}
+        )
         await provider.start()
         try:
             async with asyncio.timeout(30):
@@ -179,7 +181,7 @@ def test_no_more_than_the_longest_window_is_kept():
 
 def test_a_source_of_the_present():
     """It cannot be asked for the past, and has the Go load-watcher's name."""
-    provider = MetricsServerProvider(lambda: Access("http://x", ""), resolution=15, max_seconds=900)
+    provider = MetricsServerProvider(lambda: KubeAccess("http://x", ""), resolution=15, max_seconds=900)
     assert ("KubernetesMetricsServer", False) == (provider.source, provider.remembers)
 
 
@@ -427,7 +429,7 @@ def test_a_token_that_is_renewed_is_used_at_once(tmp_path: Path):
     token.write_text("old\n")
 
     async def check(server: FakeKube) -> None:
-        access = partial(Access, server.url, "a test", token_file=token)
+        access = partial(KubeAccess, server.url, "a test", token_file=token)
         provider = MetricsServerProvider(access, resolution=0.02, max_seconds=900.0, timeout=5.0)
         await provider.start()
         try:

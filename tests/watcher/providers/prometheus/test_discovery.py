@@ -14,7 +14,7 @@ from watcher.model import Finding, FindingKind, Remedy
 from watcher.platform.settings.loading import load
 from watcher.providers.base import Fetch, ProviderRefused, ProviderUnreachable
 from watcher.providers.prometheus.provider import PrometheusProvider, from_settings
-from watcher.providers.prometheus.queries import QueryConfig
+from watcher.providers.prometheus.queries import PrometheusQueryConfig
 
 # --- finding out what to ask -----------------------------------------------------------------------------------------
 
@@ -177,7 +177,9 @@ def test_a_configured_query_is_used_and_nothing_else():
     """With its own unit and label, and the values converted."""
     cluster = Cluster(**{"my:cpu": [{"host": "a"}, {"host": "b"}], CPU: NODES})
     with FakePrometheus(cluster) as server:
-        got = fetch(server, queries={"CPU": QueryConfig("my:cpu", "percent", node_label="host", smoothing_s=60.0)})
+        got = fetch(
+            server, queries={"CPU": PrometheusQueryConfig("my:cpu", "percent", node_label="host", smoothing_s=60.0)}
+        )
 
     assert ("a", "b") == got.batches[0].nodes
     assert [0.5, 0.5] == got.batches[0].value.tolist()

@@ -13,15 +13,15 @@ from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY
 from watcher.providers.prometheus.queries import (
     CANDIDATES,
-    Instant,
+    InstantQuery,
     NodeLabel,
-    QueryConfig,
-    Range,
+    PrometheusQueryConfig,
+    RangeQuery,
     among,
     candidates,
+    make_plan,
     names_query,
     profile,
-    settle,
 )
 
 LABELS = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True).filter(lambda label: label != "__name__")
@@ -125,9 +125,9 @@ def questions(key: str, matchers: list[Matcher], *, label: NodeLabel) -> Iterato
         yield f"topk(1, {candidate.evidence})"
         if candidate.raw:
             yield narrowed(candidate.raw, among("instance", ["10.0.0.1:9100"])) + "[10m]"
-        plan = settle(METRIC_BY_KEY[key], candidate, label=label, scrape_interval=15.0, rejected=())
+        plan = make_plan(METRIC_BY_KEY[key], candidate, label=label, scrape_interval=15.0, rejected=())
         question = plan.question(0.0, 60.0, resolution=15)
-        assert isinstance(question, Instant | Range)
+        assert isinstance(question, InstantQuery | RangeQuery)
         yield question.query
     yield names_query(matchers=matchers)
 
@@ -164,7 +164,7 @@ def test_memory_has_them_six_times():
 
 def test_a_configured_expression_is_sent_as_it_is():
     """Its guard too: it may look at several clusters on purpose."""
-    query = QueryConfig("sum by (node) (my:cpu)", "ratio", guard="raw")
+    query = PrometheusQueryConfig("sum by (node) (my:cpu)", "ratio", guard="raw")
     assert candidates(METRIC_BY_KEY["CPU"], query) == candidates(
         METRIC_BY_KEY["CPU"], query, matchers=[Matcher("cluster", "=", "a")]
     )

@@ -11,8 +11,8 @@ import pytest
 from tests.fakes.prometheus import Asked, FakePrometheus, matrix, vector
 from watcher.model import FindingKind, Remedy
 from watcher.providers.base import Fetch, ProviderPartial, QueryFailure
-from watcher.providers.prometheus.provider import LOOK_AGAIN_FETCHES, PrometheusProvider
-from watcher.providers.prometheus.queries import PrometheusConfig, QueryConfig
+from watcher.providers.prometheus.provider import SEARCH_EVERY_FETCHES, PrometheusProvider
+from watcher.providers.prometheus.queries import PrometheusConfig, PrometheusQueryConfig
 
 NOW = 1_700_000_000.0
 CPU = "instance:node_cpu:ratio"
@@ -127,7 +127,7 @@ def failure_of(got: Fetch, metric: str) -> ProviderPartial:
 def test_what_is_computed_from_a_part_is_withheld():
     """An expression over the CPUs of a node that are left would be another number, and perhaps a lower one."""
     thanos = Thanos({CPU: nodes("a"), STORAGE: nodes("a")}, {CPU: nodes("b")})
-    query = QueryConfig(f"avg by (node) ({CPU})", "ratio", guard=CPU)
+    query = PrometheusQueryConfig(f"avg by (node) ({CPU})", "ratio", guard=CPU)
     got: Fetch = play(thanos, whole_then_partial, metrics=("CPU", "Storage"), queries={"CPU": query})
 
     assert [STORAGE] == [batch.metric.name for batch in got.batches]
@@ -157,7 +157,7 @@ def test_a_metric_of_several_series_is_withheld(disks: Sequence[str], work: Work
 
 def test_where_all_is_withheld_the_source_gave_nothing():
     """Then the last windows stay, as when it is away."""
-    query = QueryConfig(f"avg by (node) ({CPU})", "ratio")
+    query = PrometheusQueryConfig(f"avg by (node) ({CPU})", "ratio")
 
     async def work(provider: PrometheusProvider, thanos: Thanos) -> None:
         with pytest.raises(ProviderPartial, match="store-2") as caught:
@@ -180,7 +180,7 @@ def test_a_rule_that_is_missing_for_a_while_stays_the_plan():
 
     async def work(provider: PrometheusProvider, thanos: Thanos) -> None:
         plans = []
-        for number in range(3 * LOOK_AGAIN_FETCHES):
+        for number in range(3 * SEARCH_EVERY_FETCHES):
             thanos.away = number > 0
             got = await provider.fetch(NOW - 60, NOW)
             plans.append(plan_of(got))
@@ -198,7 +198,7 @@ def test_a_label_that_only_a_part_has_is_not_settled_for():
         thanos.away = True
         assert (CPU, "node") == plan_of(await provider.fetch(NOW - 60, NOW))
         thanos.away = False
-        for _ in range(LOOK_AGAIN_FETCHES):
+        for _ in range(SEARCH_EVERY_FETCHES):
             got = await provider.fetch(NOW - 60, NOW)
         assert (CPU, "instance without its port") == plan_of(got)
 
@@ -227,12 +227,12 @@ def test_names_of_nodes_outlive_a_partial_answer():
 
     async def work(provider: PrometheusProvider, thanos: Thanos) -> None:
         found = []
-        for number in range(2 * LOOK_AGAIN_FETCHES):
-            thanos.away = LOOK_AGAIN_FETCHES <= number < 2 * LOOK_AGAIN_FETCHES - 1
+        for number in range(2 * SEARCH_EVERY_FETCHES):
+            thanos.away = SEARCH_EVERY_FETCHES <= number < 2 * SEARCH_EVERY_FETCHES - 1
             got = await provider.fetch(NOW - 60, NOW)
             found.append(got.batches[0].nodes)
             assert () == got.findings
-        assert [("a", "b")] * 2 * LOOK_AGAIN_FETCHES == found
+        assert [("a", "b")] * 2 * SEARCH_EVERY_FETCHES == found
         assert {} == got.partial
 
     play(thanos, work)

@@ -21,9 +21,9 @@ import pytest
 from tests.fakes.prometheus import Answer, Asked, FakePrometheus, Script, matrix, result, told, until_hung_up, vector
 from tests.waiting import eventually, wait_for
 from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.providers.prometheus.endpoint import Endpoint
+from watcher.providers.prometheus.endpoint import PrometheusEndpoint
 from watcher.providers.prometheus.provider import PrometheusProvider
-from watcher.providers.prometheus.queries import PrometheusConfig, QueryConfig
+from watcher.providers.prometheus.queries import PrometheusConfig, PrometheusQueryConfig
 
 NOW = 1_700_000_000.0
 CPU = "instance:node_cpu:ratio"
@@ -151,7 +151,7 @@ def test_only_a_victoria_metrics_is_asked_beyond_now(header: str, beyond: float)
             await provider.fetch(minute - 60, minute)
             await provider.fetch(minute - 180, minute - 60)
 
-        run(server, now_and_the_past, queries={"CPU": QueryConfig("my:cpu / 2", "ratio")})
+        run(server, now_and_the_past, queries={"CPU": PrometheusQueryConfig("my:cpu / 2", "ratio")})
 
     ends = [float(asked.parameters["end"]) for asked in server.asked if asked.path.endswith("query_range")]
     assert [minute + beyond, minute - 60] == ends
@@ -764,7 +764,7 @@ def test_a_far_server_may_compress():
     """Next door it costs more than it saves; over a network it saves."""
 
     def encoding(host: str) -> str:
-        return Endpoint(PrometheusConfig(address=f"http://{host}")).headers()["Accept-Encoding"]
+        return PrometheusEndpoint(PrometheusConfig(address=f"http://{host}")).headers()["Accept-Encoding"]
 
     near = [encoding(host) for host in ("localhost:9090", "127.1.2.3", "[::1]:9090")]
     assert ["identity"] * 3 == near

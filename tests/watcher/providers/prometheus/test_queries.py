@@ -12,21 +12,21 @@ from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
 from watcher.providers.prometheus.queries import (
     CANDIDATES,
     DEFAULT_METRICS,
-    Candidate,
-    Instant,
+    InstantQuery,
     NodeLabel,
     NodeNames,
     PrometheusConfig,
-    QueryConfig,
-    Range,
+    PrometheusQueryConfig,
+    QueryCandidate,
+    RangeQuery,
     among,
     candidates,
     configured_label,
     direct_label,
     fallback_label,
+    make_plan,
     profile,
     read_names,
-    settle,
 )
 
 CPU = METRIC_BY_KEY["CPU"]
@@ -115,24 +115,27 @@ def test_energy_and_gpu_come_only_on_request():
 
 def test_a_configured_query_is_the_only_candidate():
     """Falling back to something else behind the operator's back would be a silent change of meaning."""
-    configured = QueryConfig("  my:cpu  ", "percent", smoothing_s=60.0)
+    configured = PrometheusQueryConfig("  my:cpu  ", "percent", smoothing_s=60.0)
 
-    assert (Candidate("configured", "my:cpu", "percent", 60.0),) == candidates(CPU, configured)
+    assert (QueryCandidate("configured", "my:cpu", "percent", 60.0),) == candidates(CPU, configured)
 
 
 def test_only_an_expression_takes_a_guard():
     """Plain series bring their own samples with their own times."""
-    plain, computed = QueryConfig("my:cpu", "ratio", guard="raw"), QueryConfig("my:cpu * 1", "ratio", guard="raw")
+    plain, computed = (
+        PrometheusQueryConfig("my:cpu", "ratio", guard="raw"),
+        PrometheusQueryConfig("my:cpu * 1", "ratio", guard="raw"),
+    )
 
     assert ["", "raw"] == [candidates(CPU, one)[0].raw for one in (plain, computed)]
 
 
 def test_a_comment_swallows_nothing():
     """Expressions of several lines have them."""
-    (commented,) = candidates(CPU, QueryConfig("my:cpu / 2 # halves", "ratio", guard="raw"))
+    (commented,) = candidates(CPU, PrometheusQueryConfig("my:cpu / 2 # halves", "ratio", guard="raw"))
     question = plan(commented, interval=15.0).question(15.0, 30.0, resolution=15)
 
-    assert isinstance(question, Range)
+    assert isinstance(question, RangeQuery)
     assert "halves\n) and on" in question.query
     assert profile(commented.evidence, labels=("node",)).endswith("halves\n)")
 
@@ -141,12 +144,18 @@ def test_a_comment_swallows_nothing():
     ("changes", "named"),
     [
         ({"metrics": ("CPU", "cpu")}, "provider.metrics"),
-        ({"queries": {"Load": QueryConfig("x", "ratio")}}, "provider.metrics"),
-        ({"queries": {"CPU": QueryConfig("x", "cores")}}, "provider.queries.CPU.unit"),
-        ({"queries": {"CPU": QueryConfig("x", "watts")}}, "provider.queries.CPU.unit"),
-        ({"queries": {"CPU": QueryConfig(" ", "ratio")}}, "provider.queries.CPU.expression"),
-        ({"queries": {"CPU": QueryConfig("x", "ratio", node_label="a b")}}, "provider.queries.CPU.node_label"),
-        ({"queries": {"CPU": QueryConfig("x * 1", "ratio", guard="rate(y[1m])")}}, "provider.queries.CPU.guard"),
+        ({"queries": {"Load": PrometheusQueryConfig("x", "ratio")}}, "provider.metrics"),
+        ({"queries": {"CPU": PrometheusQueryConfig("x", "cores")}}, "provider.queries.CPU.unit"),
+        ({"queries": {"CPU": PrometheusQueryConfig("x", "watts")}}, "provider.queries.CPU.unit"),
+        ({"queries": {"CPU": PrometheusQueryConfig(" ", "ratio")}}, "provider.queries.CPU.expression"),
+        (
+            {"queries": {"CPU": PrometheusQueryConfig("x", "ratio", node_label="a b")}},
+            "provider.queries.CPU.node_label",
+        ),
+        (
+            {"queries": {"CPU": PrometheusQueryConfig("x * 1", "ratio", guard="rate(y[1m])")}},
+            "provider.queries.CPU.guard",
+        ),
         ({"node_label": 'x"'}, "provider.node_label"),
     ],
 )
@@ -165,7 +174,9 @@ def test_a_configuration_does_not_show_its_secrets():
 
 def test_a_configured_metric_is_wanted():
     """Naming a query is asking for its metric; the order is that of the model."""
-    config = PrometheusConfig(address="http://x", metrics=("Memory",), queries={"CPU": QueryConfig("x", "ratio")})
+    config = PrometheusConfig(
+        address="http://x", metrics=("Memory",), queries={"CPU": PrometheusQueryConfig("x", "ratio")}
+    )
 
     assert ["CPU", "Memory"] == [metric.key for metric in config.wanted()]
 
@@ -275,8 +286,8 @@ def test_an_instance_loses_its_port_and_nothing_else(instance: str, host: str):
 # --- questions -------------------------------------------------------------------------------------------------------
 
 
-def plan(candidate: Candidate, *, interval: float | None = None, label: str = "node"):
-    return settle(CPU, candidate, label=NodeLabel(label), scrape_interval=interval, rejected=())
+def plan(candidate: QueryCandidate, *, interval: float | None = None, label: str = "node"):
+    return make_plan(CPU, candidate, label=NodeLabel(label), scrape_interval=interval, rejected=())
 
 
 @pytest.mark.parametrize(("span", "whole"), [(60.0, 60), (60.2, 61), (0.1, 1), (0.0, 1), (120.0, 120)])
@@ -284,7 +295,7 @@ def test_plain_series_are_asked_for_by_a_range_selector(span: float, whole: int)
     """An instant query at the end, over whole seconds, which cover what was asked for."""
     question = plan(CANDIDATES["CPU"][0]).question(1000.0 - span, 1000.0, resolution=15)
 
-    assert Instant(f"instance:node_cpu:ratio[{whole}s]", 1000.0) == question
+    assert InstantQuery(f"instance:node_cpu:ratio[{whole}s]", 1000.0) == question
 
 
 def test_a_raw_expression_is_grouped_by_the_label_and_guarded():
@@ -295,7 +306,7 @@ def test_a_raw_expression_is_grouped_by_the_label_and_guarded():
         '(1 - avg by (kubernetes_node) (sum without (mode) (rate(node_cpu_seconds_total{mode=~"idle|iowait|steal"}'
         '[5m])))) and on (kubernetes_node) (count_over_time(node_cpu_seconds_total{mode="idle",cpu=~"0|1"}[60s]) > 0)'
     )
-    assert Range(expression, 1020, 1080, 30) == question
+    assert RangeQuery(expression, 1020, 1080, 30) == question
 
 
 def test_the_guard_is_no_part_of_what_is_shown():
@@ -305,13 +316,13 @@ def test_the_guard_is_no_part_of_what_is_shown():
 
 def test_a_configured_expression_without_a_guard_says_so():
     """In the reason of its plan; with one, it is guarded like ours."""
-    bare = plan(candidates(CPU, QueryConfig("my:cpu / 2", "ratio"))[0], interval=15.0)
-    guarded = plan(candidates(CPU, QueryConfig("my:cpu / 2", "ratio", guard="raw"))[0], interval=15.0)
+    bare = plan(candidates(CPU, PrometheusQueryConfig("my:cpu / 2", "ratio"))[0], interval=15.0)
+    guarded = plan(candidates(CPU, PrometheusQueryConfig("my:cpu / 2", "ratio", guard="raw"))[0], interval=15.0)
 
     assert "no guard" in bare.reason
-    assert Range("my:cpu / 2", 15, 30, 15) == bare.question(15.0, 30.0, resolution=15)
-    assert Range("my:cpu / 2", 15, 75, 15) == bare.question(15.0, 30.0, resolution=15, beyond=40.0)
-    assert Range("(my:cpu / 2) and on (node) (count_over_time(raw[30s]) > 0)", 15, 30, 15) == guarded.question(
+    assert RangeQuery("my:cpu / 2", 15, 30, 15) == bare.question(15.0, 30.0, resolution=15)
+    assert RangeQuery("my:cpu / 2", 15, 75, 15) == bare.question(15.0, 30.0, resolution=15, beyond=40.0)
+    assert RangeQuery("(my:cpu / 2) and on (node) (count_over_time(raw[30s]) > 0)", 15, 30, 15) == guarded.question(
         15.0, 30.0, resolution=15
     )
 
@@ -340,7 +351,7 @@ def test_steps_of_a_range_are_aligned_to_slots(since: float, span: float, interv
     if question is None:
         assert math.ceil(since / step) > math.floor((since + span) / step)
         return
-    assert isinstance(question, Range)
+    assert isinstance(question, RangeQuery)
     assert step == question.step
     assert question.start % step == question.end % step == 0
     assert since <= question.start <= question.end <= since + span

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watcher.platform.net.redaction import SHOWN_CHARACTERS, shown
+from watcher.platform.net.redaction import SHOWN_CHARACTERS, printable
 from watcher.providers.base import ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.prometheus.queries import NodeLabel
 from watcher.providers.prometheus.responses import (
@@ -183,9 +183,9 @@ def test_an_error_shows_a_few_printable_words(garbage: bytes, status: int):
 
 def test_a_long_text_is_cut():
     """To 256 characters, the mark of the cut included."""
-    assert "a b" == shown("a\n\x1b\tb")
-    assert "x" * 255 + "…" == shown("x" * 257)
-    assert "x" * 256 == shown("x" * 256)
+    assert "a b" == printable("a\n\x1b\tb")
+    assert "x" * 255 + "…" == printable("x" * 257)
+    assert "x" * 256 == printable("x" * 256)
 
 
 # --- samples ---------------------------------------------------------------------------------------------------------

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from watcher.platform.settings import values
-from watcher.platform.settings.declaring import Table, about
+from watcher.platform.settings.declaring import SettingsTable, about
 
 
 @dataclass(frozen=True, repr=False)
-class KubernetesSettings(Table):
+class KubernetesSettings(SettingsTable):
     """Access to the Kubernetes API, for node names and for metrics-server."""
 
     kubeconfig: Path | None = field(

@@ -9,13 +9,13 @@ from typing import Any
 
 from watcher.core.pods.selector import PodSelection
 from watcher.platform.settings import addresses, quantities, selections, values
-from watcher.platform.settings.declaring import Table, about
+from watcher.platform.settings.declaring import SettingsTable, about
 
 
 def _peer_address(read: Callable[[Any], str]) -> Callable[[Any], str]:
     def checked(value: Any) -> str:
         if "@" in (address := read(value)):
-            raise values.Unfit("given an address with a user; replicas authenticate with server.token_file")
+            raise values.InvalidValue("given an address with a user; replicas authenticate with server.token_file")
         return address
 
     return checked
@@ -32,14 +32,14 @@ _AUTHORITIES = about(
 
 
 @dataclass(frozen=True, repr=False)
-class PeersSettings(Table):
+class PeersSettings(SettingsTable):
     """Other replicas of the service. At its start, the service copies recent samples from a ready replica if the source
     has no history (metrics-server). Not used with other sources. The copy takes at most `timeout`."""
 
     urls: tuple[str, ...] | None = field(
         default=None,
         metadata=about(
-            values.several(_PEER, called='addresses, like ["http://load-watcher-headless:2020"]'),
+            values.list_of(_PEER, called='addresses, like ["http://load-watcher-headless:2020"]'),
             "Base URLs of the replicas. All addresses of a host name are used, for example of a headless Service; "
             "they may include this process.",
             example='["http://load-watcher-headless:2020"]',
@@ -56,14 +56,14 @@ class PeersSettings(Table):
 
 
 @dataclass(frozen=True, repr=False)
-class AgentsSettings(Table):
+class AgentsSettings(SettingsTable):
     """The node agents of the cluster (load-watcher agent). If urls or pods is set, the usage of pods is read from the
     agents and not from the source (docs/pods.md)."""
 
     urls: tuple[str, ...] | None = field(
         default=None,
         metadata=about(
-            values.several(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
+            values.list_of(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
             "Base URLs of the agents. All addresses of a host name are used, for example of a headless Service.",
             example='["http://load-watcher-agent:2023"]',
         ),
@@ -98,14 +98,14 @@ class AgentsSettings(Table):
 
 
 @dataclass(frozen=True, repr=False)
-class DashboardSettings(Table):
+class DashboardSettings(SettingsTable):
     """Other components shown on the dashboard: node agents and QoS Resource Managers. The service requests their pages,
     read-only (docs/dashboard.md)."""
 
     agents: tuple[str, ...] | None = field(
         default=None,
         metadata=about(
-            values.several(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
+            values.list_of(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
             "Base URLs of the agents whose plan and audit log are shown. All addresses of a host name are used, for "
             "example of a headless Service.",
             example='["http://load-watcher-agent:2023"]',
@@ -123,7 +123,7 @@ class DashboardSettings(Table):
     qrm: tuple[str, ...] | None = field(
         default=None,
         metadata=about(
-            values.several(_PEER, called='addresses, like ["http://load-watcher-qrm:2024"]'),
+            values.list_of(_PEER, called='addresses, like ["http://load-watcher-qrm:2024"]'),
             "Base URLs of the QoS Resource Managers whose pools and CPUs are shown; host names as in agents.",
             example='["http://load-watcher-qrm:2024"]',
         ),

@@ -10,7 +10,7 @@ from watcher import model
 from watcher.core.queries.influxdb import DIALECTS
 from watcher.core.queries.matchers import Matcher
 from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.declaring import Table, about
+from watcher.platform.settings.declaring import SettingsTable, about
 from watcher.platform.settings.matchers import MATCHERS
 from watcher.platform.settings.model_values import TYPES
 from watcher.platform.settings.quantities import HOUR
@@ -18,7 +18,7 @@ from watcher.platform.settings.values import Secret
 
 
 @dataclass(frozen=True, repr=False)
-class QuerySettings(Table):
+class QuerySettings(SettingsTable):
     """The query of a provider for one metric, in place of the query that the provider would choose."""
 
     expression: str = field(
@@ -49,7 +49,7 @@ class QuerySettings(Table):
 
 
 @dataclass(frozen=True, repr=False)
-class ProviderSettings(Table):
+class ProviderSettings(SettingsTable):
     """The source of samples. `reason` is why this provider was chosen."""
 
     name: str = field(

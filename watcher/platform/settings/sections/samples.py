@@ -7,13 +7,13 @@ from pathlib import Path
 
 from watcher import model
 from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.declaring import Table, about
+from watcher.platform.settings.declaring import SettingsTable, about
 from watcher.platform.settings.model_values import DEFAULT_WINDOWS, TYPES_ONLY, WINDOWS
 from watcher.platform.settings.quantities import DAY, MINUTE
 
 
 @dataclass(frozen=True, repr=False)
-class RefreshSettings(Table):
+class RefreshSettings(SettingsTable):
     """How often samples are fetched, and the windows that are computed from them."""
 
     interval: float = field(
@@ -56,7 +56,7 @@ class RefreshSettings(Table):
 
 
 @dataclass(frozen=True, repr=False)
-class ReviewSettings(Table):
+class ReviewSettings(SettingsTable):
     """How invalid and suspicious samples are handled."""
 
     mode: str = field(
@@ -69,7 +69,7 @@ class ReviewSettings(Table):
     carry_slots: int = field(
         default=2,
         metadata=about(
-            values.whole(lowest=0, highest=20),
+            values.integer(lowest=0, highest=20),
             "Maximum age, in slots, of the earlier value that replaces a dropped sample of a node. Such values do not "
             "count as coverage of a window.",
         ),
@@ -88,7 +88,7 @@ class ReviewSettings(Table):
 
 
 @dataclass(frozen=True, repr=False)
-class StoreSettings(Table):
+class StoreSettings(SettingsTable):
     """Where windows, recent samples and decisions are stored, and for how long."""
 
     url: str = field(
@@ -147,7 +147,7 @@ class StoreSettings(Table):
     max_decisions: int = field(
         default=100_000,
         metadata=about(
-            values.whole(lowest=100, highest=1_000_000),
+            values.integer(lowest=100, highest=1_000_000),
             "Maximum number of stored decisions, of 1 to 4 kB each; the oldest are deleted first.",
         ),
     )

@@ -8,13 +8,13 @@ from pathlib import Path
 from watcher import model
 from watcher.core.koordinator.collect_policy import PolicyRule
 from watcher.platform.settings import values
-from watcher.platform.settings.declaring import Table, about
+from watcher.platform.settings.declaring import SettingsTable, about
 from watcher.platform.settings.model_values import LEVEL, OPERATORS, TYPES_ONLY, WINDOW_LABELS, WINDOWS
 from watcher.platform.settings.policy_rules import AGGREGATE_DURATION, POLICY_RULES, REPORT_INTERVAL
 
 
 @dataclass(frozen=True, repr=False)
-class ClusterSettings(Table):
+class ClusterSettings(SettingsTable):
     """The cluster of this service, to distinguish several clusters that share a source, a database, logs or metrics."""
 
     name: str | None = field(
@@ -29,7 +29,7 @@ class ClusterSettings(Table):
 
 
 @dataclass(frozen=True, repr=False)
-class ServerSettings(Table):
+class ServerSettings(SettingsTable):
     """The address, TLS and authentication of the HTTP API."""
 
     host: str = field(
@@ -41,7 +41,7 @@ class ServerSettings(Table):
     port: int = field(
         default=2020,
         metadata=about(
-            values.whole(lowest=0, highest=65535), "Port to listen on; 0 selects a free port.", flag="--port"
+            values.integer(lowest=0, highest=65535), "Port to listen on; 0 selects a free port.", flag="--port"
         ),
     )
     tls_cert: Path | None = field(
@@ -80,7 +80,7 @@ class ServerSettings(Table):
 
 
 @dataclass(frozen=True, repr=False)
-class MetricsSettings(Table):
+class MetricsSettings(SettingsTable):
     """Node metrics on /metrics. Each type, operator and window multiplies the number of series in Prometheus."""
 
     types: tuple[str, ...] = field(
@@ -96,7 +96,7 @@ class MetricsSettings(Table):
 
 
 @dataclass(frozen=True, repr=False)
-class KoordinatorSettings(Table):
+class KoordinatorSettings(SettingsTable):
     """The collect policy of the NodeMetrics that the API serves and the plug-in LoadAwareScheduling uses, with
     koordlet's defaults."""
 
@@ -153,7 +153,7 @@ class KoordinatorSettings(Table):
 
 
 @dataclass(frozen=True, repr=False)
-class LogSettings(Table):
+class LogSettings(SettingsTable):
     """Level and format of the log, which is written to standard error."""
 
     level: str = field(
