@@ -99,7 +99,7 @@ def narrow(opened: Tab, name: str) -> None:
 def sort_all(opened: Tab) -> None:
     """Select each sort order in turn."""
     for order in ("deviation", "age", "name", "load"):
-        opened.page.get_by_label("Sorted by").select_option(order)
+        opened.page.get_by_label("Sort by").select_option(order)
 
 
 def report(found: dict[str, float], *, nodes: int, rounds: int) -> str:

@@ -431,7 +431,7 @@ def test_the_watcher_finds_the_agents_of_its_own_release(tmp_path: Path) -> None
     silent = charted({"agent": {**values["agent"], "pages": False}})
     assert not [each for each in silent if each["kind"] == "Role" and each["metadata"]["name"] == f"{NAME}-agents"]
     assert pod_template(charted()) == {**pod_template(silent)}
-    with pytest.raises(ChartError, match=r"agent\.pages needs agent\.existingSecret"):
+    with pytest.raises(ChartError, match=r"agent\.pages requires agent\.existingSecret"):
         charted({"agent": {"enabled": True, "pages": True}})
 
 

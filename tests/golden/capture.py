@@ -42,7 +42,7 @@ FROZEN = {
     "COLUMNS": "100",
     "TZ": "UTC",
 }
-PROGRAM = [sys.executable, "-m", "load_watcher" if (REPOSITORY / "load_watcher").exists() else "load_watcher.main"]
+PROGRAM = [sys.executable, "-m", "load_watcher"]
 NODES = ("node-1", "node-2", "node-3")
 POD_MANIFEST = {
     "metadata": {"name": "web", "namespace": "shop", "uid": UID},

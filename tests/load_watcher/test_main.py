@@ -144,7 +144,7 @@ def test_config_check_holds_plug_ins_against_the_windows(run, tmp_path):
     result = run("config", "check", "x.toml")
     assert result.exit_code == 2
     assert "scheduler.default.plugins[0].args.aggregated.scoreAggregatedDuration" in result.stderr
-    assert "'30m' is not served; there are 5m, 10m, 15m" in result.stderr
+    assert "'30m' is not served; served windows: 5m, 10m, 15m" in result.stderr
     (tmp_path / "x.toml").write_text(f'[refresh]\nwindows = ["5m", "30m"]\n{profile}')
     assert run("config", "check", "x.toml").exit_code == 0
 

@@ -74,7 +74,7 @@ def test_what_is_out_of_range_is_refused_with_the_range(groups: Groups, tree: Tr
     if not next(groups.directories("range")).exists():
         groups.make("range")
     with tree.open(path) as group:
-        with pytest.raises(CgroupRefused, match="refuses") as raised:
+        with pytest.raises(CgroupRefused, match="rejects") as raised:
             group.set_quota(quota)
         assert "1000" in raised.value.hint
         assert group.quota() == Quota(None)

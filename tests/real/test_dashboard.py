@@ -380,7 +380,7 @@ def test_an_address_that_has_no_agent_any_more_is_said_to_have_none(light: Tab) 
         assert f"127.0.0.1:{one.port} (not found)" == shown.locator("option:checked").inner_text()
         assert [] == light.unfit()
         light.page.get_by_role("link", name="agent on node-1").click()
-        light.wait_for("no answer from 127.0.0.2")
+        light.wait_for("no response from 127.0.0.2")
         assert f"agent on node-1 (127.0.0.2:{one.port})" == shown.locator("option:checked").inner_text()
 
         light.open(f"{url(live)}#/agents/10.9.9.9%3A1", shows="No agent at 10.9.9.9:1.")

@@ -371,7 +371,7 @@ def test_windows_and_queries_that_cannot_be_had_are_told_and_hold_nothing_up(mac
 def test_filters_that_are_none(machine: Machine, kubelet: FakeKubelet):
     with agent(machine, kubelet) as process:
         wrong = {
-            "since=soon": "a date like 2026-01-31T12:00:00Z, or how long ago, like -1h",
+            "since=soon": "use unix seconds, a date like 2026-01-31T12:00:00Z, or a duration before now like -1h",
             "limit=many": "limit and before_id must be whole numbers",
             "colour=red": "valid parameters: before_id, kind, ",
             "kind=throtle": "valid values: throttle, reclaim, hold, evict, restore, scheduling",

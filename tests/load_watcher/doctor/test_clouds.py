@@ -61,7 +61,7 @@ def test_signalfx():
     assert 0 == well.exit_code, str(well)
     well.one("series", "ok", "Memory: ", "node names from host")
     assert {"series"} == half.failed()
-    half.one("series", "fail", 'Memory: there is no sample of host:* AND sf_metric:"memory.utilization"', "signalfx.md")
+    half.one("series", "fail", 'Memory: no samples of host:* AND sf_metric:"memory.utilization"', "signalfx.md")
     assert "cluster_name" not in half.one("series", "fail").cure
     assert "hosts match provider.cluster_name" in elsewhere.one("series", "fail", "Memory: ").cure
     assert "Connection refused" in down.one("source", "fail", "host and port of provider.address").what

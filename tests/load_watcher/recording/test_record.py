@@ -406,7 +406,7 @@ def test_the_demo_is_recorded_whatever_becomes_of_who_records_it(running: Any, t
         command = [
             sys.executable,
             "-m",
-            "load_watcher.main",
+            "load_watcher",
             "record",
             "--url",
             demo.url,

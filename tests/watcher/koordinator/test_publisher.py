@@ -433,7 +433,7 @@ def test_without_the_definition_nothing_is_tried(caplog):
     source = service({"a": STEADY})
 
     async def story(go: Run) -> None:
-        await eventually(lambda: "will not list nodemetrics" in caplog.text, what="a line in the log")
+        await eventually(lambda: "cannot list nodemetrics" in caplog.text, what="a line in the log")
         await asyncio.sleep(0.1)  # several steps
         assert go.writes() == []
         assert not go.publisher.stats.holds_lease

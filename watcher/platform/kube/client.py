@@ -411,7 +411,7 @@ def _translate(error: Exception, *, what: str) -> KubeError:
     if isinstance(error, aiohttp.ClientSSLError):
         return KubeRefused(f"TLS failed: {printable(str(error.os_error))}", hint="Check that this port serves TLS.")
     if isinstance(error, TimeoutError):
-        return KubeUnreachable(f"the request for {what} timed out")
+        return KubeUnreachable(f"no response to the request for {what} in time")
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return KubeUnreachable("the server's host name cannot be resolved")
     said = printable(str(error)) or type(error).__name__

@@ -118,8 +118,8 @@ def test_what_has_no_node_is_left_out_without_a_word():
     ("odd", "kept", "words"),
     [
         ({"timestamp": "yesterday"}, None, "invalid time 'yesterday'"),
-        ({"containers": [{"usage": {"cpu": "many", "memory": "1Mi"}}]}, (np.nan, 2**20), "'many' is no Kubernetes"),
-        ({"containers": [{"usage": {"cpu": "1", "memory": "1Mb"}}]}, (1.0, np.nan), "'1Mb' is no Kubernetes"),
+        ({"containers": [{"usage": {"cpu": "many", "memory": "1Mi"}}]}, (np.nan, 2**20), "'many' is not a Kubernetes"),
+        ({"containers": [{"usage": {"cpu": "1", "memory": "1Mb"}}]}, (1.0, np.nan), "'1Mb' is not a Kubernetes"),
         ({"containers": 7}, None, "Expected `array | null`"),
     ],
     ids=["time", "cpu", "memory", "shape"],
