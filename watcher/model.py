@@ -441,5 +441,5 @@ class Finding:
 
 
 # --- JSON types of the HTTP API --------------------------------------------------------------------------------------
-# These types define the JSON that clients decode and /openapi.json. publish.py writes the frequently requested bodies
-# with templates; a test checks that both decode to the same document.
+# These types define the JSON that clients decode and /openapi.json. watcher/core/publishing writes the frequently
+# requested bodies with templates; a test checks that both decode to the same document.

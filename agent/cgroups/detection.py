@@ -1,6 +1,9 @@
 """Detection of the machine's cgroup layout: version, the kubelet's cgroup driver, and the parent of the kubelet's
 groups.
 
+Version 1 has a tree for each controller (cpu, cpuacct, memory), version 2 one tree for all. A hybrid machine has the
+trees of version 1 and an additional, empty version 2 tree that reports pressure.
+
 Detection inspects the directories of the given tree instead of the mount table: in a container the host's tree can be
 mounted at any path, and the container's own mounts do not describe the host.
 """

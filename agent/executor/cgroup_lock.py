@@ -31,7 +31,7 @@ class CgroupLock:
 
     def others(self) -> tuple[str, ...]:
         """Take the lock and hold it until `release`. If another process holds it, return a description of the holder,
-        in the form of `rivals`; otherwise return ()."""
+        in the form of `conflicting_agents`; otherwise return ()."""
         if self._is_ours():
             return ()
         self.release()

@@ -1,4 +1,4 @@
-"""CPU quotas computed as in Crane, including its faults, for `Quirk.QUOTAS`: for comparison, not recommended.
+"""CPU quotas computed as in Crane, including its faults, for `UpstreamQuirk.QUOTAS`: for comparison, not recommended.
 
 Differences from cpu_quota.py: the minimum from minCPURatio is a hundred times too high; the kernel's minimum is not
 applied; a minimum above the quota raises the quota; only the release of a pod's last container counts; a quota that was

@@ -1,0 +1,1 @@
+"""Code shared by the commands: options, settings, errors and exit codes, tables, progress output."""

@@ -69,7 +69,7 @@ def to_address(_context: click.Context, _parameter: click.Parameter, given: str 
         raise click.BadParameter(f"must be {ADDRESS.accepts}" + (f"; {unfit}" if str(unfit) else "")) from None
 
 
-# --- options of commands that read settings; loading.py maps them to keys ---------------------------------------------
+# --- options of commands that read settings; settings.py maps them to keys --------------------------------------------
 
 CONFIG = click.option(
     "--config",

@@ -57,7 +57,7 @@ REQUEST_TIMEOUT_S = 5.0
 
 
 class SimulatedApi:
-    """The simulated cluster as a `cluster.Cluster`. `now` returns unix seconds."""
+    """The simulated cluster as a `scorers.cluster.informer.ClusterSource`. `now` returns unix seconds."""
 
     def __init__(self, cluster: SimulatedCluster, *, now: Callable[[], float]) -> None:
         self.listed = asyncio.Event()

@@ -4,7 +4,7 @@ kube-scheduler refuses unknown fields and logs them, but it does not report plug
 that bypass load-watcher, or a second scheduler that waits for the lease of the first. The checks follow the types of
 kube-scheduler (kubescheduler.config.k8s.io/v1) and the Trimaran plug-ins.
 
-This module checks profiles and plug-ins; `extenders` checks extender entries, `circles` conflicting thresholds. Only
+This module checks profiles and plug-ins; `extenders` checks extender entries, `thresholds` conflicting thresholds. Only
 `scheduler` does I/O: it reads the files.
 """
 

@@ -1,7 +1,5 @@
 """`load-watcher record`: records the cluster of a running service as a trace for `simulate` and `replay`.
 
-- `observed`: pure; nodes and pods of a cluster as returned by a service with [scheduler] (GET /scheduler/cluster)
-- `changes`: pure; converts observations to trace records
-- `file`: the trace file, complete up to the last minute even if the process is killed
-- `asking`: polls the service once a minute and continues after failures
+`recorder` polls the service once a minute and continues after failures, `builder` converts the observed nodes and pods
+to trace records (pure), and `file` writes a trace that is complete up to the last minute even after a kill.
 """

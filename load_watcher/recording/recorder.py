@@ -160,7 +160,7 @@ class _RecordedService:
         await self._session.close()
 
     async def cluster(self) -> ClusterSnapshot:
-        """Nodes and pods of the service's cluster. Raises _Refused."""
+        """Nodes and pods of the service's cluster. Raises _ServiceError."""
         try:
             async with self._session.get(self._url, allow_redirects=False) as response:
                 body, status = await response.read(), response.status

@@ -1,6 +1,6 @@
 """Client of the extender's HTTP API for `load-watcher score`, and the tables that it prints.
 
-asking_why.py (past decisions) and asking_shadow.py (shadow mode) use it too.
+why.py (past decisions) and shadow.py (shadow mode) use it too.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from scorers.cli.why import duration, moment
 
 
 async def shadow(address: str, *, since: str | None = None, token: str | None = None) -> dict[str, Any]:
-    """Return the response of GET /scheduler/shadow; `since` is a text that `service_time` reads. Raises AskError."""
+    """Return the response of GET /scheduler/shadow; `since` is a text that `service_time` reads. Raises
+    ExtenderClientError."""
     parameters = {} if since is None else {"from": service_time(since)}
     return await ask(f"{address.rstrip('/')}/scheduler/shadow", parameters=parameters, token=token)
 

@@ -17,7 +17,7 @@ _UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 
 async def why(address: str, pod: str, *, at: str | None = None, limit: int, token: str | None = None) -> dict[str, Any]:
     """Return the response of GET /scheduler/decisions. `pod` is NAMESPACE/NAME or NAME; `at` is a text that
-    `service_time` reads. Raises AskError."""
+    `service_time` reads. Raises ExtenderClientError."""
     parameters = {"pod": pod, "limit": str(limit)}
     if at is not None:
         parameters["at"] = service_time(at)

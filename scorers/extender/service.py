@@ -1,7 +1,7 @@
 """The extender inside the watcher's service: keeps its table up to date.
 
-Nodes and pods come from the cluster (`cluster.Cluster`), load from the same process without HTTP requests. Without
-access to a Kubernetes API there are no nodes, so all scores are 0; this is not an error.
+Nodes and pods come from the cluster (`informer.ClusterSource`), load from the same process without HTTP requests.
+Without access to a Kubernetes API there are no nodes, so all scores are 0; this is not an error.
 """
 
 from __future__ import annotations

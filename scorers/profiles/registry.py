@@ -1,7 +1,8 @@
 """Registry of the scheduling plug-ins.
 
 A new plug-in needs one file, one line here, and one test file. Third-party packages add plug-ins with the entry-point
-group `load_watcher.scorers`: a class with `name`, `arguments`, and `score` or `filter` or both (`framework.Factory`).
+group `load_watcher.scorers`: a class with `name`, `arguments`, and `score` or `filter` or both
+(`framework.PluginFactory`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Record of one binding in shadow mode: the placements by other profiles, and the load of all nodes involved.
 
-Stored in the decision log's store, one record per binding. `shadow_mode` creates the records, `shadow_report`
-aggregates them.
+Stored in the decision log's store, one record per binding. `mode` creates the records, `report` aggregates
+them.
 
 Pure: no I/O, no clock.
 """

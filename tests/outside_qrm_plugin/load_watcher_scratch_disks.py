@@ -18,7 +18,7 @@ RESOURCE = "example.org/scratch"
 
 
 class ScratchDisks:
-    """A Plugin (agent.qrm.plugins.base)."""
+    """A ResourcePlugin (agent.qrm.plugins.base)."""
 
     name = "scratch_disks"
     resource = RESOURCE

@@ -252,8 +252,8 @@ class Shown:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
-    """An agent that would throttle a pod, and a manager with the pods of the seed's second example, both dry; the third
-    finds no node for itself, and by the policy best-effort runs without CPUs of its own."""
+    """An agent that would throttle a pod, and a manager with the pods of the proposal's second example, both dry; the
+    third finds no node for itself, and by the policy best-effort runs without CPUs of its own."""
     directory = tmp_path_factory.mktemp("shown")
     machine = Machine(directory)
     with (

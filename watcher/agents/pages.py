@@ -1,6 +1,6 @@
 """Fetches pages of node agents and QoS Resource Managers, only from endpoints that the settings name.
 
-A name or a label may have many endpoints: the addresses that `agent_places` currently finds. A client selects one of
+A name or a label may have many endpoints: the addresses that `discovery` currently finds. A client selects one of
 these endpoints and one of a few pages, so it cannot choose an arbitrary host or path. Redirects are not followed, and
 the token is sent only to these endpoints.
 """

@@ -1,13 +1,12 @@
 """The client of the watcher API, used by the scorers, the agent and the tools to read node load.
 
 A scheduler requests scores hundreds of times per second and must not wait for the network. A client therefore stores
-the last good copy of the columns, renews it in the background, and returns data from memory (copies.py). The returned
-data (arrays.py) includes its age, and the client raises an error instead of returning data older than the caller's
+the last good copy of the columns, renews it in the background, and returns data from memory (`polling`). The returned
+data (`arrays`) includes its age, and the client raises an error instead of returning data older than the caller's
 limit, so that the caller can score without metrics instead of using outdated load.
 
 `WatcherClient` (over HTTP) and `InProcessClient` (in the process of the service) have the same interface and build
-`Columns` and `PodColumns` from the same documents. Pods are a separate copy, so that a failure to get pods does not
-affect nodes. A third client, `NodeClient`, requests one node and stores no copy.
+`Columns` and `PodColumns` from the same documents. `NodeClient` requests one node and stores no copy.
 """
 
 from watcher.client.arrays import Columns, PodColumns, to_columns, to_pods

@@ -1,7 +1,7 @@
 """Interfaces for modules that other packages add to the service: a settings table, routes, metrics, background tasks.
 
-The watcher does not import the scorers; the command line (`commands/serve.py`) passes their module to it, which keeps
-the dependencies between the packages in one direction.
+The watcher does not import the scorers; the command line (load_watcher/commands/serve.py) passes their module to it,
+which keeps the dependencies between the packages in one direction.
 """
 
 from __future__ import annotations

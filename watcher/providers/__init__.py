@@ -1,6 +1,6 @@
-"""Table of the providers, each in its own module.
+"""The sources of samples. Each provider has a module or a folder, and only it imports the library of its source.
 
-A provider's library is imported only in the provider's module, and the module only when the provider is selected. A new
-provider needs one module, one entry in PROVIDERS and one test file. Other packages register providers in the
-entry-point group `load_watcher.providers` (a function from Settings to a Provider).
+`base` defines the interface; docs/own-source.md explains it. The table of the providers is in
+watcher/platform/provider_names.py, and `registry` imports only the selected one. Other packages register providers in
+the entry-point group `load_watcher.providers` (a function from Settings to a Provider).
 """

@@ -1,4 +1,4 @@
-"""The nodes of the cluster from the Kubernetes API, to resolve the source's names to nodes (`names`).
+"""The nodes of the cluster from the Kubernetes API, to resolve the source's names to nodes.
 
 A copy of the node list is updated in the background. While the API is unreachable, the last list is used. If there is
 no list yet, or no permission to read it, the source's names are used unchanged. Neither is fatal: while the API is
@@ -134,8 +134,8 @@ def from_settings(settings: Settings) -> ClusterNodes | None:
 
 
 async def read_index(settings: Settings) -> NodeIndex:
-    """List the nodes of the cluster once, for commands that explain names (`NodeIndex.resolve`, `names.told`). Raises
-    KubeError."""
+    """List the nodes of the cluster once, for commands that explain names (`NodeIndex.resolve`,
+    `node_index.describe_match`). Raises KubeError."""
     client = KubeClient(_access(settings))
     try:
         listing = await client.list(NODES)

@@ -1,6 +1,6 @@
 """Pipeline for a tick's samples: resolve node names, review, append to the history, compute the snapshot and records.
 
-The tick (refresh.py) fetches the samples and calls this module. All calls run in the tick's worker thread, one at a
+The tick (tick.py) fetches the samples and calls this module. All calls run in the tick's worker thread, one at a
 time, without I/O.
 """
 

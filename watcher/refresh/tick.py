@@ -8,7 +8,7 @@ The first response does not wait for the backfill: after a start, a tick fetches
 then fetches the missing past in slices, newest first. The same applies after a gap, and to a metric that failed and
 recovered.
 
-Computation (digest.py) runs in a separate worker thread; the event loop only awaits it.
+Computation (pipeline.py) runs in a separate worker thread; the event loop only awaits it.
 """
 
 from __future__ import annotations

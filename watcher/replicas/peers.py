@@ -1,7 +1,7 @@
 """Fetches the samples of other replicas at start: once, from all concurrently, within a timeout.
 
 The name of a headless Service has the addresses of all ready replicas, possibly including this one, so every address of
-a name is requested. The caller decodes the responses (handover.py has the rules). A replica that hangs, refuses or
+a name is requested. The caller decodes the responses (transfer.py has the rules). A replica that hangs, refuses or
 returns invalid data only causes a log message.
 """
 

@@ -84,7 +84,7 @@ NEED_RESTART = (
 
 
 class Watcher:
-    """The running service: its settings, its modules, and the state that the HTTP API reads (`service.Service`)."""
+    """The running service: its settings, its modules, and the state that the HTTP API reads (`WatcherService`)."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Watcher:
         for told in self._on_listening:
             told(address)
 
-    # --- state for the HTTP API (service.Service) --------------------------------------------------------------------
+    # --- state for the HTTP API (WatcherService) ---------------------------------------------------------------------
 
     @property
     def published(self) -> Published | None:

@@ -9,8 +9,8 @@ chunks of nodes, in slices between two saves.
 A database server may be unreachable at the start or for hours. The service then runs without it and stores the queued
 data when the server is reachable again.
 
-codec.py encodes data, schema.py contains tables and statements, database.py the interface to a database, and tidying.py
-retention and compaction. docs/store.md describes the layout and the measured sizes.
+codec.py encodes data, schema.py contains tables and statements, database.py the interface to a database, and
+compaction.py retention and compaction. docs/store.md describes the layout and the measured sizes.
 """
 
 from __future__ import annotations

@@ -2,6 +2,27 @@
 
 None, or "" for a text, means unknown unless the record states otherwise.
 
+A recorder writes events in order of time, as they happen: first all nodes and existing pods (each with the node that it
+is bound to) at the start time, then the load of nodes once per tick, arrivals, bindings, usage of pods, and removals.
+After `flush` the file is readable up to this point, even if the process is killed:
+
+    with open_writer(path) as writer:
+        writer.write(Begin(time, "https://watcher.example:2020"))
+        writer.write(NodeRecord(time, "node-1", cores=8.0, bytes=32 << 30))
+        writer.write(PodRecord(time, uid, "shop/cart-1", cores=0.5, bytes=512 << 20, owner="ReplicaSet/cart"))
+        writer.write(BindRecord(time, uid, "node-1"))
+        writer.write(LoadRecord(time, "node-1", cores=0.4, bytes=1 << 30))
+        writer.write(UsageRecord(time, uid, cores=0.2, bytes=300 << 20))
+        …
+        writer.write(EndRecord(time))
+
+`LoadRecord` is the usage of a node outside of the trace's pods. The total usage of a node at a given time, which
+`replay` returns as samples, is its last load before this time plus the last usage of each pod bound to it at this time:
+
+    for record in read_trace(path): match record: case LoadRecord(): … case UsageRecord(): … case BindRecord(): …
+
+In a trace without pods the load records contain the total load. `replay` uses times relative to `Begin.time`.
+
 Pure: no I/O, no clock.
 """
 

@@ -4,7 +4,7 @@ the manager's pod-resources API, and the registration of plug-ins that do not us
 gRPC silently takes over the socket of a running process, and on stop removes the path even if another process owns it
 by then. Therefore a socket path is locked and checked before it is bound.
 
-Only this module, `channel.py`, `endpoint.py` and `runtime/cri.py` use gRPC.
+Only this module, `channel.py`, `plugin_client.py` and `runtime/cri.py` use gRPC.
 """
 
 from __future__ import annotations

@@ -46,7 +46,8 @@ class Quantity:
 
 
 class ResourcePluginClient(Protocol):
-    """A plug-in as called by the manager; `endpoint.Endpoint` implements it. All methods raise PluginCallError."""
+    """A plug-in as called by the manager; `plugin_client.PluginEndpoint` implements it. All methods raise
+    PluginCallError."""
 
     @property
     def options(self) -> PluginOptions: ...

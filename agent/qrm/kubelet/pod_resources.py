@@ -1,8 +1,8 @@
 """The pod-resources API of the kubelet: reports the CPUs, memory and other resources of each container to monitoring
 agents.
 
-This module builds the messages; `server.py` serves them. CPU sets are also reported in `cpu_ids`, which clients of the
-unextended API read.
+This module builds the messages; `grpc_server.py` serves them. CPU sets are also reported in `cpu_ids`, which clients of
+the unextended API read.
 """
 
 from __future__ import annotations

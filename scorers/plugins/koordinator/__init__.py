@@ -1,7 +1,6 @@
-"""Koordinator's load-aware scheduling: its rules for pod classes, for the estimated usage of a pod, and for the
-measured usage of a node.
+"""Koordinator's load-aware scheduling: its rules for pod classes, the estimated usage of a pod, and the measured usage
+of a node.
 
-`classes`, `estimator` and `owners` evaluate pods, `metrics` reads NodeMetrics into columns, `assigned` adds up usage
-that measurements do not contain yet, `arguments` has the plug-in's arguments, and `load_aware_scheduling` is the
-plug-in.
+`load_aware_scheduling` is the plug-in; start there. `estimator`, `workload_usage` and `assigned_pods` compute usage
+that measurements do not contain, `arguments` and `thresholds` evaluate its settings.
 """

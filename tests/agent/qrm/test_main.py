@@ -57,7 +57,7 @@ class Qrm(Service):
 
 @dataclass
 class World:
-    """The seed's machine (80 CPUs, two NUMA nodes), an API server with its pods, and a place for sockets."""
+    """The proposal's machine (80 CPUs, two NUMA nodes), an API server with its pods, and a place for sockets."""
 
     directory: Path
     kube: FakeKube
@@ -133,7 +133,7 @@ def given(qrm: Qrm) -> dict[str, dict[str, Any]]:
     return {each["pod"]: each["containers"]["container0"] for each in qrm.state()["pods"]}
 
 
-# --- the seed's examples ---------------------------------------------------------------------------------------------
+# --- the proposal's examples -----------------------------------------------------------------------------------------
 
 
 def test_example_1_pools_move_with_the_load(world: World):

@@ -179,7 +179,7 @@ def test_one_thing_wrong_is_named_with_its_cure(path, to, status, words):
 
 
 def test_the_plugins_of_the_kep_do_not_exist_any_more():
-    """Disabling what the KEP and the seed name does nothing today, so the two that score by requests still do."""
+    """Disabling what the KEP names does nothing today, so the two that score by requests still do."""
     found = told(changed(*SCORE, "disabled", to=[{"name": "NodeResourcesLeastAllocated"}]))
     assert ["warn", "fail"] == [each.status for each in found]
     assert "has no effect" in found[0].what

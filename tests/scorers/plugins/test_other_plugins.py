@@ -236,7 +236,7 @@ def test_golden_capacities(case):
 
 
 def seed_cluster() -> ClusterTable:
-    """Seed 003, "Use Cases"."""
+    """The proposal of NodeResourceLimits, "Use Cases"."""
 
     def cpu(name, where, request, limit):
         return pod(name, node=where, containers=[{"requests": {"cpu": str(request)}, "limits": {"cpu": str(limit)}}])
@@ -278,7 +278,7 @@ def test_a_pod_counts_the_same_before_and_after_it_is_placed():
 
 
 def test_without_limit_a_pod_may_count_as_the_whole_node():
-    """The other default of the seed's text."""
+    """The other default of the proposal's text."""
     cluster = table(
         [node("a", {"cpu": "10", "memory": "1Gi"}), node("b", {"cpu": "4", "memory": "1Gi"})],
         [pod("p", node="a", containers=[{}])],

@@ -184,7 +184,7 @@ def test_without_metrics_each_of_the_resources_is_packed_by_requests():
 
 
 def test_the_demand_may_be_the_effective_requests_or_limits():
-    """Seed 004, step 2, and its variant; init containers and sidecars count there."""
+    """KEP-61, step 2, and its variant; init containers and sidecars count there."""
     cluster = table([node("a", {"cpu": "10"})], loads=load({"a": {("CPU", "AVG"): 0.0}}))
     asking = info(
         containers=[{"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}],

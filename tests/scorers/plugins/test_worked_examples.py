@@ -1,5 +1,5 @@
-"""The worked examples of seeds 003 and 004 and of KEP-61, as printed, over HTTP: nodes and pods from a Kubernetes API,
-load from a watcher whose provider says what the documents say."""
+"""The worked examples of KEP-61 and of the proposal of NodeResourceLimits, over HTTP: nodes and pods from a Kubernetes
+API, load from a watcher whose provider says what the documents say."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def a_pod(**resources: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-# --- seed 004, and KEP-61, whose text it has -------------------------------------------------------------------------
+# --- KEP-61 ----------------------------------------------------------------------------------------------------------
 
 
 def test_three_nodes_of_four_cores_at_25_50_and_75_percent(kube: FakeKube, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_three_nodes_of_four_cores_at_25_50_and_75_percent(kube: FakeKube, tmp_p
 
 
 USED = {"n1": (0.8, 3.2, 1.6, 4.8), "n2": (2, 0.04, 6.4, 0.004), "n3": (1.2, 0.4, 3.2, 0.4)}
-"""Mean and deviation of CPU (cores of 4) and of memory (GB of 8), KEP-61; seed 004 lost the pictures they are in."""
+"""Mean and deviation of CPU (cores of 4) and of memory (GB of 8), from the pictures of KEP-61."""
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_the_third_node_wins_by_mean_and_deviation(
     assert "n3" == max(steps, key=lambda name: steps[name]["score"])
 
 
-# --- seed 003 --------------------------------------------------------------------------------------------------------
+# --- the proposal of NodeResourceLimits ------------------------------------------------------------------------------
 
 
 def test_a_node_that_is_promised_less_wins_over_one_that_is_requested_less(kube: FakeKube, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The store on a real PostgreSQL: several watchers in one database, and a server that comes and goes.
 
-What the store promises wherever it is, test_store.py and test_store_faults.py hold against both databases.
+What the store promises wherever it is, test_store.py and test_faults.py hold against both databases.
 """
 
 import asyncio

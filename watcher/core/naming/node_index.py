@@ -6,7 +6,7 @@ is resolved by the strongest evidence available, never by a guess: load under th
 A name that matches no node or several nodes is kept as it is, with a finding; the same applies if two source names
 match the same node.
 
-This module resolves a list of names at one moment; naming.py follows changes over time.
+This module resolves a list of names at one moment; renames.py follows changes over time.
 
 Pure: no I/O, no clock. docs/node-names.md has the rules for operators.
 """

@@ -5,7 +5,7 @@ assigned to a node; a node joins that was scraped before; a node is replaced, an
 node. `NodeRenames` resolves the names of batches and detects such changes; `apply_renames` applies them to the history
 and the guard.
 
-Pure: no I/O, no clock. names.py resolves names at one moment.
+Pure: no I/O, no clock. node_index.py resolves names at one moment.
 """
 
 from __future__ import annotations

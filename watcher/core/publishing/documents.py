@@ -5,7 +5,7 @@ request. Here it is encoded once per tick: one fragment per node, joined to one 
 content coding. The response for one node is a slice of that text.
 
 The text is written with templates, one column of numbers at a time, which is several times faster than an encoder that
-walks objects; `model.WatcherDocument` defines the format, and tests check that both agree. Long operations run in
+walks objects; `wire.WatcherDocument` defines the format, and tests check that both agree. Long operations run in
 chunks of a thousand nodes, because they run in a thread next to the event loop and a C call does not release the GIL.
 
 Pure: no I/O, no clock.

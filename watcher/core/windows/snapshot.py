@@ -1,7 +1,7 @@
 """Builds a snapshot from the history: the served nodes, their metrics, and their age.
 
 A node with samples may not be served: the samples are too old, its exporter repeats its last values, or so many nodes
-departed at once that a list of the rest would be misleading (outage.Guard).
+departed at once that a list of the rest would be misleading (outage.OutageGuard).
 
 Pure: no I/O, no clock.
 """

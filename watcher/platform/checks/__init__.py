@@ -1,0 +1,1 @@
+"""The framework of `load-watcher doctor`: `examination` runs checks, `results` defines their results."""

@@ -1,0 +1,1 @@
+"""Small network functions: name resolution, bounded reads of bodies, loopback addresses, redaction of credentials."""

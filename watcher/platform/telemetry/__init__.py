@@ -1,0 +1,1 @@
+"""The Prometheus metrics that every process exports, and helpers for the metrics of a package."""

@@ -2,7 +2,7 @@
 
 The library sends the requests. Its parsers are not used: they create an object for each row in the event loop, and do
 not limit the size of a response. The library is configured with a response class that limits the size, returns the raw
-text, and influxdb_answers.py parses the text in a worker thread.
+text, and responses.py parses the text in a worker thread.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Provider of samples that Telegraf writes to InfluxDB 1.x, 2.x or 3.x.
 
 InfluxDB has two query languages, and no version supports both well. Each query therefore exists in both languages
-(influxdb_plans.py), both responses are parsed to the same points (influxdb_answers.py), and loads are computed from the
-points in one place (influxdb_loads.py). Four queries return the seven default metrics, because Telegraf stores related
-values in one measurement.
+(queries.py), both responses are parsed to the same points (responses.py), and loads are computed from the points in one
+place (cpu_load.py). Four queries return the seven default metrics, because Telegraf stores related values in one
+measurement.
 
 A failed query affects its metrics, not the fetch.
 """

@@ -2,7 +2,7 @@
 
 Telegraf stores some loads directly (percent of memory) and others as counters (bytes sent). Both query languages have
 functions for counters, but they differ in edge cases, defaults and deviations. Therefore nothing is computed on the
-server: a query returns the stored points of a few fields, which are the same in both languages. influxdb_loads.py
+server: a query returns the stored points of a few fields, which are the same in both languages. cpu_load.py
 computes the loads.
 
 Pure: strings and numbers in, strings out. Names are quoted only in this file.

@@ -1,7 +1,7 @@
 """HTTP queries to InfluxDB with limits on time and size.
 
-exchange.py enforces the limits for both query languages. All errors are converted to the error classes of
-providers/base.py, without credentials and with at most a few words of the server's message.
+watcher/providers/http_client.py enforces the limits for both query languages. All errors are converted to the error
+classes of watcher/providers/base.py, without credentials and with at most a few words of the server's message.
 """
 
 from __future__ import annotations

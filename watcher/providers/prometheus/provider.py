@@ -2,11 +2,11 @@
 
 The queries depend on the cluster, because clusters name the same load and the same nodes differently. The provider
 therefore searches for them at the first fetch, and again when a query stops returning samples (candidates:
-prometheus_plans.py). To keep the load on the server low, a fetch sends one query per metric, for the time since the
+queries.py). To keep the load on the server low, a fetch sends one query per metric, for the time since the
 previous fetch only. It does not query statistics over whole windows, so the number and length of the windows do not
 matter to the server.
 
-A failed query affects its metric, not the fetch. prometheus_answers.py parses responses. prometheus_transport.py sends
+A failed query affects its metric, not the fetch. responses.py parses responses. transport.py sends
 requests and is the only file that uses the client library.
 """
 

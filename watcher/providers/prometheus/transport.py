@@ -6,8 +6,8 @@ caller that no longer needs the response aborts the query: the socket is shut do
 immediately, regardless of the server. A thread that cannot be interrupted in this way (during name resolution) is a
 daemon thread, so it does not delay process exit. The number of threads is constant.
 
-All errors are converted to the error classes of providers/base.py (prometheus_failures.py, prometheus_answers.py),
-without credentials and with at most a few words of the server's message.
+All errors are converted to the error classes of watcher/providers/base.py (errors.py, responses.py), without
+credentials and with at most a few words of the server's message.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def run(test) -> None:
 
 
 def test_plugins_register_pods_are_admitted_and_the_checkpoint_comes_back(tmp_path: Path):
-    """The seed's flow from end to end: discovery, hints, merge, allocate, checkpoint, restart."""
+    """The proposal's flow from end to end: discovery, hints, merge, allocate, checkpoint, restart."""
 
     async def test() -> None:
         of = manager(tmp_path)

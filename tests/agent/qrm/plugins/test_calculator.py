@@ -93,7 +93,7 @@ def test_free_cpus(case: dict[str, Any]):
 
 @cases("seed_layouts")
 def test_the_seeds_machine(case: dict[str, Any]):
-    """The seed's CPU numbers come out if siblings are neighbours, or there are none."""
+    """The proposal's CPU numbers come out if siblings are neighbours, or there are none."""
     m = machine(case["topology"])
     reserved, _ = take_single_by_numa_balance(m, m.all, 4)
     offline, online = take_by_numa_balance(m, m.all, 4, reverse=True)

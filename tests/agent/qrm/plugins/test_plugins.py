@@ -1,4 +1,4 @@
-"""The seed's examples step by step, and what holds after any sequence of pods."""
+"""The proposal's examples step by step, and what holds after any sequence of pods."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -83,7 +83,7 @@ def pairs(hints: tuple[Hint, ...] | None) -> Any:
     return None if hints is None else [[sorted(hint.nodes or ()), hint.preferred] for hint in hints]
 
 
-# --- the seed's examples ---------------------------------------------------------------------------------------------
+# --- the proposal's examples -----------------------------------------------------------------------------------------
 
 
 def test_example_1():
@@ -93,7 +93,7 @@ def test_example_1():
     assert {name: cpuset.text(cpus) for name, cpus in plugin.pools.items()} == init["pools"]
     for step in admissions:
         pod, role = step["pod_uid"], step["pod_role"]
-        asked = {"cpu": step["request"]["cpu"] or 1}  # the seed does not say what pod3 asks for
+        asked = {"cpu": step["request"]["cpu"] or 1}  # the proposal does not say what pod3 asks for
         assert plugin.hints(ask("cpu", pod, role, asked["cpu"])) is step["hints"] is None
         assert admit({"cpu": plugin}, pod, role, asked) == step["response"]
     plugin.resize(resized["sizes"]["online"])
