@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Option = Callable[[Any], Any]
+"""Decorator that adds an option to a command."""
 
 
-def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def with_options(*options: Option) -> Callable[[Command], Command]:
     """Return a decorator that adds these options to a command, in this order."""
 
     def decorate(command: Command) -> Command:
@@ -69,19 +71,18 @@ def to_address(_context: click.Context, _parameter: click.Parameter, given: str 
         raise click.BadParameter(f"must be {ADDRESS.accepts}" + (f"; {unfit}" if str(unfit) else "")) from None
 
 
-# --- options of commands that read settings; settings.py maps them to keys --------------------------------------------
+# --- texts that several options contain -------------------------------------------------------------------------------
+
+IN_SECONDS = "a number without a unit is in seconds"
+MOMENT = 'a time span before now (10m or "10 minutes ago"), a date (2026-01-31T12:00:00Z) or unix seconds'
+
+# --- options of commands that read settings; settings.py maps them to keys ---------------------------------------------
 
 CONFIG = click.option(
     "--config",
     type=click.Path(path_type=Path),
     help="TOML settings file. [default: environment variable LOAD_WATCHER_CONFIG, otherwise load-watcher.toml in the "
     "working directory, if it exists]",
-)
-STORE_URL = click.option(
-    "--store-url",
-    metavar="URL",
-    help="Database: sqlite:///RELATIVE/FILE, sqlite:////ABSOLUTE/FILE or postgresql://USER@HOST/DATABASE (store.url). "
-    "[default: sqlite:///load-watcher.db; demo: a temporary file]",
 )
 SET = click.option(
     "--set",
@@ -90,50 +91,87 @@ SET = click.option(
     metavar="KEY=VALUE",
     callback=_assignments,
     help="Set any setting by its full key, for example refresh.max_staleness=2m; can be repeated. docs/settings.md "
-    "lists the keys.",
-)
-NODE = click.option(
-    "--node",
-    metavar="NAME",
-    help="Name of this node in Kubernetes. [default: environment variable NODE_NAME, otherwise the host name]",
-)
-LISTENING = (
-    click.option("--host", metavar="ADDRESS", help="IP address or host name to listen on. [default: 127.0.0.1]"),
-    click.option(
-        "--port",
-        metavar="PORT",
-        help="TCP port to listen on; 0 selects a free port. [default: 2020; agent: 2021; qrm: 2022]",
-    ),
+    "lists the keys. If a key has an option of its own, that option takes precedence.",
 )
 LOGGING = (
     click.option(
         "--log-level",
         metavar="LEVEL",
-        help="Lowest level of messages to log: debug, info, warning, error or critical. [default: info]",
+        help="Lowest level of messages to log: debug, info, warning, error or critical (log.level). [default: info]",
     ),
     click.option(
-        "--log-format", metavar="FORMAT", help="Log format: text, or json with one object per line. [default: text]"
+        "--log-format",
+        metavar="FORMAT",
+        help="Log format: text, or json with one object per line (log.format). [default: text]",
     ),
-    click.option("-v", "--verbose", is_flag=True, help="Same as --log-level debug."),
-)
-SERVICE = (
     click.option(
-        "--interval",
-        metavar="DURATION",
-        help="Interval at which samples are fetched, 1s to 10m (refresh.interval). [default: 1m; demo: 15s]",
+        "-v", "--verbose", is_flag=True, help="Same as --log-level debug; --log-level takes precedence if it is given."
     ),
-    *LISTENING,
-    STORE_URL,
-    *LOGGING,
-    SET,
 )
+
+
+def node_option(table: str) -> Option:
+    """Return the option --node; it sets the key `node` of this table."""
+    return click.option(
+        "--node",
+        metavar="NAME",
+        help=f"Name of this node in Kubernetes ({table}.node). [default: environment variable NODE_NAME, otherwise the "
+        "host name]",
+    )
+
+
+def listening_options(table: str, *, port: int, protected: bool) -> tuple[Option, ...]:
+    """Return --host and --port; they set keys of this table. `protected`: other hosts need the table's token_file."""
+    condition = f"; {table}.token_file is required unless this is a loopback address" if protected else ""
+    return (
+        click.option(
+            "--host",
+            metavar="ADDRESS",
+            help=f"IP address or host name to listen on ({table}.host){condition}. [default: 127.0.0.1]",
+        ),
+        click.option(
+            "--port",
+            metavar="PORT",
+            help=f"TCP port to listen on; 0 selects a free port ({table}.port). [default: {port}]",
+        ),
+    )
+
+
+def store_url(default: str) -> Option:
+    return click.option(
+        "--store-url",
+        metavar="URL",
+        help="Database: sqlite:///FILE (relative to the working directory), sqlite:////PATH/FILE or "
+        f"postgresql://USER@HOST/DATABASE (store.url). [default: {default}]",
+    )
+
+
+STORE_URL = store_url("sqlite:///load-watcher.db")
+
+
+def service_options(*, interval: str, database: Option) -> tuple[Option, ...]:
+    """Return the options that serve and demo share; `interval` is the default of --interval."""
+    return (
+        click.option(
+            "--interval",
+            metavar="DURATION",
+            help=f"Interval at which samples are fetched, 1s to 10m (refresh.interval); {IN_SECONDS}. [default: "
+            f"{interval}]",
+        ),
+        *listening_options("server", port=2020, protected=False),
+        database,
+        *LOGGING,
+        SET,
+    )
+
+
 SERVE = (
     CONFIG,
     click.option(
         "--provider",
         metavar="NAME",
-        help="Source of samples: host, metrics-server, prometheus, influxdb, datadog, signalfx or replay "
-        "(provider.name). [default: metrics-server inside a cluster, otherwise host]",
+        help="Source of samples: host, metrics-server, prometheus, influxdb, datadog, signalfx, replay, or a "
+        "provider of an installed package (provider.name). [default: metrics-server inside a cluster, otherwise host]",
     ),
     click.option(
         "--address",
@@ -144,24 +182,32 @@ SERVE = (
     click.option(
         "--trace",
         metavar="FILE",
-        help="Trace, or SQLite database of a load-watcher, that the provider replay replays (provider.trace).",
+        help="Trace, or SQLite database of a load-watcher, that the provider replay replays (provider.trace). "
+        "Required for replay.",
     ),
     click.option(
         "--speed",
         metavar="X",
-        help="Speed of the provider replay, as a multiple of real time, 0.01 to 1440; samples get current timestamps "
-        "(provider.speed). [default: 1]",
+        help="Speed of the provider replay, as a multiple of real time, 0.01 to 1440 (provider.speed). Samples have "
+        "current timestamps; at the end the replay starts again, unless provider.at_end is stop. [default: 1]",
     ),
-    *SERVICE,
+    *service_options(interval="1m", database=STORE_URL),
 )
 
 # --- options of commands that send requests to a running service ------------------------------------------------------
 
 
 def service_url(told: str) -> Callable[[Command], Command]:
-    """Return the option --url with the default address of `serve`; `told` is its help text."""
+    """Return the option --url with the default address of `serve`; `told` is the start of its help text."""
     default = "http://127.0.0.1:2020"
-    return click.option("--url", default=default, show_default=True, callback=to_address, metavar="URL", help=told)
+    return click.option(
+        "--url",
+        default=default,
+        show_default=True,
+        callback=to_address,
+        metavar="URL",
+        help=f"{told} Requests time out after 30s.",
+    )
 
 
 def token_file(told: str) -> Callable[[Command], Command]:
@@ -171,7 +217,7 @@ def token_file(told: str) -> Callable[[Command], Command]:
 TOKEN_FILE = token_file("File with the service's bearer token, if it requires one. [default: no token]")
 CLIENT_OPTIONS = (service_url("Base URL of the service."), TOKEN_FILE)
 OUTPUT = click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Output format. [default: text]"
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Format of the output. [default: text]"
 )
 
 

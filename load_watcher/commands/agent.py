@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from load_watcher.cli.exit_codes import BAD_SETTINGS, FAILED, print_error
-from load_watcher.cli.options import CONFIG, LISTENING, LOGGING, NODE, SET, with_options
+from load_watcher.cli.options import CONFIG, LOGGING, SET, listening_options, node_option, with_options
 from load_watcher.cli.settings import load_part_or_exit
 
 if TYPE_CHECKING:
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 _STATE_FILE = click.option(
     "--state-file",
     type=click.Path(path_type=Path),
-    help="SQLite file with the original CPU quotas and the audit log. [default: load-watcher-agent.db "
-    "(agent.state_file)]",
+    help="SQLite file with the original CPU quotas and the audit log (agent.state_file). [default: "
+    "load-watcher-agent.db in the working directory]",
 )
 _OPTIONS = (
     CONFIG,
-    NODE,
+    node_option("agent"),
     click.option(
         "--policies",
         type=click.Path(path_type=Path),
-        help="Directory with the policies (YAML). [default: read from the Kubernetes API (agent.policies)]",
+        help="Directory with the policies in YAML (agent.policies). [default: read from the Kubernetes API]",
     ),
     _STATE_FILE,
-    *LISTENING,
+    *listening_options("agent", port=2021, protected=True),
     *LOGGING,
     SET,
 )
@@ -42,20 +42,25 @@ _OWN = ("node", "policies", "state_file", "host", "port")
 @click.option(
     "--preview",
     is_flag=True,
-    help="Make and report decisions without changing anything. Default, unless agent.mode is enforce.",
+    help="Make and report decisions without changing anything; overrides agent.mode. Not together with --enforce. "
+    "[default, unless agent.mode is enforce]",
 )
-@click.option("--enforce", is_flag=True, help="Carry out the decisions: throttle, evict and taint.")
+@click.option(
+    "--enforce",
+    is_flag=True,
+    help="Carry out the decisions: throttle, evict and taint; overrides agent.mode. Not together with --preview.",
+)
 @click.option(
     "--once",
     is_flag=True,
     help="Run until each rule has decided, for about 2 minutes at most; print the decisions with their reasons and "
-    "exit. Always in preview mode. Exit code 2: no valid policies.",
+    "exit. Always in preview mode. Exit code 0: decided; 1: the agent could not start; 2: no valid policies.",
 )
 @click.option(
     "--check",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Validate the policies in a file or directory, print every problem and exit. Exit code 0: valid, 2: invalid.",
+    help="Validate the policies in a file or directory, print every problem and exit. Exit code 0: valid; 2: invalid.",
 )
 @with_options(*_OPTIONS)
 @click.pass_context
@@ -64,11 +69,12 @@ def agent(
 ) -> None:
     """Protect this node by throttling and evicting pods.
 
-    The agent throttles and evicts pods until the load is just below the watermarks of the policies. Without --enforce
-    (or agent.mode) it changes nothing. It runs until SIGTERM or SIGINT; agent.on_exit sets whether CPU quotas and the
-    taint are kept (default) or restored at the end.
+    By default the agent only reports what it would do. With --enforce, or agent.mode = "enforce", it throttles and
+    evicts pods until the load is just below the watermarks of the policies. It runs until SIGTERM or SIGINT;
+    agent.on_exit sets whether CPU quotas and the taint are kept (default) or restored at the end.
 
-    Exit code 0: stopped by a signal; 1: the agent could not start, or could not restore the quotas; 2: the arguments
+    Exit code 0: stopped by a signal, also if a quota or the taint could not be restored (the log names it); 1: the
+    agent could not start, or could not access its state file when it restored the quotas at the end; 2: the arguments
     or the settings are invalid.
     """
     if context.invoked_subcommand is not None:
@@ -97,11 +103,13 @@ def agent(
 def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> None:
     """Restore CPU quotas and remove the taint of the agent.
 
-    Use it after a crash or before an uninstall, to revert every CPU quota that the agent changed and to remove its
-    taint from the node. The agent must not be running.
+    Use it after a crash, or before you uninstall the agent, to revert every CPU quota that the agent changed and to
+    remove its taint from the node. The agent must not be running, because only one process can open the state file.
+    Removing the taint requires the Kubernetes API. The name of the node is agent.node (set it with --set), otherwise
+    the environment variable NODE_NAME, otherwise the host name.
 
-    Exit code 0: all restored, or nothing to restore; 1: a quota or the taint could not be restored, or there is no
-    state file; 2: the arguments or the settings are invalid.
+    Exit code 0: all restored, or nothing to restore; 1: a quota or the taint could not be restored, the agent is
+    running, or there is no state file (0 with --missing-ok); 2: the arguments or the settings are invalid.
     """
     import asyncio
 

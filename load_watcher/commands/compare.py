@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from load_watcher.cli.exit_codes import FAILED, print_error
-from load_watcher.cli.options import OUTPUT, read_token, service_url, to_address, to_seconds, token_file
+from load_watcher.cli.options import IN_SECONDS, OUTPUT, read_token, service_url, to_address, to_seconds, token_file
 from load_watcher.cli.printing import print_tables
 
 
@@ -29,7 +29,7 @@ from load_watcher.cli.printing import print_tables
     default="0s",
     callback=to_seconds,
     metavar="DURATION",
-    help="Repeat the comparison for this long. [default: compare once]",
+    help=f"Repeat the comparison for this long, for example 15m or 1h; {IN_SECONDS}. [default: compare once]",
 )
 @click.option(
     "--every",
@@ -37,16 +37,21 @@ from load_watcher.cli.printing import print_tables
     show_default=True,
     callback=to_seconds,
     metavar="DURATION",
-    help="Interval between comparisons when --for is given.",
+    help=f"Interval between comparisons when --for is given; {IN_SECONDS}.",
 )
 @click.option(
-    "--tolerance", default=5.0, show_default=True, help="Ignore differences of up to this many percentage points."
+    "--tolerance",
+    default=5.0,
+    show_default=True,
+    metavar="POINTS",
+    help="Ignore differences of a node's CPU or memory value of up to this many percentage points.",
 )
 @click.option(
     "--target",
     default=40.0,
     show_default=True,
     type=click.FloatRange(0, 100, min_open=True, max_open=True),
+    metavar="PERCENT",
     help="targetUtilization of TargetLoadPacking, in percent, for the comparison of the chosen nodes.",
 )
 @OUTPUT
@@ -55,7 +60,9 @@ def compare(**given: Any) -> None:
 
     The comparison covers metric values, missing nodes, and the node that TargetLoadPacking would choose.
 
-    Exit code 0: they agree; 1: they differ in more than half of the comparisons; 2: no comparison was possible.
+    Exit code 0: they agree; 1: they differ: a node or a value is missing or a value differs in more than half of the
+    comparisons, or the chosen nodes differ in at least half of them; 2: the first comparison failed (later failures are
+    skipped), or the arguments are invalid.
     """
     import asyncio
     from contextlib import suppress

@@ -19,7 +19,10 @@ def config() -> None:
 @config.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def check(file: Path) -> None:
-    """Validate the TOML file FILE, together with the environment of this process, and print every problem.
+    """Validate a TOML settings file.
+
+    Validates the settings that result from FILE and the environment variables, and prints every problem. The variable
+    LOAD_WATCHER_CONFIG is ignored.
 
     Exit code 0: valid; 2: invalid.
     """
@@ -32,7 +35,10 @@ def check(file: Path) -> None:
 @config.command("show")
 @with_options(*SERVE)
 def show_settings(**given: Any) -> None:
-    """Print the settings in effect as TOML, with the origin of each. Secrets are replaced by <hidden>."""
+    """Print the settings in effect as TOML, with the origin of each. Secrets are replaced by <hidden>.
+
+    Exit code 0: printed; 2: the arguments or the settings are invalid.
+    """
     from watcher.platform.settings.reference import show
 
     click.echo(show(load_or_exit(given)), nl=False)

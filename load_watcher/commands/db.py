@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def db() -> None:
-    """Upgrade, inspect, compact and copy the database.
-
-    Exit code 0: done; 1: the operation failed; 2: the arguments or the settings are invalid.
-    """
+    """Upgrade, inspect, compact and copy the database."""
 
 
 @db.command()
@@ -31,7 +28,9 @@ def db() -> None:
 def upgrade(**given: Any) -> None:
     """Upgrade or create the database.
 
-    An older database gets the schema of this version. Exit code 0: the schema is current; 1: the upgrade failed; 2: the
+    An older database gets the schema of this version.
+
+    Exit code 0: the schema is current; 1: the upgrade failed; 2: the
     arguments or the settings are invalid.
     """
     from watcher.store import commands
@@ -44,7 +43,8 @@ def upgrade(**given: Any) -> None:
 def current(**given: Any) -> None:
     """Print the schema version of the database.
 
-    Exit code 0: printed; 1: the database is not accessible; 2: the arguments or the settings are invalid.
+    Exit code 0: printed, also if the database does not exist; 1: the database is not accessible; 2: the arguments or
+    the settings are invalid.
     """
     from watcher.store import commands
 
@@ -56,8 +56,9 @@ def current(**given: Any) -> None:
 def vacuum(**given: Any) -> None:
     """Return the disk space of deleted rows to the file system.
 
-    No service may have the database file open. Exit code 0: done; 1: it failed; 2: the arguments or the settings are
-    invalid.
+    SQLite: no service may have the file open. PostgreSQL: the tables are locked meanwhile, and services wait.
+
+    Exit code 0: done, or the database does not exist; 1: it failed; 2: the arguments or the settings are invalid.
     """
     from watcher.store import commands
 
@@ -75,24 +76,32 @@ def vacuum(**given: Any) -> None:
 @click.option(
     "--from-watcher",
     metavar="NAME",
-    help="Name of the watcher whose rows to copy (store.watcher_id, after cluster.name and / if that is set). Required "
-    "if several watchers share the source database. [default: the only one]",
+    help="Name of the watcher whose rows to copy from PostgreSQL: CLUSTER_NAME/WATCHER_ID (cluster.name and "
+    "store.watcher_id), or WATCHER_ID if cluster.name is not set. Required if several watchers share the source "
+    "database. [default: the only one]",
 )
-@click.option("--to", "store_url", metavar="URL", help="URL of the database to copy to. [default: store.url]")
+@click.option(
+    "--to",
+    "store_url",
+    metavar="URL",
+    help="URL of the database to copy to: sqlite:///FILE or postgresql://USER@HOST/DATABASE. [default: store.url]",
+)
 @click.option(
     "--replace",
     is_flag=True,
-    help="Delete the rows that this watcher already has in the target. [default: fail if there are any]",
+    help="First delete the rows that the watcher already has in the target. [default: fail if there are any]",
 )
 @with_options(CONFIG, SET)
 def copy_database(source: str, from_watcher: str | None, replace: bool, **given: Any) -> None:
-    """Copy samples and windows to another database.
+    """Copy samples, windows and decisions to another database.
 
-    Copies all rows of a watcher in one transaction, to change store.url without data loss. A database with an older
-    schema is upgraded first, as by serve. No service may use the same rows meanwhile. store.password_file applies to
-    the database of --to if that is PostgreSQL, otherwise to that of --from.
+    Copies all rows of one watcher in one transaction, to change store.url without data loss. If the source or the
+    target has an older schema, it is upgraded first; if store.upgrade is false, the copy fails. Stop the services that
+    use these rows first, otherwise the copy fails. store.password_file applies to the database of --to if that is
+    PostgreSQL, otherwise to that of --from.
 
-    Exit code 0: copied; 1: nothing was copied; 2: the arguments or the settings are invalid.
+    Exit code 0: copied; 1: nothing was copied, for example because --from is not a valid database URL; 2: an option is
+    missing, or the settings or --to are invalid.
     """
     from watcher.store import commands, copying
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from load_watcher.cli.options import CONFIG, SERVICE, finite, with_options
+from load_watcher.cli.options import CONFIG, finite, service_options, store_url, with_options
 from load_watcher.cli.settings import load, load_or_exit
 from load_watcher.commands.serve import run
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     type=click.FloatRange(0.1, 1440.0),
     callback=finite,
     metavar="X",
-    help="Speed of the simulated day, as a multiple of real time: at 24 a day takes an hour. Samples keep real "
-    "timestamps.",
+    help="Speed of the simulated load pattern, as a multiple of real time: at 24, a simulated day takes one hour. "
+    "Samples have current timestamps.",
 )
 @click.option(
     "--seed",
@@ -42,14 +42,21 @@ if TYPE_CHECKING:
     metavar="SEED",
     help="Random seed (whole number) of the simulated cluster: its nodes, pods, loads and faults.",
 )
-@with_options(CONFIG, *SERVICE)
+@with_options(
+    CONFIG,
+    *service_options(
+        interval="refresh.interval if set, otherwise 15s or refresh.resolution, whichever is larger",
+        database=store_url("a temporary file, deleted at the end"),
+    ),
+)
 def demo(count: int, speed: float, seed: int, **given: Any) -> None:
     """Run the service with a simulated cluster.
 
     It includes the scheduler extender and the dashboard, and runs until SIGTERM or SIGINT. The nodes have a daily load
-    cycle, bursts and monitoring faults; new pods are placed by the extender's profile `default`, or by the profile in
-    [scheduler] of the settings. No real cluster or metrics source is accessed. The database is a temporary file, unless
-    --store-url is given.
+    cycle, bursts and monitoring faults. New pods are placed by the extender's profile `default`; if the settings have
+    [scheduler] without this profile, by its first profile by name. No real cluster or metrics source is accessed. The
+    database is a temporary file that is deleted at the end; only --store-url (or --set store.url) selects another one,
+    store.url in the file and the environment is ignored.
 
     Exit code 0: stopped by a signal; 1: the service could not start; 2: the arguments or the settings are invalid.
     """

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     "--url",
     metavar="URL",
     callback=to_address,
-    help="Base URL of a running service to check as well. [default: the service at server.host and server.port, if "
-    "one is running]",
+    help="Base URL of a running service to check as well, with the token of server.token_file. [default: the service "
+    "at server.host and server.port, if one is running]",
 )
 @click.option(
     "--scheduler-config",
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     metavar="CHECK",
     help="Run only this check and the checks that it needs; can be repeated. CHECK is settings, surroundings, port, "
     "service, database, source, series, freshness, cadence, clock, samples, addresses, pods, kubernetes, permissions, "
-    "nodes, dashboard, scheduler or agent. [default: all]",
+    "nodes, dashboard, scheduler or agent; docs/doctor.md describes them. [default: all]",
 )
 @OUTPUT
 def doctor(
@@ -58,10 +58,11 @@ def doctor(
     output: str,
     **given: Any,
 ) -> None:
-    """Check this deployment and report problems with cures.
+    """Check this deployment and report problems and their fixes.
 
-    Prints one line per result, and a cure for each problem. Accepts the options of serve, to check the same settings.
-    Changes nothing.
+    Prints one line per result, and a fix for each problem. Accepts the options of serve, to check the same settings.
+    Changes no settings, data or cluster objects. Log messages are shown only with --verbose; --log-level and
+    --log-format are only checked as settings.
 
     Exit code 0: no check failed (there may be warnings); 1: a check failed, for example because the settings are
     invalid; 2: the arguments are invalid.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from load_watcher.cli.exit_codes import FAILED, print_error
-from load_watcher.cli.options import CONFIG, LISTENING, LOGGING, NODE, SET, with_options
+from load_watcher.cli.options import CONFIG, IN_SECONDS, LOGGING, SET, listening_options, node_option, with_options
 from load_watcher.cli.settings import load_part_or_exit
 
 if TYPE_CHECKING:
@@ -22,42 +22,46 @@ _OPTIONS = (
         "--mode",
         metavar="MODE",
         help="How allocations are applied: dry-run (not at all), cri (through the container runtime), cgroup (through "
-        "cgroup files) or server (only serve the plug-ins, for another manager). [default: dry-run]",
+        "cgroup files) or server (only serve the plug-ins, for an external manager such as Katalyst's kubelet); "
+        "see qrm.mode. [default: dry-run]",
     ),
-    NODE,
+    node_option("qrm"),
     click.option(
         "--state-dir",
         type=click.Path(path_type=Path),
-        help="Directory for the checkpoint and the plug-ins' states. [default: load-watcher-qrm]",
+        help="Directory for the checkpoint and the states of the plug-ins (qrm.state_dir); must persist across "
+        "restarts. [default: load-watcher-qrm in the working directory]",
     ),
     click.option(
         "--policy",
         metavar="POLICY",
         help="How topology hints are merged, as in the kubelet's Topology Manager: none, best-effort, restricted or "
-        "single-numa-node. [default: best-effort]",
+        "single-numa-node (qrm.policy). [default: best-effort]",
     ),
+    click.option(
+        "--watcher",
+        metavar="URL",
+        help="Base URL of the load-watcher service whose load windows of this node resize the CPU pools "
+        "(qrm.watcher). [default: none; the pool `online` only grows]",
+    ),
+    *listening_options("qrm", port=2022, protected=True),
+    *LOGGING,
+    SET,
+    # The long names of Katalyst are last, because click indents the text of all options by their length.
     click.option(
         "--qos-resource-manager-reconcile-period",
         "reconcile_period",
         metavar="DURATION",
-        help="Interval at which the plug-ins' allocations are applied to containers. [default: 3s]",
+        help="Interval at which the allocations of the plug-ins are applied to containers, 100ms to 1h "
+        f"(qrm.reconcile_period); {IN_SECONDS}. [default: 3s]",
     ),
     click.option(
         "--qos-resource-manager-resource-names-map",
         "names",
         metavar="NAME=RESOURCE,…",
         help="Comma-separated map of resource names in pod requests to resource names of plug-ins, for example "
-        "best-effort-cpu=cpu. [default: empty]",
+        "best-effort-cpu=cpu (qrm.names). [default: empty]",
     ),
-    click.option(
-        "--watcher",
-        metavar="URL",
-        help="Base URL of the load-watcher service whose load windows of this node resize the CPU pools. [default: "
-        "none; the pool `online` only grows]",
-    ),
-    *LISTENING,
-    *LOGGING,
-    SET,
 )
 _OWN = ("mode", "node", "state_dir", "policy", "reconcile_period", "names", "watcher", "host", "port")
 
@@ -67,9 +71,9 @@ _OWN = ("mode", "node", "state_dir", "policy", "reconcile_period", "names", "wat
 def qrm(**given: Any) -> None:
     """Run the QoS Resource Manager on this node.
 
-    It allocates CPUs, memory and network cards to pods by role, and resizes the CPU pools with the load. Without --mode
-    (or qrm.mode) nothing is set on containers: allocations are only calculated and shown on the HTTP pages. It runs
-    until SIGTERM or SIGINT; containers then keep their allocations.
+    It allocates CPUs, memory and network cards to pods by role, and resizes the CPU pools with the load. By
+    default (--mode dry-run) it sets nothing on containers: it calculates allocations, stores them in --state-dir and
+    shows them on the HTTP pages. It runs until SIGTERM or SIGINT; containers then keep their allocations.
 
     Exit code 0: stopped by a signal; 1: it could not start; 2: the arguments or the settings are invalid, or the extra
     package load-watcher[qrm] is not installed.

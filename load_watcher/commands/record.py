@@ -10,14 +10,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from load_watcher.cli.exit_codes import FAILED, print_error
-from load_watcher.cli.options import TOKEN_FILE, read_token, service_url, to_address, to_seconds, to_seconds_or_none
+from load_watcher.cli.options import (
+    IN_SECONDS,
+    TOKEN_FILE,
+    read_token,
+    service_url,
+    to_address,
+    to_seconds,
+    to_seconds_or_none,
+)
 
 if TYPE_CHECKING:
     from load_watcher.recording.recorder import Recording, RecordingProgress
 
 
 @click.command()
-@service_url("Base URL of the service; it must have [scheduler] in its settings, to know the pods.")
+@service_url(
+    "Base URL of the service. Its settings must contain a [scheduler.NAME] table; without one it provides no pods."
+)
 @click.option("--watcher", "url_by_its_old_name", callback=to_address, metavar="URL", hidden=True)
 @TOKEN_FILE
 @click.option(
@@ -25,14 +35,14 @@ if TYPE_CHECKING:
     "--output",
     required=True,
     type=click.Path(path_type=Path),
-    help="Trace file to create, *.csv or *.csv.gz (compressed). It must not exist.",
+    help="Trace file to create, in CSV; compressed if the name ends in .gz. It must not exist.",
 )
 @click.option(
     "--for",
     "duration",
     callback=to_seconds_or_none,
     metavar="DURATION",
-    help="Duration of the recording. [default: until SIGINT (Ctrl-C) or SIGTERM]",
+    help=f"Duration of the recording, for example 15m or 1h; {IN_SECONDS}. [default: until SIGINT (Ctrl-C) or SIGTERM]",
 )
 @click.option(
     "--every",
@@ -40,15 +50,16 @@ if TYPE_CHECKING:
     show_default=True,
     callback=to_seconds,
     metavar="DURATION",
-    help="Interval between requests to the service, at least 1s.",
+    help=f"Interval between requests to the service, at least 1s; {IN_SECONDS}.",
 )
 def record(url: str, output: Path, duration: float | None, every: float, **given: Any) -> None:
     """Record a trace of the cluster of a running service.
 
     The trace file contains node load, pods and bindings, for `load-watcher simulate` and the provider replay. It is
-    readable at any time, up to the last minute. While the service is unavailable, the trace has a gap.
+    readable at any time, up to the last request (--every). While the service is unavailable, the trace has a gap.
 
-    Exit code 0: recorded; 2: nothing was recorded, or the file could not be written.
+    Exit code 0: recorded; 2: the arguments are invalid, nothing was recorded, or writing failed (the file then contains
+    the records up to the failure).
     """
     from load_watcher.recording.recorder import Recording
 

@@ -45,9 +45,10 @@ def score(manifest: Any, **given: Any) -> None:
     """Rank nodes for the pod in a manifest.
 
     The service ranks them as its scheduler extender would, without reserving resources for the pod. POD.yaml contains a
-    Pod or an object with a pod template, for example a Deployment; "-" reads standard input.
+    Pod or an object with a pod template, for example a Deployment; "-" reads standard input. The text output lists the
+    40 best nodes, the JSON output lists all.
 
-    Exit code 0: ranked; 2: the manifest is invalid, or the request failed.
+    Exit code 0: ranked; 2: the arguments or the manifest are invalid, or the request failed.
     """
     from scorers.cli import score as cli_score
     from scorers.extender.manifest import read_pod

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from load_watcher.cli.options import CLIENT_OPTIONS, OUTPUT, read_token, with_options
+from load_watcher.cli.options import CLIENT_OPTIONS, MOMENT, OUTPUT, read_token, with_options
 from load_watcher.cli.printing import _print_answer
 
 
@@ -14,8 +14,7 @@ from load_watcher.cli.printing import _print_answer
 @click.option(
     "--since",
     metavar="TIME",
-    help="Include only pods bound since this time: how long ago (6h), a date (2026-01-31T12:00:00Z) or unix seconds. "
-    "[default: all stored bindings]",
+    help=f"Include only pods bound since this time: {MOMENT}. [default: all stored bindings]",
 )
 @with_options(*CLIENT_OPTIONS)
 @OUTPUT

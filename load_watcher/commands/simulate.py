@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from load_watcher.cli.exit_codes import BAD_SETTINGS, FAILED, print_error, print_settings_problems
-from load_watcher.cli.options import CONFIG, SET, finite, to_seconds, with_options
+from load_watcher.cli.options import CONFIG, IN_SECONDS, SET, finite, to_seconds, with_options
 from load_watcher.cli.progress import progress_of
 from load_watcher.cli.settings import NO_SOURCE, load_or_exit
 
@@ -22,22 +22,24 @@ _SIMULATION_OPTIONS = (
                  "[default: LeastAllocated, MostAllocated, TargetLoadPacking, LoadVariationRiskBalancing and "
                  "LowRiskOverCommitment]"),
     click.option("--refresh", default="60s", show_default=True, callback=to_seconds, metavar="DURATION",
-                 help="Interval at which new load windows are published to the policies; whole minutes."),
+                 help="Interval at which new load windows are published to the policies, a whole "
+                 f"number of minutes, at least 1m; {IN_SECONDS}."),
     click.option("--delay", default="60s", show_default=True, callback=to_seconds, metavar="DURATION",
-                 help="Age of the newest sample in the windows when they are published; whole minutes."),
+                 help="Age of the newest sample in the windows when they are published, a whole "
+                 f"number of minutes, 0m or more; {IN_SECONDS}."),
     click.option("--overload", default=90.0, show_default=True, type=click.FloatRange(1.0, 100.0), callback=finite,
                  metavar="PERCENT", help="Utilization of a node's CPU or memory, in percent, above which the node "
-                 "counts as overloaded."),
-    click.option("--anew", is_flag=True, help="Also place the pods that run when the trace begins. [default: they "
-                 "stay on their recorded nodes]"),
+                 "counts as overloaded; also the watermark of the simulated evictions."),
+    click.option("--anew", is_flag=True, help="Also place the pods that already run when the trace begins. [default: "
+                 "they stay on their recorded nodes]"),
     click.option("--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="CSV file to write, with "
-                 "the results of each policy."),
+                 "the results of each policy; an existing file is overwritten."),
     click.option("--series", type=click.Path(path_type=Path, dir_okay=False), help="CSV file to write, with the state "
-                 "of the cluster in each minute under each policy."),
+                 "of the cluster in each minute under each policy; an existing file is overwritten."),
     click.option("--png", type=click.Path(path_type=Path, dir_okay=False), help="PNG file to write, with charts of the "
-                 "results."),
+                 "results; an existing file is overwritten. Needs load-watcher[simulate]."),
     click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="HTML report to write, with the "
-                 "results and charts."),
+                 "results and charts; an existing file is overwritten. Needs load-watcher[simulate]."),
 )  # fmt: skip
 _TRACE_OPTIONS = (
     click.option("--generate", "scenario", metavar="SCENARIO", help="Generate a trace instead of simulating. SCENARIO "
@@ -47,16 +49,18 @@ _TRACE_OPTIONS = (
                  "cluster-trace-v2018 to a trace instead of simulating. DIRECTORY contains its tables: "
                  "machine_meta.csv, machine_usage.csv, container_meta.csv and container_usage.csv, or .csv.gz."),
     click.option("--nodes", default=100, show_default=True, type=click.IntRange(1, 5000), metavar="N",
-                 help="Number of nodes to generate, or of machines to convert from --alibaba."),
+                 help="Number of nodes of the trace made by --generate, or of machines to convert from --alibaba, the "
+                 "first N by name."),
     click.option("--pods", default=2000, show_default=True, type=click.IntRange(0, 500_000), metavar="M",
                  help="Number of pods that arrive in a trace made by --generate."),
     click.option("--hours", default=24.0, show_default=True, type=click.FloatRange(0.1, 240.0), callback=finite,
                  metavar="H", help="Length of the trace made by --generate or --alibaba, in hours."),
     click.option("--start", default=0.0, show_default=True, type=click.FloatRange(0.0, 1000.0), callback=finite,
-                 metavar="H", help="Hour of the --alibaba trace at which the conversion begins."),
+                 metavar="H", help="Hour of the --alibaba trace at which the conversion "
+                 "begins; used only with --alibaba."),
     click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
                  help="Trace file to write, required with --generate and --alibaba; compressed if the name ends in "
-                 ".gz."),
+                 ".gz. An existing file is overwritten."),
 )  # fmt: skip
 
 
@@ -75,11 +79,17 @@ _TRACE_OPTIONS = (
 def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
     """Simulate scheduling policies on a trace, or create a trace.
 
-    Places the pods of TRACE under each policy and compares the resulting load of the nodes. With --generate or
-    --alibaba, it creates a trace instead, for example: load-watcher simulate --generate daily -o trace.csv.gz.
+    Simulation of TRACE: places its pods under each policy and compares the resulting load of the nodes. Options:
+    --policy to --html, --seed, --config and --set.
+
+    Creation of a trace, for example: load-watcher simulate --generate daily -o trace.csv.gz. Options: --generate or
+    --alibaba, with --nodes, --pods, --hours, --start, --seed and -o. A simulation ignores --nodes, --pods, --hours and
+    --start.
+
     docs/simulation.md describes the trace format and the limits of the simulation.
 
-    Exit code 0: done; 2: the trace, a policy, a file or the settings are invalid.
+    Exit code 0: done; 2: the arguments, the trace, a policy, a file or the settings are invalid, or matplotlib is
+    missing for --png or --html.
     """
     if sum(each is not None for each in (trace, scenario, given["alibaba"])) != 1:
         raise click.UsageError("need exactly one of TRACE, --generate SCENARIO -o FILE, --alibaba DIRECTORY -o FILE")

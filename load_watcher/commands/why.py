@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from load_watcher.cli.options import CLIENT_OPTIONS, OUTPUT, read_token, with_options
+from load_watcher.cli.options import CLIENT_OPTIONS, MOMENT, OUTPUT, read_token, with_options
 from load_watcher.cli.printing import _print_answer
 
 
@@ -16,8 +16,7 @@ from load_watcher.cli.printing import _print_answer
 @click.option(
     "--at",
     metavar="TIME",
-    help='Show the last decision made up to this time: how long ago ("10m ago"), a date (2026-01-31T12:00:00Z) or unix '
-    "seconds. [default: the newest decision]",
+    help=f"Show the last decision made up to this time: {MOMENT}. [default: the newest decision]",
 )
 @with_options(*CLIENT_OPTIONS)
 @click.option("--explain", is_flag=True, help="Also print the inputs and calculation steps of each score.")
@@ -26,6 +25,7 @@ from load_watcher.cli.printing import _print_answer
     default=10,
     show_default=True,
     type=click.IntRange(0, 100),
+    metavar="N",
     help="Maximum number of other decisions about the same pod to list.",
 )
 @OUTPUT
