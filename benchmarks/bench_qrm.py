@@ -121,7 +121,7 @@ async def node(directory: Path, pods: int, rounds: int) -> Table:
             endpoint = PluginEndpoint(plugin.resource, directory / f"{plugin.name}.sock")
             stack.push_async_callback(endpoint.close)
             await endpoint.open()
-            await manager.register(plugin.resource, endpoint)
+            await manager.plugins.register(plugin.resource, endpoint)
         running = [pod(number) for number in range(pods)]
         admissions = Stopwatch()
         for each in running:

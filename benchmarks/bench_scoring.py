@@ -43,6 +43,7 @@ from tests.scorers.simulated_cluster import NOW, load, node, pod
 from watcher.client import Columns
 from watcher.core.kubernetes.objects import Pod
 from watcher.model import MetricType
+from watcher.store.decision_store import StoreDecisions
 from watcher.store.store import Store
 
 LOOP_SOURCE = Path(__file__).with_name("peer") / "packing" / "main.go"
@@ -235,7 +236,7 @@ def serve(size: int, *, remembering: bool) -> None:
     with tempfile.TemporaryDirectory(dir=".") as folder:
         url = f"sqlite:///{folder}/bench.db"
         store = Store(url=url, retention=86400.0, max_size=1 << 31, on_unusable="fail", upgrade=True)
-        log = DecisionLog(store, cluster.table, now=time.time)
+        log = DecisionLog(StoreDecisions(store), cluster.table, now=time.time)
         extender = Extender(cluster.table, profiles, now=lambda: NOW, decisions=log if remembering else None)
         with Live(routes=extender.routes()) as live:
             storing = live.run(_remember(store, log)) if remembering else None

@@ -39,7 +39,7 @@ class OnExit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Means:
+class ExecutorMeans:
     """Dependencies for carrying out steps."""
 
     audit: Audit

@@ -83,7 +83,7 @@ class QrmClusterClient:
     async def publish(self, manager: Manager, offered: Callable[[], Mapping[str, float]] = dict) -> None:
         """Write the resources of the plug-ins, and the `offered` resources, to the node's status if they changed.
         Removed resources are set to 0. API errors are logged, not raised."""
-        capacity, allocatable, removed = await manager.capacity()
+        capacity, allocatable, removed = await manager.plugins.capacity()
         more = {**dict.fromkeys(removed, 0.0), **offered()}
         status = {
             "capacity": _texts({**capacity, **more}),

@@ -343,7 +343,7 @@ async def _wait_for_registration(registry: Registry, manager: Manager, parts: Qr
     give_up = time.monotonic() + REGISTER_S
     while True:
         await registry.reconcile()
-        missing = sorted(name for name in parts.builtin if not manager.plugins.get(name))
+        missing = sorted(name for name in parts.builtin if not manager.plugins.states.get(name))
         if not missing:
             return
         if time.monotonic() > give_up:

@@ -113,7 +113,7 @@ class QrmPages:
         rounds = self._parts.rounds
         found: dict[str, Any] = {}
         if rounds is not None:
-            found = {name: {"live": live, "builtin": False} for name, live in rounds.manager.plugins.items()}
+            found = {name: {"live": live, "builtin": False} for name, live in rounds.manager.plugins.states.items()}
         for name, server in self._parts.builtin.items():
             found.setdefault(name, {"live": server.registered == ""})
             found[name] |= {"builtin": True, "refused": server.registered or "", "state": _machine_state(server)}

@@ -142,7 +142,7 @@ class Reconciler:
         self._clock = clock
         self._began = monotonic()
         self._ended = monotonic()
-        self._registrations = manager.registrations
+        self._registrations = manager.plugins.registrations
         self._told: dict[str, str] = {}
         self._aside: set[asyncio.Task[None]] = set()
 
@@ -220,8 +220,8 @@ class Reconciler:
 
     async def _admit(self, pods: tuple[QrmPod, ...]) -> None:
         active = {pod.uid for pod in pods}
-        stirred = self.records.keys() - active or self.manager.registrations != self._registrations
-        self._registrations = self.manager.registrations
+        stirred = self.records.keys() - active or self.manager.plugins.registrations != self._registrations
+        self._registrations = self.manager.plugins.registrations
         self.records = {uid: record for uid, record in self.records.items() if uid in active}
         self._told = {uid: text for uid, text in self._told.items() if uid in active}
         for pod in pods:

@@ -92,7 +92,7 @@ def _of_rounds(rounds: Reconciler) -> Iterator[Family]:
     yield counter(
         "qrm_reconcile_skipped", "Reconcile rounds skipped because they were late.", [({}, float(rounds.skipped))]
     )
-    states = Counter((name, "live" if live else "stopped") for name, live in rounds.manager.plugins.items())
+    states = Counter((name, "live" if live else "stopped") for name, live in rounds.manager.plugins.states.items())
     plugins = [({"resource": name, "state": state}, float(n)) for (name, state), n in sorted(states.items())]
     yield gauge("qrm_plugins", "Plug-ins that are or were registered.", plugins)
     yield gauge(

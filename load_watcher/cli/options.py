@@ -76,7 +76,7 @@ def to_address(_context: click.Context, _parameter: click.Parameter, given: str 
 IN_SECONDS = "a number without a unit is in seconds"
 MOMENT = 'a time span before now (10m or "10 minutes ago"), a date (2026-01-31T12:00:00Z) or unix seconds'
 
-# --- options of commands that read settings; settings.py maps them to keys ---------------------------------------------
+# --- options of commands that read settings; settings.py maps them to keys -------------------------------------------
 
 CONFIG = click.option(
     "--config",

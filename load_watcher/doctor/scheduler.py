@@ -4,51 +4,38 @@ kube-scheduler refuses unknown fields and logs them, but it does not report plug
 that bypass load-watcher, or a second scheduler that waits for the lease of the first. The checks follow the types of
 kube-scheduler (kubescheduler.config.k8s.io/v1) and the Trimaran plug-ins.
 
-This module checks profiles and plug-ins; `extenders` checks extender entries, `thresholds` conflicting thresholds. Only
-`scheduler` does I/O: it reads the files.
+This module checks profiles and plug-ins; `plugin_arguments` checks the plug-ins' arguments, `extenders` extender
+entries, and `thresholds` conflicting thresholds. Only `scheduler` does I/O: it reads the files.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import yaml
 
 from load_watcher.doctor import extenders, thresholds
 from load_watcher.doctor.kube_scheduler_api import (
-    ADDRESS,
     API_VERSION,
-    ARGS,
-    ARGS_PLACEMENT_CURE,
     GONE,
     GROUP,
     KIND,
-    KNOWN,
-    OF_PLUGINS,
-    OLD_ARGS,
-    PLUGINS_WITHOUT_METRICS,
     POINTS,
     PROFILE,
-    PROVIDER,
-    PROVIDER_TYPES,
     REMOVED,
     RIVALS,
     TOP,
     TRIMARAN,
-    VALUES,
 )
 from load_watcher.doctor.listening import Exposition
+from load_watcher.doctor.plugin_arguments import check_plugin_arguments, misspelt_plugin, quoted, unknown_fields
 from load_watcher.doctor.plugins import PluginUse, use_of_profile, use_of_table
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, fail, ok, shorten_names, skipped, warn
-from watcher.platform.net.redaction import printable, without_credentials
 from watcher.platform.settings.tables import Settings
-from watcher.platform.settings.values import nearest
 
 
 async def scheduler(examination: CheckContext) -> Sequence[CheckResult]:
@@ -238,7 +225,7 @@ def _configurations(documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
 
 def _judge(configuration: Mapping[str, Any], service: extenders.ServiceSettings | None) -> Iterator[CheckResult]:
     yield from _version(configuration)
-    yield from _unknown(configuration, TOP, where="the configuration", near_only=True)
+    yield from unknown_fields(configuration, TOP, where="the configuration", near_only=True)
     profiles = configuration.get("profiles")
     if not isinstance(profiles, list) or not all(isinstance(each, dict) for each in profiles) or not profiles:
         yield fail("it has no list of profiles, so it configures no plug-ins", "put plug-ins under profiles: [...]")
@@ -285,7 +272,7 @@ def _beside_our_extender(configuration: Mapping[str, Any], plugins: Plugins, *, 
 def _version(configuration: Mapping[str, Any]) -> Iterator[CheckResult]:
     version, kind = str(configuration.get("apiVersion", "")), str(configuration.get("kind", ""))
     if kind != KIND:
-        yield fail(f"kind is {_quoted(kind) if kind else 'not set'}", f"set kind: {KIND}")
+        yield fail(f"kind is {quoted(kind) if kind else 'not set'}", f"set kind: {KIND}")
     if version == API_VERSION:
         return
     cure = f"set apiVersion: {API_VERSION} (Kubernetes 1.25 and later)"
@@ -293,7 +280,7 @@ def _version(configuration: Mapping[str, Any]) -> Iterator[CheckResult]:
     if gone:
         yield fail(f"apiVersion {version} is not supported since Kubernetes {gone}", cure)
     else:
-        yield fail(f"apiVersion is {_quoted(version) if version else 'not set'}", cure)
+        yield fail(f"apiVersion is {quoted(version) if version else 'not set'}", cure)
 
 
 def _lease(configuration: Mapping[str, Any], names: Sequence[str]) -> Iterator[CheckResult]:
@@ -332,12 +319,12 @@ class Plugins:
 def _judge_profile(
     profile: Mapping[str, Any], plugins: Plugins, scoring: Sequence[str], *, where: str
 ) -> Iterator[CheckResult]:
-    yield from _unknown(profile, PROFILE, where=where)
+    yield from unknown_fields(profile, PROFILE, where=where)
     yield from _names(plugins, where=where)
     if scoring:
         yield from _rivals(plugins, scoring, where=where)
     yield from _company(plugins, scoring, where=where)
-    yield from _arguments(profile.get("pluginConfig"), scoring, where=where)
+    yield from check_plugin_arguments(profile.get("pluginConfig"), scoring, where=where)
 
 
 def _read_plugins(given: Any, *, where: str) -> tuple[Plugins, list[CheckResult]]:
@@ -349,14 +336,14 @@ def _read_plugins(given: Any, *, where: str) -> tuple[Plugins, list[CheckResult]
     if not isinstance(given, dict):
         cure = "write plugins: {score: {enabled: [{name: …}]}}"
         return Plugins({}, {}), [fail(f"{where}: plugins is not a mapping", cure)]
-    problems = [*_unknown(given, POINTS, where=f"{where}, plugins")]
+    problems = [*unknown_fields(given, POINTS, where=f"{where}, plugins")]
     for point in (each for each in POINTS if given.get(each) is not None):
         content = given[point]
         if not isinstance(content, dict):
             told = f"{where}: plugins.{point} is not a mapping with enabled and disabled"
             problems.append(fail(told, f"write plugins.{point} as {{enabled: [{{name: …}}], disabled: [{{name: …}}]}}"))
             continue
-        problems += _unknown(content, ("enabled", "disabled"), where=f"{where}, plugins.{point}")
+        problems += unknown_fields(content, ("enabled", "disabled"), where=f"{where}, plugins.{point}")
         for into, key in ((enabled, "enabled"), (disabled, "disabled")):
             items = content.get(key) or []
             names = [_name_of(item) for item in items] if isinstance(items, list) else [None]
@@ -377,12 +364,12 @@ def _names(plugins: Plugins, *, where: str) -> Iterator[CheckResult]:
     for turned, points in (("enabled", plugins.enabled), ("disabled", plugins.disabled)):
         for point, names in points.items():
             for name in names:
-                at = f"{where}: {_quoted(name)} in plugins.{point}.{turned}"
+                at = f"{where}: {quoted(name)} in plugins.{point}.{turned}"
                 if name in REMOVED:
                     cure = f"write NodeResourcesFit in plugins.score.{turned} instead"
                     told = f"{at} was removed; it is now a strategy of NodeResourcesFit"
                     yield fail(told, cure) if turned == "enabled" else warn(f"{told}, so the entry has no effect", cure)
-                elif guess := _misspelt(name):
+                elif guess := misspelt_plugin(name):
                     cure = f"did you mean {guess}? Names are case-sensitive"
                     told = f"{at} is an unknown plug-in"
                     yield (
@@ -390,17 +377,6 @@ def _names(plugins: Plugins, *, where: str) -> Iterator[CheckResult]:
                         if turned == "enabled"
                         else warn(f"{told}, so the entry has no effect", cure)
                     )
-
-
-def _misspelt(name: str) -> str | None:
-    """Return the most similar known plug-in for a probably misspelt name; None for a known name, and for a name that
-    resembles no known one, since there are other plug-ins.
-    """
-    if name in (*KNOWN, "*"):
-        return None
-    folded = {known.casefold(): known for known in KNOWN}
-    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.85)
-    return folded[close[0]] if close else None
 
 
 def _rivals(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator[CheckResult]:
@@ -423,116 +399,3 @@ def _company(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterato
     if "LowRiskOverCommitment" in scoring and not plugins.runs("LowRiskOverCommitment", "preScore"):
         told = f"{where}: LowRiskOverCommitment is not enabled in preScore, so it recomputes everything for each node"
         yield warn(told, "add {name: LowRiskOverCommitment} to plugins.preScore.enabled")
-
-
-# --- arguments -------------------------------------------------------------------------------------------------------
-
-
-def _arguments(given: Any, scoring: Sequence[str], *, where: str) -> Iterator[CheckResult]:
-    items = given if isinstance(given, list) else []
-    if given is not None and (not isinstance(given, list) or not all(isinstance(each, dict) for each in given)):
-        yield fail(f"{where}: pluginConfig is not a list of mappings", "write pluginConfig: [{name: …, args: {…}}]")
-    configured: dict[str, Mapping[str, Any]] = {}
-    for item in (each for each in items if isinstance(each, dict)):
-        name, args = str(item.get("name", "")), item.get("args")
-        yield from _unknown(item, ("name", "args"), where=f"{where}, pluginConfig of {_quoted(name)}")
-        configured[name] = args if isinstance(args, dict) else {}
-        if guess := _misspelt(name):
-            yield fail(f"{where}: pluginConfig is for the unknown plug-in {_quoted(name)}", f"did you mean {guess}?")
-        elif name in PLUGINS_WITHOUT_METRICS:
-            for key in (each for each in OF_PLUGINS if each in configured[name]):
-                yield fail(f"{where}: {key} is not an argument of {name}", ARGS_PLACEMENT_CURE)
-        elif name in TRIMARAN and name not in scoring:
-            told = f"{where}: the arguments of {name} have no effect: it is not enabled in score"
-            yield fail(told, f"add {{name: {name}}} to plugins.score.enabled, or remove its pluginConfig")
-    for name in scoring:
-        yield from _trimaran(name, configured.get(name, {}), where=f"{where}, {name}")
-
-
-def _trimaran(name: str, args: Mapping[str, Any], *, where: str) -> Iterator[CheckResult]:
-    """Yield the problems of the arguments of a Trimaran plug-in."""
-    for old in sorted(OLD_ARGS.keys() & args.keys()):
-        yield fail(
-            f"{where}: {old} is an argument of older versions, and refused now",
-            f"write {OLD_ARGS[old]}, or watcherAddress",
-        )
-    yield from _unknown({key: args[key] for key in args if key not in OLD_ARGS}, ARGS[name], where=where)
-    version = args.get("apiVersion")
-    if version not in (None, API_VERSION):
-        yield fail(
-            f"{where}: the apiVersion of its args is {_quoted(version)}", f"set it to {API_VERSION}, or remove it"
-        )
-    yield from _whom_it_asks(args, key="WatcherAddress" if name == "Peaks" else "watcherAddress", where=where)
-    for key, (fits, wanted) in VALUES.items():
-        if key in args and key in ARGS[name] and not fits(args[key]):
-            yield fail(f"{where}: {key} is {_quoted(args[key])}", f"set it to {wanted}")
-
-
-def _whom_it_asks(args: Mapping[str, Any], *, key: str, where: str) -> Iterator[CheckResult]:
-    address, provider = args.get(key), args.get("metricProvider")
-    if provider is not None:
-        yield from _provider(provider, where=where)
-    if address:
-        yield from address_problems(str(address), where=f"{where}: {key}")
-        if provider is not None:
-            yield warn(f"{where}: metricProvider has no effect, since {key} is set", "remove metricProvider")
-    elif provider is None:
-        told = f"{where}: {key} is not set, so the plug-in uses metrics-server directly, and not load-watcher"
-        yield fail(told, f"set {key}, for example {ADDRESS}")
-    else:
-        told = f"{where}: the plug-in uses its metricProvider directly, and not load-watcher"
-        yield warn(told, f"set {key} instead of metricProvider, for example {ADDRESS}")
-
-
-def _provider(given: Any, *, where: str) -> Iterator[CheckResult]:
-    if not isinstance(given, dict):
-        yield fail(f"{where}: metricProvider is not a mapping", "write metricProvider: {type: Prometheus, address: …}")
-        return
-    yield from _unknown(given, PROVIDER, where=f"{where}, metricProvider")
-    kind = given.get("type")
-    if kind not in (None, *PROVIDER_TYPES):
-        guess = nearest(str(kind), PROVIDER_TYPES)
-        cure = f"did you mean {guess}? Names are case-sensitive" if guess else f"use one of {', '.join(PROVIDER_TYPES)}"
-        told = f"{where}: metricProvider.type {_quoted(kind)} is unknown, so the scheduler will not start"
-        if str(kind).casefold() == "datadog":
-            told, cure = f"{where}: the plug-ins refuse metricProvider.type Datadog", "set watcherAddress instead"
-        yield fail(told, cure)
-
-
-def address_problems(address: str, *, where: str) -> Iterator[CheckResult]:
-    """Yield the problems of load-watcher's address in a plug-in's arguments; the plug-in appends /watcher to it."""
-    try:
-        parts = urlsplit(address.strip())
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    told = _quoted(without_credentials(address) if "://" in address else address.rpartition("@")[2])
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        yield fail(f"{where} {told} is not an http:// or https:// URL with a host", f"write it like {ADDRESS}")
-    elif port is None:
-        told = f"{where} {told} has no port, so port {443 if parts.scheme == 'https' else 80} is used"
-        yield fail(told, "add the port of the service; the default is :2020")
-    elif parts.path.rstrip("/").endswith("/watcher"):
-        yield fail(f"{where} {told} ends with /watcher, which the plug-in appends itself", "remove /watcher")
-    if address != address.strip():
-        yield fail(f"{where} has leading or trailing spaces", "remove them")
-
-
-# --- unknown fields, and quoting -------------------------------------------------------------------------------------
-
-
-def _unknown(
-    given: Mapping[str, Any], known: Sequence[str], *, where: str, near_only: bool = False
-) -> Iterator[CheckResult]:
-    """Yield problems for fields that kube-scheduler would refuse; with `near_only`, only for similar names."""
-    for key in (each for each in given if each not in known):
-        guess, belongs_elsewhere = nearest(str(key), known), key in OF_PLUGINS
-        if guess or belongs_elsewhere or not near_only:
-            cure = f"did you mean {guess}?" if guess else f"known fields: {', '.join(known)}"
-            told = f"{where}: unknown field {_quoted(key)}, which kube-scheduler refuses"
-            yield fail(told, ARGS_PLACEMENT_CURE if belongs_elsewhere else cure)
-
-
-def _quoted(value: Any) -> str:
-    """Quote a value of the configuration, made safe for output."""
-    return f'"{printable(str(value))}"'

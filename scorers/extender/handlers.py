@@ -32,17 +32,16 @@ from aiohttp import hdrs, web
 from scorers.cluster.pods import PodInfo, identity, pod_info
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.log import DecisionLog, RankedResponse
+from scorers.extender.explanation import measured, score_document, verdict_document
 from scorers.extender.manifest import POD_TEMPLATE_PATHS, read_pasted_pod
 from scorers.extender.telemetry import SchedulerTelemetry
 from scorers.plugin_api import wire
 from scorers.plugin_api.arguments import schema_of
-from scorers.plugin_api.framework import EstimatingPlugin, Scores, Verdicts
-from scorers.plugin_api.json import plain, plain_map
-from scorers.profiles.profiles import PluginSettings
+from scorers.plugin_api.framework import EstimatingPlugin
+from scorers.plugin_api.json import plain
 from scorers.profiles.ranking import FilterResult, ProfileRunner, RankResult
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
 from scorers.shadow.mode import ShadowMode
-from watcher.client import Columns
 from watcher.core.kubernetes.objects import Pod
 from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
 from watcher.platform.http.parameters import query_values, single_value
@@ -372,10 +371,10 @@ class Extender:
                 "score": plain(ranked.values[i]),
                 "passes": known[i] not in failures,
                 "sampled": plain(sampled[i]),
-                **_measured(load.columns, where[i], now=now),
+                **measured(load.columns, where[i], now=now),
                 "plugins": [
-                    *(_verdict_document(each, verdicts, i) for each, verdicts in filtered.parts),
-                    *(_score_document(each, scores, i) for each, scores in ranked.parts),
+                    *(verdict_document(each, verdicts, i) for each, verdicts in filtered.parts),
+                    *(score_document(each, scores, i) for each, scores in ranked.parts),
                 ],
             }
 
@@ -386,7 +385,7 @@ class Extender:
         return {
             "known": bool(table.known[row]),
             "sampled": plain(load.sampled()[row]),
-            **_measured(load.columns, int(load.where[row]), now=self._now()),
+            **measured(load.columns, int(load.where[row]), now=self._now()),
             "capacity": table.capacity.of(row),
             "allocatable": table.allocatable.of(row),
             "requested": table.requested.of(row),
@@ -396,48 +395,6 @@ class Extender:
             "reserved": reserved,
             "estimates": {each.name: each.estimates(row) for _, each in made if isinstance(each, EstimatingPlugin)},
         }
-
-
-def _measured(columns: Columns | None, column: int, *, now: float) -> dict[str, Any]:
-    """Return, for the node in this column (-1: no load), `load` by metric and operator, and `windows` by metric: the
-    age of the newest sample in seconds, and the seconds that each operator covers (0 for the newest reading)."""
-    load: dict[str, dict[str, Any]] = {}
-    windows: dict[str, dict[str, Any]] = {}
-    if columns is not None and column >= 0:
-        for (metric, operator), values in sorted(columns.values.items()):
-            if np.isnan(values[column]):
-                continue
-            load.setdefault(metric, {})[operator.value] = plain(values[column])
-            sampled = plain(columns.sampled[metric][column]) if metric in columns.sampled else None
-            of_metric = windows.setdefault(
-                metric, {"age_s": None if sampled is None else now - sampled, "covers_s": {}}
-            )
-            of_metric["covers_s"][operator.value] = plain(columns.rollup[(metric, operator)][column])
-    return {"load": load, "windows": windows}
-
-
-def _score_document(each: PluginSettings, scores: Scores, i: int) -> dict[str, Any]:
-    return {
-        "name": each.name,
-        "point": "score",
-        "weight": each.weight,
-        "score": plain(scores.values[i]),
-        "inputs": plain_map(scores.inputs),
-        "steps": {name: plain(array[i]) for name, array in scores.steps.items()},
-        "reason": scores.reason(i),
-    }
-
-
-def _verdict_document(each: PluginSettings, verdicts: Verdicts, i: int) -> dict[str, Any]:
-    code = int(verdicts.codes[i])
-    return {
-        "name": each.name,
-        "point": "filter",
-        "passes": code == 0,
-        "inputs": plain_map(verdicts.inputs),
-        "steps": {name: plain(array[i]) for name, array in verdicts.steps.items()},
-        "reason": verdicts.reasons[code] or "passes",
-    }
 
 
 def _pod_of(args: wire.ExtenderArgs) -> Pod:

@@ -7,6 +7,7 @@ time, without I/O.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -290,3 +291,12 @@ class SamplePipeline:
         if restored.source != self._source:
             return []
         return gaps(restored.blocks, resolution=restored.resolution, since=since, until=until)
+
+
+def samples_of_cluster(restored: RestoredSamples, cluster: str) -> RestoredSamples | None:
+    """Return the samples of this cluster, None if all of them are of other clusters."""
+    origins = {metric: one for metric, one in restored.provenance.items() if one.cluster == cluster}
+    if restored.provenance and not origins:
+        return None
+    blocks = tuple(block for block in restored.blocks if block.metric in origins)
+    return replace(restored, provenance=origins, blocks=blocks)

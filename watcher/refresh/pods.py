@@ -30,6 +30,7 @@ from watcher.providers.base import NoPodUsage, PodFetch, Provider, ProviderError
 
 if TYPE_CHECKING:
     from watcher.clock import Clock
+    from watcher.refresh.config import RefreshConfig
 
 log = logging.getLogger(__name__)
 
@@ -219,3 +220,14 @@ class PodRefresher:
         if not self._failure:
             log.warning("no pod usage available: %s", told)
         self._failure = told
+
+
+def pod_config(config: RefreshConfig) -> PodConfig:
+    """Return the part of the refresh settings that concerns pods."""
+    return PodConfig(
+        mode=config.pods,
+        interval=config.interval,
+        windows=config.windows,
+        max_staleness=config.max_staleness,
+        max_ahead_s=config.limits.max_ahead_s,
+    )

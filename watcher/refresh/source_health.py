@@ -1,15 +1,19 @@
-"""Health of the sample source: whether it is up, responds completely, and has CPU and Memory. Logs each change once."""
+"""Health of the sample source: whether it is up, responds completely, has CPU and Memory, and names cluster nodes.
+
+Each change is logged once.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from watcher.model import METRIC_BY_KEY, Finding, FindingKind, ProviderHealth
 
 if TYPE_CHECKING:
     from watcher.clock import Clock
+    from watcher.core.naming.node_index import NodeIndex
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +30,7 @@ class SourceHealth:
         self._source = source
         self._clock = clock
         self._absent: frozenset[str] = frozenset()  # keys of SCORED_BY whose absence was logged
+        self._strange = False  # no served name is a cluster node's; this was logged
 
     def down(self, reason: str, *, hint: str) -> None:
         """Record that the source returned nothing, and log the change."""
@@ -64,6 +69,22 @@ class SourceHealth:
         elif self._absent and not absent:
             log.info("%s has CPU and Memory now", self._source)
         self._absent = frozenset(absent)
+
+    def names_compared(self, served: Sequence[str], index: NodeIndex | None) -> None:
+        """Log when none of the served names is a cluster node, so that schedulers find no load, and when that ends."""
+        if index is None or not (index.nodes and served):
+            return
+        strange = set(served).isdisjoint(index.nodes)
+        if strange and not self._strange:
+            log.warning(
+                "no name of the source is a node of the cluster, so schedulers find no load: the source has %s, "
+                "the cluster %s; run load-watcher doctor for details",
+                served[0],
+                next(iter(index.nodes)),
+            )
+        elif self._strange and not strange:
+            log.info("names of the source match nodes of the cluster now")
+        self._strange = strange
 
 
 def with_hint(reason: str, hint: str) -> str:

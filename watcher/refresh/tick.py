@@ -18,7 +18,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -52,8 +51,8 @@ from watcher.refresh.config import (
     TickStats,
     TickStore,
 )
-from watcher.refresh.pipeline import SamplePipeline
-from watcher.refresh.pods import PodConfig, PodRefresher
+from watcher.refresh.pipeline import SamplePipeline, samples_of_cluster
+from watcher.refresh.pods import PodRefresher, pod_config
 from watcher.refresh.source_health import SourceHealth, with_hint
 
 log = logging.getLogger(__name__)
@@ -98,7 +97,6 @@ class Refresher:
             tag=tag,
             stores=store is not None,
         )
-        self._strange = False  # no served name is a cluster node's; this was logged
         self._born = self._clock.monotonic()
         self._warm = False  # once the service has had its windows, it stays ready
         self._last_began = self._clock.monotonic()
@@ -107,7 +105,7 @@ class Refresher:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="digest")
         self.pods = PodRefresher(
             provider,
-            config=_pod_config(config),
+            config=pod_config(config),
             clock=self._clock,
             tag=tag,
             index=lambda: self._digest.index,
@@ -123,7 +121,7 @@ class Refresher:
         """Publish stored samples, with their own source and times, before the provider is queried. Samples of another
         cluster are ignored."""
         now = self._clock.now()
-        ours = _of_cluster(restored, self.config.cluster)
+        ours = samples_of_cluster(restored, self.config.cluster)
         if ours is None:
             log.warning(
                 "stored samples not loaded: they are of another cluster (cluster.name is %s)",
@@ -296,7 +294,8 @@ class Refresher:
         fetched_at = self._clock.now()
         await self._take_in(fetch, now=fetched_at, present=True)
         await self._publish(now=fetched_at)
-        self._tell_strangers()
+        if self.published is not None:
+            self._source.names_compared(self.published.snapshot.nodes, self._digest.index)
         self._account(fetch, now=now, since=since)
         if fetch.plans and self._spans.complete:
             self._digest.restored = None  # the history contains all of it now
@@ -442,23 +441,6 @@ class Refresher:
         if trouble := self.directory.trouble():
             self.findings.add([Finding(FindingKind.NODE_NAMES, "", "", self._clock.now(), trouble, Remedy.REPORTED)])
 
-    def _tell_strangers(self) -> None:
-        """Log when none of the served names is a cluster node, so that schedulers find no load, and when that ends."""
-        index = self._digest.index
-        if index is None or self.published is None or not (index.nodes and self.published.snapshot.nodes):
-            return
-        strange = set(self.published.snapshot.nodes).isdisjoint(index.nodes)
-        if strange and not self._strange:
-            log.warning(
-                "no name of the source is a node of the cluster, so schedulers find no load: the source has %s, "
-                "the cluster %s; run load-watcher doctor for details",
-                self.published.snapshot.nodes[0],
-                next(iter(index.nodes)),
-            )
-        elif self._strange and not strange:
-            log.info("names of the source match nodes of the cluster now")
-        self._strange = strange
-
     # --- clock, source, worker ---------------------------------------------------------------------------------------
 
     def _watch_clock(self) -> None:
@@ -493,22 +475,3 @@ class Refresher:
         loop = asyncio.get_running_loop()
         # shielded: the next tick must not use the history while a cancelled tick still writes it
         return await asyncio.shield(loop.run_in_executor(self._worker, partial(function, *args, **kwargs)))
-
-
-def _of_cluster(restored: RestoredSamples, cluster: str) -> RestoredSamples | None:
-    """Return the samples of this cluster, None if all of them are of other clusters."""
-    origins = {metric: one for metric, one in restored.provenance.items() if one.cluster == cluster}
-    if restored.provenance and not origins:
-        return None
-    blocks = tuple(block for block in restored.blocks if block.metric in origins)
-    return replace(restored, provenance=origins, blocks=blocks)
-
-
-def _pod_config(config: RefreshConfig) -> PodConfig:
-    return PodConfig(
-        mode=config.pods,
-        interval=config.interval,
-        windows=config.windows,
-        max_staleness=config.max_staleness,
-        max_ahead_s=config.limits.max_ahead_s,
-    )

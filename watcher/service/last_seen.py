@@ -7,12 +7,19 @@ with many unmonitored nodes does not cause load.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from watcher.core.windows.stored_series import StoredSeriesLike
-from watcher.model import METRIC_BY_KEY, LastSample
+from watcher.model import METRIC_BY_KEY, LastSample, Operator
+from watcher.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from watcher.platform.settings.tables import Settings
+    from watcher.refresh.tick import Refresher
+    from watcher.store.store import Store
 
 AT_ONCE = 50  # nodes per call; reading one node takes a few milliseconds
 
@@ -25,6 +32,28 @@ class LastSeenLookup:
 
     def __init__(self) -> None:
         self._sought: set[str] = set()
+
+    async def update(self, refresher: Refresher, store: Store, *, settings: Settings, now: float) -> None:
+        """Read the last-seen times of nodes without samples since the start from the store. `now` is in unix
+        seconds."""
+        unheard = refresher.unheard
+        if not unheard:
+            return
+        end = int(now)
+        ask = partial(
+            store.history,
+            metrics=[METRIC_BY_KEY[key].name for key in ("CPU", "Memory")],
+            operators=[Operator.AVG],
+            window=settings.refresh.windows[0].label,
+            start=end - int(settings.store.retention),
+            end=end,
+        )
+        try:
+            found = await self.of(unheard, lambda host: ask(host=host))
+        except StoreError:
+            return  # the store logs its errors itself
+        if found:
+            refresher.recall(found)
 
     async def of(self, unheard: Collection[str], ask: Ask) -> dict[str, LastSample]:
         """Look up the next nodes of `unheard`; return the last-seen values of stored nodes. Raises the errors

@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial, reduce
 from typing import Any
 
 from aiohttp import web
@@ -41,15 +40,14 @@ from watcher.core.publishing.exposition import View
 from watcher.core.publishing.wire import FindingsDocument
 from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesLike
 from watcher.koordinator.publisher import PublishStats
-from watcher.model import METRIC_BY_KEY, MetricType, Operator, ProviderHealth, RestoredSamples, Snapshot, Window
+from watcher.model import MetricType, Operator, ProviderHealth, Snapshot, Window
 from watcher.platform.modules import ServiceModule
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
 from watcher.providers.base import ProviderError, QueryPlan
-from watcher.refresh.config import TICK_SHARE, TickStats
+from watcher.refresh.config import TickStats
 from watcher.refresh.tick import Refresher
 from watcher.replicas import transfer
-from watcher.replicas.peers import Peers
 from watcher.replicas.transfer import TransferOrigin
 from watcher.service.build import (
     FROM_SETTINGS,
@@ -63,6 +61,7 @@ from watcher.service.build import (
     token_of,
 )
 from watcher.service.last_seen import LastSeenLookup
+from watcher.service.replica_takeover import take_over_samples
 from watcher.service.schedule import IntervalTrigger
 from watcher.store.decision_store import StoreDecisions
 from watcher.store.errors import StoreError
@@ -364,57 +363,14 @@ class Watcher:
         peers, self._peers = self._peers, None
         if peers is not None:
             try:
-                await self._take_over(refresher, peers)
+                await take_over_samples(
+                    refresher, peers, origin=self._origin, timeout=self.settings.peers.timeout, clock=self._clock
+                )
             except asyncio.CancelledError:
                 self._peers = peers  # a reload cancelled this tick: the new refresher queries the replicas
                 raise
         await refresher.tick()
-        await self._look_back(refresher)
-
-    async def _look_back(self, refresher: Refresher) -> None:
-        """Read the last-seen times of nodes without samples since the start from the store."""
-        unheard = refresher.unheard
-        if not unheard:
-            return
-        end = int(self.now())
-        ask = partial(
-            self._store.history,
-            metrics=[METRIC_BY_KEY[key].name for key in ("CPU", "Memory")],
-            operators=[Operator.AVG],
-            window=self.windows[0].label,
-            start=end - int(self.settings.store.retention),
-            end=end,
-        )
-        try:
-            found = await self._recall.of(unheard, lambda host: ask(host=host))
-        except StoreError:
-            return  # the store logs its errors itself
-        if found:
-            refresher.recall(found)
-
-    async def _take_over(self, refresher: Refresher, peers: Peers) -> None:
-        """Merge the samples of other replicas with the local samples, if the source has no history to fetch."""
-        if refresher.provider.remembers:
-            return
-        config = refresher.config
-
-        def read(body: bytes) -> RestoredSamples:
-            bounds = transfer.TransferBounds(
-                now=self._clock.now(),
-                windows=config.windows,
-                resolution=config.resolution,
-                max_staleness=config.max_staleness,
-                max_ahead=config.limits.max_ahead_s,
-            )
-            return transfer.decode(body, ours=self._origin, bounds=bounds)
-
-        given = await peers.ask(read, timeout=min(self.settings.peers.timeout, TICK_SHARE * config.interval))
-        if not given:
-            return
-        own = await refresher.samples()
-        everything = [*given] if own is None else [own, *given]
-        everything.sort(key=lambda each: each.end)
-        await refresher.restore(reduce(transfer.merge_samples, everything))
+        await self._recall.update(refresher, self._store, settings=self.settings, now=self.now())
 
     async def _follow_clock(self) -> None:
         """Run the next tick promptly after the wall clock was set back. The scheduler waits for a wall clock time, so

@@ -28,7 +28,7 @@ class StoreStatus:
     size_bytes: int
 
 
-class _FailureLog:
+class FailureLog:
     """A repeated operation that may fail: logs the first failure and the recovery once each."""
 
     def __init__(self, what: str) -> None:

@@ -19,21 +19,20 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from functools import reduce
 from pathlib import Path
 from typing import TypeVar
 
-from watcher.core.decisions import DecisionOutcome, DecisionsExtent, StoredDecision, StoredShadow
 from watcher.model import Finding, FindingKind, Operator, Remedy, RestoredSamples, TickRecord
-from watcher.store import codec, decision_rows, schema, tables
+from watcher.store import codec, decision_rows, schema
 from watcher.store.commands import database_at
 from watcher.store.compaction import Compactor
 from watcher.store.database import READERS, reason_of
-from watcher.store.decision_queue import DecisionQueue, merge_queued
+from watcher.store.decision_queue import DecisionQueue
 from watcher.store.errors import StoreError, StoreUnreachable, StoreUnusable
 from watcher.store.series import StoredSeries, series_of, series_over
-from watcher.store.status import STALLED_SECONDS, StoreStatus, _FailureLog
+from watcher.store.status import STALLED_SECONDS, FailureLog, StoreStatus
 from watcher.store.tables import Rows
 from watcher.store.threads import DaemonExecutor
 
@@ -83,10 +82,10 @@ class Store:
         self._writer: DaemonExecutor | None = None
         self._readers: DaemonExecutor | None = None
         self._findings: tuple[Finding, ...] = ()
-        self._saving = _FailureLog("saving to the database")
-        self._tidying = _FailureLog("compacting the database")
-        self._deciding = _FailureLog("storing decisions in the database")
-        self._decisions = DecisionQueue()
+        self._saving = FailureLog("saving to the database")
+        self._tidying = FailureLog("compacting the database")
+        self._deciding = FailureLog("storing decisions in the database")
+        self.decision_queue = DecisionQueue()
         self._guard = threading.Lock()  # for the next five: save() runs on the event loop, writes in a thread
         self._waiting: TickRecord | None = None
         self._queued = 0
@@ -224,7 +223,7 @@ class Store:
             last_saved=self._last_saved,
             queued=self._queued,
             dropped=self._dropped,
-            lost_decisions=self._decisions.lost,
+            lost_decisions=self.decision_queue.lost,
             size_bytes=self._size,
         )
 
@@ -366,10 +365,10 @@ class Store:
             )
             return reduce(series_over, found)
 
-        return await self._read(read)
+        return await self.read(read)
 
-    async def _read(self, ask: Callable[[Rows], Result]) -> Result:
-        """Run a query in a reader thread. Raises StoreError if the database cannot be read."""
+    async def read(self, ask: Callable[[Rows], Result]) -> Result:
+        """Run a query in a reader thread and return its result. Raises StoreError if the database cannot be read."""
         readers = self._readers
         if not self._accepts or readers is None:
             raise StoreError("the store is not open")
@@ -395,20 +394,8 @@ class Store:
 
     # --- decisions ---------------------------------------------------------------------------------------------------
 
-    def keep_decisions(
-        self, decisions: Sequence[StoredDecision], outcomes: Sequence[DecisionOutcome] = (), *, lost: int = 0
-    ) -> None:
-        """See watcher.core.decisions.DecisionStore. Decisions are queued while writing fails; the oldest are dropped
-        first. After `close` all are dropped."""
-        self._decisions.add(decisions, outcomes, lost=lost)
-        self._have_decisions_written()
-
-    def keep_shadows(self, shadows: Sequence[StoredShadow], *, lost: int = 0) -> None:
-        """See watcher.core.decisions.DecisionStore. Shadow bindings are queued like decisions."""
-        self._decisions.add_shadows(shadows, lost=lost)
-        self._have_decisions_written()
-
-    def _have_decisions_written(self) -> None:
+    def write_decisions_soon(self) -> None:
+        """Have the queued decisions written. Returns immediately; after `close` nothing is written."""
         with self._guard:
             if self._accepts and self._writer is not None and not self._decisions_due:
                 self._decisions_due = True
@@ -417,7 +404,7 @@ class Store:
     def _write_decisions(self) -> None:
         with self._guard:
             self._decisions_due = False
-        batch = self._decisions.batch()
+        batch = self.decision_queue.batch()
         if not batch or (not self._is_open and time.monotonic() < self._reopen_at):
             return
         try:
@@ -432,82 +419,17 @@ class Store:
         except Exception as error:
             if not self._database.is_trouble(error):
                 logger.exception("cannot store decisions; they are dropped")
-                self._decisions.settle(batch, written=False)
+                self.decision_queue.settle(batch, written=False)
                 return
             trouble = self._saving if self._database.waits else self._deciding  # see _tidy
             trouble.begin(self._explained(error), now=time.time())
             if self._database.waits:
                 self._part()
         else:
-            self._decisions.settle(batch, written=True)
+            self.decision_queue.settle(batch, written=True)
             self._deciding.end(now=time.time())
             if self._waiting is None:  # the server is reachable again, and no queued tick will record it
                 self._saving.end(now=time.time())
-
-    async def decisions_of(
-        self, namespace: str, pod: str, *, start: int = 0, end: int | None = None, limit: int, newest: bool = True
-    ) -> list[StoredDecision]:
-        """See watcher.core.decisions.DecisionStore. Includes decisions of all watchers of the cluster, because any
-        replica may have served the scheduler. Raises StoreError if the database cannot be read."""
-        first = max(start, self._oldest_decision())
-        last = 2**63 - 1 if end is None else end
-        waiting = self._decisions.batch()  # before the query, so that no decision is missed
-
-        def read(mine: Rows) -> list[StoredDecision]:
-            return [
-                each
-                for rows in schema.of_cluster(mine)
-                for each in decision_rows.decisions_of(
-                    rows, namespace, pod, start=first, end=last, limit=limit, newest=newest
-                )
-            ]
-
-        found = merge_queued(await self._read(read), waiting)
-        wanted = [
-            each for each in found if (each.namespace, each.pod) == (namespace, pod) and first <= each.time < last
-        ]
-        return (wanted[::-1] if newest else wanted)[:limit]
-
-    async def decisions_held(self) -> DecisionsExtent:
-        """See watcher.core.decisions.DecisionStore. Raises StoreError if the database cannot be read."""
-        start = self._oldest_decision()
-        waiting = [each.time for each in self._decisions.batch().decisions]
-
-        def read(mine: Rows) -> list[DecisionsExtent]:
-            *others, own = schema.of_cluster(mine)
-            # Queued decisions may have been written before they are counted here.
-            held = decision_rows.decisions_held(own, start=start, but=waiting)
-            return [held, *(decision_rows.decisions_held(rows, start=start) for rows in others)]
-
-        found = await self._read(read)
-        times = [*waiting, *(time for each in found for time in (each.first, each.last) if time is not None)]
-        count = len(waiting) + sum(each.count for each in found)
-        return DecisionsExtent(count, min(times, default=None), max(times, default=None))
-
-    async def shadows(self, *, start: int, end: int | None = None, limit: int) -> list[StoredShadow]:
-        """See watcher.core.decisions.DecisionStore. Includes all watchers of the cluster. Raises StoreError if the
-        database cannot be read."""
-        first = max(start, self._oldest_decision())
-        last = 2**63 - 1 if end is None else end
-        waiting = self._decisions.batch().shadows
-
-        def read(mine: Rows) -> list[StoredShadow]:
-            return [
-                each
-                for rows in schema.of_cluster(mine)
-                for each in decision_rows.shadows(rows, start=first, end=last, limit=limit)
-            ]
-
-        # Two watchers may use the same time. Queued bindings replace stored ones with the same time.
-        stored = await self._read(read)
-        anew = {each.time for each in waiting}
-        found = [each for each in stored if each.time not in anew]
-        found += [each for each in waiting if first <= each.time < last]
-        return sorted(found, key=lambda each: each.time)[-limit:]
-
-    def _oldest_decision(self) -> int:
-        """The oldest time (unix microseconds) within retention; older decisions are ignored even if not yet deleted."""
-        return int((time.time() - self.decisions_kept) * tables.MICROSECONDS)
 
     # --- compaction: in slices between two saves ---------------------------------------------------------------------
 

@@ -349,7 +349,7 @@ class PodResources(podresources_grpc.PodResourcesListerServicer):
         self, _request: Any, _context: Any
     ) -> podresources_pb.AllocatableResourcesResponse:
         """The resources that pods of this node may use."""
-        return allocatable_resources(await self._manager.allocatable(), self._cpus)
+        return allocatable_resources(await self._manager.plugins.allocatable(), self._cpus)
 
 
 class LegacyRegistration(pb_grpc.RegistrationServicer):
@@ -386,7 +386,7 @@ class LegacyRegistration(pb_grpc.RegistrationServicer):
         except PluginCallError as error:
             await endpoint.close()
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        await self._manager.register(request.resource_name, endpoint)
+        await self._manager.plugins.register(request.resource_name, endpoint)
         log.info("the plug-in for %s at %s registered itself", request.resource_name, endpoint.socket)
         return pb.Empty()
 

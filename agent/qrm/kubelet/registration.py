@@ -69,8 +69,8 @@ class ResourcePlugins:
         except PluginCallError:
             await opened.close()
             raise
-        await self._manager.register(info.name, opened)
-        return lambda: self._manager.deregister(info.name, opened)
+        await self._manager.plugins.register(info.name, opened)
+        return lambda: self._manager.plugins.deregister(info.name, opened)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agent.qrm.cpuset import CpuSet, parse
-from agent.qrm.kubelet.plugin_api import ResourcePluginClient
 from agent.qrm.manager.allocation import AllocationInfo
 from agent.qrm.manager.oci import CPUSETS, Properties
 from agent.qrm.manager.request import ResourceRequest
@@ -90,21 +89,6 @@ class Reconciled:
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _RegisteredResource:
-    """A resource and its plug-in. `endpoint` is None while no plug-in serves the resource: after a restart, and after
-    the plug-in has stopped."""
-
-    endpoint: ResourcePluginClient | None
-    since: float
-    stopped: float | None = None
-    of_node: bool | None = None
-    """Whether the resource is published in the node's status, as last reported by the plug-in; None if not reported
-    yet."""
-    remembers: bool = False
-    """Whether the plug-in is known to have the allocations that it made before it registered."""
-
-
 class NotAllocated(RuntimeError):
     """A container does not get a resource that it needs; the message is used in the event on its pod."""
 
@@ -114,14 +98,14 @@ class NotAllocated(RuntimeError):
         self.resource = resource
 
 
-def _suffices(stored: AllocationInfo, request: ResourceRequest) -> bool:
+def suffices(stored: AllocationInfo, request: ResourceRequest) -> bool:
     """Whether a stored allocation satisfies a request. False for allocations that are not scalar, because they have no
     comparable quantity."""
     had = stored.allocated_quantity
     return stored.is_scalar_resource and math.isfinite(had) and math.ceil(had) >= math.ceil(round(request.quantity, 6))
 
 
-def _growth(before: Properties, after: Properties) -> int:
+def growth(before: Properties, after: Properties) -> int:
     """The number of CPUs and memory nodes that a container gains; negative if it loses some. A container that was never
     set is treated as having all of them, so setting it is a loss."""
     gained = 0
@@ -131,7 +115,8 @@ def _growth(before: Properties, after: Properties) -> int:
     return gained
 
 
-def _words(error: Exception) -> str:
+def error_text(error: Exception) -> str:
+    """Return the message of an error, with its cause if the checkpoint could not be written."""
     if isinstance(error, OSError):
         return f"the checkpoint could not be written: {error.strerror or error}"
     return str(error)

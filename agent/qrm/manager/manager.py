@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import replace
 from functools import partial
 
-from agent.qrm.cpuset import parse, text
-from agent.qrm.kubelet.plugin_api import PluginCallError, Quantity, ResourcePluginClient
+from agent.qrm.kubelet.plugin_api import PluginCallError, Quantity
 from agent.qrm.manager.admission import (
     AFFINITY_ERROR,
     AFFINITY_MESSAGE,
@@ -28,26 +27,22 @@ from agent.qrm.manager.admission import (
     Offered,
     Reconciled,
     ReleaseResult,
-    _growth,
-    _RegisteredResource,
-    _suffices,
-    _words,
+    error_text,
+    growth,
+    suffices,
 )
-from agent.qrm.manager.allocation import CPUSET_CPUS, AllocationInfo, Allocations
-from agent.qrm.manager.oci import BadProperty, Properties, properties_of
-from agent.qrm.manager.request import NIC, RECLAIMED_MILLICPU, ContainerType, ResourceRequest, may_be_of_node
+from agent.qrm.manager.allocation import AllocationInfo, Allocations
+from agent.qrm.manager.oci import BadProperty, Properties, checked_properties, properties_of
+from agent.qrm.manager.registered_plugins import RegisteredPlugins
+from agent.qrm.manager.request import NIC, RECLAIMED_MILLICPU, ContainerType, ResourceRequest
 from agent.qrm.manager.topology import Hint, Merged, TopologyPolicy, merge
 from agent.qrm.pods import PodContainer, QrmPod
 
 log = logging.getLogger(__name__)
 
-PLUGIN_ABSENCE_GRACE_S = 300.0
-"""Seconds after a plug-in has stopped until its resource counts as removed."""
 REFRESH_S = 60.0
 """Seconds after which the properties of a container are applied again even if they have not changed, because another
 process may have overwritten them."""
-PLUGIN_STARTUP_S = 10.0
-"""Seconds after the registration of a plug-in in which an empty list of allocations is ignored."""
 
 
 class Manager:
@@ -63,9 +58,7 @@ class Manager:
     ) -> None:
         self.settings = settings
         self.allocations = allocations
-        self.registrations = 0
-        """Number of plug-in registrations, plus the number of plug-ins that reported their earlier allocations for the
-        first time. An increase triggers new attempts to admit rejected pods."""
+        self.plugins = RegisteredPlugins(allocations, monotonic=monotonic)
         self._save = save
         self._monotonic = monotonic
         self._lock = asyncio.Lock()
@@ -73,35 +66,6 @@ class Manager:
         self._hints: dict[tuple[str, str], dict[str, Hint]] = {}
         self._lacking: dict[tuple[str, str], dict[str, str]] = {}
         self._admitted: dict[str, float] = {}
-        # Resources from before the restart remain managed: pods that require them wait for their plug-in.
-        self._registered = {name: _RegisteredResource(None, 0.0, stopped=monotonic()) for name in allocations.resources}
-
-    # --- plug-ins ----------------------------------------------------------------------------------------------------
-
-    async def register(self, resource: str, endpoint: ResourcePluginClient) -> None:
-        """Make this the plug-in for the resource; the endpoint of the previous plug-in is closed."""
-        before = self._registered.get(resource)
-        self._registered[resource] = _RegisteredResource(endpoint, self._monotonic())
-        self.registrations += 1
-        if before is not None and before.endpoint is not None and before.endpoint is not endpoint:
-            await before.endpoint.close()
-
-    async def deregister(self, resource: str, endpoint: ResourcePluginClient | None = None) -> None:
-        """Deregister a stopped plug-in; its allocations remain. If `endpoint` is given, only if it is still the current
-        endpoint."""
-        known = self._registered.get(resource)
-        if known is None or known.endpoint is None or (endpoint is not None and known.endpoint is not endpoint):
-            return
-        stopped, known.endpoint, known.stopped = known.endpoint, None, self._monotonic()
-        await stopped.close()
-
-    @property
-    def plugins(self) -> dict[str, bool]:
-        """By resource, whether a plug-in serves it now."""
-        return {name: known.endpoint is not None for name, known in sorted(self._registered.items())}
-
-    def _live(self) -> list[tuple[str, ResourcePluginClient]]:
-        return [(name, known.endpoint) for name, known in sorted(self._registered.items()) if known.endpoint]
 
     # --- admission ---------------------------------------------------------------------------------------------------
 
@@ -131,7 +95,7 @@ class Manager:
             except (NotAllocated, OSError) as error:
                 failed = {error.container: {error.resource: str(error)}} if isinstance(error, NotAllocated) else {}
                 back = await self._undo(pod, new=new)
-                told = f"Allocate failed due to {_words(error)}, which is unexpected"
+                told = f"Allocate failed due to {error_text(error)}, which is unexpected"
                 return Admission(False, UNEXPECTED_ERROR, told, decided, offered, failed, back)
             lacks = {each.name: self.lacking(pod.uid, each.name) for each in pod.containers}
             return Admission(
@@ -152,7 +116,7 @@ class Manager:
         try:
             await self._save()
         except OSError as error:
-            log.error("cannot write the checkpoint: %s", _words(error))
+            log.error("cannot write the checkpoint: %s", error_text(error))
         return ReleaseResult.ALL if removed else ReleaseResult.LATER
 
     async def _merge(
@@ -201,13 +165,12 @@ class Manager:
         back. If `request` is for the whole pod, `own` is the container's part of it, which the stored allocation must
         satisfy."""
         stored = self.allocations.get(request.pod_uid, request.container_name, request.resource_name)
-        enough = stored is not None and _suffices(stored, own or request)
+        enough = stored is not None and suffices(stored, own or request)
         if stored is not None and enough and stored.hints and not self._strange(stored.hints):
             return stored.hints
         # A sufficient allocation without NUMA hints, such as one from a pool, is kept while the plug-in is away.
         unasked = None if stored is not None and enough and not stored.hints else ()
-        known = self._registered.get(request.resource_name)
-        endpoint = known.endpoint if known else None
+        endpoint = self.plugins.endpoint(request.resource_name)
         if endpoint is None:
             return unasked
         if not endpoint.options.aligned:
@@ -240,17 +203,17 @@ class Manager:
         for request in self._requests(pod, container, kind, index):
             name = request.resource_name
             stored = self.allocations.get(pod.uid, container.name, name)
-            if stored is not None and stored.is_scalar_resource and _suffices(stored, request):
+            if stored is not None and stored.is_scalar_resource and suffices(stored, request):
                 continue
-            known = self._registered[name]
+            endpoint = self.plugins.endpoint(name)
             try:
-                if known.endpoint is None:
+                if endpoint is None:
                     raise PluginCallError(name, "Allocate", "UNAVAILABLE", "it is not registered")
-                if not again and stored is None and not await self._remembers(name, known, known.endpoint):
+                if not again and stored is None and not await self.plugins.remembers(name, endpoint):
                     raise PluginCallError(
                         name, "Allocate", "UNAVAILABLE", "it has not loaded its earlier allocations yet"
                     )
-                answer = await known.endpoint.allocate(replace(request, hint=hints.get(name)))
+                answer = await endpoint.allocate(replace(request, hint=hints.get(name)))
                 given = self._checked(request, answer, new=stored is None)
             except PluginCallError as error:
                 if not pod.may_skip_errors:
@@ -265,19 +228,6 @@ class Manager:
                 self.allocations.set(pod.uid, container.name, resource, info)
             self._check_told(pod, container, name, {})
 
-    async def _remembers(self, name: str, known: _RegisteredResource, endpoint: ResourcePluginClient) -> bool:
-        """Whether a plug-in reports any of its earlier allocations. A plug-in without any has lost its state or not
-        loaded it yet, and could give a new container resources that belong to another container. Rounds check again,
-        and first serve the containers that have allocations."""
-        if known.remembers or not endpoint.options.reconcile or name not in self.allocations.resources:
-            known.remembers = True  # from now on it made all stored allocations itself
-            return True
-        try:
-            known.remembers = bool(await endpoint.allocations())
-        except PluginCallError:
-            return True  # unknown; allow it to allocate
-        return known.remembers
-
     def _checked(
         self, request: ResourceRequest, answer: Mapping[str, AllocationInfo] | None, *, new: bool
     ) -> Mapping[str, AllocationInfo]:
@@ -287,13 +237,13 @@ class Manager:
         PluginCallError."""
         given = answer or {}
         try:
-            self._properties(given)
+            checked_properties(given, cpus=self.settings.cpus)
         except BadProperty as error:
             raise PluginCallError(request.resource_name, "Allocate", "NOT_OURS", str(error)) from None
         own = given.get(request.resource_name)
         if not new or own is None or not own.is_scalar_resource or own.allocated_quantity == 0:
             return given
-        if _suffices(own, request):
+        if suffices(own, request):
             return given
         told = f"requested {request.quantity:g}, but got {own.allocated_quantity:g}"
         raise PluginCallError(request.resource_name, "Allocate", "NOT_OURS", told)
@@ -304,21 +254,10 @@ class Manager:
         """Check that all allocations of the container, with the values `more` that the plug-in for `resource` reports
         now, can be set together; called before `more` is stored. Raises NotAllocated."""
         try:
-            self._properties({**self.allocations.of(pod.uid, container.name), **more})
+            checked_properties({**self.allocations.of(pod.uid, container.name), **more}, cpus=self.settings.cpus)
         except BadProperty as error:
             told = f"container {container.name}: {error}"
             raise NotAllocated(told, container=container.name, resource=resource) from None
-
-    def _properties(self, infos: Mapping[str, AllocationInfo]) -> Properties:
-        """The properties that the allocations set, after a check of CPUs and quantities. Raises BadProperty."""
-        for resource, info in infos.items():
-            if not 0 <= info.allocated_quantity < math.inf:
-                raise BadProperty(f"{resource} has the invalid quantity {info.allocated_quantity}")
-        found = properties_of(infos)
-        known = self.settings.cpus
-        if known is not None and (strange := parse(str(found.get(CPUSET_CPUS, ""))) - known):
-            raise BadProperty(f"{CPUSET_CPUS} {text(strange)} does not exist on this machine or is offline")
-        return found
 
     def _requests(
         self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int
@@ -332,7 +271,7 @@ class Manager:
             wanted[NIC] = 1.0
         for asked, quantity in sorted(wanted.items()):
             name = names.get(asked, asked)
-            if name not in self._registered or quantity <= 0 or not math.isfinite(quantity):
+            if name not in self.plugins or quantity <= 0 or not math.isfinite(quantity):
                 continue
             if name in found:
                 told = f"container {container.name} requests {name} under two names; one of them is {asked}"
@@ -371,7 +310,7 @@ class Manager:
     async def _remove(self, uid: str) -> bool:
         """Release the allocations of a pod in every plug-in. Returns False if a plug-in failed; the allocations then
         remain, and the next round tries again."""
-        for name, endpoint in self._live():
+        for name, endpoint in self.plugins.live():
             try:
                 await endpoint.remove_pod(uid)
             except PluginCallError as error:
@@ -417,7 +356,7 @@ class Manager:
     async def _pre_start(self, requests: Iterable[ResourceRequest]) -> None:
         """Raises NotAllocated if a plug-in that requires PreStartContainer fails."""
         for request in requests:
-            endpoint = self._registered[request.resource_name].endpoint
+            endpoint = self.plugins.endpoint(request.resource_name)
             if endpoint is None or not endpoint.options.pre_start:
                 continue
             try:
@@ -433,7 +372,7 @@ class Manager:
         async with self._lock:
             active = {pod.uid for pod in pods}
             await self._forget(active)
-            told = await self._told()
+            told = await self.plugins.reported()
             await self._drop_orphans(told, active)
             self._lacking = {key: lacks for key, lacks in self._lacking.items() if key[0] in active and lacks}
             failed: dict[str, str] = {}
@@ -457,30 +396,10 @@ class Manager:
         ]
         return sorted(running, key=lambda each: bool(self.lacking(each[0].uid, each[1].name)))
 
-    async def _told(self) -> dict[str, Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]]:
-        """The allocations of all containers, as reported by the plug-ins that support reconciliation. Plug-ins that
-        failed are omitted."""
-        found = {}
-        for name, endpoint in self._live():
-            if not endpoint.options.reconcile:
-                continue
-            try:
-                answer = await endpoint.allocations()
-            except PluginCallError as error:
-                log.warning("%s; its allocations remain unchanged", error)
-                continue
-            if not answer and self._monotonic() - self._registered[name].since < PLUGIN_STARTUP_S:
-                continue  # it has not loaded its state yet
-            if not self._registered[name].remembers:  # triggers new attempts for rejected pods
-                self.registrations += 1
-                self._registered[name].remembers = True
-            found[name] = answer
-        return found
-
     async def _drop_orphans(self, told: Mapping[str, Mapping[str, object]], active: Collection[str]) -> None:
         """Remove pods that only a plug-in still has, because it was not running when the pod ended."""
         for name, pods in told.items():
-            endpoint = self._registered[name].endpoint
+            endpoint = self.plugins.endpoint(name)
             for uid in sorted(pods.keys() - set(active) - self._admitted.keys() - self.allocations.pods):
                 try:
                     if endpoint is not None:
@@ -521,13 +440,13 @@ class Manager:
         self._applied = {id: kept for id, kept in self._applied.items() if id in {each.id for _, each in running}}
         for pod, container in running:
             try:
-                properties = self._properties(self.allocations.of(pod.uid, container.name))
+                properties = checked_properties(self.allocations.of(pod.uid, container.name), cpus=self.settings.cpus)
             except BadProperty as error:
                 failed[f"{pod.key}/{container.name}"] = str(error)
                 continue
             before, at = self._applied.get(container.id, ({}, -math.inf))
             if properties and (properties != before or now - at >= REFRESH_S):
-                due.append((_growth(before, properties), pod.uid, container.name, pod, container, properties))
+                due.append((growth(before, properties), pod.uid, container.name, pod, container, properties))
         applied = []
         for *_, pod, container, properties in sorted(due, key=lambda each: each[:3]):
             try:
@@ -541,38 +460,6 @@ class Manager:
 
     # --- queries -----------------------------------------------------------------------------------------------------
 
-    async def capacity(self) -> tuple[dict[str, float], dict[str, float], tuple[str, ...]]:
-        """Capacity and allocatable quantities for the node's status, and the resources to remove from it because their
-        plug-in has been stopped for more than PLUGIN_ABSENCE_GRACE_S seconds."""
-        capacity: dict[str, float] = {}
-        allocatable: dict[str, float] = {}
-        removed = []
-        scalars = self.allocations.scalars()
-        stored = self.allocations.resources
-        for name, known in sorted(self._registered.items()):
-            of_node = name in scalars if name in stored else known.of_node
-            if of_node is None:
-                of_node = may_be_of_node(name)
-            if known.endpoint is None:
-                if known.stopped is not None and self._monotonic() - known.stopped > PLUGIN_ABSENCE_GRACE_S and of_node:
-                    removed.append(name)
-                continue
-            try:
-                found = await known.endpoint.allocatable()
-            except PluginCallError as error:
-                log.warning("%s", error)
-                found = {}
-                if of_node:
-                    capacity[name] = allocatable[name] = 0.0
-            if name in found:
-                known.of_node = found[name][0].is_node_resource and found[name][0].is_scalar_resource
-            for resource, (free, whole) in found.items():
-                if free.is_node_resource and free.is_scalar_resource:
-                    # At least the allocated quantity: otherwise running pods are rejected at their next admission.
-                    allocatable[resource] = max(free.total, float(math.ceil(scalars.get(resource, 0.0))))
-                    capacity[resource] = whole.total
-        return capacity, allocatable, tuple(removed)
-
     def lacking(self, pod_uid: str, container: str) -> dict[str, str]:
         """The resources that a container requested and runs without, with the reasons."""
         return dict(self._lacking.get((pod_uid, container), {}))
@@ -582,19 +469,9 @@ class Manager:
         if pod.is_skipped(self.settings.skip_annotations, first=True):
             return {}
         found: dict[str, Quantity] = {}
-        for _, endpoint in self._live():
+        for _, endpoint in self.plugins.live():
             try:
                 found.update(await endpoint.aware(pod.uid, container))
-            except PluginCallError as error:
-                log.warning("%s", error)
-        return found
-
-    async def allocatable(self) -> dict[str, tuple[Quantity, Quantity]]:
-        """Allocatable quantity and capacity by resource, from every plug-in that responds."""
-        found: dict[str, tuple[Quantity, Quantity]] = {}
-        for _, endpoint in self._live():
-            try:
-                found.update(await endpoint.allocatable())
             except PluginCallError as error:
                 log.warning("%s", error)
         return found

@@ -8,6 +8,7 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -62,6 +63,17 @@ def properties_of(infos: Mapping[str, AllocationInfo]) -> Properties:
         found[name] = value
         claimed.setdefault(name, resource)
     return dict(sorted(found.items()))
+
+
+def checked_properties(infos: Mapping[str, AllocationInfo], *, cpus: cpuset.CpuSet | None) -> Properties:
+    """The properties that the allocations set, after a check of CPUs and quantities. Raises BadProperty."""
+    for resource, info in infos.items():
+        if not 0 <= info.allocated_quantity < math.inf:
+            raise BadProperty(f"{resource} has the invalid quantity {info.allocated_quantity}")
+    found = properties_of(infos)
+    if cpus is not None and (strange := cpuset.parse(str(found.get(CPUSET_CPUS, ""))) - cpus):
+        raise BadProperty(f"{CPUSET_CPUS} {cpuset.text(strange)} does not exist on this machine or is offline")
+    return found
 
 
 def _value(resource: str, name: str, text: str) -> Value:

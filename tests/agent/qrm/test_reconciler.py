@@ -54,7 +54,7 @@ class Node:
         """A round that sees these pods."""
         self.world.now += after
         self.source.pods = [pod(name, qos="dedicated_cores") for name in names]
-        await self.world.with_(*([] if "cpu" in self.world.manager.plugins else [self.plugin]))
+        await self.world.with_(*([] if "cpu" in self.world.manager.plugins.states else [self.plugin]))
         await self.rounds.round()
         await asyncio.sleep(0)  # what is told beside the round
 
@@ -106,7 +106,7 @@ def test_what_may_help_makes_it_tried_again_at_once(what: str):
         await node.round("other", "p")
         node.plugin.offers = Fake().offers
         if what == "a plug-in comes":
-            await node.world.manager.register("cpu", node.plugin)
+            await node.world.manager.plugins.register("cpu", node.plugin)
         await node.round(*(["p"] if what == "a pod goes" else ["other", "p"]))
         assert node.state()["inadmissible"] == []
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from agent.audit.entries import AuditEntry, AuditOutcome
-from agent.executor.executor import TAINTED_KEY
+from agent.executor.plan_run import TAINTED_KEY
 from agent.service.build import open_audit
 from agent.service.settings import AgentSettings
 from load_watcher.main import main

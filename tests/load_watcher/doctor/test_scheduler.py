@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from load_watcher.doctor.scheduler import address_problems, check_configuration
+from load_watcher.doctor.plugin_arguments import address_problems
+from load_watcher.doctor.scheduler import check_configuration
 from tests.doctor import doctor
 from watcher.platform.checks.results import CheckResult, CheckStatus
 

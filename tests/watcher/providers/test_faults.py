@@ -40,8 +40,8 @@ from watcher.providers.base import (
     ProviderUnreachable,
 )
 from watcher.providers.cloud import datadog, signalfx
+from watcher.providers.cloud.config import CloudConfig
 from watcher.providers.cloud.datadog import DatadogConfig
-from watcher.providers.cloud.provider import CloudConfig
 from watcher.providers.influxdb.provider import InfluxProvider
 from watcher.providers.influxdb.queries import InfluxConfig
 from watcher.providers.metrics_server.provider import MetricsServerProvider

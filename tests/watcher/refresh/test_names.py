@@ -142,7 +142,7 @@ def test_names_that_come_late_take_the_history_along() -> None:
 
 def test_names_of_which_none_is_a_node_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     """All is well but for the only thing that counts, so it is said once; and once when it has passed."""
-    caplog.set_level(logging.INFO, logger="watcher.refresh.tick")
+    caplog.set_level(logging.INFO, logger="watcher.refresh")
 
     async def story(tale: Tale) -> None:
         for _ in range(3):

@@ -17,10 +17,10 @@ from load_watcher.main import main
 from tests.conftest import enlarge
 from tests.waiting import eventually
 from tests.watcher.store.ticks import START, cells_of, count, opened, query, restored_at, save, store_at, tick, url_of
-from watcher.core.decisions import DecisionOutcome, DecisionsExtent, StoredDecision, StoredShadow
+from watcher.core.decisions import DecisionOutcome, DecisionsExtent, DecisionsUnavailable, StoredDecision, StoredShadow
 from watcher.store import database, sqlite
 from watcher.store.decision_queue import DecisionQueue
-from watcher.store.errors import StoreError
+from watcher.store.decision_store import StoreDecisions
 from watcher.store.store import Store
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ async def written(place: Path | str, number: int) -> None:
 
 
 async def all_of(store: Store, pod: str = "web", limit: int = 10_000) -> list[StoredDecision]:
-    return await store.decisions_of("default", pod, limit=limit)
+    return await StoreDecisions(store).decisions_of("default", pod, limit=limit)
 
 
 # --- what goes in comes out ------------------------------------------------------------------------------------------
@@ -54,22 +54,24 @@ def test_decisions_are_found_by_pod_and_time_also_after_a_restart(place: str) ->
 
     async def check(store: Store) -> None:
         assert web[::-1] == await all_of(store)
-        assert web[3:1:-1] == await store.decisions_of("default", "web", start=web[1].time, end=web[4].time, limit=2)
-        oldest = await store.decisions_of("default", "web", start=web[1].time, limit=2, newest=False)
+        assert web[3:1:-1] == await StoreDecisions(store).decisions_of(
+            "default", "web", start=web[1].time, end=web[4].time, limit=2
+        )
+        oldest = await StoreDecisions(store).decisions_of("default", "web", start=web[1].time, limit=2, newest=False)
         assert web[1:3] == oldest
-        assert [other[1]] == await store.decisions_of("kube-system", "web", limit=9)
-        assert [] == await store.decisions_of("default", "nobody", limit=9)
-        assert DecisionsExtent(7, web[0].time, other[1].time) == await store.decisions_held()
+        assert [other[1]] == await StoreDecisions(store).decisions_of("kube-system", "web", limit=9)
+        assert [] == await StoreDecisions(store).decisions_of("default", "nobody", limit=9)
+        assert DecisionsExtent(7, web[0].time, other[1].time) == await StoreDecisions(store).decisions_held()
 
     async def run() -> None:
         async with opened(place) as store:
-            assert DecisionsExtent(0) == await store.decisions_held()
-            store.keep_decisions([*web, *other])
+            assert DecisionsExtent(0) == await StoreDecisions(store).decisions_held()
+            StoreDecisions(store).keep_decisions([*web, *other])
             await check(store)  # written or not
             await written(place, 7)
             await check(store)
-            store.keep_decisions([*web, *other])  # again: they wait, and are in the table
-            assert 7 == (await store.decisions_held()).count
+            StoreDecisions(store).keep_decisions([*web, *other])  # again: they wait, and are in the table
+            assert 7 == (await StoreDecisions(store).decisions_held()).count
             await check(store)
         async with opened(place) as store:
             await check(store)
@@ -83,19 +85,21 @@ def test_what_became_of_a_decision_comes_later(place: str) -> None:
 
     async def run() -> None:
         async with opened(place) as store:
-            store.keep_decisions([first], [DecisionOutcome(first.time, "node-1", "bound")])
+            StoreDecisions(store).keep_decisions([first], [DecisionOutcome(first.time, "node-1", "bound")])
             found = await all_of(store)
             assert [("node-1", "bound")] == [(each.node, each.outcome) for each in found]
-            store.keep_decisions([second])
+            StoreDecisions(store).keep_decisions([second])
             await written(place, 2)
-            store.keep_decisions([], [DecisionOutcome(second.time, "", "gone"), DecisionOutcome(7, "x", "y")])
+            StoreDecisions(store).keep_decisions(
+                [], [DecisionOutcome(second.time, "", "gone"), DecisionOutcome(7, "x", "y")]
+            )
             expected = [("", "gone"), ("node-1", "bound")]
             await eventually(
                 lambda: query(place, "SELECT node, outcome FROM decision ORDER BY time DESC") == expected,
                 what="the outcomes in the table",
             )
             assert expected == [(each.node, each.outcome) for each in await all_of(store)]
-            store.keep_decisions([some(1, payload=b"more is known")])
+            StoreDecisions(store).keep_decisions([some(1, payload=b"more is known")])
             assert b"more is known" == (await all_of(store))[1].payload
 
     asyncio.run(run())
@@ -111,7 +115,7 @@ def test_a_file_of_schema_0002_keeps_what_it_has(tmp_path: Path) -> None:
 
     async def decide() -> None:
         async with opened(path) as store:
-            store.keep_decisions([some(1)])
+            StoreDecisions(store).keep_decisions([some(1)])
             await written(path, 1)
 
     asyncio.run(fill())
@@ -137,7 +141,9 @@ def test_a_copy_has_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     async def fill() -> None:
         async with opened(there) as store:
             await save(store, tick(START))
-            store.keep_decisions([some(number) for number in range(250)], [DecisionOutcome(some(3).time, "n", "o")])
+            StoreDecisions(store).keep_decisions(
+                [some(number) for number in range(250)], [DecisionOutcome(some(3).time, "n", "o")]
+            )
             await written(there, 250)
 
     asyncio.run(fill())
@@ -159,11 +165,11 @@ def test_replicas_answer_for_each_other(server_database: str) -> None:
         ):
             for number, store in enumerate((a, b, other)):
                 await save(store, tick(START))
-                store.keep_decisions([some(number)])
+                StoreDecisions(store).keep_decisions([some(number)])
             await written(server_database, 3)
             for store in (a, b):
                 assert [some(1), some(0)] == await all_of(store)
-                assert 2 == (await store.decisions_held()).count
+                assert 2 == (await StoreDecisions(store).decisions_held()).count
             assert [some(2)] == await all_of(other)
 
     asyncio.run(run())
@@ -183,20 +189,20 @@ def test_shadow_bindings_are_found_by_time_replaced_and_there_after_a_restart(pl
 
     async def check(store: Store, fourth: StoredShadow) -> None:
         expected = [*many[:3], fourth, many[4]]
-        assert expected == await store.shadows(start=0, limit=9)
-        assert expected[2:4] == await store.shadows(start=many[1].time, end=many[4].time, limit=2)
+        assert expected == await StoreDecisions(store).shadows(start=0, limit=9)
+        assert expected[2:4] == await StoreDecisions(store).shadows(start=many[1].time, end=many[4].time, limit=2)
 
     async def run() -> None:
         async with opened(place) as store:
-            store.keep_shadows(many)
+            StoreDecisions(store).keep_shadows(many)
             await check(store, many[3])
             await eventually(lambda: count(place, "shadow_binding") == 5, what="them in the table")
             await check(store, many[3])
-            store.keep_shadows([again])
+            StoreDecisions(store).keep_shadows([again])
             await check(store, again)
         async with opened(place) as store:
             await check(store, again)
-            assert DecisionsExtent(0) == await store.decisions_held()
+            assert DecisionsExtent(0) == await StoreDecisions(store).decisions_held()
 
     asyncio.run(run())
 
@@ -204,14 +210,14 @@ def test_shadow_bindings_are_found_by_time_replaced_and_there_after_a_restart(pl
 def test_shadow_bindings_are_kept_as_long_as_decisions_and_as_many(place: str) -> None:
     async def run() -> None:
         async with opened(place, max_decisions=100) as store:
-            store.keep_shadows([shadow(number, ago=7200) for number in range(150)])
+            StoreDecisions(store).keep_shadows([shadow(number, ago=7200) for number in range(150)])
             await eventually(lambda: count(place, "shadow_binding") == 100, what="the newest to be left")
-            assert shadow(50, ago=7200) == (await store.shadows(start=0, limit=1000))[0]
+            assert shadow(50, ago=7200) == (await StoreDecisions(store).shadows(start=0, limit=1000))[0]
         async with opened(place, decisions=3600.0) as store:
-            assert [] == await store.shadows(start=0, limit=1000)
-            store.keep_shadows([shadow(1)])
+            assert [] == await StoreDecisions(store).shadows(start=0, limit=1000)
+            StoreDecisions(store).keep_shadows([shadow(1)])
             await eventually(lambda: count(place, "shadow_binding") == 1, what="the old ones to be gone")
-            assert [shadow(1)] == await store.shadows(start=0, limit=1000)
+            assert [shadow(1)] == await StoreDecisions(store).shadows(start=0, limit=1000)
 
     asyncio.run(run())
 
@@ -225,14 +231,14 @@ def test_decisions_go_when_their_time_is_over(place: str) -> None:
 
     async def run() -> None:
         async with opened(place) as store:
-            store.keep_decisions([old, new])
+            StoreDecisions(store).keep_decisions([old, new])
             await written(place, 2)
         async with opened(place, decisions=3600.0) as store:
             assert [new] == await all_of(store)
-            assert DecisionsExtent(1, new.time, new.time) == await store.decisions_held()
+            assert DecisionsExtent(1, new.time, new.time) == await StoreDecisions(store).decisions_held()
             await save(store, tick(BEGUN // SECOND))
             await written(place, 1)
-            store.keep_decisions([some(3, ago=8000), some(4, ago=0)])
+            StoreDecisions(store).keep_decisions([some(3, ago=8000), some(4, ago=0)])
             await written(place, 2)
             assert [some(4, ago=0), new] == await all_of(store)
 
@@ -245,8 +251,8 @@ def test_of_too_many_the_oldest_go_first(place: str) -> None:
     async def run() -> None:
         async with opened(place, max_decisions=100) as store:
             for first in range(0, 300, 50):
-                store.keep_decisions([some(number) for number in range(first, first + 50)])
-                await eventually(lambda: not store._decisions.batch(), what="them to be written")
+                StoreDecisions(store).keep_decisions([some(number) for number in range(first, first + 50)])
+                await eventually(lambda: not store.decision_queue.batch(), what="them to be written")
             await written(place, 100)
             assert [some(number) for number in range(299, 199, -1)] == await all_of(store)
 
@@ -262,7 +268,9 @@ def test_they_count_against_the_size_of_the_database(tmp_path: Path) -> None:
         async with opened(path, max_size=2**20) as store:
             for hours in (7, 5, 3):
                 numbered = enumerate(half_a_megabyte)
-                store.keep_decisions([some(n, ago=3600.0 * hours, payload=payload) for n, payload in numbered])
+                StoreDecisions(store).keep_decisions(
+                    [some(n, ago=3600.0 * hours, payload=payload) for n, payload in numbered]
+                )
             await written(path, 150)
             await save(store, tick(BEGUN // SECOND))
             await written(path, 50)
@@ -313,14 +321,14 @@ def test_decisions_are_told_while_they_cannot_be_written(tmp_path: Path) -> None
 
     async def run() -> None:
         async with opened(path) as store:
-            store.keep_decisions([some(1)])
+            StoreDecisions(store).keep_decisions([some(1)])
             await written(path, 1)
             with closing(sqlite3.connect(path, isolation_level=None)) as other:
                 other.execute("BEGIN IMMEDIATE")
-                store.keep_decisions([some(2)], [DecisionOutcome(some(1).time, "node-1", "bound")])
+                StoreDecisions(store).keep_decisions([some(2)], [DecisionOutcome(some(1).time, "node-1", "bound")])
                 found = await all_of(store)
                 assert [(some(2).time, ""), (some(1).time, "node-1")] == [(each.time, each.node) for each in found]
-                assert 2 <= (await store.decisions_held()).count <= 3
+                assert 2 <= (await StoreDecisions(store).decisions_held()).count <= 3
                 other.execute("ROLLBACK")
             await written(path, 2)
             assert 0 == store.status.lost_decisions
@@ -340,15 +348,15 @@ def test_a_full_disk_loses_the_oldest_counts_them_and_says_so_once(
     async def run() -> None:
         async with opened(path) as store:
             for number in range(50):
-                store.keep_decisions([some(number, payload=half_a_megabyte)])
+                StoreDecisions(store).keep_decisions([some(number, payload=half_a_megabyte)])
             await eventually(lambda: not store.status.ok, what="the disk to be full")
             assert "full" in store.status.error
             await eventually(lambda: store.status.lost_decisions >= 15, what="the oldest to be lost")
             await asyncio.to_thread(enlarge, small_disk)
-            store.keep_decisions([some(50)])
+            StoreDecisions(store).keep_decisions([some(50)])
             await eventually(lambda: store.status.ok, what="the disk to take them")
             assert [some(50)] == await all_of(store, limit=1)
-            await eventually(lambda: not store._decisions.batch(), what="the rest")
+            await eventually(lambda: not store.decision_queue.batch(), what="the rest")
 
     asyncio.run(run())
     assert 30 <= count(path, "decision") <= 36
@@ -364,9 +372,9 @@ def test_decisions_that_cannot_be_stored_are_given_up_and_the_next_are_kept(
 
     async def run() -> None:
         async with opened(place) as store:
-            store.keep_decisions([StoredDecision(2**70, "default", "web", "u", b"")])
+            StoreDecisions(store).keep_decisions([StoredDecision(2**70, "default", "web", "u", b"")])
             await eventually(partial(lost, store, 1), what="it to be given up")
-            store.keep_decisions([some(1)])
+            StoreDecisions(store).keep_decisions([some(1)])
             await written(place, 1)
             assert store.status.ok
 
@@ -386,7 +394,7 @@ def test_closing_tries_once_more(tmp_path: Path) -> None:
         async with opened(path) as store:
             with closing(sqlite3.connect(path, isolation_level=None)) as other:
                 other.execute("BEGIN IMMEDIATE")
-                store.keep_decisions([some(1)])
+                StoreDecisions(store).keep_decisions([some(1)])
                 await eventually(lambda: not store.status.ok, what="it to fail")
                 other.execute("ROLLBACK")
 
@@ -400,11 +408,11 @@ def test_closing_writes_what_waits(place: str) -> None:
     async def run() -> None:
         store = store_at(place)
         await store.open()
-        store.keep_decisions([some(number) for number in range(20)])
+        StoreDecisions(store).keep_decisions([some(number) for number in range(20)])
         await store.close()
         assert 20 == count(place, "decision")
-        store.keep_decisions([some(21)])  # a request that is still being answered
-        with pytest.raises(StoreError, match="not open"):
+        StoreDecisions(store).keep_decisions([some(21)])  # a request that is still being answered
+        with pytest.raises(DecisionsUnavailable, match="not open"):
             await all_of(store)
 
     asyncio.run(run())
@@ -419,7 +427,7 @@ def test_who_is_cancelled_just_as_the_answer_comes_ends(tmp_path: Path) -> None:
 
     async def ask() -> None:
         async with opened(tmp_path / "store.db") as store:
-            asking = asyncio.create_task(store.shadows(start=0, limit=1))
+            asking = asyncio.create_task(StoreDecisions(store).shadows(start=0, limit=1))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             stand_still()  # then the answer is there, and nobody was woken up for it

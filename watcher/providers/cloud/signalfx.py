@@ -21,16 +21,9 @@ from watcher.arrays import F64
 from watcher.model import Metric
 from watcher.platform.net.redaction import printable
 from watcher.providers.base import ProviderMalformed, ProviderRefused
-from watcher.providers.cloud.provider import (
-    HOST,
-    CloudConfig,
-    CloudConnection,
-    CloudProvider,
-    CloudQueryPlan,
-    CloudResponse,
-    HostSeries,
-    token_of,
-)
+from watcher.providers.cloud.config import HOST, CloudConfig
+from watcher.providers.cloud.connection import CloudConnection, token_of
+from watcher.providers.cloud.provider import CloudProvider, CloudQueryPlan, CloudResponse, HostSeries
 from watcher.providers.connection import connection, queries_of
 from watcher.providers.fetching import malformed_response
 from watcher.providers.http_client import HttpResponse

@@ -2,12 +2,12 @@
 
 The queries depend on the cluster, because clusters name the same load and the same nodes differently. The provider
 therefore searches for them at the first fetch, and again when a query stops returning samples (candidates:
-queries.py). To keep the load on the server low, a fetch sends one query per metric, for the time since the
-previous fetch only. It does not query statistics over whole windows, so the number and length of the windows do not
-matter to the server.
+queries.py). To keep the load on the server low, a fetch sends one query per metric, for the time since the previous
+fetch only. It does not query statistics over whole windows, so the number and length of the windows do not matter to
+the server.
 
-A failed query affects its metric, not the fetch. responses.py parses responses. transport.py sends
-requests and is the only file that uses the client library.
+A failed query affects its metric, not the fetch. responses.py parses responses. transport.py sends requests and is the
+only file that uses the client library.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-import numpy as np
 
 from watcher.core.queries.matchers import narrowed
 from watcher.core.queries.promql import is_plain
-from watcher.model import METRIC_BY_NAME, SOURCE_UNITS, Combine, Finding, FindingKind, Metric, Remedy, SeriesBatch
+from watcher.model import METRIC_BY_NAME, FindingKind, Metric, Remedy, SeriesBatch
 from watcher.providers.base import (
     Fetch,
     PodFetch,
@@ -57,7 +55,13 @@ from watcher.providers.prometheus.queries import (
     profile,
     read_names,
 )
-from watcher.providers.prometheus.responses import MatrixSamples, read_labels, read_samples, scrape_interval
+from watcher.providers.prometheus.responses import MatrixSamples, batch_of, read_labels, read_samples, scrape_interval
+from watcher.providers.prometheus.state import (
+    FAILURES_BEFORE_SEARCH,
+    SEARCH_EVERY_FETCHES,
+    PrometheusFetchContext,
+    PrometheusMetricState,
+)
 from watcher.providers.prometheus.transport import PrometheusResponse, PrometheusTransport
 
 if TYPE_CHECKING:
@@ -69,10 +73,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SEARCH_EVERY_FETCHES = 5
-"""Minimum number of fetches between two searches for a metric's query, and between two reads of the node names: an
-address may be reassigned to another node."""
-FAILURES_BEFORE_SEARCH = 3
 SAMPLED_INSTANCES = 3
 SAMPLED_RANGE = "10m"
 SHOWN_NAMES = 5
@@ -80,61 +80,11 @@ VICTORIA_METRICS_BEYOND_S = 75.0
 """In the response to a range query, VictoriaMetrics replaces the values of the last 30 seconds by an older value
 (-search.latencyOffset), and not every version has a parameter that disables this. It does not do so for a range that
 ends more than one step after its current time. Queries are therefore extended by this number of seconds, which
-covers a step, clock differences and queueing. Samples after the requested range are dropped (_batch)."""
+covers a step, clock differences and queueing. Samples after the requested range are dropped (responses.batch_of)."""
 
 OPENSHIFT_CA_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 
 NO_NAMES = NodeNames("nodename", {})
-
-
-@dataclass(slots=True)
-class _PrometheusMetricState:
-    """State of one metric. `looked_at` is the number of the fetch that last completed a search for the query,
-    `silent` the number of consecutive fetches that failed or returned no samples. `doubted` is set by an outage.
-    `single` states whether each node had exactly one series in the last complete response, None before that."""
-
-    metric: Metric
-    candidates: tuple[QueryCandidate, ...]
-    node_label: str | None
-    plan: PrometheusQueryPlan | None = None
-    looked_at: int | None = None
-    silent: int = 0
-    doubted: bool = False
-    single: bool | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def must_look(self, fetch: int) -> bool:
-        """Whether to search for the query (again) in this fetch."""
-        if self.looked_at is None:
-            return True
-        lost = self.plan is None or self.doubted or self.silent >= FAILURES_BEFORE_SEARCH
-        return lost and fetch - self.looked_at >= SEARCH_EVERY_FETCHES
-
-    def is_true_in_part(self) -> bool:
-        """Whether the samples of a node in a partial response are correct: stored series, one for each node. A value
-        computed from several series is too low if one of them is missing."""
-        if self.plan is None or self.plan.scrape_interval is not None:
-            return False
-        return self.metric.combine is Combine.NEWEST_MAX if self.single is None else self.single
-
-
-@dataclass(slots=True)
-class _PrometheusFetchContext:
-    """State of one running fetch. `since` and `until` are unix seconds, `deadline` is in event loop time. `present`
-    is false for backfill, in which an empty result is not a gap. `clock` are pairs of round trip time and clock offset
-    in seconds. `partial` maps a metric name to the source's message that its response is incomplete."""
-
-    number: int
-    since: float
-    until: float
-    deadline: float
-    present: bool
-    findings: list[Finding] = field(default_factory=list)
-    clock: list[tuple[float, float]] = field(default_factory=list)
-    partial: dict[str, str] = field(default_factory=dict)
-
-    def find(self, kind: FindingKind, metric: Metric, reason: str, remedy: Remedy) -> None:
-        self.findings.append(Finding(kind, "", metric.name, self.until, reason, remedy))
 
 
 class PrometheusProvider:
@@ -145,7 +95,7 @@ class PrometheusProvider:
         self._transport = PrometheusTransport(config)
         self._pods = PrometheusPodReader(config, self._transport, source=self.source)
         self._watches = {
-            metric.name: _PrometheusMetricState(
+            metric.name: PrometheusMetricState(
                 metric,
                 candidates(metric, config.queries.get(metric.key), matchers=config.matchers),
                 (query.node_label if (query := config.queries.get(metric.key)) else None) or config.node_label,
@@ -214,13 +164,13 @@ class PrometheusProvider:
         """Pod usage at `now` (unix seconds) from cAdvisor's series."""
         return await self._pods.fetch(now)
 
-    def _begin(self, since: float, until: float) -> _PrometheusFetchContext:
+    def _begin(self, since: float, until: float) -> PrometheusFetchContext:
         present = until >= self._latest
         self._latest = max(self._latest, until)
         self._fetches += present
         deadline = asyncio.get_running_loop().time() + self._config.fetch_deadline
         since = max(since, until - self._config.max_seconds)
-        return _PrometheusFetchContext(self._fetches, since, until, deadline, present)
+        return PrometheusFetchContext(self._fetches, since, until, deadline, present)
 
     def _doubt_everything(self) -> None:
         """Search for all queries again: after an outage the source may have different series."""
@@ -253,7 +203,7 @@ class PrometheusProvider:
     # --- one metric --------------------------------------------------------------------------------------------------
 
     async def _fetch_metric(
-        self, watch: _PrometheusMetricState, fetching: _PrometheusFetchContext
+        self, watch: PrometheusMetricState, fetching: PrometheusFetchContext
     ) -> SeriesBatch | QueryFailure | None:
         """Outcome of one metric: samples, failure, or None without samples in the range."""
         try:
@@ -267,7 +217,7 @@ class PrometheusProvider:
             self._report_absence(watch, fetching)
         return batch
 
-    def _report_absence(self, watch: _PrometheusMetricState, fetching: _PrometheusFetchContext) -> None:
+    def _report_absence(self, watch: PrometheusMetricState, fetching: PrometheusFetchContext) -> None:
         if watch.plan is None:
             looked_for = ", ".join(candidate.evidence for candidate in watch.candidates)
             reason = f"no series of any of: {looked_for}" if len(watch.candidates) > 1 else f"no series of {looked_for}"
@@ -279,7 +229,7 @@ class PrometheusProvider:
             fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
 
     async def _ask_for_samples(
-        self, watch: _PrometheusMetricState, fetching: _PrometheusFetchContext
+        self, watch: PrometheusMetricState, fetching: PrometheusFetchContext
     ) -> SeriesBatch | None:
         plan = watch.plan
         if plan is None:
@@ -317,7 +267,7 @@ class PrometheusProvider:
         fetching.findings += out_of_range_findings(
             plan.metric, reading.time, since=fetching.since, until=fetching.until, beyond=beyond
         )
-        return _batch(plan, reading, nodes, since=fetching.since, until=fetching.until)
+        return batch_of(plan, reading, nodes, since=fetching.since, until=fetching.until)
 
     def _partial(self, missing: str, why: str, *, hint: str = "") -> ProviderPartial:
         return ProviderPartial(f"{self._transport.address}: the response is partial, and {why}: {missing}", hint=hint)
@@ -327,7 +277,7 @@ class PrometheusProvider:
         reading: MatrixSamples,
         nodes: Sequence[str | None],
         plan: PrometheusQueryPlan,
-        fetching: _PrometheusFetchContext,
+        fetching: PrometheusFetchContext,
     ) -> None:
         """Add one finding about all series of a metric without a node."""
         unknown = nodes.count(None)
@@ -346,7 +296,7 @@ class PrometheusProvider:
         question: InstantQuery | RangeQuery,
         *,
         metric: Metric,
-        fetching: _PrometheusFetchContext,
+        fetching: PrometheusFetchContext,
         read: Callable[[Iterable[msgspec.Raw]], T],
     ) -> PrometheusResponse[T]:
         """Send one query and add the source's remarks as findings. An instant query without a range returns a
@@ -363,7 +313,7 @@ class PrometheusProvider:
 
     # --- search for queries ------------------------------------------------------------------------------------------
 
-    async def _look(self, watch: _PrometheusMetricState, fetching: _PrometheusFetchContext) -> None:
+    async def _look(self, watch: PrometheusMetricState, fetching: PrometheusFetchContext) -> None:
         """Search for the metric's query if it is due.
 
         The current plan stays if the search finds nothing, so that returning series are used at once. It also stays if
@@ -384,7 +334,7 @@ class PrometheusProvider:
                 raise self._partial(missing, why)
 
     async def _find_plan(
-        self, watch: _PrometheusMetricState, fetching: _PrometheusFetchContext
+        self, watch: PrometheusMetricState, fetching: PrometheusFetchContext
     ) -> PrometheusQueryPlan | None:
         """Plan of the first candidate that has series; None if none has."""
         rejected: list[str] = []
@@ -396,7 +346,7 @@ class PrometheusProvider:
         return None
 
     async def _profile(
-        self, candidate: QueryCandidate, watch: _PrometheusMetricState, fetching: _PrometheusFetchContext
+        self, candidate: QueryCandidate, watch: PrometheusMetricState, fetching: PrometheusFetchContext
     ) -> list[dict[str, str]]:
         """Labels that may identify nodes, for all series of a candidate; empty if the candidate has no series."""
         labels = (*PROFILE_LABELS, watch.node_label) if watch.node_label else PROFILE_LABELS
@@ -407,8 +357,8 @@ class PrometheusProvider:
         self,
         candidate: QueryCandidate,
         rows: Sequence[Labels],
-        watch: _PrometheusMetricState,
-        fetching: _PrometheusFetchContext,
+        watch: PrometheusMetricState,
+        fetching: PrometheusFetchContext,
         rejected: Sequence[str],
     ) -> PrometheusQueryPlan:
         label = await self._choose_label(candidate, rows, watch, fetching)
@@ -421,8 +371,8 @@ class PrometheusProvider:
         self,
         candidate: QueryCandidate,
         rows: Sequence[Labels],
-        watch: _PrometheusMetricState,
-        fetching: _PrometheusFetchContext,
+        watch: PrometheusMetricState,
+        fetching: PrometheusFetchContext,
     ) -> NodeLabel:
         wanted = watch.node_label
         if wanted is None:
@@ -447,8 +397,8 @@ class PrometheusProvider:
         self,
         candidate: QueryCandidate,
         rows: Sequence[Labels],
-        watch: _PrometheusMetricState,
-        fetching: _PrometheusFetchContext,
+        watch: PrometheusMetricState,
+        fetching: PrometheusFetchContext,
     ) -> float | None:
         """Scrape interval in seconds, measured on a few of the raw series; None if there are too few samples."""
         for label in ("instance", *PROFILE_LABELS):
@@ -462,7 +412,7 @@ class PrometheusProvider:
     # --- node names --------------------------------------------------------------------------------------------------
 
     async def _nodes_of(
-        self, reading: MatrixSamples, plan: PrometheusQueryPlan, fetching: _PrometheusFetchContext
+        self, reading: MatrixSamples, plan: PrometheusQueryPlan, fetching: PrometheusFetchContext
     ) -> Sequence[str | None]:
         """Node of each series, None if unknown."""
         if not plan.label.joined:
@@ -476,7 +426,7 @@ class PrometheusProvider:
         return [names.by_instance.get(key) if key else None for key in reading.keys]
 
     async def _read_names(
-        self, watch: _PrometheusMetricState, fetching: _PrometheusFetchContext, *, at_most_old: int
+        self, watch: PrometheusMetricState, fetching: PrometheusFetchContext, *, at_most_old: int
     ) -> NodeNames:
         """Node names by instance from node_uname_info, read at most `at_most_old` fetches ago. After a partial
         response they are read again at every fetch."""
@@ -532,21 +482,3 @@ def _listed(names: Sequence[str]) -> str:
     """The first SHOWN_NAMES names and the number of further names, as text."""
     more = len(names) - SHOWN_NAMES
     return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
-
-
-def _batch(
-    plan: PrometheusQueryPlan, reading: MatrixSamples, nodes: Sequence[str | None], *, since: float, until: float
-) -> SeriesBatch | None:
-    """Samples of the series with a known node in the requested range (unix seconds), converted to the metric's unit;
-    None if there are none. A range selector has whole seconds, so a response may start slightly before `since`."""
-    factor = SOURCE_UNITS[plan.candidate.unit][1]
-    keep = (reading.time >= since) & (reading.time <= until)
-    index = reading.series
-    if None in nodes:
-        known = np.array([node is not None for node in nodes])
-        keep &= known[index]
-        index = (np.cumsum(known) - 1)[index]
-    if not keep.any():
-        return None
-    named = tuple(node for node in nodes if node is not None)
-    return SeriesBatch(plan.metric, named, index[keep], reading.time[keep], reading.value[keep] * factor)

@@ -18,10 +18,11 @@ import numpy as np
 
 from watcher.arrays import F64, I64
 from watcher.core.naming.node_index import without_port
+from watcher.model import SOURCE_UNITS, SeriesBatch
 from watcher.platform.net.redaction import printable
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.fetching import TRANSIENT_STATUSES, malformed_response
-from watcher.providers.prometheus.queries import NodeLabel
+from watcher.providers.prometheus.queries import NodeLabel, PrometheusQueryPlan
 
 API = "the Prometheus API"
 
@@ -266,3 +267,21 @@ def scrape_interval(matrix: Iterable[msgspec.Raw]) -> float | None:
     within = np.diff(reading.series) == 0
     distances = np.diff(reading.time)[within]
     return max(1.0, float(np.rint(np.median(distances)))) if len(distances) >= 2 else None
+
+
+def batch_of(
+    plan: PrometheusQueryPlan, reading: MatrixSamples, nodes: Sequence[str | None], *, since: float, until: float
+) -> SeriesBatch | None:
+    """Samples of the series with a known node in the requested range (unix seconds), converted to the metric's unit;
+    None if there are none. A range selector has whole seconds, so a response may start slightly before `since`."""
+    factor = SOURCE_UNITS[plan.candidate.unit][1]
+    keep = (reading.time >= since) & (reading.time <= until)
+    index = reading.series
+    if None in nodes:
+        known = np.array([node is not None for node in nodes])
+        keep &= known[index]
+        index = (np.cumsum(known) - 1)[index]
+    if not keep.any():
+        return None
+    named = tuple(node for node in nodes if node is not None)
+    return SeriesBatch(plan.metric, named, index[keep], reading.time[keep], reading.value[keep] * factor)

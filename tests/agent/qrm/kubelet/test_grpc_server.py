@@ -123,7 +123,7 @@ def test_methods_about_whole_pods_are_not_there(tmp_path: Path):
                 assert told.value.code() is grpc.StatusCode.UNIMPLEMENTED
             settings = ManagerSettings(frozenset({0, 1}), TopologyPolicy.RESTRICTED, pod_scope=True)
             manager = Manager(settings, Allocations(), save=nothing, monotonic=lambda: 0.0)
-            await manager.register("cpu", endpoint)
+            await manager.plugins.register("cpu", endpoint)
             containers = tuple(PodContainer(name, {"cpu": 20.0}) for name in ("a", "b"))
             pod = QrmPod("p", annotations={ROLE_ANNOTATION: "storage-service"}, containers=containers)
             admission = await manager.admit(pod)
@@ -487,7 +487,7 @@ def test_a_plugin_that_dies_in_the_middle_of_a_call(tmp_path: Path):
         process = await asyncio.to_thread(start_process, tmp_path)
         try:
             await endpoint.open()
-            await manager.register("cpu", endpoint)
+            await manager.plugins.register("cpu", endpoint)
             assert (await manager.admit(pod("well"))).admitted
             before = manager.allocations.of("well", "c")
             refused = await manager.admit(pod("deadly"))

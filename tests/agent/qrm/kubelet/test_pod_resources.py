@@ -72,8 +72,8 @@ async def world(
         try:
             yield manager, pb_grpc.PodResourcesListerStub(asking), plugin_grpc.RegistrationStub(registering)
         finally:
-            for resource in manager.plugins:
-                await manager.deregister(resource)
+            for resource in manager.plugins.states:
+                await manager.plugins.deregister(resource)
             for server in servers:
                 await server.stop()
 
@@ -93,7 +93,7 @@ def test_what_containers_have_and_what_there_is(tmp_path: Path):
         async with world(tmp_path, cpu_plugin(), memory_plugin()) as (manager, listing, registering):
             for resource in ("cpu", "memory"):
                 await registering.Register(registration(endpoint=f"{resource}.sock", resource_name=resource))
-            assert manager.plugins == {"cpu": True, "memory": True}
+            assert manager.plugins.states == {"cpu": True, "memory": True}
             assert (await manager.admit(POD)).admitted
             (pod,) = (await listing.List(pb.ListPodResourcesRequest())).pod_resources
             assert (pod.namespace, pod.name, pod.pod_role) == ("ns", "p", "storage-service")
@@ -123,7 +123,7 @@ def test_a_plugin_that_does_not_answer_hides_nobody_else(tmp_path: Path):
     async def test() -> None:
         async with world(tmp_path, cpu_plugin()) as (manager, listing, registering):
             await registering.Register(registration())
-            await manager.register("memory", PluginEndpoint("memory", tmp_path / "nobody.sock"))
+            await manager.plugins.register("memory", PluginEndpoint("memory", tmp_path / "nobody.sock"))
             await manager.admit(POD)
             (pod,) = (await listing.List(pb.ListPodResourcesRequest())).pod_resources
             assert [each.resource_name for each in pod.containers[0].resources] == ["cpu"]
@@ -165,6 +165,6 @@ def test_old_plugins_that_cannot_be_registered_are_told_why(tmp_path: Path, chan
             with pytest.raises(grpc.aio.AioRpcError) as raised:
                 await registering.Register(registration(**changes))
             assert told in (raised.value.details() or "")
-            assert manager.plugins == {}
+            assert manager.plugins.states == {}
 
     run(test())

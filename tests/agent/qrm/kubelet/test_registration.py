@@ -74,7 +74,7 @@ def test_plugins_register_pods_are_admitted_and_the_checkpoint_comes_back(tmp_pa
             (tmp_path / "plugins" / ".hidden.sock").touch()
             (tmp_path / "plugins" / "a file").touch()
             await registry.reconcile()
-            assert of.plugins == {"cpu": True, "memory": True}
+            assert of.plugins.states == {"cpu": True, "memory": True}
             assert (cpu.registered, memory.registered) == ("", "")
             role = {"kubernetes.io/pod-role": "storage-service"}
             requests = {"cpu": 20.0, "memory": float(40 << 30)}
@@ -86,7 +86,7 @@ def test_plugins_register_pods_are_admitted_and_the_checkpoint_comes_back(tmp_pa
             kept = decode((tmp_path / "checkpoint").read_bytes())
             assert kept == of.allocations
             again = manager(tmp_path, kept)
-            assert again.plugins == {"cpu": False, "memory": False}
+            assert again.plugins.states == {"cpu": False, "memory": False}
             assert (await again.admit(pod)).admitted
             aware = await of.aware(pod, "c")
             assert {name: each.by_node for name, each in aware.items()} == {
@@ -94,7 +94,7 @@ def test_plugins_register_pods_are_admitted_and_the_checkpoint_comes_back(tmp_pa
                 "memory": {0: float(40 << 30)},
             }
         await registry.reconcile()
-        assert of.plugins == {"cpu": False, "memory": False}
+        assert of.plugins.states == {"cpu": False, "memory": False}
         await registry.close()
 
     run(test())
@@ -112,7 +112,7 @@ def test_a_socket_made_anew_is_registered_anew(tmp_path: Path):
                 await registry.reconcile()
                 assert cpu.registered is None  # once is enough
         await registry.close()
-        assert of.plugins == {"cpu": False}
+        assert of.plugins.states == {"cpu": False}
 
     run(test())
 
@@ -198,7 +198,7 @@ def test_who_talks_nonsense_keeps_nobody_else_from_registering(tmp_path: Path, s
         async def found():
             clock.now += LONGEST_PAUSE_S  # on a busy machine a first question may be late
             await registry.reconcile()
-            return of.plugins == {"cpu": True}
+            return of.plugins.states == {"cpu": True}
 
         odd = SocketServer(tmp_path / "a.sock", [talks])
         await odd.start()
@@ -257,7 +257,7 @@ def test_who_does_not_say_who_it_is_holds_nobody_up(tmp_path: Path, caplog: pyte
             clock.now += LONGEST_PAUSE_S  # on a busy machine one question may be late, or the other be given up before
             async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
                 await registry.reconcile()
-                return of.plugins == {"cpu": True} and meanwhile
+                return of.plugins.states == {"cpu": True} and meanwhile
 
         served = SocketServer(path, [lambda server: pb_grpc.add_RegistrationServicer_to_server(mute, server)])
         await served.start()
@@ -285,7 +285,7 @@ def test_who_accepts_and_says_nothing_at_all_holds_nobody_up(tmp_path: Path, cap
         async def found():
             clock.now += LONGEST_PAUSE_S  # on a busy machine a first question may be late
             await registry.reconcile()
-            return of.plugins == {"cpu": True}
+            return of.plugins.states == {"cpu": True}
 
         async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
             async with asyncio.timeout(120):
@@ -337,11 +337,11 @@ def test_a_dead_socket_is_tried_again_and_then_found(tmp_path: Path):
             pass
         leave_behind(tmp_path / "cpu.sock")
         await registry.reconcile()
-        assert of.plugins == {}
+        assert of.plugins.states == {}
         async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
             clock.now += 1
             await registry.reconcile()
-            assert of.plugins == {"cpu": True}
+            assert of.plugins.states == {"cpu": True}
         await registry.close()
 
     run(test())
@@ -363,10 +363,10 @@ def test_a_plugin_that_comes_back_is_found_at_the_first_look(tmp_path: Path):
             with pytest.raises(PluginCallError):
                 await other.allocations()
         await registry.reconcile()
-        assert of.plugins == {"cpu": False}
+        assert of.plugins.states == {"cpu": False}
         async with plugin_at(path, cpu_plugin()):
             await registry.reconcile()
-            assert of.plugins == {"cpu": True}
+            assert of.plugins.states == {"cpu": True}
         await registry.close()
         await other.close()
 
@@ -381,7 +381,7 @@ def test_a_socket_whose_mode_is_changed_stays_who_it_is(tmp_path: Path):
             await registry.reconcile()
             path.chmod(0o600)
             await registry.reconcile()
-            assert of.registrations == 1
+            assert of.plugins.registrations == 1
         await registry.close()
 
     run(test())
@@ -401,8 +401,8 @@ def test_run_goes_on(tmp_path: Path):
         registry = Registry(tmp_path, {"ResourcePlugin": ResourcePlugins(of)}, monotonic=looking, every=0.01)
         running = asyncio.create_task(registry.run())
         async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()):
-            await eventually(lambda: of.plugins == {"cpu": True}, what="the plug-in to be found")
-        await eventually(lambda: of.plugins == {"cpu": False}, what="the plug-in to be missed")
+            await eventually(lambda: of.plugins.states == {"cpu": True}, what="the plug-in to be found")
+        await eventually(lambda: of.plugins.states == {"cpu": False}, what="the plug-in to be missed")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await registry.close()

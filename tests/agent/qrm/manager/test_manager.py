@@ -19,8 +19,9 @@ from agent.qrm.manager.admission import (
     ReleaseResult,
 )
 from agent.qrm.manager.allocation import AllocationInfo, Allocations, wire_hints
-from agent.qrm.manager.manager import PLUGIN_ABSENCE_GRACE_S, PLUGIN_STARTUP_S, REFRESH_S, Manager
+from agent.qrm.manager.manager import REFRESH_S, Manager
 from agent.qrm.manager.oci import BadProperty, Properties, properties_of
+from agent.qrm.manager.registered_plugins import PLUGIN_ABSENCE_GRACE_S, PLUGIN_STARTUP_S
 from agent.qrm.manager.request import ContainerType, ResourceRequest
 from agent.qrm.manager.topology import Hint, TopologyPolicy
 from agent.qrm.pods import PodContainer, QrmPod
@@ -112,7 +113,7 @@ class World:
 
     async def with_(self, *plugins: Fake) -> "World":
         for plugin in plugins:
-            await self.manager.register(plugin.resource, plugin)
+            await self.manager.plugins.register(plugin.resource, plugin)
         return self
 
     async def apply(self, pod: QrmPod, container: PodContainer, properties: Properties) -> None:
@@ -296,18 +297,18 @@ def test_capacity():
         fake = Fake("disk", gives=case["capacity"], node=case["is_node"], scalar=case["is_scalar"], prop="")
         world = await World().with_(fake)
         await world.manager.admit(pod(requests={"disk": 3.0}))
-        capacity, allocatable, removed = await world.manager.capacity()
+        capacity, allocatable, removed = await world.manager.plugins.capacity()
         assert {name: f"{value:g}" for name, value in capacity.items()} == {"disk": case["expected"]["capacity"]}
         assert {name: f"{value:g}" for name, value in allocatable.items()} == {"disk": case["expected"]["allocatable"]}
         assert removed == ()
         fake.gives = 1.0
-        capacity, allocatable, _ = await world.manager.capacity()
+        capacity, allocatable, _ = await world.manager.plugins.capacity()
         assert (capacity, allocatable) == ({"disk": 1.0}, {"disk": 3.0})  # what is given away stays
-        await world.manager.deregister("disk")
+        await world.manager.plugins.deregister("disk")
         world.now += PLUGIN_ABSENCE_GRACE_S
-        assert await world.manager.capacity() == ({}, {}, ())
+        assert await world.manager.plugins.capacity() == ({}, {}, ())
         world.now += gone["stopped_for_s"] - PLUGIN_ABSENCE_GRACE_S
-        assert await world.manager.capacity() == ({}, {}, ("disk",))
+        assert await world.manager.plugins.capacity() == ({}, {}, ("disk",))
 
     run(test())
 
@@ -331,13 +332,13 @@ def test_what_nobody_has_goes_from_the_status_too(name: str, node: bool, asked: 
         fake = Fake(name, node=node)
         world = await World().with_(fake)
         if asked:
-            await world.manager.capacity()
+            await world.manager.plugins.capacity()
         fake.failing = True
         zero = {name: 0.0} if gone else {}
-        assert await world.manager.capacity() == (zero, zero, ())
-        await world.manager.deregister(name)
+        assert await world.manager.plugins.capacity() == (zero, zero, ())
+        await world.manager.plugins.deregister(name)
         world.now += PLUGIN_ABSENCE_GRACE_S + 1
-        assert await world.manager.capacity() == ({}, {}, (name,) if gone else ())
+        assert await world.manager.plugins.capacity() == ({}, {}, (name,) if gone else ())
 
     run(test())
 
@@ -442,7 +443,7 @@ def test_after_a_restart_stored_hints_count_and_nobody_is_asked():
         before = await World().with_(Fake())
         await before.manager.admit(pod(qos="dedicated_cores"))
         world = World(before.manager.allocations)
-        assert world.manager.plugins == {"cpu": False}
+        assert world.manager.plugins.states == {"cpu": False}
         assert (await world.manager.admit(pod(qos="dedicated_cores"))).decided == {"c": {"cpu": ON_0}}
         refused = await world.manager.admit(pod("new", qos="dedicated_cores"))
         assert refused.reason == "TopologyAffinityError"
@@ -504,8 +505,8 @@ def test_the_newest_plugin_is_asked():
         old, new = Fake(), Fake()
         world = await World().with_(old, new)
         assert old.closed
-        await world.manager.deregister("cpu", old)
-        assert world.manager.plugins == {"cpu": True}
+        await world.manager.plugins.deregister("cpu", old)
+        assert world.manager.plugins.states == {"cpu": True}
         await world.manager.admit(pod())
         assert (len(old.asked), len(new.asked)) == (0, 1)
 
@@ -679,7 +680,7 @@ def test_a_plugin_that_was_away_is_told_of_those_who_left():
     async def test() -> None:
         world = await World().with_(fake := Fake())
         await world.manager.admit(pod("a"))
-        await world.manager.deregister("cpu")
+        await world.manager.plugins.deregister("cpu")
         world.now += ADMISSION_GRACE_S
         await world.manager.reconcile([], world.apply)
         assert world.manager.allocations.pods == frozenset()
@@ -814,12 +815,12 @@ def test_a_plugin_that_lost_its_state_gives_nobody_what_is_anothers():
         assert "it has not loaded its earlier allocations yet" in refused.message
         assert (await world.manager.admit(patient, active={"old", "a-new", "b-new"})).admitted
         assert fake.asked == []
-        times = world.manager.registrations
+        times = world.manager.plugins.registrations
         for passed in (0.0, PLUGIN_STARTUP_S):
-            assert world.manager.registrations == times
+            assert world.manager.plugins.registrations == times
             world.now += passed
             await world.manager.reconcile([patient, old], world.apply)
-        assert world.manager.registrations == times + 1, "who was refused is tried again"
+        assert world.manager.plugins.registrations == times + 1, "who was refused is tried again"
         assert [request.pod_uid for request in fake.asked] == ["old", "b-new"]
         assert (await world.manager.admit(new, active={"old", "a-new", "b-new"})).admitted
 
@@ -845,6 +846,6 @@ def test_one_plugin_that_fails_does_not_hide_the_others():
     async def test() -> None:
         world = await World().with_(Fake(), Fake("memory", failing=True))
         assert set(await world.manager.aware(pod(), "c")) == {"cpu"}
-        assert set(await world.manager.allocatable()) == {"cpu"}
+        assert set(await world.manager.plugins.allocatable()) == {"cpu"}
 
     run(test())

@@ -80,10 +80,10 @@ class Node(RuleBasedStateMachine):
         await server.start()
         self.servers[resource], self.endpoints[resource] = server, PluginEndpoint(resource, socket)
         await self.endpoints[resource].open()
-        await self.manager.register(resource, self.endpoints[resource])
+        await self.manager.plugins.register(resource, self.endpoints[resource])
 
     async def down(self, resource: str) -> None:
-        await self.manager.deregister(resource, self.endpoints[resource])
+        await self.manager.plugins.deregister(resource, self.endpoints[resource])
         await self.servers[resource].stop()
 
     def known_to(self, resource: str) -> dict[str, dict[str, CpuSet]]:

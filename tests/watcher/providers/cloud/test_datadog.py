@@ -13,8 +13,9 @@ from tests.fakes.datadog import API_KEY, APP_KEY, FakeDatadog, answered, attribu
 from tests.fakes.prometheus import told
 from watcher.model import METRIC_BY_KEY, FindingKind
 from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.providers.cloud.config import node_of
 from watcher.providers.cloud.datadog import DatadogConfig, provider
-from watcher.providers.cloud.provider import CloudProvider, node_of
+from watcher.providers.cloud.provider import CloudProvider
 from watcher.providers.fetching import retry_after
 from watcher.providers.queries import QueryConfig
 

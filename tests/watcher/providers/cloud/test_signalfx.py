@@ -12,7 +12,8 @@ from tests.fakes.signalfx import TOKEN, FakeSignalFx, names, points, refused
 from watcher.model import METRIC_BY_KEY, FindingKind
 from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.cloud import signalfx
-from watcher.providers.cloud.provider import CloudConfig, CloudProvider
+from watcher.providers.cloud.config import CloudConfig
+from watcher.providers.cloud.provider import CloudProvider
 from watcher.providers.queries import QueryConfig
 
 NOW = 1_700_000_040.0  # a multiple of 60

@@ -11,8 +11,9 @@ import pytest
 from tests.fakes.prometheus import Asked, FakePrometheus, matrix, vector
 from watcher.model import FindingKind, Remedy
 from watcher.providers.base import Fetch, ProviderPartial, QueryFailure
-from watcher.providers.prometheus.provider import SEARCH_EVERY_FETCHES, PrometheusProvider
+from watcher.providers.prometheus.provider import PrometheusProvider
 from watcher.providers.prometheus.queries import PrometheusConfig, PrometheusQueryConfig
+from watcher.providers.prometheus.state import SEARCH_EVERY_FETCHES
 
 NOW = 1_700_000_000.0
 CPU = "instance:node_cpu:ratio"

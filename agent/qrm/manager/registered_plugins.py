@@ -1,0 +1,158 @@
+"""The registered resource plug-ins of the manager: registration, absence, reported allocations, and capacity."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from agent.qrm.kubelet.plugin_api import PluginCallError, Quantity, ResourcePluginClient
+from agent.qrm.manager.allocation import AllocationInfo, Allocations
+from agent.qrm.manager.request import may_be_of_node
+
+log = logging.getLogger(__name__)
+
+PLUGIN_ABSENCE_GRACE_S = 300.0
+"""Seconds after a plug-in has stopped until its resource counts as removed."""
+PLUGIN_STARTUP_S = 10.0
+"""Seconds after the registration of a plug-in in which an empty list of allocations is ignored."""
+
+
+@dataclass(slots=True)
+class RegisteredPlugin:
+    """A resource and its plug-in. `endpoint` is None while no plug-in serves the resource: after a restart, and after
+    the plug-in has stopped."""
+
+    endpoint: ResourcePluginClient | None
+    since: float
+    stopped: float | None = None
+    of_node: bool | None = None
+    """Whether the resource is published in the node's status, as last reported by the plug-in; None if not reported
+    yet."""
+    remembers: bool = False
+    """Whether the plug-in is known to have the allocations that it made before it registered."""
+
+
+class RegisteredPlugins:
+    """The resources with their plug-ins. `allocations` are those of the manager; `monotonic` returns seconds."""
+
+    def __init__(self, allocations: Allocations, *, monotonic: Callable[[], float]) -> None:
+        self.registrations = 0
+        """Number of plug-in registrations, plus the number of plug-ins that reported their earlier allocations for the
+        first time. An increase triggers new attempts to admit rejected pods."""
+        self._allocations = allocations
+        self._monotonic = monotonic
+        # Resources from before the restart remain managed: pods that require them wait for their plug-in.
+        self._plugins = {name: RegisteredPlugin(None, 0.0, stopped=monotonic()) for name in allocations.resources}
+
+    async def register(self, resource: str, endpoint: ResourcePluginClient) -> None:
+        """Make this the plug-in for the resource; the endpoint of the previous plug-in is closed."""
+        before = self._plugins.get(resource)
+        self._plugins[resource] = RegisteredPlugin(endpoint, self._monotonic())
+        self.registrations += 1
+        if before is not None and before.endpoint is not None and before.endpoint is not endpoint:
+            await before.endpoint.close()
+
+    async def deregister(self, resource: str, endpoint: ResourcePluginClient | None = None) -> None:
+        """Deregister a stopped plug-in; its allocations remain. If `endpoint` is given, only if it is still the current
+        endpoint."""
+        known = self._plugins.get(resource)
+        if known is None or known.endpoint is None or (endpoint is not None and known.endpoint is not endpoint):
+            return
+        stopped, known.endpoint, known.stopped = known.endpoint, None, self._monotonic()
+        await stopped.close()
+
+    @property
+    def states(self) -> dict[str, bool]:
+        """By resource, whether a plug-in serves it now."""
+        return {name: known.endpoint is not None for name, known in sorted(self._plugins.items())}
+
+    def __contains__(self, resource: str) -> bool:
+        """Whether the resource has a plug-in, or had one before."""
+        return resource in self._plugins
+
+    def endpoint(self, resource: str) -> ResourcePluginClient | None:
+        """The plug-in that serves the resource now, None if there is none."""
+        known = self._plugins.get(resource)
+        return known.endpoint if known else None
+
+    def live(self) -> list[tuple[str, ResourcePluginClient]]:
+        """The plug-ins that serve their resource now, with the resource."""
+        return [(name, known.endpoint) for name, known in sorted(self._plugins.items()) if known.endpoint]
+
+    async def remembers(self, name: str, endpoint: ResourcePluginClient) -> bool:
+        """Whether a plug-in reports any of its earlier allocations. A plug-in without any has lost its state or not
+        loaded it yet, and could give a new container resources that belong to another container. Rounds check again,
+        and first serve the containers that have allocations."""
+        known = self._plugins[name]
+        if known.remembers or not endpoint.options.reconcile or name not in self._allocations.resources:
+            known.remembers = True  # from now on it made all stored allocations itself
+            return True
+        try:
+            known.remembers = bool(await endpoint.allocations())
+        except PluginCallError:
+            return True  # unknown; allow it to allocate
+        return known.remembers
+
+    async def reported(self) -> dict[str, Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]]:
+        """The allocations of all containers, as reported by the plug-ins that support reconciliation. Plug-ins that
+        failed are omitted."""
+        found = {}
+        for name, endpoint in self.live():
+            if not endpoint.options.reconcile:
+                continue
+            try:
+                answer = await endpoint.allocations()
+            except PluginCallError as error:
+                log.warning("%s; its allocations remain unchanged", error)
+                continue
+            if not answer and self._monotonic() - self._plugins[name].since < PLUGIN_STARTUP_S:
+                continue  # it has not loaded its state yet
+            if not self._plugins[name].remembers:  # triggers new attempts for rejected pods
+                self.registrations += 1
+                self._plugins[name].remembers = True
+            found[name] = answer
+        return found
+
+    async def capacity(self) -> tuple[dict[str, float], dict[str, float], tuple[str, ...]]:
+        """Capacity and allocatable quantities for the node's status, and the resources to remove from it because their
+        plug-in has been stopped for more than PLUGIN_ABSENCE_GRACE_S seconds."""
+        capacity: dict[str, float] = {}
+        allocatable: dict[str, float] = {}
+        removed = []
+        scalars = self._allocations.scalars()
+        stored = self._allocations.resources
+        for name, known in sorted(self._plugins.items()):
+            of_node = name in scalars if name in stored else known.of_node
+            if of_node is None:
+                of_node = may_be_of_node(name)
+            if known.endpoint is None:
+                if known.stopped is not None and self._monotonic() - known.stopped > PLUGIN_ABSENCE_GRACE_S and of_node:
+                    removed.append(name)
+                continue
+            try:
+                found = await known.endpoint.allocatable()
+            except PluginCallError as error:
+                log.warning("%s", error)
+                found = {}
+                if of_node:
+                    capacity[name] = allocatable[name] = 0.0
+            if name in found:
+                known.of_node = found[name][0].is_node_resource and found[name][0].is_scalar_resource
+            for resource, (free, whole) in found.items():
+                if free.is_node_resource and free.is_scalar_resource:
+                    # At least the allocated quantity: otherwise running pods are rejected at their next admission.
+                    allocatable[resource] = max(free.total, float(math.ceil(scalars.get(resource, 0.0))))
+                    capacity[resource] = whole.total
+        return capacity, allocatable, tuple(removed)
+
+    async def allocatable(self) -> dict[str, tuple[Quantity, Quantity]]:
+        """Allocatable quantity and capacity by resource, from every plug-in that responds."""
+        found: dict[str, tuple[Quantity, Quantity]] = {}
+        for _, endpoint in self.live():
+            try:
+                found.update(await endpoint.allocatable())
+            except PluginCallError as error:
+                log.warning("%s", error)
+        return found

@@ -1,0 +1,56 @@
+"""Explains load, scores and verdicts of one node as JSON documents, for the responses of explain, score and nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from scorers.plugin_api.framework import Scores, Verdicts
+from scorers.plugin_api.json import plain, plain_map
+from scorers.profiles.profiles import PluginSettings
+from watcher.client import Columns
+
+
+def measured(columns: Columns | None, column: int, *, now: float) -> dict[str, Any]:
+    """Return, for the node in this column (-1: no load), `load` by metric and operator, and `windows` by metric: the
+    age of the newest sample in seconds, and the seconds that each operator covers (0 for the newest reading)."""
+    load: dict[str, dict[str, Any]] = {}
+    windows: dict[str, dict[str, Any]] = {}
+    if columns is not None and column >= 0:
+        for (metric, operator), values in sorted(columns.values.items()):
+            if np.isnan(values[column]):
+                continue
+            load.setdefault(metric, {})[operator.value] = plain(values[column])
+            sampled = plain(columns.sampled[metric][column]) if metric in columns.sampled else None
+            of_metric = windows.setdefault(
+                metric, {"age_s": None if sampled is None else now - sampled, "covers_s": {}}
+            )
+            of_metric["covers_s"][operator.value] = plain(columns.rollup[(metric, operator)][column])
+    return {"load": load, "windows": windows}
+
+
+def score_document(each: PluginSettings, scores: Scores, i: int) -> dict[str, Any]:
+    """Return the score of a plug-in for the node at position `i`, with inputs, steps and reason."""
+    return {
+        "name": each.name,
+        "point": "score",
+        "weight": each.weight,
+        "score": plain(scores.values[i]),
+        "inputs": plain_map(scores.inputs),
+        "steps": {name: plain(array[i]) for name, array in scores.steps.items()},
+        "reason": scores.reason(i),
+    }
+
+
+def verdict_document(each: PluginSettings, verdicts: Verdicts, i: int) -> dict[str, Any]:
+    """Return the verdict of a filter plug-in for the node at position `i`, with inputs, steps and reason."""
+    code = int(verdicts.codes[i])
+    return {
+        "name": each.name,
+        "point": "filter",
+        "passes": code == 0,
+        "inputs": plain_map(verdicts.inputs),
+        "steps": {name: plain(array[i]) for name, array in verdicts.steps.items()},
+        "reason": verdicts.reasons[code] or "passes",
+    }

@@ -1,0 +1,43 @@
+"""Takes over the samples of other replicas before the first tick, if the source has no history to fetch."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from watcher.refresh.config import TICK_SHARE
+from watcher.replicas import transfer
+
+if TYPE_CHECKING:
+    from watcher.clock import Clock
+    from watcher.model import RestoredSamples
+    from watcher.refresh.tick import Refresher
+    from watcher.replicas.peers import Peers
+
+
+async def take_over_samples(
+    refresher: Refresher, peers: Peers, *, origin: transfer.TransferOrigin, timeout: float, clock: Clock
+) -> None:
+    """Merge the samples of other replicas with the local samples, if the source has no history to fetch. `timeout` is
+    in seconds."""
+    if refresher.provider.remembers:
+        return
+    config = refresher.config
+
+    def read(body: bytes) -> RestoredSamples:
+        bounds = transfer.TransferBounds(
+            now=clock.now(),
+            windows=config.windows,
+            resolution=config.resolution,
+            max_staleness=config.max_staleness,
+            max_ahead=config.limits.max_ahead_s,
+        )
+        return transfer.decode(body, ours=origin, bounds=bounds)
+
+    given = await peers.ask(read, timeout=min(timeout, TICK_SHARE * config.interval))
+    if not given:
+        return
+    own = await refresher.samples()
+    everything = [*given] if own is None else [own, *given]
+    everything.sort(key=lambda each: each.end)
+    await refresher.restore(reduce(transfer.merge_samples, everything))
