@@ -154,6 +154,17 @@ def test_there_is_no_import_cycle():
     sorter.prepare()
 
 
+def test_a_module_that_claims_purity_is_under_a_contract():
+    covered = tuple(pure_modules())
+    claiming = [
+        modules_of(path)
+        for path in sources()
+        if re.search(r"\bpure\b(?! Python)", ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "", re.IGNORECASE)
+    ]
+    outside = [module for module in claiming if not any(f"{module}.".startswith(f"{one}.") for one in covered)]
+    assert not outside, "guard these modules by a contract, or do not claim purity"
+
+
 def imported_libraries(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and first name of every absolute import, wherever in the file it stands."""
     for node in ast.walk(tree):

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from agent.cgroups import knobs
-from agent.cgroups.knobs import Knob, Value
+from agent.cgroups import base
+from agent.cgroups.base import Knob, Value
 from agent.model import Released
 
 
@@ -93,12 +93,12 @@ class StoredOriginal:
     @property
     def knob(self) -> Knob:
         """Which knob the value belongs to (cpu.max, cpu.weight or memory.high)."""
-        return knobs.knob_of(self.original)
+        return base.knob_of(self.original)
 
     @property
     def container_id(self) -> str:
         """Id of the container; "" for the pod's own group."""
-        return self.key if self.knob == knobs.CPU_MAX else ""
+        return self.key if self.knob == base.CPU_MAX else ""
 
     def is_ours(self, found: Value) -> bool:
         """Whether the agent wrote, or may have written, the value `found`."""

@@ -31,9 +31,8 @@ import msgspec
 
 from agent.audit.database import ROWS, AuditError, _connect, _move_damaged_aside, _translated, _unusable
 from agent.audit.entries import _MAPS, AuditEntry, AuditOutcome, Filter, StoredOriginal, key_of
-from agent.cgroups import knobs
-from agent.cgroups.base import Quota
-from agent.cgroups.knobs import Knob, Value
+from agent.cgroups import base
+from agent.cgroups.base import Knob, Quota, Value
 from agent.decision.eviction_limits import EvictionRecord
 from agent.model import Original, Released
 
@@ -111,7 +110,7 @@ class Audit:
         (another program has changed the value since), the current value `found` is stored as the original. Otherwise
         `found` is stored as the value that the agent last wrote, because the agent may have ended before recording
         it."""
-        knob = knobs.knob_of(intended)
+        knob = base.knob_of(intended)
         key = key_of(deed.container_id, deed.uid, knob)
         identity = (key, deed.pod, deed.uid, deed.container, path, deed.time)
         with self._transaction():
@@ -122,7 +121,7 @@ class Audit:
                 "INSERT INTO originals (key, pod, uid, container, path, since, original, intended, knob)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT (key) DO UPDATE SET intended = excluded.intended, written = excluded.original",
-                (*identity, knobs.as_text(found), knobs.as_text(intended), knob),
+                (*identity, base.as_text(found), base.as_text(intended), knob),
             )
         return begun
 
@@ -138,7 +137,7 @@ class Audit:
         *,
         now: float,
         written: Value | None,
-        knob: Knob = knobs.CPU_MAX,
+        knob: Knob = base.CPU_MAX,
         message: str = "",
     ) -> AuditEntry:
         """Record the outcome of a change of a group's knob. `written` is the value that the agent wrote; None if the
@@ -150,7 +149,7 @@ class Audit:
                 self._connection.execute("DELETE FROM originals WHERE key = ?", (key,))
             else:
                 self._connection.execute(
-                    "UPDATE originals SET written = ?, intended = NULL WHERE key = ?", (knobs.as_text(written), key)
+                    "UPDATE originals SET written = ?, intended = NULL WHERE key = ?", (base.as_text(written), key)
                 )
         return done
 
@@ -345,7 +344,7 @@ def _as_deed(row: tuple[Any, ...]) -> AuditEntry:
 
 def _remembered(row: tuple[Any, ...]) -> StoredOriginal:
     knob, key, pod, uid, container, path, since, *values = row
-    original, written, intended = (None if text is None else knobs.from_text(knob, text) for text in values)
+    original, written, intended = (None if text is None else base.from_text(knob, text) for text in values)
     assert original is not None  # the column is NOT NULL
     return StoredOriginal(key, pod, uid, container, path, since, original, written, intended)
 

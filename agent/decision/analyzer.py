@@ -26,8 +26,8 @@ from agent.decision.plan import RuleFinding, RuleVerdict
 from agent.decision.selection import allowed, matches_everything
 from agent.decision.watermark import gathered
 from agent.metrics.action_metric import ActionMetric
+from agent.metrics.cpu_quota import Originals, owed_cpu, owed_memory
 from agent.metrics.options import Counting, DecisionOptions, UpstreamQuirk
-from agent.metrics.original_values import Originals, owed_cpu, owed_memory
 from agent.model import (
     CPU_WEIGHT,
     MEMORY,

@@ -14,8 +14,8 @@ from agent.decision.ledger import Ledger, falling, rising
 from agent.decision.plan import StageKind
 from agent.decision.watermark import Watermarks, gap_above, gap_below
 from agent.metrics.action_metric import ActionMetric
+from agent.metrics.cpu_quota import Originals
 from agent.metrics.options import DecisionOptions, UpstreamQuirk
-from agent.metrics.original_values import Originals
 from agent.metrics.registry import Metrics
 from agent.model import MEMORY, Knobs, State
 

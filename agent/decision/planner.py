@@ -29,7 +29,7 @@ from agent.decision.selection import protection
 from agent.decision.soft_limits import memory_high_restored, weight_restored
 from agent.decision.stage_planner import CLOSED, StagePlanner
 from agent.metrics.action_metric import PodSteps
-from agent.metrics.original_values import is_original, knobs_of
+from agent.metrics.cpu_quota import is_original, knobs_of
 from agent.model import KnobStep, QuotaStep, SchedulingStep, Step
 
 NOBODY_THROTTLES = "no rule covers it any more"

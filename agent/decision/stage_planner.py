@@ -19,8 +19,8 @@ from agent.decision.selection import protection
 from agent.decision.soft_limits import memory_high_lowered, memory_high_restored, weight_lowered, weight_restored
 from agent.decision.watermark import Watermarks, gap_below
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
+from agent.metrics.cpu_quota import knobs_of, owed_cpu, owed_memory, quota_lowered
 from agent.metrics.options import UpstreamQuirk
-from agent.metrics.original_values import knobs_of, owed_cpu, owed_memory, quota_lowered
 from agent.metrics.pod_actions import UNKNOWN_MEMORY
 from agent.metrics.sorters import Sorter
 from agent.model import CPU_WEIGHT, MEMORY, MEMORY_HIGH, EvictStep, KnobStep, PodState, PodStep, QuotaStep, ReclaimStep

@@ -20,16 +20,13 @@ from agent.cgroups.base import Quota
 from agent.decision.eviction_limits import Budget
 from agent.decision.plan import Plan
 from agent.executor.cluster import ClusterActions
-from agent.executor.conflicts import conflicting_agents, process_names
 from agent.executor.control_map import EnforcementSwitch
-from agent.executor.effects import measured
-from agent.executor.groups import Groups
+from agent.executor.groups import Groups, conflicting_agents, process_names
 from agent.executor.knob_writer import KnobWriter, RestoreResult
 from agent.executor.permissions import ExecutorMeans, OnExit, Permissions
 from agent.executor.plan_run import TAINTED_KEY, EffectiveLevel, Needed, PlanRun, audit_error_text, in_thread, level_of
 from agent.executor.pod_knobs import read_knobs
-from agent.executor.recent_evictions import RecentEvictions
-from agent.executor.report import EnforcementLevel, PlanReport, StepOutcome, StepResult
+from agent.executor.report import EnforcementLevel, PlanReport, RecentEvictions, StepOutcome, StepResult, measured
 from agent.model import EvictStep, Knobs, KnobStep, ReclaimStep, SchedulingStep, State, Step
 
 log = logging.getLogger(__name__)

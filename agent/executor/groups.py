@@ -1,16 +1,23 @@
-"""Finds the control groups of pods and containers."""
+"""Finds the control groups of pods and containers, detects other agents on them, and locks them for this agent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from agent.cgroups.base import Group, Tree
 from agent.cgroups.detection import Layout, NoCgroups
 from agent.cgroups.errors import CgroupError, CgroupGone
 from agent.cgroups.paths import ROOT_SEGMENT, container_id, is_uid, pod_segments
+from agent.model import PodState
 from agent.qos import QosClass
+
+log = logging.getLogger(__name__)
 
 
 class Groups(Protocol):
@@ -72,3 +79,117 @@ def _translated(path: str) -> Iterator[None]:
         yield
     except NoCgroups as error:
         raise CgroupError(str(error), path=path, hint=error.hint) from None
+
+
+ANOTHER = "another enforcing load-watcher agent"
+CURE = "find both with `ps -ef` or `kubectl get pods -A -o wide`, and stop one of them"
+
+
+class CgroupLock:
+    """The lock on the groups in the directory that `place()` returns; `place` raises NoCgroups if there are none. Its
+    methods block for the duration of a few system calls."""
+
+    def __init__(self, place: Callable[[], str]) -> None:
+        self._place = place
+        self._descriptor: int | None = None
+        self._path = ""
+        self._told = ""
+
+    def others(self) -> tuple[str, ...]:
+        """Take the lock and hold it until `release`. If another process holds it, return a description of the holder,
+        in the form of `conflicting_agents`; otherwise return ()."""
+        if self._is_ours():
+            return ()
+        self.release()
+        try:
+            self._take(self._place())
+        except NoCgroups:  # there are no groups to protect
+            return ()
+        except BlockingIOError:
+            self._tell(f"{ANOTHER} holds the lock on the control groups in {self._path}: {CURE}")
+            return (ANOTHER,)
+        except OSError as error:
+            # If the directory cannot be opened, this agent cannot change the groups either; the log has the reason.
+            self._tell(f"cannot check the lock of other agents on control groups in {self._path}: {error.strerror}")
+            return ()
+        self._tell("")
+        return ()
+
+    def release(self) -> None:
+        """Release the lock if it is held."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _is_ours(self) -> bool:
+        """Whether the lock is held on the current directory, which a kubelet may have replaced."""
+        if self._descriptor is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
+        except OSError:
+            return False
+
+    def _take(self, path: str) -> None:
+        self._path = path
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def _tell(self, trouble: str) -> None:
+        """Log `trouble` if it changed since the last call; "" means that there is none."""
+        if trouble and trouble != self._told:
+            log.error("%s", trouble)
+        elif self._told and not trouble:
+            log.info("acquired the lock on the control groups in %s", self._path)
+        self._told = trouble
+
+
+RIVALS = ("koordlet", "crane-agent")
+LABELS = {
+    ("koord-app", "koordlet"),
+    ("app", "koordlet"),
+    ("app", "crane-agent"),
+    ("app.kubernetes.io/name", "koordlet"),
+}
+
+
+LABELS |= {("app.kubernetes.io/name", "crane-agent")}
+
+
+ENDED = ("Succeeded", "Failed")
+
+
+def conflicting_agents(pods: Iterable[PodState], processes: Iterable[str] = ()) -> tuple[str, ...]:
+    """Descriptions of the detected agents, for example "koordlet (pod koordinator-system/koordlet-x2x4z)". `processes`
+    are process names."""
+    found = [
+        f"{name} (pod {pod.key})" for pod in sorted(pods, key=lambda pod: pod.key) if (name := _rival(pod)) is not None
+    ]
+    told = {each.partition(" ")[0] for each in found}
+    found += [f"{name} (process)" for name in sorted(set(processes) & set(RIVALS) - told)]
+    return tuple(found)
+
+
+def _rival(pod: PodState) -> str | None:
+    if pod.phase in ENDED:
+        return None
+    labelled = next((value for key, value in pod.labels.items() if (key, value) in LABELS), None)
+    if labelled is not None:
+        return labelled
+    return next((name for name in RIVALS if pod.owner == f"DaemonSet/{name}"), None)
+
+
+def process_names(proc: Path = Path("/proc")) -> frozenset[str]:
+    """The names (`comm`) of all visible processes. It blocks for a few milliseconds."""
+    names = set()
+    for path in proc.glob("[0-9]*/comm"):
+        try:
+            names.add(path.read_text("utf-8", "replace").strip())
+        except OSError:  # it ended meanwhile
+            continue
+    return frozenset(names)

@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 
 from agent.audit.entries import AuditEntry, AuditOutcome, StoredOriginal, key_of
 from agent.audit.log import Audit
-from agent.cgroups import knobs
-from agent.cgroups.base import Quota
+from agent.cgroups import base
+from agent.cgroups.base import CPU_WEIGHT, NOUNS, CpuWeight, Knob, MemoryHigh, Quota, Value, as_json, at_least, in_words
 from agent.cgroups.errors import CgroupError, CgroupGone
-from agent.cgroups.knobs import CPU_WEIGHT, NOUNS, CpuWeight, Knob, MemoryHigh, Value, as_json, at_least, in_words
 from agent.executor.groups import Groups
 from agent.executor.report import StepOutcome, StepResult
 from agent.model import KnobStep, QuotaStep
@@ -54,7 +53,7 @@ class _Change:
 
     @property
     def knob(self) -> Knob:
-        return knobs.knob_of(self.after)
+        return base.knob_of(self.after)
 
     @property
     def key(self) -> str:
@@ -134,7 +133,7 @@ class KnobWriter:
         step, wanted = change.step, change.after
         try:
             with self._groups.open(path) as group:
-                knobs.write(group, wanted)
+                base.write(group, wanted)
         except CgroupError as error:
             gone = isinstance(error, CgroupGone)
             outcome, fate = (AuditOutcome.GONE, StepOutcome.GONE) if gone else (AuditOutcome.FAILED, StepOutcome.FAILED)
@@ -161,7 +160,7 @@ class KnobWriter:
         otherwise."""
         try:
             with self._groups.open(path) as group:
-                return knobs.read(group, knob)
+                return base.read(group, knob)
         except CgroupGone:
             self._groups.look()
             raise
@@ -256,7 +255,7 @@ class KnobWriter:
             )
         try:
             with self._groups.open(remembered.path) as group:
-                knobs.write(group, remembered.original)
+                base.write(group, remembered.original)
         except CgroupGone:
             return RestoreResult(remembered, StepOutcome.GONE, gone)
         except CgroupError as error:

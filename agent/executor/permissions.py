@@ -9,11 +9,10 @@ from pathlib import Path
 
 from agent.audit.log import Audit
 from agent.decision.eviction_limits import EvictionLimits
-from agent.executor.cgroup_lock import CgroupLock
 from agent.executor.cluster import ClusterActions
-from agent.executor.groups import Groups
+from agent.executor.groups import CgroupLock, Groups
 from agent.executor.knob_writer import KnobWriter
-from agent.executor.recent_evictions import RecentEvictions
+from agent.executor.report import RecentEvictions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

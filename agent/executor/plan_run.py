@@ -13,13 +13,12 @@ from typing import ParamSpec, TypeVar
 
 from agent.audit.database import AuditError
 from agent.audit.entries import AuditEntry, AuditOutcome
+from agent.cgroups.base import CPU_MAX, CPU_WEIGHT, MEMORY_HIGH
 from agent.cgroups.errors import CgroupError
-from agent.cgroups.knobs import CPU_MAX, CPU_WEIGHT, MEMORY_HIGH
 from agent.executor.control_map import ControlData, EnforcementSwitch
-from agent.executor.effects import used_by
 from agent.executor.knob_writer import RestoreResult, with_change
 from agent.executor.permissions import ExecutorMeans
-from agent.executor.report import EnforcementLevel, PlanReport, StepOutcome, StepResult
+from agent.executor.report import EnforcementLevel, PlanReport, StepOutcome, StepResult, used_by
 from agent.model import EvictStep, KnobStep, PodStep, QuotaStep, ReclaimStep, SchedulingStep, State, Step
 from watcher.core.kubernetes.errors import KubeUnreachable
 from watcher.platform.kube.events import EventSubject

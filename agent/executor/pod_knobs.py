@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from agent.audit.entries import StoredOriginal
+from agent.cgroups.base import CpuWeight, MemoryHigh
 from agent.cgroups.errors import CgroupError
-from agent.cgroups.knobs import CpuWeight, MemoryHigh
 from agent.executor.groups import Groups
 from agent.model import Knobs, PodKnobs, PodState
 

@@ -1,15 +1,18 @@
-"""Results of carrying out a plan.
+"""Results of carrying out a plan: outcomes of steps, the release that was measured, and recent evictions.
 
 Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.model import KnobStep, Step
+from agent.audit.entries import AuditEntry
+from agent.audit.log import Audit
+from agent.decision.eviction_limits import EvictionRecord
+from agent.model import CPU, MEMORY, EvictStep, KnobStep, PodState, QuotaStep, ReclaimStep, Released, State, Step
 
 
 class EnforcementLevel(StrEnum):
@@ -111,3 +114,85 @@ def _refused_gently(result: StepResult) -> bool:
     """Whether a soft limit failed; the pod may then still be throttled or evicted."""
     step = result.step
     return isinstance(step, KnobStep) and step.kind != "restore" and result.fate is StepOutcome.FAILED
+
+
+MILLI = 1000.0
+PODS_MISSING = "pods"
+"""Key of State.missing with the reason why the pods are unknown (agent.state.collector)."""
+
+
+def used_by(step: Step, state: State) -> Released:
+    """Usage of a step's container or pod in millicores and bytes; unknown values are left out."""
+    if isinstance(step, (QuotaStep, KnobStep, EvictStep, ReclaimStep)):
+        return _used(state, step.uid, step.container_id if isinstance(step, QuotaStep) else "")
+    return {}
+
+
+def measured(deed: AuditEntry, state: State) -> Released | None:
+    """Decrease of usage since the audit entry (for restore: increase) for the planned resources, in millicores and
+    bytes. A pod or container that is gone counts as using nothing. None if it cannot be measured."""
+    if PODS_MISSING in state.missing:
+        return None  # the pods are unknown, so an absent pod is not necessarily gone
+    pod = next((each for each in state.pods if each.uid == deed.uid), None)
+    gone = pod is None or (deed.container_id != "" and all(each.id != deed.container_id for each in pod.containers))
+    now = dict.fromkeys(deed.used, 0.0) if gone else _used(state, deed.uid, deed.container_id)
+    sign = -1.0 if deed.kind == "restore" else 1.0
+    found = {
+        resource: sign * (deed.used[resource] - now[resource])
+        for resource in deed.planned
+        if resource in deed.used and resource in now
+    }
+    return found or None
+
+
+def _used(state: State, uid: str, container: str) -> dict[str, float]:
+    pod = next((each for each in state.pods if each.uid == uid), None)
+    if pod is None:
+        return {}
+    cpu, memory = _of(pod, container)
+    found = {}
+    if cpu is not None:
+        found[CPU] = cpu * MILLI
+    if memory is not None:
+        found[MEMORY] = float(memory)
+    return found
+
+
+def _of(pod: PodState, container: str) -> tuple[float | None, int | None]:
+    if not container:
+        return pod.cpu, pod.memory
+    return next(((each.cpu, each.memory) for each in pod.containers if each.id == container), (None, None))
+
+
+class RecentEvictions:
+    """The evictions of the last `window` seconds. Calls must not overlap."""
+
+    def __init__(
+        self, audit: Audit, *, window: float, clock: Callable[[], float], monotonic: Callable[[], float]
+    ) -> None:
+        self._audit = audit
+        self._window = window
+        self._clock = clock
+        self._monotonic = monotonic
+        self._at: dict[int, float] | None = None
+        """Monotonic time in seconds of each eviction after `_over`, by id of its audit entry."""
+        self._over = 0
+        """Id of an audit entry; all evictions up to it are older than the window."""
+
+    def note(self, number: int) -> None:
+        """Record that the eviction with this audit entry id is being carried out now."""
+        if self._at is not None:
+            self._at[number] = self._monotonic()
+
+    def past(self) -> tuple[EvictionRecord, ...]:
+        """The evictions within the window, oldest first. Raises AuditError."""
+        now, wall, known = self._monotonic(), self._clock(), self._at
+        found = self._audit.evictions(after=self._over)
+        at = {
+            number: now - max(0.0, wall - each.time) if known is None else known.get(number, now)
+            for number, each in found.items()
+        }
+        late = [number for number in at if now - at[number] <= self._window]
+        self._over = min(late) - 1 if late else max(at, default=self._over)
+        self._at = {number: time for number, time in at.items() if number > self._over}
+        return tuple(found[number] for number in late)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from agent.metrics.cpu_quota import Originals
 from agent.metrics.options import DecisionOptions
-from agent.metrics.original_values import Originals
 from agent.metrics.sorters import Sorter
 from agent.model import CpuThrottle, EvictStep, PodState, PodStep, Released, State
 

@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 from agent.metrics import cpu_quota, upstream_quota
 from agent.metrics.action_metric import EvictFunction, PlanContext, PodSteps, ThrottleFunction, eviction
-from agent.metrics.cpu_quota import MILLICORES, NewQuota
+from agent.metrics.cpu_quota import MILLICORES, NewQuota, quota_lowered
 from agent.metrics.options import UpstreamQuirk
-from agent.metrics.original_values import quota_lowered
 from agent.model import CPU, EXTENDED_CPU, MEMORY, ContainerState, CpuThrottle, PodState, QuotaStep
 
 NODE_CORES = "cpu_core_numbers"

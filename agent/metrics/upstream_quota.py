@@ -9,8 +9,7 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from agent.metrics.cpu_quota import MILLICORES, NewQuota
-from agent.metrics.original_values import quota_cores
+from agent.metrics.cpu_quota import MILLICORES, NewQuota, quota_cores
 from agent.model import ContainerState, CpuThrottle
 
 _SAME = 1e-9

@@ -1,4 +1,4 @@
-"""Building the agent from its settings: clients, pod sources, metrics, policies, executor."""
+"""Building the agent from its settings: clients, its Node object, pod sources, metrics, policies, executor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections import ChainMap
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +17,13 @@ import click
 from agent.audit.database import AuditError
 from agent.audit.entries import json_lines
 from agent.audit.log import Audit
+from agent.cgroups.base import Tree
+from agent.cgroups.detection import Layout, find_layout, open_tree, top_of
 from agent.cgroups.paths import Driver
 from agent.decision.analysis import NodeEvent
 from agent.executor.cluster import ClusterActions
 from agent.executor.executor import Executor
+from agent.executor.groups import CgroupLock, Groups, KubeletGroups
 from agent.executor.permissions import Permissions
 from agent.metrics.registry import Metrics
 from agent.policy.policy_set import KnownMetrics, MetricCapabilities, TriggerOnly
@@ -29,16 +32,18 @@ from agent.service.custom_metrics import installed_metrics
 from agent.service.loop import Agent, Clocks, NodeIdentity
 from agent.service.node_server import CannotRun, read_token
 from agent.service.settings import AgentSettings
-from agent.service.sources import NoPodSource, OwnNode, WritableCgroups, own_pod
 from agent.service.telemetry import AgentMetrics
 from agent.state.api_pods import InformerPods
 from agent.state.collector import COLLECTED, Collector, SystemPaths
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
 from agent.state.queries import QueryMetrics
-from agent.state.readings import MetricSource, PodSource, PodsUnknown
+from agent.state.readings import MetricSource, PodFacts, PodSource, PodsUnknown
+from watcher.core.kubernetes.objects import NODES, Node
+from watcher.core.kubernetes.quantity import nano
 from watcher.platform.entry_points import ExtensionError
-from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.client import KubeClient, Selector
 from watcher.platform.kube.credentials import find_access
+from watcher.platform.kube.informer import Informer
 from watcher.platform.settings.tables import Settings
 
 LOOK_PATIENCE_S = 10.0
@@ -220,3 +225,86 @@ def _teller(cluster: ClusterActions) -> Any:
         await cluster.tell(None, reason=event.reason, message=event.note, warning=event.type == "Warning")
 
     return tell
+
+
+EXTENDED_CPU = "gocrane.io/cpu"
+
+
+class OwnNode:
+    """The Node object of this node, watched: its labels and allocatable extended CPU."""
+
+    def __init__(self, client: KubeClient, name: str) -> None:
+        self._informer: Informer[Node] = Informer(client, NODES, selector=Selector(fields=f"metadata.name={name}"))
+        self._name = name
+
+    async def start(self) -> None:
+        """Start watching the Node object in the background."""
+        await self._informer.start()
+
+    async def close(self) -> None:
+        await self._informer.close()
+
+    def labels(self) -> Mapping[str, str] | None:
+        """The node's labels; None while they are unknown."""
+        node = self._informer.objects.get(self._name)
+        return None if node is None else node.metadata.labels
+
+    def extended_cpu(self) -> float | None:
+        """Allocatable cores of gocrane.io/cpu; None if unknown."""
+        node = self._informer.objects.get(self._name)
+        given = None if node is None else node.status.allocatable.get(EXTENDED_CPU)
+        try:
+            return None if given is None else nano(given) / 1e9
+        except ValueError:
+            return None
+
+
+class NoPodSource:
+    """Pod source without kubelet and API: node metrics are available, the pods are unknown."""
+
+    async def start(self) -> None:
+        """Do nothing, because there is no source."""
+
+    async def close(self) -> None:
+        """Do nothing, because there is no source."""
+
+    def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
+        """Always raises PodsUnknown, with a hint."""
+        hint = "Set agent.kubelet, or kubernetes.kubeconfig."
+        raise PodsUnknown("neither a kubelet nor a Kubernetes API is configured", hint=hint)
+
+
+class WritableCgroups:
+    """The control groups that the agent writes to, detected at the first use, because the kubelet may start after the
+    agent."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._root = str(settings.cgroup)
+        self._driver = None if settings.cgroup_driver is None else Driver(settings.cgroup_driver)
+        self._nest = settings.cgroup_nest
+        self._tree: Tree | None = None
+        self.groups: Groups = KubeletGroups(self.layout, self._opened)
+        self.claim = CgroupLock(lambda: top_of(self.layout()))
+
+    def layout(self) -> Layout:
+        """The layout of the kubelet's control groups. Raises NoCgroups."""
+        return find_layout(self._root, driver=self._driver, nest=self._nest)
+
+    def _opened(self) -> Tree:
+        if self._tree is None:
+            self._tree = open_tree(self.layout())
+        return self._tree
+
+    def close(self) -> None:
+        """Release the lock on the control groups and close the tree."""
+        self.claim.release()
+        if self._tree is not None:
+            self._tree.close()
+            self._tree = None
+
+
+def own_pod(environ: Mapping[str, str]) -> frozenset[str]:
+    """Uid and namespace/name of the agent's own pod, from the DaemonSet's environment; it is never acted on."""
+    name, namespace = environ.get("POD_NAME", ""), environ.get("POD_NAMESPACE", "")
+    keys = {environ.get("POD_UID", ""), f"{namespace}/{name}" if name and namespace else ""}
+    return frozenset(keys - {""})

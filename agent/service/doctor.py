@@ -20,9 +20,10 @@ import msgspec
 from aiohttp import hdrs
 
 from agent.cgroups.detection import NoCgroups, Version, top_of
-from agent.executor.conflicts import conflicting_agents, process_names
+from agent.executor.groups import conflicting_agents, process_names
 from agent.policy.source import ActivePolicies, ClusterPolicies, check_policies
-from agent.service import build, sources
+from agent.service import build
+from agent.service import build as service_build
 from agent.service.node_server import CannotRun, read_token
 from agent.service.settings import AgentSettings, read_settings
 from watcher.platform.checks.examination import CheckContext, in_thread
@@ -180,7 +181,7 @@ async def _listed(policies: ClusterPolicies) -> ActivePolicies:
 
 
 def _groups(own: AgentSettings) -> Iterator[CheckResult]:
-    groups = sources.WritableCgroups(own)
+    groups = service_build.WritableCgroups(own)
     try:
         layout = groups.layout()
         file = Path(top_of(layout), "cpu.max" if layout.version is Version.V2 else "cpu.cfs_quota_us")
@@ -208,7 +209,7 @@ def _rivals(own: AgentSettings) -> Iterator[CheckResult]:
 
 def _claimed(own: AgentSettings) -> Iterator[CheckResult]:
     """Check whether another enforcing agent holds the lock on the control groups."""
-    groups = sources.WritableCgroups(own)
+    groups = service_build.WritableCgroups(own)
     try:
         if others := groups.claim.others():
             told = f"{others[0]} holds the lock on the control groups, and does not respond at {_url(own)}"

@@ -11,10 +11,9 @@ from agent.executor.cluster import ClusterActions
 from agent.executor.executor import Executor
 from agent.executor.knob_writer import RestoreResult
 from agent.model import SCHEDULING_TAINT
-from agent.service.build import kube_client, open_audit
+from agent.service.build import WritableCgroups, kube_client, open_audit
 from agent.service.node_server import CannotRun
 from agent.service.settings import AgentSettings
-from agent.service.sources import WritableCgroups
 from watcher.core.kubernetes.errors import KubeError
 from watcher.platform.settings.tables import Settings
 

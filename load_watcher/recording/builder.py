@@ -3,8 +3,6 @@
 Unobserved values are not written: a minute without a response, a node without a new sample and a pod without
 measurements have no record, and never a record of zero. A node or pod that appeared between two polls is recorded at
 its own time if known, a removed one at the time of the poll.
-
-Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

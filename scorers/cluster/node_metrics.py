@@ -4,8 +4,6 @@ A NodeMetric is koordlet's report for a node: usage of the node, percentiles of 
 Two sources fill the same columns: `ReportedMetrics` from these objects, and `WindowMetrics` from the watcher's samples
 by the same rules (watcher.core.koordinator.report), as a percentage of the node's `capacity`, with the watcher's pod
 usage if given. Columns have one row per node of a table; amounts are integers by resource (millicores, bytes).
-
-Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -18,9 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from scorers.cluster.columns import AmountColumns
+from scorers.cluster.columns import LOADS, AmountColumns
 from scorers.cluster.resources import Amounts, amounts
-from scorers.cluster.statistics import LOADS
 from watcher.client import PodColumns
 from watcher.core.koordinator.report import whole
 from watcher.core.kubernetes.objects import Quantities

@@ -4,8 +4,6 @@ A decision groups the extender calls of one attempt to place a pod: filter, then
 record has the best few with all steps of their scores, and the node that the pod was bound to, whatever its rank; of
 the rejected nodes it has the count per reason and some names. Steps of plug-ins are stored as columns, which takes a
 third of the space of rows.
-
-Pure: no I/O, and no clock.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import zstandard
 
 from scorers.cluster.pods import PodInfo
 from scorers.plugin_api.framework import Scores, Verdicts
-from scorers.plugin_api.json import plain, plain_map
+from scorers.plugin_api.wire import plain, plain_map
 from scorers.profiles.profiles import PluginSettings
 from scorers.profiles.ranking import FilterResult, RankResult
 from watcher.client import Columns

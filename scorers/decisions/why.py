@@ -1,7 +1,4 @@
-"""JSON document of a recorded decision, with a sentence about the outcome.
-
-Pure: no I/O, and no clock.
-"""
+"""JSON document of a recorded decision, with a sentence about the outcome."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from scorers.plugin_api.framework import Scores, Verdicts
-from scorers.plugin_api.json import plain, plain_map
+from scorers.plugin_api.wire import plain, plain_map
 from scorers.profiles.profiles import PluginSettings
 from watcher.client import Columns
 

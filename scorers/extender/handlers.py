@@ -38,7 +38,7 @@ from scorers.extender.telemetry import SchedulerTelemetry
 from scorers.plugin_api import wire
 from scorers.plugin_api.arguments import schema_of
 from scorers.plugin_api.framework import EstimatingPlugin
-from scorers.plugin_api.json import plain
+from scorers.plugin_api.wire import plain
 from scorers.profiles.ranking import FilterResult, ProfileRunner, RankResult
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
 from scorers.shadow.mode import ShadowMode

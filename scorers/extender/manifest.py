@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from scorers.plugin_api.json import without_nulls
+from scorers.plugin_api.wire import without_nulls
 
 POD_TEMPLATE_PATHS = {
     "Pod": (),

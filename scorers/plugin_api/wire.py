@@ -6,12 +6,13 @@ absent; both are supported here, because hand-written requests often use lower c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from scorers.plugin_api.json import without_nulls
 from watcher.core.kubernetes.objects import Pod
 
 MAX_EXTENDER_PRIORITY = 10
@@ -174,3 +175,21 @@ def filter_result(
         return ExtenderFilterResult(None, [name for name in names if name not in failed], *parts)
     kept = [item for item, name in zip(items_of(args), names, strict=True) if name not in failed]
     return ExtenderFilterResult(NodeList(kept), None, *parts)
+
+
+def plain(value: Any) -> Any:
+    """Convert a NumPy scalar to a Python value; a value that is not finite becomes None."""
+    found = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(found, float) and not math.isfinite(found) else found
+
+
+def plain_map(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert all values of a map and its nested maps."""
+    return {name: plain_map(value) if isinstance(value, Mapping) else plain(value) for name, value in values.items()}
+
+
+def without_nulls(document: Any) -> Any:
+    """Remove keys with null values at all levels: Go, and therefore Kubernetes, treats them as absent."""
+    if isinstance(document, Mapping):
+        return {name: without_nulls(value) for name, value in document.items() if value is not None}
+    return [without_nulls(each) for each in document] if isinstance(document, list) else document

@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from scorers.cluster.columns import LOADS
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY
-from scorers.cluster.statistics import LOADS
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments
 from scorers.plugin_api.framework import Verdicts

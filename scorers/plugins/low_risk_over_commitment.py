@@ -33,9 +33,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from scorers.cluster.columns import LOADS, mu_sigma
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY
-from scorers.cluster.statistics import LOADS, mu_sigma
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments
 from scorers.plugin_api.framework import Scores, fill_unknown_scores, load_decides, round_half_away

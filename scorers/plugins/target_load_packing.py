@@ -38,9 +38,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from scorers.cluster.columns import where_rare
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY, amount, amounts
-from scorers.cluster.statistics import where_rare
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments
 from scorers.plugin_api.framework import (

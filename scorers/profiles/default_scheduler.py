@@ -7,8 +7,6 @@ The formulas are those of k8s.io/kubernetes 1.26 to 1.34, pkg/scheduler/framewor
 integers of the same unit; `requested` includes the pod to place. For the first two, kube-scheduler counts a container
 without a CPU or memory request as 100m and 200Mi (`resources.counted_requests_of`), for the balance as zero. A resource
 that a node does not have is skipped for that node. Scores are integers 0 to 100, rounded down.
-
-Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from scorers.plugin_api.arguments import ArgumentsError, read_arguments
-from scorers.plugin_api.json import without_nulls
+from scorers.plugin_api.wire import without_nulls
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
 from watcher.model import Window
 from watcher.platform.settings.problems import Problem

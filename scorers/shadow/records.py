@@ -2,8 +2,6 @@
 
 Stored in the decision log's store, one record per binding. `mode` creates the records, `report` aggregates
 them.
-
-Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ Pods are not bound independently: replicas of a deployment are bound together an
 sampling unit is the 15-minute block, not the binding. Means have the percentile interval of a bootstrap over blocks
 (with a fixed seed). Shares have Wilson's interval with the number of independent bindings that would have the same
 variance (Kish's effective sample size).
-
-Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

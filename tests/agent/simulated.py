@@ -13,8 +13,8 @@ from agent.decision.ledger import Ledger, still_pending, with_steps
 from agent.decision.plan import Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
+from agent.metrics.cpu_quota import is_original
 from agent.metrics.options import DecisionOptions
-from agent.metrics.original_values import is_original
 from agent.metrics.registry import Metrics
 from agent.model import EvictStep, MetricSample, Original, PodState, Policies, QuotaStep, State
 from tests.agent.scenes import CPU, MEMORY, running

@@ -20,11 +20,10 @@ from pathlib import Path
 
 sys.path.insert(0, os.getcwd())
 
-from agent.cgroups import knobs
-from agent.cgroups.base import Group, Quota, Tree
+from agent.cgroups import base
+from agent.cgroups.base import CpuWeight, Group, MemoryHigh, Quota, Tree
 from agent.cgroups.detection import Version, find_layout, open_tree
 from agent.cgroups.errors import CgroupError, CgroupGone, CgroupRefused, CgroupUnsupported
-from agent.cgroups.knobs import CpuWeight, MemoryHigh
 from agent.cgroups.paths import Driver, pod_path
 
 ROOT = Path("/sys/fs/cgroup")
@@ -149,9 +148,9 @@ def knobs_are_read_back_as_they_were_written(tree: Tree) -> None:
             Quota(5000),
             Quota(None),
         ):
-            knobs.write(group, value)
-            assert knobs.read(group, knobs.knob_of(value)) == value
-        refused(lambda: knobs.write(group, CpuWeight(group.least_weight - 1)), CgroupRefused)
+            base.write(group, value)
+            assert base.read(group, base.knob_of(value)) == value
+        refused(lambda: base.write(group, CpuWeight(group.least_weight - 1)), CgroupRefused)
 
 
 def who_has_the_least_weight_yields(tree: Tree) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from watcher.core.naming.node_index import NodeIndex
-from watcher.core.review import limits as review_limits
+from watcher.core.review import findings as review_limits
 from watcher.core.windows.backfill import LATE_INTERVALS
 from watcher.model import TickRecord, Window
 

@@ -32,15 +32,7 @@ from watcher.core.publishing.documents import Published, SilentBody
 from watcher.core.publishing.wire import FindingsDocument, QuerySource
 from watcher.core.review.findings import FindingLog
 from watcher.core.windows.backfill import OVERLAP_S, Backfill, Slice
-from watcher.model import (
-    METRIC_BY_NAME,
-    Finding,
-    FindingKind,
-    LastSample,
-    ProviderHealth,
-    Remedy,
-    RestoredSamples,
-)
+from watcher.model import METRIC_BY_NAME, Finding, FindingKind, LastSample, ProviderHealth, Remedy, RestoredSamples
 from watcher.providers.base import Fetch, Provider, ProviderError, ProviderPartial, QueryPlan
 from watcher.refresh.config import (
     NAMES_S,

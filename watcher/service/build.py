@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from watcher.core.koordinator.collect_policy import SHORTEST_INTERVAL_S, CollectPolicies, CollectPolicy
 from watcher.core.koordinator.written_objects import MANAGER
-from watcher.core.review import limits as review_limits
+from watcher.core.review import findings as review_limits
 from watcher.koordinator.lease import LEASE, lease_namespace
 from watcher.koordinator.publisher import NodeMetricPublisher, PublisherSource
 from watcher.platform.kube.client import KubeClient

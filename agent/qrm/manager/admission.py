@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agent.qrm.cpuset import CpuSet, parse
-from agent.qrm.manager.allocation import AllocationInfo
-from agent.qrm.manager.oci import CPUSETS, Properties
+from agent.qrm.manager.allocation import CPUSETS, AllocationInfo, Properties
 from agent.qrm.manager.request import ResourceRequest
 from agent.qrm.manager.topology import Hint, TopologyPolicy
 from agent.qrm.pods import PodContainer, QrmPod

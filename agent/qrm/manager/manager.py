@@ -31,8 +31,14 @@ from agent.qrm.manager.admission import (
     growth,
     suffices,
 )
-from agent.qrm.manager.allocation import AllocationInfo, Allocations
-from agent.qrm.manager.oci import BadProperty, Properties, checked_properties, properties_of
+from agent.qrm.manager.allocation import (
+    AllocationInfo,
+    Allocations,
+    BadProperty,
+    Properties,
+    checked_properties,
+    properties_of,
+)
 from agent.qrm.manager.registered_plugins import RegisteredPlugins
 from agent.qrm.manager.request import NIC, RECLAIMED_MILLICPU, ContainerType, ResourceRequest
 from agent.qrm.manager.topology import Hint, Merged, TopologyPolicy, merge

@@ -1,4 +1,5 @@
-"""Selects CPUs from the available ones: whole sockets, L3 caches and cores first, or evenly across NUMA nodes.
+"""Selects CPUs from the available ones: whole sockets, L3 caches and cores first, or evenly across NUMA nodes;
+and selects NUMA nodes.
 
 The algorithms come from Katalyst (`cpu/dynamicpolicy`: topology, balance) and from the kubelet's static CPU manager
 (packed, distributed). A unit (socket, NUMA node, core) is free if all of its CPUs are available; its size is the number
@@ -13,8 +14,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
+from itertools import combinations
 
 from agent.qrm.cpuset import EMPTY, CpuSet
+from agent.qrm.manager.topology import Hint
 from agent.qrm.plugins.cpu_topology import CpuTopology
 
 
@@ -299,3 +302,27 @@ def _begin(machine: CpuTopology, available: CpuSet, n: int) -> Accumulator:
             f"insufficient CPUs: not enough cpus available to satisfy request: {n} requested, {there} available"
         )
     return acc
+
+
+def sets_that_hold(needed: int, free: Mapping[int, int], *, fewest: int, most: int) -> list[frozenset[int]]:
+    """The sets of `fewest` to `most` nodes with at least `needed` free in total; smaller sets first, then ascending.
+    `free` is by node, in the unit of `needed`."""
+    nodes = sorted(free)
+    return [
+        frozenset(chosen)
+        for size in range(fewest, min(most, len(nodes)) + 1)
+        for chosen in combinations(nodes, size)
+        if sum(free[node] for node in chosen) >= needed
+    ]
+
+
+def smallest_preferred(sets: list[frozenset[int]]) -> tuple[Hint, ...]:
+    """The sets as hints; the smallest sets are preferred."""
+    least = min(map(len, sets), default=0)
+    return tuple(Hint(nodes, preferred=len(nodes) == least) for nodes in sets)
+
+
+def nodes_open_to(role: str, taken: Mapping[int, frozenset[str]]) -> list[int]:
+    """The nodes on which no other role has exclusive resources. `taken` are the roles with exclusive resources by
+    node."""
+    return [node for node, roles in sorted(taken.items()) if roles <= {role}]

@@ -19,9 +19,14 @@ from agent.qrm.cpuset import EMPTY, CpuSet
 from agent.qrm.manager.allocation import CPUSET_CPUS, AllocationInfo, WireHints, wire_hints
 from agent.qrm.manager.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_exclusive
 from agent.qrm.manager.topology import Hint
-from agent.qrm.plugins.calculator import take_by_numa_balance, take_by_topology
+from agent.qrm.plugins.calculator import (
+    nodes_open_to,
+    sets_that_hold,
+    smallest_preferred,
+    take_by_numa_balance,
+    take_by_topology,
+)
 from agent.qrm.plugins.cpu_topology import CpuTopology
-from agent.qrm.plugins.numa import nodes_open_to, sets_that_hold, smallest_preferred
 from agent.qrm.plugins.records import Records
 from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE, POOLS, RoleTable
 

@@ -22,8 +22,8 @@ from agent.qrm.manager.request import (
     whole_exclusive,
 )
 from agent.qrm.manager.topology import Hint
+from agent.qrm.plugins.calculator import nodes_open_to, sets_that_hold
 from agent.qrm.plugins.cpu_topology import CpuTopology
-from agent.qrm.plugins.numa import nodes_open_to, sets_that_hold
 from agent.qrm.plugins.records import Records
 from agent.qrm.roles import RoleTable
 

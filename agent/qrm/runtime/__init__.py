@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 
-from agent.qrm.manager.oci import Properties
+from agent.qrm.manager.allocation import Properties
 from agent.qrm.pods import PodContainer, QrmPod
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from agent.cgroups.errors import CgroupError, CgroupGone, CgroupUnapplied
 from agent.qos import QosClass
 from agent.qrm import cpuset
 from agent.qrm.manager.admission import ApplyFailed
-from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS
-from agent.qrm.manager.oci import UNIFIED, Properties
+from agent.qrm.manager.allocation import CPUSET_CPUS, CPUSET_MEMS, UNIFIED, Properties
 from agent.qrm.pods import PodContainer, QrmPod
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from agent.qrm.kubelet.channel import open_channel
 from agent.qrm.kubelet.protos import qrm_cri_v1_pb2 as pb
 from agent.qrm.kubelet.protos import qrm_cri_v1_pb2_grpc as pb_grpc
 from agent.qrm.manager.admission import ApplyFailed
-from agent.qrm.manager.oci import FIELDS, UNIFIED, Properties
+from agent.qrm.manager.allocation import FIELDS, UNIFIED, Properties
 from agent.qrm.pods import PodContainer, QrmPod
 
 CALL_S = 5.0

@@ -1,7 +1,4 @@
-"""The arguments of LoadAwareScheduling: Koordinator's names, defaults and rules, and load-watcher's additions.
-
-Pure: no I/O, no clock.
-"""
+"""The arguments of LoadAwareScheduling: Koordinator's names, defaults and rules, and load-watcher's additions."""
 
 from __future__ import annotations
 

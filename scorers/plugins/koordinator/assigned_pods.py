@@ -11,8 +11,6 @@ has run for an interval is included in the usage of its node. Pods of the class 
 separately; prod pods that are not reported as such count as their estimate there.
 
 Each pod's contribution is computed when the pod or the measurement changes, and later subtracted with the same values.
-
-Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ The default estimator computes, for each resource with a factor (percent), under
 A pod without requests and limits for cpu or memory counts as 250 millicores or 200 MiB.
 
 The other estimator uses the measured usage of pods of the same workload (`workload_usage`) if enough readings exist.
-
-Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The thresholds that apply to a node: from the arguments, or replacements from its annotation.
-
-Pure: no I/O, no clock.
-"""
+"""The thresholds that apply to a node: from the arguments, or replacements from its annotation."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ the name is that of the Deployment. A new version of a Deployment therefore star
 All available readings of a workload's pods, one per minute each, are combined, and a percentile is computed as koordlet
 does. It is computed on request, over the pods of this workload only, and cached until one of its measured pods is added
 or removed, or new readings arrive. The cost of an event therefore does not depend on the cluster's size.
-
-Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

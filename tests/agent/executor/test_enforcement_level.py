@@ -12,8 +12,8 @@ from aiohttp import web
 
 from agent.audit.entries import AuditEntry, AuditOutcome
 from agent.decision.plan import Plan
-from agent.executor.cgroup_lock import CgroupLock
 from agent.executor.executor import Executor
+from agent.executor.groups import CgroupLock
 from agent.executor.permissions import OnExit
 from agent.executor.report import EnforcementLevel, PlanReport, StepOutcome
 from agent.model import SCHEDULING_CONDITION, SCHEDULING_TAINT, PodState, ReclaimStep, SchedulingStep, State, Step

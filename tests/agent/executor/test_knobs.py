@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.audit.entries import AuditEntry
-from agent.cgroups.knobs import CpuWeight, MemoryHigh
+from agent.cgroups.base import CpuWeight, MemoryHigh
 from agent.cgroups.paths import Driver
 from agent.executor.report import PlanReport, StepOutcome
 from agent.model import CPU_WEIGHT, MEMORY_HIGH, GentleKnob, Knobs, KnobStep, PodKnobs

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from agent.qrm.cluster_client import QrmClusterClient
 from agent.qrm.manager.admission import Admission, ApplyFailed
-from agent.qrm.manager.oci import Properties
+from agent.qrm.manager.allocation import Properties
 from agent.qrm.pod_source import NodePodSources
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.reconciler import RETRY_S, Reconciler

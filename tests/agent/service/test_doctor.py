@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.cgroups.detection import find_layout, top_of
-from agent.executor.cgroup_lock import CgroupLock
+from agent.executor.groups import CgroupLock
 from tests.agent.policy.writing import API, node_qos, text_of, throttling, write
 from tests.doctor import Told, doctor
 from tests.fakes.cgroups import FakeCgroups

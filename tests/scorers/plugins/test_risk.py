@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorers.cluster.statistics import mu_sigma
+from scorers.cluster.columns import mu_sigma
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.framework import create_plugin, round_half_away
 from scorers.plugins import beta

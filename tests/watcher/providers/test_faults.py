@@ -27,7 +27,7 @@ from tests.fakes import signalfx as sfx
 from tests.fakes.influxdb import NOTHING, answered, csv, series, table
 from tests.fakes.prometheus import Asked, FakePrometheus, Script, matrix, told, until_hung_up, vector
 from tests.waiting import eventually
-from watcher.core.review import limits
+from watcher.core.review import findings as review_findings
 from watcher.core.review import samples as review_samples
 from watcher.model import Cells, Finding, FindingKind
 from watcher.platform.kube.credentials import KubeAccess
@@ -51,7 +51,7 @@ from watcher.providers.prometheus.queries import PrometheusConfig
 NOW = 1_700_000_040.0  # a multiple of 60
 AT = NOW - 60.0  # a multiple of every bucket
 SECRET = "s3cret-pass-word"
-LIMITS = limits.ReviewLimits()
+LIMITS = review_findings.ReviewLimits()
 
 Sample = tuple[str, float, Any]
 """Node, unix seconds, percent of CPU; the last two may be anything that JSON can say."""

@@ -16,7 +16,7 @@ import pytest
 from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.waiting import PATIENCE_SECONDS, eventually
 from watcher.core.publishing.selection import Selection, Shape
-from watcher.core.review.limits import ReviewLimits
+from watcher.core.review.findings import ReviewLimits
 from watcher.model import Operator, RestoredSamples, TickRecord
 from watcher.providers.base import ProviderPartial, ProviderUnreachable
 from watcher.refresh.config import RefreshConfig

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from watcher.arrays import F64, I64, Bool
-from watcher.core.review.findings import _of_cells, report
-from watcher.core.review.limits import (
+from watcher.core.review.findings import (
     JUMP_FACTOR,
     JUMP_FLOOR,
     JUMP_MIN_SAMPLES,
@@ -17,6 +16,8 @@ from watcher.core.review.limits import (
     SILENT_AT_LEAST_S,
     SILENT_CADENCES,
     ReviewLimits,
+    _of_cells,
+    report,
 )
 from watcher.model import Cells, Finding, FindingKind, Metric, MetricWindows, Remedy, Unit
 

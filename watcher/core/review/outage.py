@@ -16,8 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from watcher.arrays import F64, Bool
-from watcher.core.review.findings import report, some_of
-from watcher.core.review.limits import ReviewLimits
+from watcher.core.review.findings import ReviewLimits, report, some_of
 from watcher.model import Finding, FindingKind, Remedy
 
 Value = TypeVar("Value")

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from watcher.arrays import F64, I64, Bool
-from watcher.core.review.findings import _of_cells, _starts
-from watcher.core.review.limits import ReviewLimits, _is
+from watcher.core.review.findings import ReviewLimits, _is, _of_cells, _starts
 from watcher.model import Cells, Combine, Finding, FindingKind, Metric, Remedy, SeriesBatch, Unit
 
 MAX_NAME = 253  # a Kubernetes node name is a DNS subdomain, at most this long (RFC 1123)

@@ -3,8 +3,6 @@
 InfluxDB could compute the growth of a counter, but each query language does so differently and hides counter resets.
 Here, both languages give the same values: the growth from one point to the next per second, at the time of the later
 point. After a decrease of the counter (a reboot or a device reset) there is no value, and a finding reports it.
-
-Pure: arrays in, arrays and findings out.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ The response to InfluxQL has one JSON document per series, the response to Flux 
 200 and contain an error in the body, and a truncated body may be recognisable only by its missing end. Everything is
 therefore validated, and series are decoded one at a time: decoding megabytes in one call would hold Python's global
 lock and block the event loop.
-
-Pure: bytes in; points and errors out.
 """
 
 from __future__ import annotations

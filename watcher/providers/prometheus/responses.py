@@ -3,8 +3,6 @@
 The response may come from a proxy, a login page or another implementation, or be truncated, so everything is validated.
 A response for thousands of nodes has megabytes: decoding it in one call would hold Python's global lock and block the
 event loop. Therefore the envelope is decoded first, with each series as raw bytes, and then one series at a time.
-
-Pure: bytes in; arrays, labels and errors out.
 """
 
 from __future__ import annotations

@@ -18,9 +18,8 @@ from agent.qrm.manager.admission import (
     Reconciled,
     ReleaseResult,
 )
-from agent.qrm.manager.allocation import AllocationInfo, Allocations, wire_hints
+from agent.qrm.manager.allocation import AllocationInfo, Allocations, BadProperty, Properties, properties_of, wire_hints
 from agent.qrm.manager.manager import REFRESH_S, Manager
-from agent.qrm.manager.oci import BadProperty, Properties, properties_of
 from agent.qrm.manager.registered_plugins import PLUGIN_ABSENCE_GRACE_S, PLUGIN_STARTUP_S
 from agent.qrm.manager.request import ContainerType, ResourceRequest
 from agent.qrm.manager.topology import Hint, TopologyPolicy

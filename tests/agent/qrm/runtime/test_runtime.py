@@ -13,7 +13,7 @@ from agent.cgroups.detection import Layout, NoCgroups, Version, find_layout
 from agent.cgroups.paths import Driver
 from agent.qrm.main import applier
 from agent.qrm.manager.admission import ApplyFailed
-from agent.qrm.manager.oci import Properties
+from agent.qrm.manager.allocation import Properties
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.qrm.runtime import dry_run
 from agent.qrm.runtime.cgroup import CgroupRuntime

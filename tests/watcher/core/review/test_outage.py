@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watcher.core.review.findings import FindingLog, FleetFinding
-from watcher.core.review.limits import ReviewLimits
+from watcher.core.review.findings import FindingLog, FleetFinding, ReviewLimits
 from watcher.core.review.outage import OutageDecision, OutageGuard
 from watcher.model import Finding, FindingKind, Remedy
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from watcher.core.review import faults
 from watcher.core.review import samples as review_samples
 from watcher.core.review.faults import MetricMotion
-from watcher.core.review.limits import ReviewLimits
+from watcher.core.review.findings import ReviewLimits
 from watcher.core.review.samples import Reviewed
 from watcher.model import (
     METRIC_BY_KEY,
