@@ -1,7 +1,4 @@
-"""Results of carrying out a plan: outcomes of steps, the release that was measured, and recent evictions.
-
-Pure: no I/O, no clock.
-"""
+"""Results of carrying out a plan: outcomes of steps, the release that was measured, and recent evictions."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _STATE_FILE = click.option(
     "--state-file",
     type=click.Path(path_type=Path),
-    help="SQLite file with the original CPU quotas and the audit log (agent.state_file). [default: "
+    help="SQLite file with the original limits of containers and the audit log (agent.state_file). [default: "
     "load-watcher-agent.db in the working directory]",
 )
 _OPTIONS = (
@@ -54,13 +54,15 @@ _OWN = ("node", "policies", "state_file", "host", "port")
     "--once",
     is_flag=True,
     help="Run until each rule has decided, for about 2 minutes at most; print the decisions with their reasons and "
-    "exit. Always in preview mode. Exit code 0: decided; 1: the agent could not start; 2: no valid policies.",
+    "the unknown metrics, and exit. Always in preview mode. Exit code 0: decided; 1: the agent could not start; "
+    "2: no valid policies.",
 )
 @click.option(
     "--check",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Validate the policies in a file or directory, print every problem and exit. Exit code 0: valid; 2: invalid.",
+    help="Validate the policies in a file or directory, print every problem and exit. "
+    "Exit code 0: valid; 2: invalid, or PATH does not exist.",
 )
 @with_options(*_OPTIONS)
 @click.pass_context
@@ -71,7 +73,7 @@ def agent(
 
     By default the agent only reports what it would do. With --enforce, or agent.mode = "enforce", it throttles and
     evicts pods until the load is just below the watermarks of the policies. It runs until SIGTERM or SIGINT;
-    agent.on_exit sets whether CPU quotas and the taint are kept (default) or restored at the end.
+    agent.on_exit sets what happens to CPU quotas and the taint at the end: keep (default) or restore.
 
     Exit code 0: stopped by a signal, also if a quota or the taint could not be restored (the log names it); 1: the
     agent could not start, or could not access its state file when it restored the quotas at the end; 2: the arguments
@@ -101,10 +103,11 @@ def agent(
 @click.option("--missing-ok", is_flag=True, help="Exit with 0 if the state file does not exist. [default: exit with 1]")
 @click.pass_obj
 def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> None:
-    """Restore CPU quotas and remove the taint of the agent.
+    """Restore CPU quotas and other limits, and remove the taint of the agent.
 
-    Use it after a crash, or before you uninstall the agent, to revert every CPU quota that the agent changed and to
-    remove its taint from the node. The agent must not be running, because only one process can open the state file.
+    Use it after a crash, or before you uninstall the agent, to revert every CPU quota, cpu.weight and memory.high
+    whose original value is in the state file, and to remove its taint from the node. The agent must not be running,
+    because only one process can open the state file.
     Removing the taint requires the Kubernetes API. The name of the node is agent.node (set it with --set), otherwise
     the environment variable NODE_NAME, otherwise the host name.
 

@@ -41,7 +41,7 @@ def upgrade(**given: Any) -> None:
 @db.command()
 @with_options(CONFIG, STORE_URL, SET)
 def current(**given: Any) -> None:
-    """Print the schema version of the database.
+    """Print the schema version of the database, and whether it needs an upgrade. Changes nothing.
 
     Exit code 0: printed, also if the database does not exist; 1: the database is not accessible; 2: the arguments or
     the settings are invalid.
