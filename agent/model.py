@@ -160,8 +160,8 @@ class CpuThrottle:
 @dataclass(frozen=True, slots=True)
 class AvoidanceAction:
     """An AvoidanceAction object; without throttling and eviction it only keeps new pods away. `restore_step_ratio`
-    (percent) None means the step of `throttle`. `grace_seconds` None means each pod's own grace period. `gentle` are
-    the soft limits (cpu.weight, memory.high) that are lowered before quotas and evictions."""
+    (percent) None means the step of `throttle`. `grace_seconds` None means each pod's own grace period. `soft_limits`
+    are the soft limits (cpu.weight, memory.high) that are lowered before quotas and evictions."""
 
     name: str
     cool_down_seconds: float = 300.0
@@ -170,7 +170,7 @@ class AvoidanceAction:
     force_gc: bool = False
     evicts: bool = False
     grace_seconds: float | None = None
-    gentle: frozenset[GentleKnob] = frozenset()
+    soft_limits: frozenset[GentleKnob] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ def serve(size: int, *, remembering: bool) -> None:
 
 async def _remember(store: Store, log: DecisionLog) -> asyncio.Task[None]:
     await store.open()
-    return asyncio.create_task(log.store_on())
+    return asyncio.create_task(log.run_flush_loop())
 
 
 async def _forget(store: Store, storing: asyncio.Task[None]) -> None:

@@ -100,7 +100,7 @@ class StoredOriginal:
         """Id of the container; "" for the pod's own group."""
         return self.key if self.knob == base.CPU_MAX else ""
 
-    def is_ours(self, found: Value) -> bool:
+    def written_by_agent(self, found: Value) -> bool:
         """Whether the agent wrote, or may have written, the value `found`."""
         return found in (self.written, self.intended)
 

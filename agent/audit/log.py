@@ -8,7 +8,7 @@ After a restart the agent finds in it
   agent last wrote, and the value that it was about to write. A group with any other value was changed by another
   program and is left unchanged;
 * each audit entry, with the planned release, the outcome, and the release measured one cycle later;
-* recent evictions, and other saved values (`keep`, `kept`).
+* recent evictions, and other saved values (`save_value`, `load_value`).
 
 The file is locked for this process: two agents would undo each other's changes.
 
@@ -45,21 +45,27 @@ MOST_ROWS_ASKED = 1000
 
 
 class Audit:
-    """The open audit file. `tell` is called with each entry when it begins, ends and is measured. Each method may raise
-    AuditError."""
+    """The open audit file. `on_entry` is called with each entry when it begins, ends and is measured. Each method may
+    raise AuditError."""
 
     def __init__(
-        self, connection: sqlite3.Connection, *, path: Path, tell: Callable[[AuditEntry], None], rows: int, notice: str
+        self,
+        connection: sqlite3.Connection,
+        *,
+        path: Path,
+        on_entry: Callable[[AuditEntry], None],
+        rows: int,
+        notice: str,
     ) -> None:
         self.path = path
         self.notice = notice
         """Message for the operator if a damaged file was moved aside, otherwise ""."""
         self._connection = connection
-        self._tell = tell
+        self._on_entry = on_entry
         self._rows = rows
         self._lock = threading.RLock()
-        self._joined = False
-        self._news: list[AuditEntry] = []
+        self._in_batch = False
+        self._pending: list[AuditEntry] = []
 
     @classmethod
     def open(
@@ -69,16 +75,16 @@ class Audit:
         now: float,
         tell: Callable[[AuditEntry], None] = lambda _: None,
         rows: int = ROWS,
-        begin_anew: bool = True,
+        replace_damaged: bool = True,
     ) -> Self:
         """Open the file, or create it. A damaged file is moved aside, and `notice` reports it. `now` is in unix
         seconds. Raises AuditError if another process has the file open, if it belongs to another program, if a newer
-        version wrote it, if it cannot be written, or, without `begin_anew`, if it would have to be moved aside."""
+        version wrote it, if it cannot be written, or, without `replace_damaged`, if it would have to be moved aside."""
         notice = ""
         with _translated(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             why = _unusable(path)
-            if why and not begin_anew:
+            if why and not replace_damaged:
                 raise AuditError(
                     f"the audit file {path} cannot be used: {why}",
                     hint="If it is the agent's file, move it away to continue without it; throttled containers then"
@@ -88,7 +94,7 @@ class Audit:
                 notice = _move_damaged_aside(path, why, now=now)
                 log.error("%s", notice)
             connection = _connect(path)
-        return cls(connection, path=path, tell=tell, rows=rows, notice=notice)
+        return cls(connection, path=path, on_entry=tell, rows=rows, notice=notice)
 
     def close(self) -> None:
         """Close the file. Must be called only once."""
@@ -101,21 +107,21 @@ class Audit:
         """Record an action before it is carried out; the caller may act once this returns. Returns the entry with its
         id."""
         with self._transaction():
-            return self._news_of(self._insert(deed))
+            return self._queue_notification(self._insert(deed))
 
     def begin_change(
-        self, deed: AuditEntry, *, path: str, found: Value, intended: Value, afresh: bool = False
+        self, deed: AuditEntry, *, path: str, found: Value, intended: Value, replace_original: bool = False
     ) -> AuditEntry:
-        """Record a change of a group's knob before it is carried out. If no original value is stored, or if `afresh`
-        (another program has changed the value since), the current value `found` is stored as the original. Otherwise
-        `found` is stored as the value that the agent last wrote, because the agent may have ended before recording
-        it."""
+        """Record a change of a group's knob before it is carried out. If no original value is stored, or if
+        `replace_original` (another program has changed the value since), the current value `found` is stored as the
+        original. Otherwise `found` is stored as the value that the agent last wrote, because the agent may have ended
+        before recording it."""
         knob = base.knob_of(intended)
         key = key_of(deed.container_id, deed.uid, knob)
         identity = (key, deed.pod, deed.uid, deed.container, path, deed.time)
         with self._transaction():
-            begun = self._news_of(self._insert(deed))
-            if afresh:
+            begun = self._queue_notification(self._insert(deed))
+            if replace_original:
                 self._connection.execute("DELETE FROM originals WHERE key = ?", (key,))
             self._connection.execute(
                 "INSERT INTO originals (key, pod, uid, container, path, since, original, intended, knob)"
@@ -128,7 +134,7 @@ class Audit:
     def finish(self, deed: AuditEntry, outcome: AuditOutcome, *, now: float, message: str = "") -> AuditEntry:
         """Record the outcome of an entry; `now` is in unix seconds."""
         with self._transaction():
-            return self._news_of(self._update(deed, outcome, now=now, message=message))
+            return self._queue_notification(self._update(deed, outcome, now=now, message=message))
 
     def finish_change(
         self,
@@ -144,7 +150,7 @@ class Audit:
         group no longer has a value of the agent, and then the original value is deleted."""
         key = key_of(deed.container_id, deed.uid, knob)
         with self._transaction():
-            done = self._news_of(self._update(deed, outcome, now=now, message=message))
+            done = self._queue_notification(self._update(deed, outcome, now=now, message=message))
             if written is None:
                 self._connection.execute("DELETE FROM originals WHERE key = ?", (key,))
             else:
@@ -153,16 +159,16 @@ class Audit:
                 )
         return done
 
-    def measured(self, deed: AuditEntry, released: Released, *, now: float) -> AuditEntry:
+    def record_effect(self, deed: AuditEntry, released: Released, *, now: float) -> AuditEntry:
         """Record the measured release of an entry (millicores, bytes); `now` is in unix seconds."""
         with self._transaction():
             self._connection.execute(
                 "UPDATE deeds SET measured = ?, measured_at = ? WHERE id = ?",
                 (json.dumps(dict(released)), now, deed.id),
             )
-            return self._news_of(replace(deed, measured=released, measured_at=now))
+            return self._queue_notification(replace(deed, measured=released, measured_at=now))
 
-    def unmeasured(self, *, since: float, before: float) -> tuple[AuditEntry, ...]:
+    def entries_without_effect(self, *, since: float, before: float) -> tuple[AuditEntry, ...]:
         """Entries of that time (unix seconds, `before` excluded) that were carried out and have no measured release
         yet."""
         return self._select(
@@ -170,7 +176,7 @@ class Audit:
             (since, before),
         )
 
-    def deeds(self, wanted: Filter | None = None) -> tuple[AuditEntry, ...]:
+    def entries(self, wanted: Filter | None = None) -> tuple[AuditEntry, ...]:
         """The entries that match `wanted`, newest first."""
         wanted = wanted or Filter()
         tests = {
@@ -203,7 +209,7 @@ class Audit:
 
     # --- original values ---------------------------------------------------------------------------------------------
 
-    def remembered(self, key: str | None = None) -> Mapping[str, StoredOriginal]:
+    def originals_by_key(self, key: str | None = None) -> Mapping[str, StoredOriginal]:
         """Original values of all groups that have, or may have, a value of the agent, by key (`key_of`); with `key`,
         only for this key."""
         with self._reading() as connection:
@@ -214,17 +220,17 @@ class Audit:
             )
             return {row[1]: _remembered(row) for row in rows}
 
-    def owed(self) -> int:
+    def count_originals(self) -> int:
         """Number of stored original values."""
         with self._reading() as connection:
             (count,) = connection.execute("SELECT count(*) FROM originals").fetchone()
             return int(count)
 
-    def originals(self) -> Mapping[str, Original]:
+    def original_quotas(self) -> Mapping[str, Original]:
         """Stored original CPU quotas, by container id, for the planner."""
         return {
             each.container_id: Original(each.original.quota, each.original.period)
-            for each in self.remembered().values()
+            for each in self.originals_by_key().values()
             if isinstance(each.original, Quota)
         }
 
@@ -236,14 +242,14 @@ class Audit:
 
     # --- other saved values ------------------------------------------------------------------------------------------
 
-    def keep(self, name: str, value: object) -> None:
+    def save_value(self, name: str, value: object) -> None:
         """Save a value under this name, replacing the earlier one: anything that msgspec encodes as JSON (the ledger,
         the analyzer's counts)."""
         with self._transaction():
             encoded = msgspec.json.encode(value)
             self._connection.execute("INSERT OR REPLACE INTO kept (name, value) VALUES (?, ?)", (name, encoded))
 
-    def kept(self, name: str, kind: type[T]) -> T | None:
+    def load_value(self, name: str, kind: type[T]) -> T | None:
         """The value saved under this name; None if there is none, or if it cannot be decoded as `kind` (another version
         of the agent may have saved a different type)."""
         with self._reading() as connection:
@@ -259,19 +265,19 @@ class Audit:
     # --- transactions ------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def batch(self) -> Iterator[None]:
         """Commit all writes of this thread in the block as one transaction, with a single disk sync."""
         with self._transaction():
-            self._joined = True
+            self._in_batch = True
             try:
                 yield
             finally:
-                self._joined = False
+                self._in_batch = False
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         with self._lock, _translated(self.path):
-            if self._joined:
+            if self._in_batch:
                 yield
                 return
             self._connection.execute("BEGIN IMMEDIATE")
@@ -279,17 +285,17 @@ class Audit:
                 yield
                 self._connection.execute("COMMIT")
             except BaseException:
-                self._news.clear()
+                self._pending.clear()
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
-        news, self._news = self._news, []
+        news, self._pending = self._pending, []
         for deed in news:
-            self._tell(deed)
+            self._on_entry(deed)
 
-    def _news_of(self, deed: AuditEntry) -> AuditEntry:
+    def _queue_notification(self, deed: AuditEntry) -> AuditEntry:
         """Queue an entry to be reported after the commit; returns it."""
-        self._news.append(deed)
+        self._pending.append(deed)
         return deed
 
     @contextlib.contextmanager

@@ -162,7 +162,7 @@ class CgroupDirectory:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise self._told(error, name) from error
+            raise self._read_error(error, name) from error
         try:
             return parser(content)
         except (ValueError, KeyError) as error:
@@ -178,10 +178,10 @@ class CgroupDirectory:
                 os.close(fd)
         except OSError as error:
             if error.errno in _MISSING:
-                raise self._told(error, name) from error
+                raise self._read_error(error, name) from error
             raise errors.of_write(error, path=f"{self.path}/{name}", value=value, hint=hint) from error
 
-    def _told(self, error: OSError, name: str) -> errors.CgroupError:
+    def _read_error(self, error: OSError, name: str) -> errors.CgroupError:
         path = f"{self.path}/{name}"
         if error.errno in _MISSING and self._is_there():
             return errors.CgroupUnsupported(

@@ -37,7 +37,7 @@ class AnalyzerState:
     last_triggered: float | None = None
     keeps_away: bool | None = None
 
-    def later(self, seconds: float) -> AnalyzerState:
+    def shifted(self, seconds: float) -> AnalyzerState:
         """Return a copy with all times shifted by `seconds` (negative: earlier), for a wall clock that jumped."""
         last = None if self.last_triggered is None else self.last_triggered + seconds
         rules = {
@@ -87,9 +87,9 @@ class Demand:
     evicted: Mapping[str, PodDemand] = field(default_factory=dict)
     reclaim: Watermarks = field(default_factory=dict)
     reclaimed: Mapping[str, PodDemand] = field(default_factory=dict)
-    hold: Watermarks = field(default_factory=dict)
+    memory_high: Watermarks = field(default_factory=dict)
     held: Mapping[str, PodDemand] = field(default_factory=dict)
-    loosen: Watermarks = field(default_factory=dict)
+    memory_high_restore: Watermarks = field(default_factory=dict)
     loosened: Mapping[str, PodDemand] = field(default_factory=dict)
     ceilings: Mapping[str, float] = field(default_factory=dict)
     missed: frozenset[str] = frozenset()

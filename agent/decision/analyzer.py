@@ -73,7 +73,7 @@ class _Takes:
     def of(cls, rule: Rule, action: AvoidanceAction | None, metrics: Mapping[str, ActionMetric] | None) -> _Takes:
         if action is None:
             return cls(False, False)
-        throttles, holds = action.throttle is not None, MEMORY_HIGH in action.gentle
+        throttles, holds = action.throttle is not None, MEMORY_HIGH in action.soft_limits
         if metrics is None:
             return cls(throttles, holds)
         metric = metrics.get(rule.metric)
@@ -338,7 +338,7 @@ def _demand(judged: Sequence[_RuleEvaluation], may_restore: bool, options: Decis
     up = [(each, action) for each, action in throttling if each.restored and may_restore]
     evict = [(each, action) for each, action in known if action.evicts and each.triggered]
     reclaim = [each for each, action in known if action.force_gc and each.triggered]
-    holding = [each for each, action in known if MEMORY_HIGH in action.gentle]
+    holding = [each for each, action in known if MEMORY_HIGH in action.soft_limits]
     hold = [each for each in holding if each.triggered]
     loosen = [each for each in holding if each.restored and may_restore]
     up_metrics = {each.rule.metric for each, _ in up}
@@ -359,9 +359,9 @@ def _demand(judged: Sequence[_RuleEvaluation], may_restore: bool, options: Decis
         ),
         reclaim=gathered((each.rule.metric, each.rule.watermark) for each in reclaim),
         reclaimed=_merged((each, PodDemand(frozenset((each.rule.metric,)))) for each in reclaim),
-        hold=gathered((each.rule.metric, each.rule.watermark) for each in hold),
+        memory_high=gathered((each.rule.metric, each.rule.watermark) for each in hold),
         held=_merged((each, PodDemand(frozenset((each.rule.metric,)))) for each in hold),
-        loosen=gathered((each.rule.metric, _restore_watermark(each.rule)) for each in loosen),
+        memory_high_restore=gathered((each.rule.metric, _restore_watermark(each.rule)) for each in loosen),
         loosened=_merged((each, PodDemand(frozenset((each.rule.metric,)))) for each in loosen),
         ceilings=_ceilings(bounds) if options.counting is Counting.LATCHED else {},
         missed=frozenset(each.rule.metric for each in judged if each.triggered and each.finding.blind),
@@ -370,7 +370,7 @@ def _demand(judged: Sequence[_RuleEvaluation], may_restore: bool, options: Decis
 
 
 def _throttled(judged: _RuleEvaluation, ratio: CpuThrottle) -> PodDemand:
-    weight_first = judged.action is not None and CPU_WEIGHT in judged.action.gentle
+    weight_first = judged.action is not None and CPU_WEIGHT in judged.action.soft_limits
     return PodDemand(frozenset((judged.rule.metric,)), ratio, weight_first=weight_first)
 
 

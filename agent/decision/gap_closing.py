@@ -49,25 +49,25 @@ class _Task:
     wanted: Mapping[str, PodDemand]
     ceilings: Mapping[str, float]
     gaps: dict[str, float] = field(default_factory=dict)
-    looked: list[_Considered] = field(default_factory=list)
+    considered: list[_Considered] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     came_back: dict[str, float] = field(default_factory=dict)
 
     def look(self, looked: _Considered) -> None:
         """Add a considered pod, chosen or not."""
-        self.looked.append(looked)
+        self.considered.append(looked)
         if not looked.why:
             self.taken.add(looked.pod.uid)
 
     @property
     def chosen(self) -> list[_Considered]:
         """The chosen pods in the order of selection."""
-        return [each for each in self.looked if not each.why]
+        return [each for each in self.considered if not each.why]
 
 
 class StagePlanner:
     """Plans the stages of one demand. The release of one stage is subtracted from the gaps of the next. `steps`
-    collects the steps; `left_alone` has the pods that must not be changed, with the reason."""
+    collects the steps; `protected_pods` has the pods that must not be changed, with the reason."""
 
     def __init__(self, given: PlanInputs) -> None:
         self._given = given
@@ -76,19 +76,19 @@ class StagePlanner:
         self._weighing = recently_set(given.ledger, given.state.time, "throttle", CPU_WEIGHT)
         self._freed: dict[str, float] = {}
         self.steps: list[PodStep] = []
-        self.left_alone = _left_alone(given)
+        self.protected_pods = _left_alone(given)
 
     def of(self, demand: Demand) -> tuple[Stage, ...]:
         """Plan all stages of the demand, in order."""
         throttled = self._stage(_Task("throttle", demand.down, demand.throttled, {}), demand.missed)
         reclaimed = self._reclaim(_Task("reclaim", demand.reclaim, demand.reclaimed, {}))
-        held = self._hold(_Task("hold", demand.hold, demand.held, {}))
+        held = self._hold(_Task("hold", demand.memory_high, demand.held, {}))
         waiting = self._waiting(demand)
         names = {stage.metric for stage in waiting}
         marks = {name: values for name, values in demand.evict.items() if name not in names}
         evicted = self._stage(_Task("evict", marks, demand.evicted, {}), demand.missed)
         restored = self._stage(_Task("restore", demand.up, demand.restored, demand.ceilings), demand.missed)
-        loose = self._loosen(_Task("restore", demand.loosen, demand.loosened, {}))
+        loose = self._loosen(_Task("restore", demand.memory_high_restore, demand.loosened, {}))
         return (*throttled, *reclaimed, *held, *waiting, *evicted, *restored, *loose)
 
     def _reclaim(self, task: _Task) -> tuple[Stage, ...]:
@@ -115,15 +115,15 @@ class StagePlanner:
         metric, watermark = self._given.metrics[name], task.marks[name][0]
         if recently_set(self._given.ledger, self._given.state.time, "restore", MEMORY_HIGH):
             text = f"{name}: waits for the effect of a memory.high that was restored recently"
-            return (self._told("restore", name, watermark, Mode.WAITING, text),)
-        for pod in reversed(self._sorter(metric).sort(pod for pod in owing if pod.key not in self.left_alone)):
+            return (self._stage_result("restore", name, watermark, Mode.WAITING, text),)
+        for pod in reversed(self._sorter(metric).sort(pod for pod in owing if pod.key not in self.protected_pods)):
             why = "one at a time" if task.taken else ""
             planned = memory_high_restored(pod, knobs_of(pod, knobs), name)
             task.look(_Considered(pod, metric, planned, why or _refusal("restore", planned)))
         self._take(task)
         told = ", ".join(each.pod.key for each in task.chosen) or "no pod"
         text = f"{name}: restores memory.high of {told}, of {len(owing)} with a lowered one"
-        stage = self._told("restore", name, watermark, Mode.ONE, text)
+        stage = self._stage_result("restore", name, watermark, Mode.ONE, text)
         return (replace(stage, candidates=self._candidates(task, metric)),)
 
     def _waiting(self, demand: Demand) -> tuple[Stage, ...]:
@@ -136,7 +136,7 @@ class StagePlanner:
             left = settle - (now - demand.since.get(name, now - settle))
             if left > 0.0 and self._shared(name, demand.down):
                 text = f"{name}: evicts in {left:.0f} s at the earliest, because throttling has to take effect first"
-                stages.append(self._told("evict", name, values[0], Mode.WAITING, text))
+                stages.append(self._stage_result("evict", name, values[0], Mode.WAITING, text))
         return tuple(stages)
 
     def _shared(self, name: str, down: Iterable[str]) -> bool:
@@ -170,17 +170,17 @@ class StagePlanner:
         if not urgent:
             name = next(iter(task.marks))
             text = f"{reason}, and none of {', '.join(task.marks)} supports {task.kind}: no action is taken"
-            return (self._told(task.kind, name, task.marks[name][0], Mode.NOTHING, text),)
+            return (self._stage_result(task.kind, name, task.marks[name][0], Mode.NOTHING, text),)
         metric = self._given.metrics[urgent]
         lag = max(self._given.metrics[name].lag_seconds for name in task.marks if name in self._given.metrics)
         for pod in self._ordered(task.kind, metric, task.wanted):
             planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room=None)
-            planned = _lagging(self._gently(task, metric, pod, planned), lag)
+            planned = _lagging(self._weight_first(task, metric, pod, planned), lag)
             why = _refusal(task.kind, planned) or self._recent(task.kind, pod) or self._too_many(task, planned)
             task.look(_Considered(pod, metric, planned, why))
         self._take(task, reason)
-        acted = f"{explanation.VERBS[task.kind]} all possible pods, {len(task.chosen)} of {len(task.looked)}"
-        stage = self._told(task.kind, urgent, task.marks[urgent][0], mode, f"{urgent}: {reason}; {acted}")
+        acted = f"{explanation.VERBS[task.kind]} all possible pods, {len(task.chosen)} of {len(task.considered)}"
+        stage = self._stage_result(task.kind, urgent, task.marks[urgent][0], mode, f"{urgent}: {reason}; {acted}")
         return (replace(stage, candidates=self._candidates(task, metric)),)
 
     def _recent(self, kind: StageKind, pod: PodState) -> str:
@@ -204,7 +204,7 @@ class StagePlanner:
             if metric.name in opened:
                 self._until_closed(task, metric)
         if task.kind == "evict" and UpstreamQuirk.OWN_GAP not in self._given.options.quirks:
-            self._let_go(task)
+            self._drop_unneeded_victims(task)
         self._take(task)
         return tuple(self._told_precisely(task, metric, opened.get(metric.name)) for metric in metrics)
 
@@ -216,7 +216,7 @@ class StagePlanner:
             planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room)
             if task.kind == "evict" and planned.steps:
                 planned = self._evicted_for_all(task, metric, pod, planned)
-            looked = _Considered(pod, metric, self._gently(task, metric, pod, _worth_it(planned)))
+            looked = _Considered(pod, metric, self._weight_first(task, metric, pod, _worth_it(planned)))
             if pod.uid in task.taken:
                 looked = replace(looked, why="it is chosen for another metric already")
             elif task.gaps[metric.name] <= CLOSED:
@@ -274,16 +274,16 @@ class StagePlanner:
             if name == looked.metric.name or not own_only:
                 task.gaps[name] -= sign * looked.planned.released.get(self._resource(name), 0.0)
 
-    def _let_go(self, task: _Task) -> None:
+    def _drop_unneeded_victims(self, task: _Task) -> None:
         """Drop chosen pods without which all gaps stay closed, the last chosen first. A pod that ranks lower than
         another chosen pod stays chosen, even if the other one releases enough."""
-        for place in reversed(range(len(task.looked))):
-            each = task.looked[place]
+        for place in reversed(range(len(task.considered))):
+            each = task.considered[place]
             if each.why:
                 continue
             self._credit(task, each, -1.0)
             if all(gap <= CLOSED for gap in task.gaps.values()) and self._may_be_spared(task, each):
-                task.looked[place] = replace(each, why="the other chosen pods release enough")
+                task.considered[place] = replace(each, why="the other chosen pods release enough")
                 task.taken.remove(each.pod.uid)
             else:
                 self._credit(task, each, 1.0)
@@ -295,7 +295,7 @@ class StagePlanner:
 
     def _told_precisely(self, task: _Task, metric: ActionMetric, gap: float | None) -> Stage:
         """The stage of one metric, with its text and candidates; `gap` before the chosen pods."""
-        stage = self._told(task.kind, metric.name, task.marks[metric.name][0], Mode.PRECISE, "")
+        stage = self._stage_result(task.kind, metric.name, task.marks[metric.name][0], Mode.PRECISE, "")
         if gap is None:
             missing = "its usage is missing" if stage.used is None else "the node's capacity is unknown"
             return replace(stage, mode=Mode.NOTHING, text=f"{metric.name}: {missing}: no action is taken")
@@ -313,7 +313,7 @@ class StagePlanner:
     def _ordered(self, kind: StageKind, metric: ActionMetric, keys: Iterable[str]) -> list[PodState]:
         """The pods that may be acted on, in the order of the metric (for restore: reversed)."""
         quirks = self._given.options.quirks
-        pods = [self._pods[key] for key in keys if key in self._pods and key not in self.left_alone]
+        pods = [self._pods[key] for key in keys if key in self._pods and key not in self.protected_pods]
         if kind == "restore" and UpstreamQuirk.QUOTAS not in quirks:
             pods = [pod for pod in pods if owed_cpu((pod,), self._given.originals, self._given.knobs)]
         ordered = self._sorter(metric).sort(pods)
@@ -338,14 +338,14 @@ class StagePlanner:
             return _reclaiming(pod, metric, room or 0.0)
         if any(each in self._set for each in (pod.uid, *(container.id for container in pod.containers))):
             return PodSteps(problem="it was already changed in this cycle")
-        if kind == "hold" and (pod.uid, MEMORY_HIGH) in given.unturned:
+        if kind == "hold" and (pod.uid, MEMORY_HIGH) in given.refused_knobs:
             return PodSteps(problem="the kernel recently refused to lower its memory.high")
         if kind == "hold":
             return memory_high_lowered(pod, knobs_of(pod, given.knobs), metric.name, room or 0.0)
         function = metric.throttle if kind == "throttle" else metric.restore
         return function(pod, wanted.throttle, circumstances) if function else PodSteps()
 
-    def _gently(self, task: _Task, metric: ActionMetric, pod: PodState, planned: PodSteps) -> PodSteps:
+    def _weight_first(self, task: _Task, metric: ActionMetric, pod: PodState, planned: PodSteps) -> PodSteps:
         """Lower cpu.weight before the quotas, and restore it after the quotas."""
         knobs = knobs_of(pod, self._given.knobs)
         if task.kind == "restore" and not quota_lowered((pod,), self._given.originals) and knobs.owes_weight:
@@ -354,7 +354,7 @@ class StagePlanner:
             return planned
         if pod.uid in self._weighing:
             return PodSteps(problem="its cpu.weight was lowered recently and is still taking effect")
-        weight_first = task.wanted[pod.key].weight_first and (pod.uid, CPU_WEIGHT) not in self._given.unturned
+        weight_first = task.wanted[pod.key].weight_first and (pod.uid, CPU_WEIGHT) not in self._given.refused_knobs
         return weight_lowered(pod, knobs, planned) if weight_first else planned
 
     def _take(self, task: _Task, reason: str = "") -> None:
@@ -377,11 +377,11 @@ class StagePlanner:
                 chosen=not each.why,
                 why=each.why or explanation.effect(task.kind, each.planned.released),
             )
-            for each in task.looked
+            for each in task.considered
             if each.metric is metric
         )
 
-    def _told(self, kind: StageKind, name: str, watermark: float, mode: Mode, text: str) -> Stage:
+    def _stage_result(self, kind: StageKind, name: str, watermark: float, mode: Mode, text: str) -> Stage:
         return Stage(kind, name, mode, watermark, used=self._given.state.value(name), text=text)
 
 

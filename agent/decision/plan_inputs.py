@@ -41,7 +41,7 @@ class PlanInputs:
     budget: Budget | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
     knobs: Knobs = field(default_factory=dict)
-    unturned: frozenset[tuple[str, str]] = frozenset()
+    refused_knobs: frozenset[tuple[str, str]] = frozenset()
 
 
 def divided(kind: StageKind, marks: Watermarks, metrics: Metrics) -> tuple[list[str], list[str]]:

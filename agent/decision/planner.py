@@ -51,7 +51,7 @@ def plan(analysis: Analysis, given: PlanInputs) -> Plan:
         stages=stages,
         preview_stages=preview_stages,
         scheduling_disabled=analysis.memory.keeps_away,
-        left_alone=run.left_alone,
+        left_alone=run.protected_pods,
         warnings=analysis.warnings,
     )
     return replace(made, sentences=explanation.sentences(made))

@@ -133,7 +133,7 @@ class ClusterActions:
 
     # --- Events ------------------------------------------------------------------------------------------------------
 
-    async def tell(self, about: EventSubject | None, *, reason: str, message: str, warning: bool = True) -> None:
+    async def emit_event(self, about: EventSubject | None, *, reason: str, message: str, warning: bool = True) -> None:
         """Write an Event about a pod, or about this node (None). A failure does not stop the plan: it is logged once,
         and no Events are written for EVENT_PAUSE_S."""
         now = self._clock()
@@ -152,13 +152,15 @@ class ClusterActions:
         else:
             self._silent_since = None
 
-    async def tell_seldom(self, about: EventSubject, *, reason: str, message: str, warning: bool = True) -> None:
+    async def emit_event_rate_limited(
+        self, about: EventSubject, *, reason: str, message: str, warning: bool = True
+    ) -> None:
         """Write an Event about a repeated action on a pod: at most one per reason in EVENT_INTERVAL_S."""
         now = self._clock()
         lately = {each: at for each, at in self._told_at.items() if 0.0 <= now - at < EVENT_INTERVAL_S}
         if (about.uid, reason) not in lately:
             lately[about.uid, reason] = now
-            await self.tell(about, reason=reason, message=message, warning=warning)
+            await self.emit_event(about, reason=reason, message=message, warning=warning)
         self._told_at = lately
 
 

@@ -150,7 +150,7 @@ class ControlMap:
         """The last value read; None if there was no ConfigMap. At the start, the executor sets the saved value."""
         self._nodes: tuple[float, int] | None = None
 
-    async def look(self) -> ControlData:
+    async def read(self) -> ControlData:
         """Read the ConfigMap. Raises nothing: if it cannot be read, evictions are not allowed, and the last value of
         `enforcement` stays in effect."""
         try:
@@ -170,7 +170,7 @@ class ControlMap:
         problem = f"the ConfigMap {self._key} cannot be read: {why}"
         return ControlData(self.last or EnforcementSwitch.ON, problem=problem, away=away)
 
-    async def take(self, *, now: float) -> str:
+    async def spend_token(self, *, now: float) -> str:
         """Spend a token of the budget for one eviction; `now` in unix seconds. Returns why none is available, "" if it
         was spent. Never raises."""
         try:

@@ -58,11 +58,11 @@ class Executor:
         recent = RecentEvictions(audit, window=limits.window, clock=clock, monotonic=monotonic)
         self._means = ExecutorMeans(audit, groups, quotas, cluster, limits, recent, clock)
         self._brake: EnforcementSwitch | None = None
-        self._said = EnforcementLevel.ENFORCE
-        self._undone: SchedulingStep | None = None
+        self._logged_level = EnforcementLevel.ENFORCE
+        self._pending_scheduling: SchedulingStep | None = None
         self._tainted_at: float | None = None
         if cluster is not None:
-            cluster.controls.last = self._brake = audit.kept(ENFORCEMENT_KEY, EnforcementSwitch)
+            cluster.controls.last = self._brake = audit.load_value(ENFORCEMENT_KEY, EnforcementSwitch)
 
     # --- one plan ----------------------------------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ class Executor:
         before. Raises nothing: errors are in the report."""
         steps = self._with_what_is_undone(plan)
         try:
-            quotas, tainted = await in_thread(self._means.audit.owed), await self.tainted()
+            quotas, tainted = await in_thread(self._means.audit.count_originals), await self.tainted()
         except AuditError as error:
             return PlanReport(EnforcementLevel.PREVIEW, "the audit file cannot be read", (), audit_error_text(error))
         owing = quotas + tainted
@@ -82,23 +82,23 @@ class Executor:
         situation = await self._situation(state, owing=owing)
         if situation.stance is EnforcementLevel.PREVIEW:
             results = tuple(StepResult(step, StepOutcome.WOULD, would(step)) for step in steps)
-            self._say(situation.stance, situation.why)
+            self._log_level_change(situation.stance, situation.why)
             return PlanReport(situation.stance, situation.why, results)
         run = PlanRun(self._means, situation, state, cycle, needed, just_tainted=self._just_tainted())
         report = await run.carry_out(steps)
-        self._say(report.stance, report.why)
+        self._log_level_change(report.level, report.why)
         for each in report.results:
             if isinstance(each.step, SchedulingStep):
-                self._undone = each.step if each.fate is StepOutcome.FAILED else None
+                self._pending_scheduling = each.step if each.fate is StepOutcome.FAILED else None
                 if each.fate is StepOutcome.DONE:
                     self._tainted_at = self._means.clock() if each.step.disable else None
         return report
 
-    def _say(self, stance: EnforcementLevel, why: str) -> None:
+    def _log_level_change(self, stance: EnforcementLevel, why: str) -> None:
         """Log a change of the enforcement level, if agent.mode is enforce."""
-        if not self._permissions.enforce or stance is self._said:
+        if not self._permissions.enforce or stance is self._logged_level:
             return
-        self._said = stance
+        self._logged_level = stance
         if stance is EnforcementLevel.ENFORCE:
             log.info("full enforcement resumed")
         else:
@@ -111,7 +111,7 @@ class Executor:
     def _with_what_is_undone(self, plan: Plan) -> tuple[Step, ...]:
         """The plan's steps, with a failed scheduling step of an earlier plan, which is retried until it succeeds or the
         opposite is decided."""
-        undone, self._undone = self._undone, None
+        undone, self._pending_scheduling = self._pending_scheduling, None
         if undone is None or any(isinstance(step, SchedulingStep) for step in plan.steps):
             return plan.steps
         return (undone, *plan.steps) if plan.scheduling_disabled in (None, undone.disable) else plan.steps
@@ -126,14 +126,14 @@ class Executor:
         return await in_thread(self._knobs, state, wanted)
 
     def _knobs(self, state: State, wanted: bool) -> Knobs:
-        remembered = [each for each in self._means.audit.remembered().values() if not each.container_id]
+        remembered = [each for each in self._means.audit.originals_by_key().values() if not each.container_id]
         if not wanted and not remembered:
             return {}
         return read_knobs((pod for pod in state.pods if pod.containers), self._means.groups, remembered)
 
     async def tainted(self) -> bool:
         """Whether the node may have a taint that the agent set. Raises AuditError."""
-        return bool(await in_thread(self._means.audit.kept, TAINTED_KEY, bool))
+        return bool(await in_thread(self._means.audit.load_value, TAINTED_KEY, bool))
 
     async def _situation(self, state: State, *, owing: int) -> EffectiveLevel:
         if not self._permissions.enforce:
@@ -146,14 +146,14 @@ class Executor:
         cluster = self._means.cluster
         if cluster is None:
             return EffectiveLevel(EnforcementLevel.THROTTLE_ONLY, "no Kubernetes API is configured")
-        control = await cluster.controls.look()
+        control = await cluster.controls.read()
         await self._remember_brake(cluster.controls.last)
         return level_of(control)
 
     def _others(self, state: State) -> tuple[str, ...]:
         """Descriptions of other agents that manage the control groups."""
         found = conflicting_agents(state.pods, process_names(self._permissions.proc))
-        return found if self._permissions.claim is None else (*found, *self._permissions.claim.others())
+        return found if self._permissions.claim is None else (*found, *self._permissions.claim.acquire())
 
     async def _remember_brake(self, brake: EnforcementSwitch | None) -> None:
         """Save the value of `enforcement`, because the API may be unavailable after a restart."""
@@ -162,7 +162,7 @@ class Executor:
         log.info("enforcement in the cluster's ConfigMap is %s", brake or "not set")
         self._brake = brake
         try:
-            await in_thread(self._means.audit.keep, ENFORCEMENT_KEY, brake or EnforcementSwitch.ON)
+            await in_thread(self._means.audit.save_value, ENFORCEMENT_KEY, brake or EnforcementSwitch.ON)
         except AuditError as error:
             log.warning("%s", audit_error_text(error))
 
@@ -173,13 +173,13 @@ class Executor:
         situation, state = EffectiveLevel(EnforcementLevel.RESTORE_ALL, reason), State(self._means.clock())
         return await PlanRun(self._means, situation, state, cycle, _always).put_everything_back()
 
-    async def leave(self, on_exit: OnExit) -> tuple[RestoreResult, ...]:
+    async def shut_down(self, on_exit: OnExit) -> tuple[RestoreResult, ...]:
         """Restore all values at shutdown if `on_exit` is RESTORE. Raises AuditError."""
         return await self.restore_all(reason="the agent shuts down") if on_exit is OnExit.RESTORE else ()
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
-    async def look_back(self, state: State) -> tuple[AuditEntry, ...]:
+    async def measure_effects(self, state: State) -> tuple[AuditEntry, ...]:
         """Measure the release of earlier steps with this state, and delete stored original values of groups that have
         ended. Must be called once per cycle, before `run`. Raises AuditError."""
         return await in_thread(self._look_back, state)
@@ -188,13 +188,13 @@ class Executor:
         audit = self._means.audit
         seen = {each.id: Quota(each.quota, each.period) for pod in state.pods for each in pod.containers}
         self._means.quotas.forget_ended(seen.keys() | {pod.uid for pod in state.pods if pod.containers})
-        self._means.quotas.let_go(seen)
-        waiting = audit.unmeasured(since=state.time - MEASURED_FOR_S, before=state.time)
+        self._means.quotas.forget_restored(seen)
+        waiting = audit.entries_without_effect(since=state.time - MEASURED_FOR_S, before=state.time)
         effects = [(deed, released) for deed in waiting if (released := measured(deed, state)) is not None]
         if not effects:
             return ()
-        with audit.together():
-            return tuple(audit.measured(deed, released, now=state.time) for deed, released in effects)
+        with audit.batch():
+            return tuple(audit.record_effect(deed, released, now=state.time) for deed, released in effects)
 
 
 async def _always(_: Step, __: Sequence[Step]) -> str:

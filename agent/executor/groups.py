@@ -29,7 +29,7 @@ class Groups(Protocol):
     def open(self, path: str) -> Group:
         """Open the group at a path; it need not exist."""
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Raise CgroupError if there are no groups of a kubelet at all. The tree is then wrong or empty, so a missing
         group does not mean that its container has ended."""
 
@@ -68,7 +68,7 @@ class KubeletGroups:
         with _translated(path):
             return self._tree().open(path)
 
-    def look(self) -> None:
+    def check(self) -> None:
         with _translated(ROOT_SEGMENT):
             self._layout().path_of((ROOT_SEGMENT,))
 
@@ -95,7 +95,7 @@ class CgroupLock:
         self._path = ""
         self._told = ""
 
-    def others(self) -> tuple[str, ...]:
+    def acquire(self) -> tuple[str, ...]:
         """Take the lock and hold it until `release`. If another process holds it, return a description of the holder,
         in the form of `conflicting_agents`; otherwise return ()."""
         if self._is_ours():

@@ -90,10 +90,10 @@ class KnobWriter:
         self._groups = groups
         self._clock = clock
 
-    def carry_out(self, step: QuotaStep | KnobStep, deed: AuditEntry) -> Changed:
+    def apply(self, step: QuotaStep | KnobStep, deed: AuditEntry) -> Changed:
         """Carry out one step of a plan; `deed` is its audit entry."""
         change = _change(step)
-        known = self._audit.remembered(change.key).get(change.key)
+        known = self._audit.originals_by_key(change.key).get(change.key)
         try:
             path = self._groups.find(step.uid, change.container_id)
             result = self._gone(change, known) if path is None else self._made(change, deed, path, known)
@@ -103,7 +103,7 @@ class KnobWriter:
             result = StepResult(step, StepOutcome.FAILED, _told(error))
         if result.fate is not StepOutcome.DONE:
             return Changed(result)
-        left = bool(self._audit.remembered(change.key))
+        left = bool(self._audit.originals_by_key(change.key))
         return Changed(result, first=known is None and left, last=not left)
 
     def _gone(self, change: _Change, known: StoredOriginal | None) -> StepResult:
@@ -115,7 +115,7 @@ class KnobWriter:
 
     def _made(self, change: _Change, deed: AuditEntry, path: str, known: StoredOriginal | None) -> StepResult:
         step, found, wanted = change.step, self._read(path, change.knob), change.after
-        foreign = known is not None and not known.is_ours(found) and found != known.original
+        foreign = known is not None and not known.written_by_agent(found) and found != known.original
         if foreign and step.kind == "restore":
             return self._leave(change, deed, found)
         if found != change.before:
@@ -126,7 +126,7 @@ class KnobWriter:
                 self._audit.forget(change.key)
             return StepResult(step, StepOutcome.NOT_NEEDED, f"its {change.noun} is {in_words(found)} already")
         original = found if known is None or foreign else known.original
-        begun = self._audit.begin_change(deed, path=path, found=found, intended=wanted, afresh=foreign)
+        begun = self._audit.begin_change(deed, path=path, found=found, intended=wanted, replace_original=foreign)
         return self._write(change, begun, path, original=original)
 
     def _write(self, change: _Change, begun: AuditEntry, path: str, *, original: Value) -> StepResult:
@@ -162,7 +162,7 @@ class KnobWriter:
             with self._groups.open(path) as group:
                 return base.read(group, knob)
         except CgroupGone:
-            self._groups.look()
+            self._groups.check()
             raise
 
     def _read_or_none(self, path: str, knob: Knob) -> Value | None:
@@ -174,7 +174,7 @@ class KnobWriter:
     def forget_ended(self, present: Collection[str]) -> None:
         """Delete the stored original values of containers and pods that are not `present` (container ids, pod uids) and
         have no control group."""
-        for each in self._audit.remembered().values():
+        for each in self._audit.originals_by_key().values():
             if (each.container_id or each.uid) not in present and self._is_gone(each):
                 self._audit.forget(each.key)
 
@@ -187,17 +187,21 @@ class KnobWriter:
             return False
         return False
 
-    def let_go(self, seen: Mapping[str, Quota]) -> None:
+    def forget_restored(self, seen: Mapping[str, Quota]) -> None:
         """Delete the stored original values of groups that have their original value, or to which another program gave
         more (an in-place resize), because no plan will restore them. `seen` are the quotas by container id; candidates
         among them are read again, as are all values of pods."""
-        for each in self._audit.remembered().values():
+        for each in self._audit.originals_by_key().values():
             if each.container_id and not (each.key in seen and at_least(seen[each.key], each.original)):
                 continue
             found = self._look(each)
             if found == each.original:
                 self._audit.forget(each.key)
-            elif not isinstance(found, CgroupError) and not each.is_ours(found) and at_least(found, each.original):
+            elif (
+                not isinstance(found, CgroupError)
+                and not each.written_by_agent(found)
+                and at_least(found, each.original)
+            ):
                 text = f"another program set its {NOUNS[each.knob]} to {in_words(found)}: left unchanged"
                 deed = _restoring(each, found, now=self._clock(), reason="its value is above the original", cycle=0)
                 begun = self._audit.begin(deed)
@@ -207,27 +211,27 @@ class KnobWriter:
 
     # --- all values --------------------------------------------------------------------------------------------------
 
-    def put_all_back(self, *, reason: str, cycle: int = 0) -> tuple[RestoreResult, ...]:
+    def restore_all(self, *, reason: str, cycle: int = 0) -> tuple[RestoreResult, ...]:
         """Restore all original values, also after a crash; only the audit file is needed. A value that fails stays
         stored and does not affect the others.
 
         All values are read, recorded in one transaction, written, and their results recorded in one transaction, so
         that hundreds of values need only two disk syncs while the process may be about to be killed."""
-        owing = tuple(self._audit.remembered().values())
+        owing = tuple(self._audit.originals_by_key().values())
         found = {each.key: self._look(each) for each in owing}
         begun: dict[str, AuditEntry] = {}
-        with self._audit.together():
+        with self._audit.batch():
             for each in owing:
                 value = found[each.key]
                 if not isinstance(value, CgroupError) and value != each.original:
                     deed = _restoring(each, value, now=self._clock(), reason=reason, cycle=cycle)
                     begun[each.key] = (
                         self._audit.begin_change(deed, path=each.path, found=value, intended=each.original)
-                        if each.is_ours(value)
+                        if each.written_by_agent(value)
                         else self._audit.begin(deed)
                     )
         results = tuple(self._put_back(each, found[each.key]) for each in owing)
-        with self._audit.together():
+        with self._audit.batch():
             for result in results:
                 self._conclude(result, begun.get(result.remembered.key))
         return results
@@ -249,7 +253,7 @@ class KnobWriter:
             return RestoreResult(
                 remembered, StepOutcome.DONE, f"its {noun} is already {in_words(found)}, the original value"
             )
-        if not remembered.is_ours(found):
+        if not remembered.written_by_agent(found):
             return RestoreResult(
                 remembered, StepOutcome.FOREIGN, f"another program set its {noun} to {in_words(found)}: left unchanged"
             )

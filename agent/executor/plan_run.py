@@ -126,8 +126,8 @@ class PlanRun:
 
     async def put_everything_back(self) -> tuple[RestoreResult, ...]:
         """Restore all original values, and remove the taint if the agent set it. Raises AuditError."""
-        found = await in_thread(self.means.quotas.put_all_back, reason=self.why, cycle=self.cycle)
-        tainted = await in_thread(self.means.audit.kept, TAINTED_KEY, bool)
+        found = await in_thread(self.means.quotas.restore_all, reason=self.why, cycle=self.cycle)
+        tainted = await in_thread(self.means.audit.load_value, TAINTED_KEY, bool)
         if self.means.cluster is not None and tainted and not self.situation.away:
             self.results.append(await self._scheduling(SchedulingStep(disable=False, reason=self.why)))
         return found
@@ -179,7 +179,7 @@ class PlanRun:
 
     async def _change(self, step: QuotaStep | KnobStep) -> StepResult:
         deed = with_change(step, self._deed(step))
-        changed = await in_thread(self.means.quotas.carry_out, step, deed)
+        changed = await in_thread(self.means.quotas.apply, step, deed)
         self.acting = changed.result
         if changed.first or changed.last:
             took, gave = EVENTS[CPU_MAX if isinstance(step, QuotaStep) else step.knob]
@@ -196,7 +196,7 @@ class PlanRun:
                 EventSubject("Pod", step.pod, step.uid),
                 f"page cache reclaimed, {result.text}: {step.reason}",
             )
-            await self.means.cluster.tell_seldom(about, reason="PageCacheReclaimed", message=message)
+            await self.means.cluster.emit_event_rate_limited(about, reason="PageCacheReclaimed", message=message)
         return result
 
     def _reclaim(self, step: ReclaimStep) -> StepResult:
@@ -236,7 +236,7 @@ class PlanRun:
             return StepResult(step, StepOutcome.NOT_ALLOWED, self.why)
         if objection is not None:
             return StepResult(step, *objection)
-        if why := await cluster.controls.take(now=now):
+        if why := await cluster.controls.spend_token(now=now):
             return StepResult(step, StepOutcome.NOT_ALLOWED, why)
         deed = self._deed(step, owner=step.owner, after={"graceSeconds": step.grace_seconds})
         begun = await in_thread(audit.begin, deed)
@@ -260,16 +260,16 @@ class PlanRun:
         after = {"schedulingDisabled": step.disable}
         deed = AuditEntry(time=self.means.clock(), kind=step.kind, cycle=self.cycle, reason=step.reason, after=after)
         begun = await in_thread(audit.begin, deed)
-        await in_thread(audit.keep, TAINTED_KEY, True)
+        await in_thread(audit.save_value, TAINTED_KEY, True)
         changed, wrong = await cluster.set_scheduling(step)
         outcome = AuditOutcome.FAILED if wrong else AuditOutcome.DONE
         await in_thread(audit.finish, begun, outcome, now=self.means.clock(), message=wrong)
         if not wrong and not step.disable:
-            await in_thread(audit.keep, TAINTED_KEY, False)
+            await in_thread(audit.save_value, TAINTED_KEY, False)
         if changed:
             reason = "SchedulingDisabled" if step.disable else "SchedulingEnabled"
             what = "new pods are kept away" if step.disable else "new pods are allowed again"
-            await cluster.tell(None, reason=reason, message=f"{what}: {step.reason}", warning=step.disable)
+            await cluster.emit_event(None, reason=reason, message=f"{what}: {step.reason}", warning=step.disable)
         return StepResult(step, StepOutcome.FAILED if wrong else StepOutcome.DONE, wrong, begun.id)
 
     # --- Events ------------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class PlanRun:
     async def _tell_pod(self, step: PodStep, *, reason: str, message: str, warning: bool) -> None:
         if self.means.cluster is not None and not self.situation.away:
             about = EventSubject("Pod", step.pod, step.uid)
-            await self.means.cluster.tell(about, reason=reason, message=message, warning=warning)
+            await self.means.cluster.emit_event(about, reason=reason, message=message, warning=warning)
 
     async def _tell_node(self) -> None:
         """Write one Event about all evictions of the plan."""
@@ -287,7 +287,7 @@ class PlanRun:
         if self.means.cluster is not None and evicted:
             reasons = sorted({each.reason for each in evicted})
             message = f"evicted {', '.join(each.pod for each in evicted)}: {'; '.join(reasons)}"
-            await self.means.cluster.tell(None, reason="PodsEvicted", message=message)
+            await self.means.cluster.emit_event(None, reason="PodsEvicted", message=message)
 
 
 async def in_thread(act: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:

@@ -73,7 +73,7 @@ class PlanReport:
     """Results of one plan. `why` is the reason for the enforcement level; `trouble` is the error that stopped the plan,
     and `fault` is true if it is an internal error of the agent."""
 
-    stance: EnforcementLevel
+    level: EnforcementLevel
     why: str = ""
     results: tuple[StepResult, ...] = ()
     trouble: str = ""
@@ -94,7 +94,7 @@ class PlanReport:
         }
 
     @property
-    def unturned(self) -> frozenset[tuple[str, str]]:
+    def refused_knobs(self) -> frozenset[tuple[str, str]]:
         """(uid, knob) pairs that the kernel refused to lower; a harder step on the same pod replaces the soft limit."""
         return frozenset(
             (each.step.uid, each.step.knob)

@@ -23,13 +23,13 @@ LEAST_PRIORITY, MOST_PRIORITY = 0, 10
 @dataclass(frozen=True, slots=True)
 class PlanContext:
     """Inputs of a metric's function in addition to the pod. `originals` are the CPU quotas before the agent's first
-    write, by container id. `room` is the maximum amount that restoring may give back, in the unit of the release
+    write, by container id. `max_restore` is the maximum amount that restoring may give back, in the unit of the release
     (millicores or bytes); None for no limit."""
 
     state: State
     options: DecisionOptions
     originals: Originals = field(default_factory=dict)
-    room: float | None = None
+    max_restore: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def _raise(container: ContainerState, usage: float, ratio: CpuThrottle, circumst
     if original is None:
         return None
     cores = circumstances.state.value(NODE_CORES)
-    return cpu_quota.raised(container, usage, ratio, original, node_cores=cores, room=circumstances.room)
+    return cpu_quota.raised(container, usage, ratio, original, node_cores=cores, room=circumstances.max_restore)
 
 
 def _upstream_raise(container: ContainerState, usage: float, ratio: CpuThrottle, _: PlanContext) -> NewQuota | None:
@@ -109,8 +109,8 @@ def _steps(
         restores = next_quota in (_raise, _upstream_raise)
         steps.append(_step(pod, container, metric, new, restores=restores))
         changes.append(new.millicores)
-        if restores and circumstances.room is not None:
-            room = max(0.0, circumstances.room - new.millicores)
+        if restores and circumstances.max_restore is not None:
+            room = max(0.0, circumstances.max_restore - new.millicores)
             circumstances = PlanContext(circumstances.state, circumstances.options, circumstances.originals, room)
     if not steps:
         return PodSteps()

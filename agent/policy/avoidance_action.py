@@ -23,7 +23,7 @@ def _avoidance_action(document: PolicyDocument, complaints: ProblemCollector) ->
         throttle = spec.throttle.cpu_throttle if spec.throttle is not None else None
         if throttle is not None and throttle.step_cpu_ratio == 0:
             with complaints.at("throttle"), complaints.at("cpuThrottle"):
-                if complaints.spotless():
+                if complaints.is_clean():
                     complaints.notice("does not throttle: stepCPURatio is 0")
         if spec.throttle is not None and throttle is None:
             with complaints.at("throttle"):
@@ -41,7 +41,7 @@ def _avoidance_action(document: PolicyDocument, complaints: ProblemCollector) ->
         force_gc=memory is not None and memory.force_gc,
         evicts=spec.eviction is not None,
         grace_seconds=_grace(spec.eviction),
-        gentle=gentle,
+        soft_limits=gentle,
     )
 
 

@@ -23,14 +23,14 @@ def _pod_qos(document: PolicyDocument, complaints: ProblemCollector) -> model.Po
         if spec.scope_selector is not None:
             with complaints.at("scopeSelector"):
                 scopes = _scopes(spec.scope_selector, complaints)
-                if not scopes and not (selector and selector.requirements) and complaints.spotless():
+                if not scopes and not (selector and selector.requirements) and complaints.is_clean():
                     _check_every_pod(document, complaints)
         elif selector is None or not selector.requirements:
             complaints.notice("selects no pods: it has neither a labelSelector nor a scopeSelector")
-        if complaints.spotless() and _says_only_who_is_spared(selector, scopes or ()):
+        if complaints.is_clean() and _says_only_who_is_spared(selector, scopes or ()):
             complaints.notice("selects every pod except the excluded ones")
         with complaints.at("allowedActions"):
-            if not spec.allowed_actions and complaints.spotless():
+            if not spec.allowed_actions and complaints.is_clean():
                 complaints.notice("allows no action: it has no effect on any pod")
     return model.PodQos(document.name, frozenset(spec.allowed_actions), selector, scopes)
 

@@ -77,7 +77,7 @@ class ProblemCollector:
         if all(each.place != self.place for each in self.problems):
             self.problems.append(PolicyProblem(self.place, message, cure))
 
-    def spotless(self) -> bool:
+    def is_clean(self) -> bool:
         """Whether the current location and everything inside it is free of problems."""
         here = self.place
         return not any(

@@ -228,15 +228,15 @@ class ClusterPolicies:
         return self._in_force
 
     def _unread(self) -> Mapping[str, object]:
-        return {kind: dict(informer.unread) for kind, informer in self._informers.items()}
+        return {kind: dict(informer.undecodable) for kind, informer in self._informers.items()}
 
     def _take(self) -> None:
         documents, complaints = list[PolicyDocument](), ProblemCollector(PolicyLocation(API_ORIGIN))
         there: set[Key] = set()
         for kind, informer in self._informers.items():
-            there |= {(kind, name) for name in (*informer.objects, *informer.unread)}
+            there |= {(kind, name) for name in (*informer.objects, *informer.undecodable)}
             documents += [as_document(kind, informer.objects[name], origin=API_ORIGIN) for name in informer.objects]
-            for name, why in informer.unread.items():
+            for name, why in informer.undecodable.items():
                 complaints.place = PolicyLocation(API_ORIGIN, object=f"{kind}/{name}")
                 complaints.problem(f"cannot be read: {why}")
         reading = read_documents(documents, metrics=self._metrics, complaints=complaints)

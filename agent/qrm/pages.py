@@ -115,8 +115,12 @@ class QrmPages:
         if rounds is not None:
             found = {name: {"live": live, "builtin": False} for name, live in rounds.manager.plugins.states.items()}
         for name, server in self._parts.builtin.items():
-            found.setdefault(name, {"live": server.registered == ""})
-            found[name] |= {"builtin": True, "refused": server.registered or "", "state": _machine_state(server)}
+            found.setdefault(name, {"live": server.registration_error == ""})
+            found[name] |= {
+                "builtin": True,
+                "refused": server.registration_error or "",
+                "state": _machine_state(server),
+            }
         return found
 
     def _machine(self) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class ApiPods:
             client, PODS, selector=Selector(fields=f"spec.nodeName={node}")
         )
         self._read: dict[str, tuple[QrmPodObject, QrmPod | None]] = {}
-        self._true_at: float | None = None
+        self._synced_at: float | None = None
 
     async def start(self) -> None:
         """Start the watch. Does not wait for the API."""
@@ -141,9 +141,9 @@ class ApiPods:
         """The pods after the last watch event. Raises PodsUnknown."""
         informer = self._informer
         if informer.synced.is_set() and informer.error is None:
-            self._true_at = monotonic
+            self._synced_at = monotonic
         hint = informer.error.hint if informer.error is not None else ""
-        if self._true_at is None or monotonic - self._true_at > max_age:
+        if self._synced_at is None or monotonic - self._synced_at > max_age:
             raise PodsUnknown(f"no pods from the Kubernetes API: {informer.error or 'no response yet'}", hint=hint)
         # The informer replaces changed objects, so the result for an identical object is still valid.
         before, read = self._read, {}

@@ -61,7 +61,7 @@ class AdmissionRecord:
             "admitted": admission.admitted,
             "reason": admission.reason,
             "message": _without(admission.failed) if admission.admitted else admission.message,
-            "given_back": admission.given_back,
+            "given_back": admission.released,
             "containers": containers,
         }
 
@@ -143,8 +143,8 @@ class Reconciler:
         self._began = monotonic()
         self._ended = monotonic()
         self._registrations = manager.plugins.registrations
-        self._told: dict[str, str] = {}
-        self._aside: set[asyncio.Task[None]] = set()
+        self._reported: dict[str, str] = {}
+        self._report_tasks: set[asyncio.Task[None]] = set()
 
     @property
     def age(self) -> float:
@@ -174,9 +174,9 @@ class Reconciler:
 
     async def close(self) -> None:
         """Cancel the reports that are still running."""
-        for task in self._aside:
+        for task in self._report_tasks:
             task.cancel()
-        await asyncio.gather(*self._aside, return_exceptions=True)
+        await asyncio.gather(*self._report_tasks, return_exceptions=True)
 
     async def round(self) -> ReconcileRound:
         """Run one round: admit new pods, forget pods that ended, and apply the plug-ins' allocations to containers."""
@@ -223,7 +223,7 @@ class Reconciler:
         stirred = self.records.keys() - active or self.manager.plugins.registrations != self._registrations
         self._registrations = self.manager.plugins.registrations
         self.records = {uid: record for uid, record in self.records.items() if uid in active}
-        self._told = {uid: text for uid, text in self._told.items() if uid in active}
+        self._reported = {uid: text for uid, text in self._reported.items() if uid in active}
         for pod in pods:
             known = self.records.get(pod.uid)
             if known is not None and known.admission.admitted:
@@ -233,24 +233,24 @@ class Reconciler:
             admission = await self.manager.admit(pod, active=active)
             record = AdmissionRecord(self._clock(), self._monotonic(), pod, admission)
             self.records[pod.uid] = record
-            self._tell(record, again=known is not None)
+            self._record(record, again=known is not None)
 
-    def _tell(self, record: AdmissionRecord, *, again: bool) -> None:
+    def _record(self, record: AdmissionRecord, *, again: bool) -> None:
         admission = record.admission
         if not again or admission.admitted:
             self.admissions["admitted" if admission.admitted else "rejected", admission.reason] += 1
             self.history.append(record)
-        if admission.admitted or self._told.get(record.pod.uid) == admission.message:
+        if admission.admitted or self._reported.get(record.pod.uid) == admission.message:
             return
-        self._told[record.pod.uid] = admission.message
+        self._reported[record.pod.uid] = admission.message
         log.warning("pod %s was not admitted: %s: %s", record.pod.key, admission.reason, admission.message)
         if self._report is not None:
-            task = asyncio.create_task(self._aside_report(self._report, record))
-            self._aside.add(task)
-            task.add_done_callback(self._aside.discard)
+            task = asyncio.create_task(self._run_report(self._report, record))
+            self._report_tasks.add(task)
+            task.add_done_callback(self._report_tasks.discard)
 
     @staticmethod
-    async def _aside_report(report: Report, record: AdmissionRecord) -> None:
+    async def _run_report(report: Report, record: AdmissionRecord) -> None:
         """Runs as a separate task, because the Kubernetes API may be slow."""
         try:
             await report(record.pod, record.admission)
@@ -274,7 +274,7 @@ class Reconciler:
                     "without": {
                         container.name: lacks
                         for container in pod.containers
-                        if (lacks := self.manager.lacking(pod.uid, container.name))
+                        if (lacks := self.manager.missing(pod.uid, container.name))
                     },
                 }
                 for pod in self.known

@@ -61,11 +61,11 @@ class AgentRuntime:
     """Whether all background sources (kubelet, API) have responded once."""
 
 
-def open_audit(settings: AgentSettings, *, begin_anew: bool = True) -> Audit:
-    """Open the audit file; without `begin_anew`, a damaged file is not moved aside. Raises CannotRun."""
+def open_audit(settings: AgentSettings, *, replace_damaged: bool = True) -> Audit:
+    """Open the audit file; without `replace_damaged`, a damaged file is not moved aside. Raises CannotRun."""
     tell = json_lines(lambda line: click.echo(line, nl=False)) if settings.audit_to_stdout else lambda _: None
     try:
-        return Audit.open(settings.state_file, now=time.time(), tell=tell, begin_anew=begin_anew)
+        return Audit.open(settings.state_file, now=time.time(), tell=tell, replace_damaged=replace_damaged)
     except AuditError as error:
         raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
 
@@ -179,7 +179,7 @@ async def build_agent(settings: AgentSettings, everything: Settings) -> AsyncIte
         stack.callback(groups.close)
         enforce = settings.mode == "enforce"
         if enforce:
-            await asyncio.to_thread(groups.claim.others)  # logs another holder of the lock at the start already
+            await asyncio.to_thread(groups.claim.acquire)  # logs another holder of the lock at the start already
         permissions = Permissions(
             enforce=enforce,
             limits=settings.limits(),
@@ -198,12 +198,12 @@ async def build_agent(settings: AgentSettings, everything: Settings) -> AsyncIte
             surroundings=NodeIdentity(node, own.labels if own else dict, own_pod(os.environ)),
             clocks=Clocks(time.time, time.monotonic),
             interval=settings.interval,
-            tell=_teller(cluster) if cluster and enforce else None,
+            emit_event=_teller(cluster) if cluster and enforce else None,
         )
         told = AgentMetrics(agent)
         agent.seconds_of = told.seconds.observe
         try:
-            await agent.recall()
+            await agent.load_state()
         except AuditError as error:
             raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
         yield AgentRuntime(agent, audit, executor, told, partial(_informed, pods, policies, own))
@@ -222,7 +222,7 @@ async def _informed(pods: PodSource, policies: PolicySource, own: OwnNode | None
 
 def _teller(cluster: ClusterActions) -> Any:
     async def tell(event: NodeEvent) -> None:
-        await cluster.tell(None, reason=event.reason, message=event.note, warning=event.type == "Warning")
+        await cluster.emit_event(None, reason=event.reason, message=event.note, warning=event.type == "Warning")
 
     return tell
 

@@ -59,7 +59,7 @@ class _ExplainResponse(msgspec.Struct):
 
 async def check_agent(examination: CheckContext) -> Sequence[CheckResult]:
     """Check a running agent, or the requirements of one, with the [agent] settings."""
-    everything = examination.the(Settings)
+    everything = examination.get(Settings)
     table = everything.parts.get("agent", {})
     if not table:
         return [skipped("these settings have no [agent] table", "pass the agent's settings: --config FILE")]
@@ -211,7 +211,7 @@ def _claimed(own: AgentSettings) -> Iterator[CheckResult]:
     """Check whether another enforcing agent holds the lock on the control groups."""
     groups = service_build.WritableCgroups(own)
     try:
-        if others := groups.claim.others():
+        if others := groups.claim.acquire():
             told = f"{others[0]} holds the lock on the control groups, and does not respond at {_url(own)}"
             yield warn(told, "pass its settings to the doctor (--config), or stop it")
     finally:

@@ -87,7 +87,7 @@ class Cycle:
 
 
 class Agent:
-    """Runs the cycles of one node. `interval` is in seconds; `tell(event)` writes an Event about the node."""
+    """Runs the cycles of one node. `interval` is in seconds; `emit_event(event)` writes an Event about the node."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Agent:
         surroundings: NodeIdentity,
         clocks: Clocks,
         interval: float,
-        tell: Callable[[NodeEvent], Awaitable[None]] | None = None,
+        emit_event: Callable[[NodeEvent], Awaitable[None]] | None = None,
     ) -> None:
         self.surroundings = surroundings
         self.interval = interval
@@ -116,11 +116,11 @@ class Agent:
         self._metrics = metrics
         self._options = options
         self._clocks = clocks
-        self._tell = tell
+        self._tell = emit_event
         self._ended = clocks.monotonic()
-        self._looked: tuple[float, float] | None = None
+        self._last_times: tuple[float, float] | None = None
         self._verdicts: dict[str, str] = {}
-        self._kept: dict[str, object] = {}
+        self._saved: dict[str, object] = {}
         self._memory = AnalyzerState()
         self._ledger: Ledger = ()
         self._refused: dict[tuple[str, str], float] = {}
@@ -149,13 +149,13 @@ class Agent:
         """Seconds since the last successful cycle, or since the start."""
         return self._clocks.monotonic() - self._ended
 
-    async def recall(self) -> None:
+    async def load_state(self) -> None:
         """Load the state that the previous process saved. Raises AuditError."""
         memory, ledger, time = await asyncio.to_thread(
             lambda: (
-                self._audit.kept(ANALYZER_STATE_KEY, AnalyzerState),
-                self._audit.kept(LEDGER_KEY, tuple[InFlight, ...]),
-                self._audit.kept(TIME_KEY, float),
+                self._audit.load_value(ANALYZER_STATE_KEY, AnalyzerState),
+                self._audit.load_value(LEDGER_KEY, tuple[InFlight, ...]),
+                self._audit.load_value(TIME_KEY, float),
             )
         )
         self._memory = AnalyzerState() if memory is None else memory
@@ -168,13 +168,13 @@ class Agent:
     async def cycle(self) -> Cycle:
         """Run one cycle and return its result. An AuditError ends up in `trouble`; other errors are raised."""
         began, now = self._clocks.monotonic(), self._clocks.wall()
-        self._follow(now, began)
+        self._adjust_for_clock_jump(now, began)
         number = self.last.number + 1
         in_force = await self._policies.refresh()
         state = await self._collector.collect(now)
         cycle = Cycle(number, now, 0.0, state, in_force)
         try:
-            await self._executor.look_back(state)
+            await self._executor.measure_effects(state)
             if in_force.policies is not None:
                 labels = self.surroundings.labels()
                 cycle = replace(cycle, policies=in_force.policies.for_node(labels))
@@ -187,24 +187,24 @@ class Agent:
         self.seconds_of(self.last.seconds)
         return self.last
 
-    def _follow(self, now: float, monotonic: float) -> None:
+    def _adjust_for_clock_jump(self, now: float, monotonic: float) -> None:
         """Shift pending deadlines if the wall clock jumped since the last cycle, so that they neither expire early nor
         last longer. `now` is in unix seconds, `monotonic` in seconds."""
-        if self._looked is not None:
-            jump = now - self._looked[0] - (monotonic - self._looked[1])
+        if self._last_times is not None:
+            jump = now - self._last_times[0] - (monotonic - self._last_times[1])
             if abs(jump) > JUMP_S:
                 log.warning(
                     "wall clock jumped by %+.0f s (clock change or suspend); pending deadlines shifted accordingly",
                     jump,
                 )
-                self._ledger, self._memory = shifted(self._ledger, jump), self._memory.later(jump)
-        self._looked = now, monotonic
+                self._ledger, self._memory = shifted(self._ledger, jump), self._memory.shifted(jump)
+        self._last_times = now, monotonic
 
     async def _decide(self, cycle: Cycle, *, unsure: bool) -> Cycle:
         """Analyze, plan and carry out. `unsure`: the node's labels are unknown, so more policies may apply to the node.
         Raises AuditError."""
-        originals = await asyncio.to_thread(self._audit.originals)
-        gentle = any(action.gentle for action in cycle.policies.actions.values())
+        originals = await asyncio.to_thread(self._audit.original_quotas)
+        gentle = any(action.soft_limits for action in cycle.policies.actions.values())
         knobs = await self._executor.knobs(cycle.state, wanted=gentle)
         analysis = analyze(
             cycle.state,
@@ -227,12 +227,12 @@ class Agent:
             own=self.surroundings.own,
             budget=await self._executor.budget(),
             knobs=knobs,
-            unturned=self._unturned(),
+            refused_knobs=self._unturned(),
         )
         first = plan(analysis, given)
         report = await self._carry_out(first, given, cycle)
         reports = [report]
-        if report.unavailable or report.unturned:
+        if report.unavailable or report.refused_knobs:
             # The API refused a pod, or it was gone: select others in this cycle already. If the kernel refused a soft
             # limit, a step on another pod or a harder step replaces it.
             instead = replace(
@@ -240,14 +240,14 @@ class Agent:
                 ledger=self._ledger,
                 unavailable=report.unavailable,
                 budget=await self._executor.budget(),
-                unturned=self._unturned(),
+                refused_knobs=self._unturned(),
             )
             second = _without_scheduling(plan(analysis, instead))
             if second.steps:
                 reports.append(await self._carry_out(second, instead, cycle))
         self._memory = analysis.memory
-        await self._keep(cycle.time)
-        await self._tell_changes(analysis)
+        await self._save_state(cycle.time)
+        await self._emit_rule_events(analysis)
         return replace(cycle, plan=first, reports=tuple(reports))
 
     async def _carry_out(self, made: Plan, given: PlanInputs, cycle: Cycle) -> PlanReport:
@@ -264,7 +264,7 @@ class Agent:
 
         report = await self._executor.run(made, state=given.state, cycle=cycle.number, needed=needed)
         self._ledger = with_steps(self._ledger, report.booked, cycle.time, self._options)
-        self._refused |= dict.fromkeys(report.unturned, self._clocks.monotonic())
+        self._refused |= dict.fromkeys(report.refused_knobs, self._clocks.monotonic())
         self.failures += report.fault
         return report
 
@@ -275,22 +275,22 @@ class Agent:
         self._refused = {each: at for each, at in self._refused.items() if now - at < REFUSED_FOR_S}
         return frozenset(self._refused)
 
-    async def _keep(self, now: float) -> None:
+    async def _save_state(self, now: float) -> None:
         """Save changed state to the audit file; `now` in unix seconds. Raises AuditError."""
         kept: list[tuple[str, object]] = [(ANALYZER_STATE_KEY, self._memory), (LEDGER_KEY, self._ledger)]
         if any(each.above or each.below for each in self._memory.rules.values()):
             kept.append((TIME_KEY, now))  # counts of consecutive samples are valid only without a gap
-        changed = {name: value for name, value in kept if self._kept.get(name) != value}
+        changed = {name: value for name, value in kept if self._saved.get(name) != value}
         if changed:
             await asyncio.to_thread(self._write, changed)
-            self._kept |= changed
+            self._saved |= changed
 
     def _write(self, changed: Mapping[str, object]) -> None:
-        with self._audit.together():
+        with self._audit.batch():
             for name, value in changed.items():
-                self._audit.keep(name, value)
+                self._audit.save_value(name, value)
 
-    async def _tell_changes(self, analysis: Analysis) -> None:
+    async def _emit_rule_events(self, analysis: Analysis) -> None:
         """Write an Event for each rule that was newly triggered or restored; Crane repeats it in every cycle."""
         for event in analysis.events:
             if self._tell is not None and self._verdicts.get(event.rule) != event.reason:
@@ -307,7 +307,7 @@ class Agent:
             "cycle": cycle.number,
             "time": cycle.time,
             "age_s": round(self.age, 3),
-            "stance": cycle.reports[0].stance if cycle.reports else None,
+            "stance": cycle.reports[0].level if cycle.reports else None,
             "why": cycle.reports[0].why if cycle.reports else "",
             "trouble": cycle.trouble or next((each.trouble for each in cycle.reports if each.trouble), ""),
             "policies": {

@@ -76,7 +76,7 @@ def _say(settings: AgentSettings) -> None:
 async def _leave(made: AgentRuntime, settings: AgentSettings) -> int:
     on_exit = OnExit(settings.on_exit)
     try:
-        put_back = await made.executor.leave(on_exit)
+        put_back = await made.executor.shut_down(on_exit)
         tainted = on_exit is OnExit.RESTORE and await made.executor.tainted()
     except AuditError as error:
         log.error("restoring quotas at shutdown failed, they stay lowered: %s. %s", error, error.hint)

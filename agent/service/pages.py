@@ -83,7 +83,7 @@ class AgentPages:
         audit = self._made.audit
         try:
             self._made.metrics.totals = await asyncio.to_thread(audit.totals)
-            self._made.metrics.held = len(await asyncio.to_thread(audit.remembered))
+            self._made.metrics.held = len(await asyncio.to_thread(audit.originals_by_key))
         except AuditError as error:
             log.debug("reading the audit totals for /metrics failed, previous values reported: %s", error)
         body = await asyncio.to_thread(self._telemetry.exposition)
@@ -111,7 +111,7 @@ class AgentPages:
         """The audit entries that match the query, newest first."""
         wanted = _filter(request.query, now=time.time())
         try:
-            deeds = await asyncio.to_thread(self._made.audit.deeds, wanted)
+            deeds = await asyncio.to_thread(self._made.audit.entries, wanted)
         except AuditError as error:
             raise ApiError(503, "no_audit", str(error), error.hint) from None
         return json_response({"deeds": [deed.as_json() for deed in deeds]})

@@ -31,7 +31,7 @@ async def restore(settings: AgentSettings, everything: Settings) -> RestoreSumma
     async with AsyncExitStack() as stack:
         if not settings.state_file.exists():
             raise CannotRun(f"the audit file {settings.state_file} does not exist: no values are known to restore")
-        audit = open_audit(settings, begin_anew=False)
+        audit = open_audit(settings, replace_damaged=False)
         stack.callback(audit.close)
         cluster = None
         client = kube_client(settings.kubernetes, everything)

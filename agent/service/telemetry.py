@@ -49,7 +49,7 @@ class AgentMetrics:
         lost = [({"why": "failed"}, float(self._agent.failures)), ({"why": "skipped"}, float(self._agent.skipped))]
         yield counter("agent_cycles_lost", "Number of cycles that failed or were skipped.", lost)
         yield gauge("agent_cycle_age_seconds", "Seconds since the last successful cycle.", [({}, self._agent.age)])
-        stance = cycle.reports[0].stance.value if cycle.reports else "none"
+        stance = cycle.reports[0].level.value if cycle.reports else "none"
         yield gauge("agent_stance", "1 for the current enforcement level.", [({"stance": stance}, 1.0)])
         yield gauge("agent_pods", "Number of known pods on this node.", [({}, float(len(cycle.state.pods)))])
         missing = [({"metric": name}, 1.0) for name in sorted(cycle.state.missing)]

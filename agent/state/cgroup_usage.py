@@ -281,9 +281,9 @@ class CgroupUsageReader:
             else "no pod of this node has a control group"
         )
         wanted = (*CGROUP_METRICS, EXTENDED_CPU, EXTENDED_MEMORY)
-        readings.miss(why, *(metric for metric in wanted if metric not in readings.series))
+        readings.mark_missing(why, *(metric for metric in wanted if metric not in readings.series))
         if RUN_QUEUE not in readings.series:
-            readings.miss(why if self._run_queues else "reading it is disabled (agent.run_queues)", RUN_QUEUE)
+            readings.mark_missing(why if self._run_queues else "reading it is disabled (agent.run_queues)", RUN_QUEUE)
         if look.faults and not self._faulty:
             log.warning(
                 "%d readings of control groups failed, for example: %s. %s", len(look.faults), why, look.faults[0].hint

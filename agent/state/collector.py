@@ -112,11 +112,11 @@ class Collector:
         try:
             facts = self._pods.listing(monotonic=monotonic, max_age=self._longest)
         except PodsUnknown as error:
-            readings.miss(f"{error}. {error.hint}" if error.hint else str(error), PODS)
+            readings.mark_missing(f"{error}. {error.hint}" if error.hint else str(error), PODS)
         self._add_extended_share(facts, readings, now)
         measured = await asyncio.to_thread(self._read, facts, readings, now)
         for each in brought:
-            readings.take(each)
+            readings.merge(each)
         return State(now, _frozen(readings.series), measured, readings.missing)
 
     # --- in a thread -------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class Collector:
         except (NoCgroups, CgroupError) as error:
             self._let_go()
             why = f"{error}. {error.hint}" if error.hint else str(error)
-            readings.miss(why, *CGROUP_METRICS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY)
+            readings.mark_missing(why, *CGROUP_METRICS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY)
             return tuple(replace(each.pod, containers=()) for each in facts or ())
 
     def _opened(self) -> CgroupUsageReader:
@@ -178,7 +178,7 @@ class Collector:
         readings.missing[PODS] = (
             f"{why} ({groups} pods have control groups, but without their objects no action is taken on them)"
         )
-        readings.miss(
+        readings.mark_missing(
             f"the pods of this node are unknown: {why}", *CGROUP_METRICS, RUN_QUEUE, EXTENDED_CPU, EXTENDED_MEMORY
         )
 
@@ -186,9 +186,9 @@ class Collector:
         """Add the percentage of the node's gocrane.io/cpu that its pods request."""
         allocatable = self._extended_cpu_allocatable()
         if facts is None:
-            readings.miss("the pods of this node are unknown", EXTENDED_SHARE)
+            readings.mark_missing("the pods of this node are unknown", EXTENDED_SHARE)
         elif allocatable is None or allocatable <= 0.0:
-            readings.miss("this node has no gocrane.io/cpu, or its amount is unknown", EXTENDED_SHARE)
+            readings.mark_missing("this node has no gocrane.io/cpu, or its amount is unknown", EXTENDED_SHARE)
         else:
             asked = sum(each.extended_cpu_request for each in facts if each.runs)
             readings.add(EXTENDED_SHARE, 100.0 * asked / allocatable, now)

@@ -149,9 +149,9 @@ class KubeletPodList(Generic[FactsT]):
             raise KubeletError(f"{url}: {printable(str(error)) or type(error).__name__}", hint=hint) from error
         if body is None:
             raise KubeletError(f"{url}: the response is larger than {MAX_BODY >> 20} MiB")
-        return await asyncio.to_thread(self._understood, body, url)
+        return await asyncio.to_thread(self._decoded, body, url)
 
-    def _understood(self, body: bytes, url: str) -> tuple[FactsT, ...]:
+    def _decoded(self, body: bytes, url: str) -> tuple[FactsT, ...]:
         """Decode the pods of a response; the facts of unchanged pods are reused."""
         try:
             listed = _LIST.decode(body)

@@ -99,14 +99,14 @@ class ProcReader:
             try:
                 part(look)
             except (ProcReadError, NoRate) as error:
-                readings.miss(str(error), *(name for name in metrics if name not in readings.series))
+                readings.mark_missing(str(error), *(name for name in metrics if name not in readings.series))
         for resource in PRESSURES:
             self._read_pressure(resource, look)
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def _read_cpu(self, look: _ProcContext) -> None:
-        times: Mapping[str, CpuTimes] = self._understood("stat", proc_parsers.cpu_times)
+        times: Mapping[str, CpuTimes] = self._parsed("stat", proc_parsers.cpu_times)
         cores = len(times) - 1
         look.readings.add("cpu_core_numbers", float(cores), look.now)
         before, _ = self._before_now("stat", times, look)
@@ -132,17 +132,17 @@ class ProcReader:
             raise ProcReadError(f"{path} is not a valid CPU manager state of the kubelet: {error}") from error
 
     def _read_loads(self, look: _ProcContext) -> None:
-        for name, load in zip(LOADS, self._understood("loadavg", proc_parsers.loads), strict=True):
+        for name, load in zip(LOADS, self._parsed("loadavg", proc_parsers.loads), strict=True):
             look.readings.add(name, load, look.now)
 
     def _read_memory(self, look: _ProcContext) -> None:
-        total, available = self._understood("meminfo", proc_parsers.memory)
+        total, available = self._parsed("meminfo", proc_parsers.memory)
         used = total - available
         for name, value in zip(MEMORY, (total, used, 100.0 * used / total), strict=True):
             look.readings.add(name, float(value), look.now)
 
     def _read_disks(self, look: _ProcContext) -> None:
-        disks: Mapping[str, proc_parsers.Disk] = self._understood("diskstats", proc_parsers.disks)
+        disks: Mapping[str, proc_parsers.Disk] = self._parsed("diskstats", proc_parsers.disks)
         before, elapsed = self._before_now("diskstats", disks, look)
         why = "no disk has been used since boot"
         for name, disk in disks.items():
@@ -157,7 +157,7 @@ class ProcReader:
             raise NoRate(why)
 
     def _read_network(self, look: _ProcContext) -> None:
-        interfaces: Mapping[str, proc_parsers.Interface] = self._understood(self._net_dev(), proc_parsers.interfaces)
+        interfaces: Mapping[str, proc_parsers.Interface] = self._parsed(self._net_dev(), proc_parsers.interfaces)
         absent = [name for name in self._interfaces if name not in interfaces]
         why = f"unknown network interface {', '.join(absent)}; existing: {', '.join(interfaces)}" if absent else ""
         before, elapsed = self._before_now("net/dev", interfaces, look)
@@ -181,21 +181,21 @@ class ProcReader:
     def _read_pressure(self, resource: str, look: _ProcContext) -> None:
         names = {(share, span): f"psi_{resource}_{share}_{span}" for share in ("some", "full") for span in SPANS}
         try:
-            pressure = self._understood(f"pressure/{resource}", content.pressure)
+            pressure = self._parsed(f"pressure/{resource}", content.pressure)
         except ProcReadError as error:
             there = os.path.exists(f"{self._proc}/pressure/{resource}")
-            look.readings.miss(str(error) if there else NO_PRESSURE, *names.values())
+            look.readings.mark_missing(str(error) if there else NO_PRESSURE, *names.values())
             return
         for (share, span), name in names.items():
             averages = pressure.some if share == "some" else pressure.full
             if averages is None:
-                look.readings.miss(f"this kernel does not report '{share}' pressure of {resource}", name)
+                look.readings.mark_missing(f"this kernel does not report '{share}' pressure of {resource}", name)
             else:
                 look.readings.add(name, getattr(averages, span), look.now)
 
     # --- pieces ------------------------------------------------------------------------------------------------------
 
-    def _understood(self, name: str, parser: Callable[[bytes], T]) -> T:
+    def _parsed(self, name: str, parser: Callable[[bytes], T]) -> T:
         path = f"{self._proc}/{name}"
         text = _content(path)
         try:

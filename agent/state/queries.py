@@ -115,16 +115,18 @@ class QueryMetrics:
         """The last samples with their age."""
         readings, answers = MetricReadings(), self._answers.copy
         if answers is None:
-            readings.miss(f"the query has no result: {self._answers.failure or 'no response yet'}", *self._expressions)
+            readings.mark_missing(
+                f"the query has no result: {self._answers.failure or 'no response yet'}", *self._expressions
+            )
             return readings
         age = monotonic - answers.asked
         for name in self._expressions:
             samples = answers.samples.get(name, ())
             if age > self._max_age:
                 why = self._answers.failure or "it responds slowly"
-                readings.miss(f"the last result of its query is {age:.0f} s old: {why}", name)
+                readings.mark_missing(f"the last result of its query is {age:.0f} s old: {why}", name)
             elif not samples:
-                readings.miss(answers.failures.get(name, "its query returned no series"), name)
+                readings.mark_missing(answers.failures.get(name, "its query returned no series"), name)
             for sample in samples if age <= self._max_age else ():
                 readings.add(name, sample.value, now - age, sample.labels)
         return readings

@@ -24,13 +24,13 @@ class MetricReadings:
         """Add one series of a metric; `time` in unix seconds."""
         self.series.setdefault(metric, []).append(MetricSample(value, time, labels or {}))
 
-    def take(self, others: MetricReadings) -> None:
+    def merge(self, others: MetricReadings) -> None:
         """Merge other readings, except for metrics that are already present or missing here: a name has one meaning."""
         known = self.series.keys() | self.missing.keys()
         self.series |= {name: series for name, series in others.series.items() if name not in known}
         self.missing |= {name: why for name, why in others.missing.items() if name not in known}
 
-    def miss(self, why: str, *metrics: str) -> None:
+    def mark_missing(self, why: str, *metrics: str) -> None:
         """Record why these metrics are missing; an earlier reason is not replaced."""
         for metric in metrics:
             self.missing.setdefault(metric, why)

@@ -79,7 +79,9 @@ class WatcherWindows:
         """The last received windows, with their age."""
         readings, load = MetricReadings(), self._load.copy
         if load is None:
-            readings.miss(f"the watcher returned no windows: {self._load.failure or 'no response yet'}", *self._usual)
+            readings.mark_missing(
+                f"the watcher returned no windows: {self._load.failure or 'no response yet'}", *self._usual
+            )
             return readings
         names = _names(load.values)
         age = load.age(monotonic)
@@ -88,15 +90,15 @@ class WatcherWindows:
             told = (
                 f"the watcher's newest sample of {load.node} is {age:.0f} s old, more than {self._max_age:g} s: {why}"
             )
-            readings.miss(told, *self._usual, *names.values())
+            readings.mark_missing(told, *self._usual, *names.values())
             return readings
         for key, name in names.items():
             value, rollup = load.values[key]
             if rollup == key[2]:
                 readings.add(name, value, now - age)
             else:
-                readings.miss(f"the watcher has enough samples only for {rollup or 'no window'}", name)
-        readings.miss(
+                readings.mark_missing(f"the watcher has enough samples only for {rollup or 'no window'}", name)
+        readings.mark_missing(
             "the watcher does not have this window of this node", *(n for n in self._usual if n not in readings.series)
         )
         return readings

@@ -31,13 +31,13 @@ _KEYS = {
 }
 
 
-def load(given: Mapping[str, Any], *, beside: Mapping[str, str] | None = None) -> Settings:
-    """Load the settings from these options, the process's environment and the file. `beside` holds more values by key,
-    with the precedence of flags. Raises SettingsError.
+def load(given: Mapping[str, Any], *, overrides: Mapping[str, str] | None = None) -> Settings:
+    """Load the settings from these options, the process's environment and the file. `overrides` holds more values by
+    key, with the precedence of flags. Raises SettingsError.
     """
     from watcher.platform.settings import loading, problems
 
-    flags = _flags(given) | dict(beside or {})
+    flags = _flags(given) | dict(overrides or {})
     validators = {"scheduler": _check_scheduler, "agent": _check_agent, "qrm": _check_qrm}
     loaded = loading.load(
         flags=flags, environ=os.environ, file=given["config"], cwd=Path.cwd(), part_validators=validators
@@ -47,26 +47,26 @@ def load(given: Mapping[str, Any], *, beside: Mapping[str, str] | None = None) -
     return loaded
 
 
-def load_or_exit(given: Mapping[str, Any], *, beside: Mapping[str, str] | None = None) -> Settings:
+def load_or_exit(given: Mapping[str, Any], *, overrides: Mapping[str, str] | None = None) -> Settings:
     """Like `load`, but print the problems and exit with code 2 if the settings are invalid."""
     from watcher.platform.settings.problems import SettingsError
 
     try:
-        return load(given, beside=beside)
+        return load(given, overrides=overrides)
     except SettingsError as error:
         print_settings_problems(error)
         raise SystemExit(BAD_SETTINGS) from None
 
 
 def load_part_or_exit(
-    part: str, given: Mapping[str, Any], *, own: Sequence[str], beside: Mapping[str, str] | None = None
+    part: str, given: Mapping[str, Any], *, own: Sequence[str], overrides: Mapping[str, str] | None = None
 ) -> Settings:
     """Load the settings for a process that runs one module, for example `agent`: the options named in `own` set keys
     of that module's table. Exits with code 2 if the settings are invalid.
     """
     named = {f"{part}.{name}": str(given[name]) for name in own if given.get(name) is not None}
     others = {name: value for name, value in given.items() if name not in own}
-    return load_or_exit(others, beside={**NO_SOURCE, **named, **(beside or {})})
+    return load_or_exit(others, overrides={**NO_SOURCE, **named, **(overrides or {})})
 
 
 def _flags(given: Mapping[str, Any]) -> dict[str, Any]:

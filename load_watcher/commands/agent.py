@@ -146,7 +146,7 @@ def _settings(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSetti
     from agent.service.settings import read_settings
 
     chosen = {"agent.mode": mode} if mode is not None else {}
-    everything = load_part_or_exit("agent", given, own=_OWN, beside=chosen)
+    everything = load_part_or_exit("agent", given, own=_OWN, overrides=chosen)
     settings, _ = read_settings(everything.parts.get("agent", {}), cwd=Path.cwd())
     return settings, everything
 

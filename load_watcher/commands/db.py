@@ -105,12 +105,12 @@ def copy_database(source: str, from_watcher: str | None, replace: bool, **given:
     """
     from watcher.store import commands, copying
 
-    settings = load_or_exit(given, beside=NO_SOURCE)
+    settings = load_or_exit(given, overrides=NO_SOURCE)
     with _store_errors():
         target = _database_of(settings)
-        password_file = None if target.waits else settings.store.password_file
+        password_file = None if target.retries_connection else settings.store.password_file
         origin = commands.database_at(source, watcher=from_watcher or "", password_file=password_file)
-        if origin.waits and from_watcher is None:
+        if origin.retries_connection and from_watcher is None:
             origin.watcher = copying.only_watcher(origin)
         with progress_of("copying") as tell:
             said = copying.copy(origin, target, upgrade=settings.store.upgrade, replace=replace, progress=tell)
@@ -122,13 +122,13 @@ def _database_of(settings: Settings) -> Database:
     from watcher.store.commands import database_at
 
     store = settings.store
-    return database_at(store.url, watcher=settings.watcher, password_file=store.password_file)
+    return database_at(store.url, watcher=settings.watcher_name, password_file=store.password_file)
 
 
 def _run_on_database(action: Callable[[Database], str], given: Mapping[str, Any]) -> None:
     """Run `action` on the database of the settings and print its result."""
     # No provider is needed: an init container upgrades the database before the source is configured or reachable.
-    settings = load_or_exit(given, beside=NO_SOURCE)
+    settings = load_or_exit(given, overrides=NO_SOURCE)
     with _store_errors():
         click.echo(action(_database_of(settings)))
 

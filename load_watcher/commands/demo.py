@@ -76,7 +76,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
             adapted = demo_settings.adapted(loaded, store=Path(directory) / "load-watcher.db")
             return replace(adapted, parts={"scheduler": DEFAULT_SCHEDULER, **adapted.parts})
 
-        settings = of_demo(load_or_exit(given, beside=demo_settings.FORCED))
+        settings = of_demo(load_or_exit(given, overrides=demo_settings.FORCED))
         cluster = SimulatedCluster(count, seed=seed, speed=speed, begun=time.time())
         click.echo("\n  ".join(demo_settings.banner_lines(cluster)))
         sources = Sources(
@@ -85,7 +85,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
         )
         code = run(
             settings,
-            lambda: of_demo(load(given, beside=demo_settings.FORCED)),
+            lambda: of_demo(load(given, overrides=demo_settings.FORCED)),
             parts=(DemoSchedulerModule(cluster),),
             sources=sources,
         )

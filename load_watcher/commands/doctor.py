@@ -95,7 +95,7 @@ def doctor(
         click.echo(doctor_report.as_json(report))
     else:
         with doctor_report.Printer() as printer:
-            report = asyncio.run(doctor_checks.run(examination, checks=checks, tell=printer.tell))
+            report = asyncio.run(doctor_checks.run(examination, checks=checks, on_result=printer.tell))
         printer.close(report)
     raise SystemExit(report.exit_code)
 

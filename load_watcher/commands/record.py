@@ -83,7 +83,7 @@ def _record(recording: Recording, output: Path) -> int:
             with suppress(NotImplementedError):  # on Windows; the file is still complete up to the last request
                 loop.add_signal_handler(number, stop.set)
         with _recorded(recording) as tell:
-            return await recorder.record(recording, file, stop=stop, tell=tell)
+            return await recorder.record(recording, file, stop=stop, on_progress=tell)
 
     try:
         with recording_file.RecordingFile(output) as file:
@@ -105,7 +105,7 @@ def _record(recording: Recording, output: Path) -> int:
         return FAILED
     click.echo(
         f"{done.records:,} records in {output}: {done.nodes:,} nodes, {done.pods:,} pods at the end, "
-        f"{done.bindings:,} bindings; {done.missed:,} of {done.looks:,} requests returned no load"
+        f"{done.bindings:,} bindings; {done.missed:,} of {done.polls:,} requests returned no load"
     )
     return 0
 
@@ -134,10 +134,10 @@ def _recorded(recording: Recording) -> Iterator[Callable[[RecordingProgress], No
 
         def tell(progress: RecordingProgress) -> None:
             amiss("node load", progress.trouble)
-            if progress.looks > 1:  # only the first request makes the service fetch pod usage from its source
+            if progress.polls > 1:  # only the first request makes the service fetch pod usage from its source
                 amiss("pod usage", progress.usage and f"pod usage is not recorded: {progress.usage}")
             bar.update(task, completed=progress.passed, description=summary(progress))
-            if not console.is_terminal and progress.looks % 10 == 1:
+            if not console.is_terminal and progress.polls % 10 == 1:
                 console.print(f"{progress.passed / 60:.0f} min: {summary(progress)}")
 
         yield tell

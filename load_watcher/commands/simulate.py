@@ -118,10 +118,12 @@ def _make_trace(scenario: str | None, given: Mapping[str, Any]) -> None:
         records = generate(scenario, nodes=nodes, pods=given["pods"], seed=given["seed"], hours=hours)
     else:
         reading = partial(click.echo, err=True)
-        records = alibaba.convert(given["alibaba"], machines=nodes, start=given["start"], hours=hours, tell=reading)
+        records = alibaba.convert(
+            given["alibaba"], machines=nodes, start=given["start"], hours=hours, on_progress=reading
+        )
     with _simulate_errors(), progress_of("writing", unit="minutes") as tell:
-        count = command.write_trace(records, given["output"], minutes=round(60 * hours), tell=tell)
-    click.echo(f"{given['output']}: {count:,} records" + (f"; {SCENARIOS[scenario].told}" if scenario else ""))
+        count = command.write_trace(records, given["output"], minutes=round(60 * hours), on_progress=tell)
+    click.echo(f"{given['output']}: {count:,} records" + (f"; {SCENARIOS[scenario].description}" if scenario else ""))
 
 
 def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
@@ -134,7 +136,7 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
 
     if given["output"] is not None:
         raise click.UsageError("-o is only for created traces; write results with --csv, --series, --png or --html")
-    settings = load_or_exit(given, beside=NO_SOURCE)
+    settings = load_or_exit(given, overrides=NO_SOURCE)
     files = command.OutputFiles(given["csv_file"], given["series"], given["png"], given["html"])
     with _simulate_errors():
         options = command.check_options(
@@ -145,12 +147,12 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
         )
         for notice in notices:
             click.echo(f"note: {notice}", err=True)
-        files.ready(trace)
+        files.check(trace)
         click.echo(f"reading {trace}", err=True)
         course = command.load_trace(trace)
         with progress_of("simulating", unit="steps") as tell:
             evictor = partial(evicted, watermark=given["overload"])
-            runs = command.run(course, policies, options, evictor=evictor, tell=tell)
+            runs = command.run(course, policies, options, evictor=evictor, on_progress=tell)
         command.write(files, trace, course, options, runs)
     Console().print(report.as_table(run.summary() for run in runs))
 

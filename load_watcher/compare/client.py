@@ -54,13 +54,13 @@ async def run(
     *,
     duration: float = 0.0,
     every: float = EVERY_S,
-    tell: Callable[[ComparisonRound], None] = lambda _: None,
+    on_progress: Callable[[ComparisonRound], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Compare once, and then every `every` seconds until `duration` seconds have passed.
 
     Raises CompareError if the first comparison fails. Later failures are passed to `warn` and skipped, because services
-    may restart during a long run. `tell` is called after each comparison.
+    may restart during a long run. `on_progress` is called after each comparison.
     """
     ends = time.monotonic() + duration
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session:
@@ -76,7 +76,7 @@ async def run(
             else:
                 answers = [answer for answer in asked if isinstance(answer, ServiceLoads)]
                 comparison.add(answers[0], answers[1])
-                tell(ComparisonRound(comparison.rounds, answers[0], answers[1]))
+                on_progress(ComparisonRound(comparison.rounds, answers[0], answers[1]))
             wait = began + every - time.monotonic()
             if time.monotonic() + wait > ends:
                 return

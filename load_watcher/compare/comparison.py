@@ -106,10 +106,10 @@ class Difference:
     apart: dict[str, int] = field(
         default_factory=dict
     )  # node -> number of comparisons with a difference above the tolerance
-    only_ours: dict[str, int] = field(
+    only_here: dict[str, int] = field(
         default_factory=dict
     )  # node known to both -> number of comparisons with a value only from this service
-    only_theirs: dict[str, int] = field(default_factory=dict)
+    only_there: dict[str, int] = field(default_factory=dict)
     total: float = 0.0
     largest: float = 0.0
     largest_of: str = ""
@@ -130,8 +130,8 @@ class Difference:
         key = (self.type, self.operator)
         both = our_answer.nodes & their_answer.nodes
         ours, theirs = our_answer.values.get(key, {}), their_answer.values.get(key, {})
-        _count_each(self.only_ours, both & (ours.keys() - theirs.keys()))
-        _count_each(self.only_theirs, both & (theirs.keys() - ours.keys()))
+        _count_each(self.only_here, both & (ours.keys() - theirs.keys()))
+        _count_each(self.only_there, both & (theirs.keys() - ours.keys()))
         for name in sorted(ours.keys() & theirs.keys()):
             distance = abs(ours[name] - theirs[name])
             self.compared[name] = self.compared.get(name, 0) + 1
@@ -150,8 +150,8 @@ class Comparison:
     tolerance: float = TOLERANCE
     rounds: int = 0
     differences: dict[tuple[str, str], Difference] = field(default_factory=dict)
-    only_ours: dict[str, int] = field(default_factory=dict)
-    only_theirs: dict[str, int] = field(default_factory=dict)
+    only_here: dict[str, int] = field(default_factory=dict)
+    only_there: dict[str, int] = field(default_factory=dict)
     same_winner: int = 0
     winners: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
@@ -160,8 +160,8 @@ class Comparison:
         self.rounds += 1
         for key in ((kind.value, operator.value) for kind in TYPES for operator in OPERATORS):
             self.differences.setdefault(key, Difference(*key)).add(ours, theirs, tolerance=self.tolerance)
-        _count_each(self.only_ours, ours.nodes - theirs.nodes)
-        _count_each(self.only_theirs, theirs.nodes - ours.nodes)
+        _count_each(self.only_here, ours.nodes - theirs.nodes)
+        _count_each(self.only_there, theirs.nodes - ours.nodes)
         self.winners = (winners(ours, self.scores), winners(theirs, self.scores))
         self.same_winner += bool(set(self.winners[0]) & set(self.winners[1]))
 
@@ -169,21 +169,21 @@ class Comparison:
         """Nodes that were counted in more than half of the comparisons, sorted."""
         return tuple(sorted(name for name, count in counts.items() if 2 * count > self.rounds))
 
-    def verdict(self) -> tuple[str, ...]:
+    def differences_in_words(self) -> tuple[str, ...]:
         """Descriptions of the differences; empty if the services agree."""
         said = [
             f"{_nodes(names)} known only to {where}: {first_names(names)}"
             for names, where in (
-                (self.mostly(self.only_ours), "this service"),
-                (self.mostly(self.only_theirs), "the other service"),
+                (self.mostly(self.only_here), "this service"),
+                (self.mostly(self.only_there), "the other service"),
             )
             if names
         ]
         for difference in self.differences.values():
             what = f"{difference.type} {difference.operator}"
             for counts, where in (
-                (difference.only_ours, "this service"),
-                (difference.only_theirs, "the other service"),
+                (difference.only_here, "this service"),
+                (difference.only_there, "the other service"),
             ):
                 if names := self.mostly(counts):
                     said.append(f"{what} of {_nodes(names)} only from {where}: {first_names(names)}")

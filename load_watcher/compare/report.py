@@ -25,7 +25,7 @@ def as_tables(comparison: Comparison, last: ComparisonRound) -> Iterator[Rendera
     yield _services(last)
     yield _metrics(comparison)
     ours, theirs = comparison.winners
-    verdict = comparison.verdict()
+    verdict = comparison.differences_in_words()
     yield escape(
         f"TargetLoadPacking, pod with negligible requests: this service: {first_names(ours)}; "
         f"other service: {first_names(theirs)}"
@@ -42,7 +42,7 @@ def as_json(comparison: Comparison, last: ComparisonRound) -> str:
     """Result of the comparison as one JSON object."""
     ours, theirs = comparison.winners
     document = {
-        "same": not comparison.verdict(),
+        "same": not comparison.differences_in_words(),
         "comparisons": comparison.rounds,
         "tolerance": comparison.tolerance,
         "services": {"ours": _service(last.ours), "theirs": _service(last.theirs)},
@@ -58,10 +58,10 @@ def as_json(comparison: Comparison, last: ComparisonRound) -> str:
             }
             for difference in comparison.differences.values()
         ],
-        "only_ours": comparison.mostly(comparison.only_ours),
-        "only_theirs": comparison.mostly(comparison.only_theirs),
+        "only_ours": comparison.mostly(comparison.only_here),
+        "only_theirs": comparison.mostly(comparison.only_there),
         "winners": {"ours": ours, "theirs": theirs, "in_common": comparison.same_winner},
-        "differences": comparison.verdict(),
+        "differences": comparison.differences_in_words(),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 

@@ -60,14 +60,14 @@ class SimulatedApi:
     """The simulated cluster as a `scorers.cluster.informer.ClusterSource`. `now` returns unix seconds."""
 
     def __init__(self, cluster: SimulatedCluster, *, now: Callable[[], float]) -> None:
-        self.listed = asyncio.Event()
+        self.synced = asyncio.Event()
         """Set when all objects that existed at the start were reported."""
         self._cluster = cluster
         self._now = now
-        self._told: dict[str, Pod] = {}
+        self._reported: dict[str, Pod] = {}
         self._on_pod: OnPod | None = None
         self._listing: asyncio.Task[None] | None = None
-        cluster.follow(lambda key, _old, _new: self._tell(key))
+        cluster.subscribe(lambda key, _old, _new: self._report(key))
 
     async def start(self, *, on_node: OnNode, on_pod: OnPod, on_node_metric: OnNodeMetric | None) -> None:
         """Start to report nodes and pods; the simulated cluster has no NodeMetrics of Koordinator."""
@@ -80,27 +80,27 @@ class SimulatedApi:
             if number % LISTED_AT_ONCE == 0:
                 await asyncio.sleep(0)
         for number, key in enumerate(self._cluster.pods()):
-            self._tell(key)
+            self._report(key)
             if number % LISTED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        self.listed.set()
+        self.synced.set()
 
-    def _tell(self, key: str) -> None:
+    def _report(self, key: str) -> None:
         """Report the pod's current state if it changed since the last report."""
-        old, new = self._told.get(key), self._cluster.pod(key)
+        old, new = self._reported.get(key), self._cluster.pod(key)
         if old is new or self._on_pod is None:
             return
         if new is None:
-            del self._told[key]
+            del self._reported[key]
         else:
-            self._told[key] = new
+            self._reported[key] = new
         self._on_pod(key, old, new)
 
     def pod(self, key: str) -> Pod | None:
-        return self._told.get(key)
+        return self._reported.get(key)
 
-    def is_whole(self) -> bool:
-        return self.listed.is_set()
+    def is_synced(self) -> bool:
+        return self.synced.is_set()
 
     async def bind(self, key: str, *, node: str, uid: str) -> None:
         self._cluster.bind(key, node=node, uid=uid, now=self._now())
@@ -160,7 +160,7 @@ class SimulatedScheduler:
 
     async def _work(self) -> None:
         await self._listening.wait()
-        await self._api.listed.wait()
+        await self._api.synced.wait()
         connector = aiohttp.TCPConnector(ssl=True if self._certificate is None else _trusting(self._certificate))
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
@@ -206,7 +206,7 @@ class SimulatedScheduler:
 
     async def _place(self, session: aiohttp.ClientSession, pod: Pod) -> bool:
         """Try to place a pod; return whether it has a node now."""
-        names: Sequence[str] = self._cluster.fitting(name_of(pod))
+        names: Sequence[str] = self._cluster.fitting_nodes(name_of(pod))
         if names:
             body = msgspec.json.encode(wire.ExtenderArgs(pod=pod, node_names=list(names)))
             result = await self._ask(session, "filter", body, wire.ExtenderFilterResult)
@@ -278,7 +278,7 @@ class DemoSchedulerModule:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
 
-    def make(self, table: Mapping[str, Any], serving: ModuleHost) -> BuiltModule:
+    def build(self, table: Mapping[str, Any], serving: ModuleHost) -> BuiltModule:
         """Build the extender's routes and lifecycle, and the lifecycle of the simulated cluster."""
         api = SimulatedApi(self._cluster, now=serving.now)
         scheduling = SchedulingService(table, serving, cluster=api)
@@ -290,7 +290,7 @@ class DemoSchedulerModule:
             now=serving.now,
             certificate=serving.settings.server.tls_cert,
         )
-        made = scheduling.made()
+        made = scheduling.build()
         lives = (*made.lives, scheduler.life, mark_responses_simulated)
         return replace(made, lives=lives, on_listening=(*made.on_listening, scheduler.listening))
 

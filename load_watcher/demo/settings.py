@@ -50,5 +50,5 @@ def banner_lines(cluster: SimulatedCluster) -> list[str]:
     return [
         f"a simulated cluster, nothing here is real: {nodes} node{'s' if nodes > 1 else ''}, {pods} pods, "
         f"a simulated day takes {day}",
-        *cluster.fleet.faults.told(),
+        *cluster.fleet.faults.descriptions(),
     ]

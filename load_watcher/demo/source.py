@@ -41,10 +41,10 @@ METRICS: Mapping[str, str] = {
 @dataclass(frozen=True, slots=True)
 class _Sampled:
     """Values of n nodes at k times. `time` (unix seconds) and each array of `values` (by metric key) have shape (k,
-    n); `there` is a mask of the same shape with the existing samples."""
+    n); `present` is a mask of the same shape with the existing samples."""
 
     time: F64
-    there: Bool
+    present: Bool
     values: Mapping[str, F64]
 
 
@@ -82,7 +82,7 @@ class DemoProvider:
 
     async def fetch_pods(self, now: float) -> PodFetch:
         """Simulated usage of all pods at `now` (unix seconds)."""
-        usage = await asyncio.to_thread(self._cluster.usage, self._cluster.present(), now)
+        usage = await asyncio.to_thread(self._cluster.usage, self._cluster.running_pods(), now)
         return PodFetch(usage, PodOrigin(SOURCE, self._expression("cores"), 0.0, self._expression("bytes"), "rss"))
 
     def _plan(self, key: str) -> QueryPlan:
@@ -99,7 +99,7 @@ class DemoProvider:
 
     def _batches(self, keys: Collection[str], since: float, until: float, pods: RunningPods) -> tuple[SeriesBatch, ...]:
         sampled = self._sample(since, until, pods)
-        inside = sampled.there.T
+        inside = sampled.present.T
         series, _ = np.nonzero(inside)
         names, time = self._cluster.fleet.names, sampled.time.T[inside]
         return tuple(

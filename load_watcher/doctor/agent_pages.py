@@ -15,7 +15,7 @@ CALLED = {EndpointKind.AGENT: "agent", EndpointKind.QRM: "QoS Resource Manager"}
 
 async def dashboard(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the configured host names resolve and the label selectors find ready pods. Sends no page requests."""
-    named = discovery_by_kind(examination.the(Settings))
+    named = discovery_by_kind(examination.get(Settings))
     if not named:
         return [skipped("no agents are configured in [dashboard]")]
     return [result for kind, places in named.items() for result in _told(kind, await _found(places))]

@@ -36,7 +36,7 @@ async def run(
     examination: CheckContext,
     *,
     checks: Sequence[Check] = CHECKS,
-    tell: Callable[[CheckResult], None] = lambda result: None,
+    on_result: Callable[[CheckResult], None] = lambda result: None,
 ) -> DoctorReport:
-    """Run the checks and return the report; `tell` is called with each result, in the order of the report."""
-    return DoctorReport(__version__, await examine(examination, checks, tell=tell))
+    """Run the checks and return the report; `on_result` is called with each result, in the order of the report."""
+    return DoctorReport(__version__, await examine(examination, checks, on_result=on_result))

@@ -88,7 +88,7 @@ def required_permissions(found: Settings, environ: Mapping[str, str]) -> Sequenc
         needed.append(
             Permission("watch", NODES, "changes of the nodes; without it, they are listed once a minute", vital=False)
         )
-    if source and found.refresh.pods != "off" and not found.agents.named:
+    if source and found.refresh.pods != "off" and not found.agents.configured:
         must = found.refresh.pods == "on"
         purpose = "the usage of pods" if must else "the usage of pods, on request (refresh.pods)"
         needed += [
@@ -147,7 +147,7 @@ def _of_agents(found: Settings) -> Iterator[Permission]:
 
 async def kubernetes(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the Kubernetes API is reachable and accepts the credentials."""
-    found = examination.the(Settings)
+    found = examination.get(Settings)
     if found.kubeconfig is None and IN_CLUSTER not in examination.environ:
         why = "no Kubernetes API is configured: kubernetes.kubeconfig is not set, and this process runs outside a pod"
         vital = [right.purpose for right in required_permissions(found, examination.environ) if right.vital]
@@ -166,27 +166,27 @@ async def kubernetes(examination: CheckContext) -> Sequence[CheckResult]:
 
     client = connect()
     try:
-        index = await cluster_nodes.read_index(found) if await client.may("list", NODES) else None
+        index = await cluster_nodes.read_index(found) if await client.is_allowed("list", NODES) else None
     except KubeError as error:
         return [fail(str(error), error.hint or "check that kubectl get nodes works with the same credentials")]
     finally:
         await client.close()
-    examination.leave(ClusterAccess(connect, index))
+    examination.put(ClusterAccess(connect, index))
     size = "may not list nodes" if index is None else f"{count(len(index.nodes), 'node')}"
     return [ok(f"the Kubernetes API accepts the credentials: {size}")]
 
 
 async def _may(client: KubeClient, right: Permission) -> bool:
     of = {"subresource": right.subresource, "namespace": right.namespace, "name": right.name}
-    return await client.may(right.verb, right.resource, **of)
+    return await client.is_allowed(right.verb, right.resource, **of)
 
 
 async def permissions(examination: CheckContext) -> Sequence[CheckResult]:
     """Check the permissions that the settings need, with a SelfSubjectAccessReview for each verb and resource."""
-    needed = required_permissions(examination.the(Settings), examination.environ)
+    needed = required_permissions(examination.get(Settings), examination.environ)
     if not needed:
         return [skipped("these settings need no permissions")]
-    client = examination.the(ClusterAccess).client()
+    client = examination.get(ClusterAccess).client()
     try:
         granted = [await _may(client, right) for right in needed]
     except KubeError as error:
@@ -212,7 +212,7 @@ def _missing(purpose: str, missing: Sequence[Permission]) -> CheckResult:
 
 async def addresses(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the source's node names are not IP addresses, which are never names of Kubernetes nodes."""
-    visit = examination.the(TickResult)
+    visit = examination.get(TickResult)
     names = visit.nodes
     if not names:
         return [skipped("without samples, node names are unknown")]
@@ -227,7 +227,7 @@ async def addresses(examination: CheckContext) -> Sequence[CheckResult]:
 
 async def nodes(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that every node of the cluster has samples under its name, and that every name of the source is a node."""
-    index, visit = examination.the(ClusterAccess).index, examination.the(TickResult)
+    index, visit = examination.get(ClusterAccess).index, examination.get(TickResult)
     if index is None:
         return [skipped("this account may not list the nodes of the cluster", "kubectl auth can-i list nodes")]
     if not visit.names:
@@ -243,7 +243,7 @@ async def nodes(examination: CheckContext) -> Sequence[CheckResult]:
         ]
     results = [ok(f"{_evidence(visit, index)}: {shorten_nodes(known, tuple(index.nodes))}"), *strange]
     missing = index.without_series(visit.nodes)
-    if missing and examination.the(Settings).provider.name != "host":
+    if missing and examination.get(Settings).provider.name != "host":
         cure = "check that the exporters of these nodes run and are scraped; the Go plug-ins score them 0"
         results.append(warn(f"no samples of these nodes: {shorten_nodes(missing, tuple(index.nodes))}", cure))
     return results

@@ -20,8 +20,8 @@ LITTLE_ROOM = 256 * 2**20
 
 async def database(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that `serve` can store its history and continue with the stored one."""
-    found = examination.the(Settings)
-    serving = examination.the(DetectedService).url
+    found = examination.get(Settings)
+    serving = examination.get(DetectedService).url
     try:
         seen = await in_thread(lambda: look(_database_of(found)))
     except StoreError as error:
@@ -37,7 +37,7 @@ async def database(examination: CheckContext) -> Sequence[CheckResult]:
 
 
 def _database_of(found: Settings) -> Database:
-    return database_at(found.store.url, watcher=found.watcher, password_file=found.store.password_file)
+    return database_at(found.store.url, watcher=found.watcher_name, password_file=found.store.password_file)
 
 
 def _judge(seen: DatabaseCheck, found: Settings, *, serving: bool) -> Iterator[CheckResult]:
@@ -49,7 +49,7 @@ def _judge(seen: DatabaseCheck, found: Settings, *, serving: bool) -> Iterator[C
         state += f", but {seen.newest} is needed"
     told = f"{seen.where} is writable and {state}"
     if seen.holder and not serving:
-        yield fail(f"{seen.where} is in use by {seen.holder}", seen.cure)
+        yield fail(f"{seen.where} is in use by {seen.holder}", seen.hint)
     elif seen.revision in (None, seen.newest):
         yield ok(f"{told}; in use by {seen.holder}, as expected" if seen.holder else told)
     elif found.store.upgrade:

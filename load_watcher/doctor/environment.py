@@ -22,7 +22,7 @@ async def settings(examination: CheckContext) -> Sequence[CheckResult]:
         found = await in_thread(examination.load)
     except SettingsError as error:
         return [fail(f"{problem.key}: {problem.message}", problem.cure) for problem in error.problems]
-    examination.leave(found)
+    examination.put(found)
     provider = found.provider
     notices = [warn(notice, "remove it, unless it is meant for another program") for notice in found.notices]
     return [ok(f"valid; provider of samples: {provider.name} ({provider.reason})"), *notices]
@@ -30,7 +30,7 @@ async def settings(examination: CheckContext) -> Sequence[CheckResult]:
 
 async def surroundings(examination: CheckContext) -> Sequence[CheckResult]:
     """Check valid settings for mistakes in this environment: TLS files, and settings that do not suit a pod."""
-    found = examination.the(Settings)
+    found = examination.get(Settings)
     results = [*await in_thread(lambda: list(_certificates(found)))]
     results += list(_odd(found, in_cluster=IN_CLUSTER in examination.environ, node="NODE_NAME" in examination.environ))
     where = "a pod of a cluster" if IN_CLUSTER in examination.environ else "not a pod"

@@ -62,10 +62,10 @@ class Exposition:
 
 async def port(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the address of the settings is free, or that a load-watcher already listens there."""
-    found = examination.the(Settings)
+    found = examination.get(Settings)
     server = found.server
     where = f"{server.host}:{server.port}"
-    examination.leave(DetectedService(""))
+    examination.put(DetectedService(""))
     if server.port == 0:
         return [ok(f"a free port of {server.host} will be selected (server.port = 0)")]
     try:
@@ -80,7 +80,7 @@ async def port(examination: CheckContext) -> Sequence[CheckResult]:
     with suppress(aiohttp.ClientError, OSError):
         async with _session(found, url=url) as session:
             if await _is_ours(session, url):
-                examination.leave(DetectedService(url))
+                examination.put(DetectedService(url))
                 told = f"a load-watcher already listens on {where} ({listener})"
                 if unlike := await _unlike(session, url, found):
                     cure = (
@@ -164,8 +164,8 @@ def _listener_on(port: int) -> str:
 
 async def service(examination: CheckContext) -> Sequence[CheckResult]:
     """Check a running service by its own reports: liveness, readiness, source, and findings of the sample review."""
-    found = examination.the(Settings)
-    url = examination.url or examination.the(DetectedService).url
+    found = examination.get(Settings)
+    url = examination.url or examination.get(DetectedService).url
     if not url:
         return [skipped(f"no service runs at {own_url(found)}", "to check another one, give its address with --url")]
     where = without_credentials(url)
@@ -180,7 +180,7 @@ async def service(examination: CheckContext) -> Sequence[CheckResult]:
             results = [*await _states(session, url, token=token), *await _findings(session, url, token=token)]
             with suppress(aiohttp.ClientError, OSError):  # /metrics is optional
                 status, page = await _get(session, f"{url}/metrics", token=token)
-                examination.leave(Exposition(page.decode(errors="replace") if status == 200 else ""))
+                examination.put(Exposition(page.decode(errors="replace") if status == 200 else ""))
             return results
     except (aiohttp.ClientError, OSError) as error:
         cure = "check that it runs and that the address is right; inside a pod, another address may be needed"

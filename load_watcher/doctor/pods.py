@@ -15,7 +15,7 @@ from watcher.providers.base import NoPodUsage, ProviderError, ProviderRefused, f
 
 async def pods(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the source provides the usage of pods. Without it, the check fails only if refresh.pods is on."""
-    found = examination.the(Settings)
+    found = examination.get(Settings)
     wanted = found.refresh.pods
     if wanted == "off":
         return [skipped("pod usage is not fetched (refresh.pods is off)")]
@@ -41,7 +41,7 @@ async def pods(examination: CheckContext) -> Sequence[CheckResult]:
     ]
     cure = "see docs/pods.md for the queries and for the handling of invalid readings"
     results += [warn(finding.reason, cure) for finding in fetch.findings]
-    visit = examination.the(TickResult)
+    visit = examination.get(TickResult)
     strange = sorted(set(nodes) - {*visit.nodes, *visit.names})
     if strange:
         results.append(warn(f"pods run on nodes without samples: {shorten_names(strange)}", cure))

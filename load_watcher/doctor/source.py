@@ -116,7 +116,7 @@ class TickResult:
 
 async def source(examination: CheckContext) -> Sequence[CheckResult]:
     """Run one tick, to check that the source is reachable and accepts the credentials."""
-    found = examination.the(Settings)
+    found = examination.get(Settings)
     try:
         watched = RecordingProvider(registry.build(found))
     except ProviderError as error:
@@ -129,7 +129,7 @@ async def source(examination: CheckContext) -> Sequence[CheckResult]:
         await watched.start()
         if cluster is not None:
             await cluster.start()
-            await cluster.settle(found.provider.timeout)  # longer than a tick of serve, which is repeated
+            await cluster.wait_known(found.provider.timeout)  # longer than a tick of serve, which is repeated
         with suppress(TimeoutError):
             async with asyncio.timeout(TICK_S):
                 await refresher.tick()
@@ -148,7 +148,7 @@ async def source(examination: CheckContext) -> Sequence[CheckResult]:
         refresher=refresher,
         at=time.time(),
     )
-    examination.leave(visit)
+    examination.put(visit)
     asked = found.provider.address and found.provider.name not in ("host", "metrics-server")  # these use no address
     where = f" at {found.provider.address}" if asked else ""
     took = time.monotonic() - began
@@ -169,7 +169,7 @@ def _unanswered(error: ProviderError | None, refresher: Refresher) -> CheckResul
 
 async def series(examination: CheckContext) -> Sequence[CheckResult]:
     """Report the query of each configured metric with its reason, or why the metric is missing."""
-    visit, found = examination.the(TickResult), examination.the(Settings)
+    visit, found = examination.get(TickResult), examination.get(Settings)
     failures = {failure.metric: failure for failure in visit.fetch.failures}
     absent = {each.metric: each.reason for each in visit.fetch.findings if each.kind is FindingKind.NO_SERIES}
     had = {batch.metric.name for fetch in (visit.fetch, *visit.earlier) for batch in fetch.batches}
@@ -237,7 +237,7 @@ def _cure_of_absence(metric: Metric, found: Settings) -> str:
 
 async def freshness(examination: CheckContext) -> Sequence[CheckResult]:
     """Check the age of the newest samples of all nodes."""
-    visit, found = examination.the(TickResult), examination.the(Settings)
+    visit, found = examination.get(TickResult), examination.get(Settings)
     snapshot, limit = visit.snapshot, found.refresh.max_staleness
     if snapshot is None or not snapshot.nodes:
         cure = (
@@ -261,7 +261,7 @@ async def freshness(examination: CheckContext) -> Sequence[CheckResult]:
 
 async def cadence(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the samples are frequent enough for the windows and reach back far enough."""
-    visit = examination.the(TickResult)
+    visit = examination.get(TickResult)
     snapshot = visit.snapshot
     if snapshot is None or not snapshot.nodes:
         return [skipped("no samples")]
@@ -325,7 +325,7 @@ def _without_window(snapshot: Snapshot) -> list[str]:
 
 async def clock(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the clocks of the source and of this machine agree."""
-    visit = examination.the(TickResult)
+    visit = examination.get(TickResult)
     entries = [each for each in visit.refresher.findings.entries() if each.kind in SKEW_FINDINGS]
     cure = "synchronize both clocks with NTP; samples more than 30 s in the future are refused"
     if entries:
@@ -338,7 +338,7 @@ async def clock(examination: CheckContext) -> Sequence[CheckResult]:
 
 async def samples(examination: CheckContext) -> Sequence[CheckResult]:
     """Report the findings of the sample review that no other check reports."""
-    visit = examination.the(TickResult)
+    visit = examination.get(TickResult)
     failed = {failure.metric for failure in visit.fetch.failures}
     entries = [
         each

@@ -64,7 +64,7 @@ class TraceBuilder:
         """Number of pods on these nodes."""
         return len(self._pods)
 
-    def take(self, cluster: ClusterSnapshot, columns: Columns | None, usage: PodColumns | None) -> list[Record]:
+    def add(self, cluster: ClusterSnapshot, columns: Columns | None, usage: PodColumns | None) -> list[Record]:
         """Records of one poll in the order of time. `columns` and `usage` are None if unavailable."""
         first = self.time is None
         time = cluster.time if self.time is None else max(cluster.time, self.time)

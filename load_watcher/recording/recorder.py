@@ -46,12 +46,12 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class RecordingProgress:
-    """Progress of a recording: `passed` seconds, number of polls (`looks`), polls without load (`missed`), and the
+    """Progress of a recording: `passed` seconds, number of polls (`polls`), polls without load (`missed`), and the
     content of the file. `trouble` is the reason why the last poll returned no nodes or no load, `usage` why it
     returned no pod usage; "" without a problem."""
 
     passed: float
-    looks: int = 0
+    polls: int = 0
     missed: int = 0
     nodes: int = 0
     pods: int = 0
@@ -75,10 +75,10 @@ async def record(
     file: RecordingFile,
     *,
     stop: asyncio.Event,
-    tell: Callable[[RecordingProgress], None] = lambda _: None,
+    on_progress: Callable[[RecordingProgress], None] = lambda _: None,
 ) -> RecordingProgress:
-    """Record until the duration has passed or `stop` is set, and return the final progress. `tell` is called after each
-    poll.
+    """Record until the duration has passed or `stop` is set, and return the final progress. `on_progress` is called
+    after each poll.
 
     Raises RecordError if the first poll fails permanently. Later, a service that is unavailable, empty or stale causes
     a gap in the recording. Raises OSError if the file cannot be written.
@@ -92,7 +92,7 @@ async def record(
             looked = time.monotonic()
             progress = await _look(service, changes, file, progress)
             progress = replace(progress, passed=time.monotonic() - began)
-            tell(progress)
+            on_progress(progress)
             pause = min(looked + recording.every, ends) - time.monotonic()
             if looked >= ends or await _stopped(stop, pause):
                 break
@@ -113,11 +113,11 @@ async def _look(
     service: _RecordedService, changes: TraceBuilder, file: RecordingFile, progress: RecordingProgress
 ) -> RecordingProgress:
     """Poll the service once and append the result to the file."""
-    progress = replace(progress, looks=progress.looks + 1)
+    progress = replace(progress, polls=progress.polls + 1)
     try:
         cluster = await service.cluster()
     except _ServiceError as refused:
-        if refused.is_final and progress.looks == 1:
+        if refused.is_final and progress.polls == 1:
             raise RecordError(str(refused), hint=refused.hint) from refused
         return replace(progress, missed=progress.missed + 1, trouble=str(refused))
     if not cluster.nodes:
@@ -125,7 +125,7 @@ async def _look(
         return replace(progress, missed=progress.missed + 1, trouble=told)
     columns, trouble = await service.columns()
     usage, no_usage = await service.usage()
-    file.append(changes.take(cluster, columns, usage))
+    file.append(changes.add(cluster, columns, usage))
     return replace(
         progress,
         missed=progress.missed + (columns is None),

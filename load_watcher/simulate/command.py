@@ -47,7 +47,7 @@ class OutputFiles:
     png: Path | None = None
     html: Path | None = None
 
-    def ready(self, trace: Path) -> None:
+    def check(self, trace: Path) -> None:
         """Check the paths before the simulation. Raises SimulateError if a file could not be written or would overwrite
         another output or the trace, because a recording cannot be repeated."""
         taken = {trace.resolve(): "the trace"}
@@ -105,7 +105,7 @@ def run(
     options: SimulationOptions,
     *,
     evictor: EvictionPlanner | None,
-    tell: ProgressCallback,
+    on_progress: ProgressCallback,
 ) -> tuple[SimulationRun, ...]:
     """Simulate the policies one after the other, one run each. Raises PolicyError."""
     steps, done = course.minutes * len(policies), 0
@@ -113,7 +113,7 @@ def run(
     def progress() -> None:
         nonlocal done
         done += 1
-        tell(done, steps)
+        on_progress(done, steps)
 
     return tuple(simulate(course, each, options, evictor=evictor, progress=progress) for each in policies)
 
@@ -133,7 +133,7 @@ def write(
         options.delay,
         options.overload,
         options.seed,
-        options.anew,
+        options.place_existing,
     )
     if files.csv is not None:
         files.csv.write_text(report.as_csv(summaries), encoding="utf-8", newline="")
@@ -150,7 +150,7 @@ def write(
         files.html.write_text(report.as_page(setting, summaries, picture), encoding="utf-8", newline="")
 
 
-def write_trace(records: Iterable[Record], path: Path, *, minutes: int, tell: ProgressCallback) -> int:
+def write_trace(records: Iterable[Record], path: Path, *, minutes: int, on_progress: ProgressCallback) -> int:
     """Write records and return their number; `minutes` is the total for progress reports. Raises OSError and any
     exception of `records`; `path` is then absent or unchanged."""
     count, done, begins = 0, 0, 0.0
@@ -163,7 +163,7 @@ def write_trace(records: Iterable[Record], path: Path, *, minutes: int, tell: Pr
                 writer.write(record)
                 if (minute := int((record.time - begins) // STEP_S)) > done:
                     done = minute
-                    tell(min(done, minutes), minutes)
+                    on_progress(min(done, minutes), minutes)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)

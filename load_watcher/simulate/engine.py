@@ -57,13 +57,14 @@ RETRY_AFTER_S = 900.0  # seconds until the next call after the evictor found no 
 class SimulationOptions:
     """`refresh` and `delay` in seconds, whole minutes: the interval at which windows are published, and the age of
     their newest sample at that time. A node is overloaded above the fraction `overload` of its CPU or memory. `seed`
-    decides between equal nodes. `anew`: pods that existed when the trace began are also placed, in its first minute."""
+    decides between equal nodes. `place_existing`: pods that existed when the trace began are also placed, in its first
+    minute."""
 
     refresh: float = 60.0
     delay: float = 60.0
     overload: float = 0.9
     seed: int = 1
-    anew: bool = False
+    place_existing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class _Cluster:
         self.course, self.options, self.evictor = course, options, evictor
         self.policy = policy.name
         self.table = ClusterTable(windows=WINDOWS)
-        self.decider: PlacementDecider = policy.over(self.table)
+        self.decider: PlacementDecider = policy.bind(self.table)
         self.windows = SimulatedWindows(course.names, measures=self.table.needs.usages)
         self.infos = [_info(each) for each in course.pods]
         self.changes = list(reversed(course.changes))
@@ -213,7 +214,7 @@ class _Cluster:
         pods = self.course.pods
         while self.next < len(pods) and pods[self.next].arrives <= now:
             pod, self.next = self.next, self.next + 1
-            bound = pods[pod].pinned or ("" if self.options.anew else pods[pod].there)
+            bound = pods[pod].pinned or ("" if self.options.place_existing else pods[pod].there)
             if bound and self.there[self.index[bound]]:
                 self._start(pod, self.index[bound], now)
             elif not pods[pod].pinned:
@@ -360,7 +361,7 @@ class _Cluster:
             evicted=self.gone,
             overload=self.options.overload,
             begins=self.course.begins,
-            asked=self.evictor is not None,
+            evictions_counted=self.evictor is not None,
         )
 
 

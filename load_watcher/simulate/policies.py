@@ -67,7 +67,7 @@ class PlacementPolicy(Protocol):
     @property
     def name(self) -> str: ...
 
-    def over(self, table: ClusterTable) -> PlacementDecider:
+    def bind(self, table: ClusterTable) -> PlacementDecider:
         """Apply the policy to this table. Raises PolicyError if a simulation lacks the data that it needs."""
         ...
 
@@ -109,7 +109,7 @@ class RequestPolicy:
 
     name: str
 
-    def over(self, table: ClusterTable) -> PlacementDecider:
+    def bind(self, table: ClusterTable) -> PlacementDecider:
         return _ByRequests(BY_REQUESTS[self.name], table)
 
 
@@ -142,7 +142,7 @@ class ProfilePolicy:
     name: str
     settings: ProfileSettings
 
-    def over(self, table: ClusterTable) -> PlacementDecider:
+    def bind(self, table: ClusterTable) -> PlacementDecider:
         try:
             profile = ProfileRunner(self.settings, table)
         except ValueError as error:

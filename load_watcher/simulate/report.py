@@ -54,7 +54,7 @@ class SimulationSetup:
     seed: int
     anew: bool
 
-    def told(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """The parameters in a few sentences."""
         size = f"{self.nodes:,} nodes, {self.pods:,} pods, {self.minutes / 60.0:g} hours in steps of a minute"
         return [
@@ -146,7 +146,7 @@ def as_page(setting: SimulationSetup, summaries: Sequence[RunSummary], picture: 
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>Simulation of {escape(setting.trace)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
         "<h1>Simulation: one trace under several policies</h1>",
-        *(f"<p>{escape(sentence)}.</p>" for sentence in setting.told()),
+        *(f"<p>{escape(sentence)}.</p>" for sentence in setting.sentences()),
         '<div class="scroll"><table>',
         *_table(summaries),
         "</table></div>",

@@ -91,7 +91,7 @@ class RunSummary:
 class SimulationRun:
     """The result of one policy. Over all pods of the course: `first_node` (-1: never placed), `placed` and `arrived`
     (unix seconds), `counted` (pods that arrived and needed placement), and `evicted` (pods to evict, if an evictor was
-    given: `asked`)."""
+    given: `evictions_counted`)."""
 
     policy: str
     series: MinuteSeries
@@ -103,7 +103,7 @@ class SimulationRun:
     evicted: Bool
     overload: float
     begins: float
-    asked: bool = True
+    evictions_counted: bool = True
 
     def summary(self) -> RunSummary:
         """The numbers for one line of the report."""
@@ -132,7 +132,7 @@ class SimulationRun:
             waited=int(np.count_nonzero(late > 0.0)),
             wait_mean=float(late.mean()) if len(late) else 0.0,
             displaced=self.displaced,
-            evictions=int(np.count_nonzero(self.evicted)) if self.asked else None,
+            evictions=int(np.count_nonzero(self.evicted)) if self.evictions_counted else None,
         )
 
     def minutes(self) -> MinuteStatistics:

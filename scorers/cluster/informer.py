@@ -30,7 +30,7 @@ class ClusterSource(Protocol):
         """Return the last reported state of the pod NAMESPACE/NAME."""
         ...
 
-    def is_whole(self) -> bool:
+    def is_synced(self) -> bool:
         """Return whether all nodes and pods were reported since the start."""
         ...
 
@@ -63,7 +63,7 @@ class KubernetesCluster:
     def pod(self, key: str) -> Pod | None:
         return None if self._pods is None else self._pods.objects.get(key)
 
-    def is_whole(self) -> bool:
+    def is_synced(self) -> bool:
         return bool(self._informers) and all(each.synced.is_set() for each in self._informers[:2])
 
     async def bind(self, key: str, *, node: str, uid: str) -> None:

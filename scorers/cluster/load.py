@@ -44,21 +44,21 @@ class NodeLoadColumns:
         usages = None if self.columns is None else self.columns.usages
         if usages is None:
             return self.average(kind)
-        return self._kept((kind.value, "usage"), usages.usage[kind.value])
+        return self._aligned_values((kind.value, "usage"), usages.usage[kind.value])
 
     def aggregated(self, kind: MetricType, of: str, seconds: int) -> F64:
         """Return koordlet's percentile or mean ("p95", "avg") over a period in seconds, NaN if unknown; percent
         [rows]."""
         usages = None if self.columns is None else self.columns.usages
         found = None if usages is None else usages.aggregated.get((kind.value, of, seconds))
-        return self._kept((kind.value, f"{of} {seconds}"), np.empty(0) if found is None else found)
+        return self._aligned_values((kind.value, f"{of} {seconds}"), np.empty(0) if found is None else found)
 
     def report_interval(self) -> F64:
         """Return the report interval of each node in seconds, NaN if unknown [rows]."""
         usages = None if self.columns is None else self.columns.usages
-        return self._kept(("report interval", ""), np.empty(0) if usages is None else usages.interval)
+        return self._aligned_values(("report interval", ""), np.empty(0) if usages is None else usages.interval)
 
-    def _kept(self, key: tuple[str, str], found: F64) -> F64:
+    def _aligned_values(self, key: tuple[str, str], found: F64) -> F64:
         if key not in self._aligned:
             self._aligned[key] = self._align(found)
         return self._aligned[key]

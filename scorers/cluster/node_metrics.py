@@ -179,38 +179,38 @@ def _usage(what: str, given: _Resources | None) -> Amounts:
 
 
 class ResourceMatrix:
-    """Integers by [resources, rows], and the rows that have values (`there`); grows with the table."""
+    """Integers by [resources, rows], and the rows that have values (`present`); grows with the table."""
 
     def __init__(self, resources: Sequence[str]) -> None:
         self._resources = tuple(resources)
         self.values: I64 = np.zeros((len(self._resources), 0), dtype=np.int64)
-        self.there: Bool = np.zeros(0, dtype=np.bool_)
+        self.present: Bool = np.zeros(0, dtype=np.bool_)
 
     def reserve(self, rows: int) -> None:
         """Make space for this number of rows; 25% more than needed when it grows."""
-        more = rows + rows // 4 - len(self.there)
-        if rows > len(self.there):
+        more = rows + rows // 4 - len(self.present)
+        if rows > len(self.present):
             self.values = np.concatenate([self.values, np.zeros((len(self._resources), more), dtype=np.int64)], axis=1)
-            self.there = np.concatenate([self.there, np.zeros(more, dtype=np.bool_)])
+            self.present = np.concatenate([self.present, np.zeros(more, dtype=np.bool_)])
 
     def set(self, row: int, given: Amounts | None) -> None:
         """Set the amounts of a row; None clears it."""
-        self.there[row] = given is not None
+        self.present[row] = given is not None
         self.values[:, row] = 0 if given is None else [given.get(name, 0) for name in self._resources]
 
     def set_all(self, rows: I64, given: I64 | None) -> None:
         """Set many rows at once, [resources, n]; None clears them."""
-        self.there[rows] = given is not None
+        self.present[rows] = given is not None
         self.values[:, rows] = 0 if given is None else given
 
     def take(self, rows: I64) -> tuple[I64, Bool]:
         """The values [resources, n] of these rows, and whether they have any [n]."""
-        return np.take(self.values, rows, axis=1), self.there[rows]
+        return np.take(self.values, rows, axis=1), self.present[rows]
 
 
 @dataclass(frozen=True, slots=True)
 class PodReadings:
-    """Usage of n pods, [resources, n]: 0 where unknown (`there` [n] is false), and whether they are reported as
+    """Usage of n pods, [resources, n]: 0 where unknown (`present` [n] is false), and whether they are reported as
     koord-prod."""
 
     used: I64
@@ -219,9 +219,9 @@ class PodReadings:
 
 
 class MetricColumns(Protocol):
-    """NodeMetrics by row. `there` [rows] marks nodes that have one; `updated` (unix seconds) is NaN if never reported;
-    `known` [resources, rows] marks measured resources. `pods_known` is False if only the usage of nodes is known: then
-    a pod without a measurement may nevertheless be included in the usage of its node."""
+    """NodeMetrics by row. `present` [rows] marks nodes that have one; `updated` (unix seconds) is NaN if never
+    reported; `known` [resources, rows] marks measured resources. `pods_known` is False if only the usage of nodes is
+    known: then a pod without a measurement may nevertheless be included in the usage of its node."""
 
     there: Bool
     updated: F64
@@ -235,7 +235,7 @@ class MetricColumns(Protocol):
 
     def aggregated(self, kind: str, duration: float) -> ResourceMatrix: ...
 
-    def keep(self, wanted: Collection[tuple[str, float]]) -> None: ...
+    def retain(self, wanted: Collection[tuple[str, float]]) -> None: ...
 
     def readings(self, rows: I64, pods: Sequence[PodKey], prod: Bool, at: F64) -> PodReadings: ...
 
@@ -270,7 +270,7 @@ class _Columns:
             matrix.reserve(len(self.there))
         return self._aggregated[key]
 
-    def keep(self, wanted: Collection[tuple[str, float]]) -> None:
+    def retain(self, wanted: Collection[tuple[str, float]]) -> None:
         """Limit the maintained aggregates to these types and durations; others are computed again when requested."""
         self._aggregated = {key: matrix for key, matrix in self._aggregated.items() if key in wanted}
 
@@ -360,7 +360,7 @@ class WindowMetrics(_Columns):
         percent, sizes = self._percent(rows, load.usage), self._sizes(rows)
         self.known[:, rows] = ~np.isnan(percent) & (sizes > 0)
         self.there[rows] = ~np.isnan(percent).all(axis=0)
-        self.usage.values[:, rows], self.usage.there[rows] = _of(percent, sizes), self.known[:, rows].any(axis=0)
+        self.usage.values[:, rows], self.usage.present[rows] = _of(percent, sizes), self.known[:, rows].any(axis=0)
         self._take_system(rows)
         for kind, duration in self._aggregated:
             self._take_aggregated(kind, duration, rows)
@@ -379,12 +379,12 @@ class WindowMetrics(_Columns):
         matrix, sizes, known = self._aggregated[(kind, duration)], self._sizes(rows), self.known[:, rows]
         values, there = np.zeros_like(sizes), np.zeros(len(rows), dtype=np.bool_)
         if not duration:
-            values, there = self.usage.values[:, rows], self.usage.there[rows]
+            values, there = self.usage.values[:, rows], self.usage.present[rows]
         for seconds in [duration] if duration else self._windows:
             percent = self._over(kind, seconds, rows)
             warm = known.any(axis=0) & (~np.isnan(percent) | ~known).all(axis=0)
             values, there = np.where(warm, _of(percent, sizes), values), there | warm
-        matrix.values[:, rows], matrix.there[rows] = values, there
+        matrix.values[:, rows], matrix.present[rows] = values, there
 
     def _over(self, kind: str, seconds: float, rows: I64) -> F64:
         load = self._load

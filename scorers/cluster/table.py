@@ -66,11 +66,11 @@ class _AssignedPod:
     at: float
     until: float = np.inf  # end of a reservation, unix seconds; inf for a bound pod
 
-    def is_there(self, pod: Pod, *, row: int | None, at: float) -> bool:
+    def is_unchanged(self, pod: Pod, *, row: int | None, at: float) -> bool:
         """Return whether node, time, and spec of the pod are unchanged."""
         return (self.row, self.at) == (row, at) and self.info.pod.spec == pod.spec
 
-    def tells_nothing(self, pod: Pod) -> bool:
+    def is_irrelevant_update(self, pod: Pod) -> bool:
         """Return whether the other fields that plug-ins read are unchanged: many pod events change only the phase."""
         return _looked_at(self.info.pod) == _looked_at(pod)
 
@@ -155,7 +155,7 @@ class ClusterTable:
     def listeners(self) -> tuple[PodListener, ...]:
         return tuple(self._listeners)
 
-    def forget(self, who: object) -> None:
+    def unsubscribe(self, who: object) -> None:
         """Unsubscribe a listener or follower."""
         self._listeners = [each for each in self._listeners if each is not who]
         self._followers = [each for each in self._followers if each[0] is not who]
@@ -248,13 +248,13 @@ class ClusterTable:
         return over
 
     @contextmanager
-    def without(self, key: str) -> Iterator[None]:
+    def without_reservation(self, key: str) -> Iterator[None]:
         """Within the block, remove this pod's reservation, if any. The block must not await."""
-        with self.absent(key) if key in self._reserved else nullcontext():
+        with self.without_pod(key) if key in self._reserved else nullcontext():
             yield
 
     @contextmanager
-    def absent(self, key: str) -> Iterator[None]:
+    def without_pod(self, key: str) -> Iterator[None]:
         """Within the block, remove this pod, bound or reserved, from its node. The block must not await."""
         held, is_reserved = self._pods.get(key), key in self._reserved
         if held is None:
@@ -278,9 +278,9 @@ class ClusterTable:
     def _assign(self, pod: Pod, node: str, *, at: float) -> None:
         key = identity(pod)
         before = self._pods.get(key)
-        if before is not None and key not in self._reserved and before.is_there(pod, row=self.row.get(node), at=at):
-            if not before.tells_nothing(pod):
-                self._tell_again(before, pod)
+        if before is not None and key not in self._reserved and before.is_unchanged(pod, row=self.row.get(node), at=at):
+            if not before.is_irrelevant_update(pod):
+                self._reassign(before, pod)
             return
         try:
             info = pod_info(pod)
@@ -299,7 +299,7 @@ class ClusterTable:
         for listener in self._listeners:
             listener.assigned(row, info, at)
 
-    def _tell_again(self, assigned: _AssignedPod, pod: Pod) -> None:
+    def _reassign(self, assigned: _AssignedPod, pod: Pod) -> None:
         """Update a pod whose sums are unchanged; listeners may depend on its other fields."""
         old, row, at = assigned.info, assigned.row, assigned.at
         assigned.info = new = replace(old, pod=pod)
@@ -324,7 +324,7 @@ class ClusterTable:
 
     # --- load --------------------------------------------------------------------------------------------------------
 
-    def measures(self, kind: MetricType) -> bool:
+    def has_load(self, kind: MetricType) -> bool:
         """Return whether at least half of the nodes have load of this type; cached per copy of the load."""
         if kind not in self._measures:
             silent = np.isnan(self.load.average(kind)[self.known])

@@ -65,14 +65,14 @@ class _CachedRanking:
 
 @dataclass(frozen=True, slots=True)
 class RankedResponse:
-    """A prioritize response: of `asked` nodes the table knows `names`, in rows `rows`. `told`: whether the scores were
-    sent to kube-scheduler; `reserved`: the node on which the pod is reserved, "" if none."""
+    """A prioritize response: of `asked` nodes the table knows `names`, in rows `rows`. `scores_sent`: whether the
+    scores were sent to kube-scheduler; `reserved`: the node on which the pod is reserved, "" if none."""
 
     names: Sequence[str]
     rows: I64
     ranked: RankResult
     asked: int
-    told: bool
+    scores_sent: bool
     reserved: str
 
 
@@ -107,17 +107,17 @@ class DecisionLog:
         self._newest = 0
         self._open: dict[str, _OpenDecision] = {}
         self._holding: deque[_OpenDecision] = deque()
-        self._whole: deque[_OpenDecision] = deque()  # oldest first: decisions not reduced to an outline yet
-        self._held_bytes = 0
+        self._detailed: deque[_OpenDecision] = deque()  # oldest first: decisions not reduced to an outline yet
+        self._cached_bytes = 0
         self._new: dict[int, PlacementDecision] = {}
         self._outcomes: dict[int, DecisionOutcome] = {}
         self._lost = 0
-        self._fails = False
+        self._failure_logged = False
         self._flushing = asyncio.Lock()
 
     @property
     def is_on(self) -> bool:
-        return self._store.decisions_kept > 0
+        return self._store.decision_retention_s > 0
 
     # --- events from the extender ------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class DecisionLog:
     ) -> None:
         """Record a filter response: of `asked` nodes the table knows `names`."""
         if self.is_on:
-            self._later(self._take_filtered, self._begin(profile, info), filtered, names, asked)
+            self._later(self._record_filtered, self._begin(profile, info), filtered, names, asked)
 
     def ranked(self, profile: ProfileRunner, info: PodInfo, answered: RankedResponse) -> None:
         """Record a prioritize response, as part of the filter decision before it if that is recent."""
@@ -138,7 +138,7 @@ class DecisionLog:
             opened = self._begin(name, info)
         opened.is_ranked = True
         most = 100 if profile.settings.precise_scores else MAX_EXTENDER_PRIORITY
-        self._later(self._take_ranked, opened, answered, self._table.load.sampled(), most)
+        self._later(self._record_ranked, opened, answered, self._table.load.sampled(), most)
 
     def _is_recent(self, opened: _OpenDecision, *, profile: str) -> bool:
         return opened.decision.profile == profile and self._now() - opened.decision.time <= DECISION_SPAN_S
@@ -147,7 +147,7 @@ class DecisionLog:
         """Record that a pod was bound, through the extender or not."""
         opened = self._open.get(uid)
         if opened is not None:
-            self._conclude(uid, self._outcome(opened, node))
+            self._close(uid, self._outcome(opened, node))
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Record a pod event. Call this before updating the table: the pod's own reservation must not count when the
@@ -155,7 +155,7 @@ class DecisionLog:
         if not self._open:
             return
         if old is not None and (new is None or identity(old) != identity(new)):
-            self._conclude(identity(old), PlacementOutcome(DELETED, self._now()))
+            self._close(identity(old), PlacementOutcome(DELETED, self._now()))
         if new is not None and new.spec.node_name:
             self.bound(identity(new), new.spec.node_name)
 
@@ -173,7 +173,7 @@ class DecisionLog:
         if len(self._open) >= MOST_OPEN:
             self._release(self._open.pop(next(iter(self._open))))
         opened = self._open[info.key] = _OpenDecision(key, decision)
-        self._whole.append(opened)
+        self._detailed.append(opened)
         return opened
 
     def _later(self, take: Callable[..., None], opened: _OpenDecision, *what: Any) -> None:
@@ -182,10 +182,10 @@ class DecisionLog:
 
     def _taken(self, take: Callable[..., None], opened: _OpenDecision, *what: Any) -> None:
         try:
-            with self._table.without(opened.decision.uid):
+            with self._table.without_reservation(opened.decision.uid):
                 take(opened, *what)
         except Exception as error:  # a third-party plug-in may fail to give a reason
-            self._tell_loss(opened.decision, error)
+            self._log_loss(opened.decision, error)
         else:
             self._new.pop(opened.key, None)
             self._new[opened.key] = opened.decision
@@ -193,19 +193,19 @@ class DecisionLog:
                 del self._new[next(iter(self._new))]
                 self._lost += 1
 
-    def _tell_loss(self, decision: PlacementDecision, error: Exception) -> None:
+    def _log_loss(self, decision: PlacementDecision, error: Exception) -> None:
         """Count a lost decision; log only the first, since the same error may occur with every pod."""
         self._lost += 1
-        if not self._fails:
+        if not self._failure_logged:
             what = "decision about pod %s/%s not recorded (further failures are only counted): %s"
             log.error(what, decision.namespace, decision.name, error, exc_info=error)
-        self._fails = True
+        self._failure_logged = True
 
-    def _take_filtered(self, opened: _OpenDecision, filtered: FilterResult, names: Sequence[str], asked: int) -> None:
+    def _record_filtered(self, opened: _OpenDecision, filtered: FilterResult, names: Sequence[str], asked: int) -> None:
         passed = records.filter_record(filtered, names, asked=asked)
         opened.decision = msgspec.structs.replace(opened.decision, filtered=passed)
 
-    def _take_ranked(self, opened: _OpenDecision, answered: RankedResponse, sampled: F64, most: int) -> None:
+    def _record_ranked(self, opened: _OpenDecision, answered: RankedResponse, sampled: F64, most: int) -> None:
         ranked, names, of_nodes = answered.ranked, answered.names, sampled[answered.rows]
         ranking = records.ranking_record(
             ranked,
@@ -214,29 +214,31 @@ class DecisionLog:
             asked=answered.asked,
             most=most,
             reserved=answered.reserved,
-            withheld=not answered.told,
+            withheld=not answered.scores_sent,
         )
         opened.decision = msgspec.structs.replace(opened.decision, ranking=ranking)
         if len(names) > records.BEST_NODES and self._open.get(opened.decision.uid) is opened:
-            self._hold(opened, _CachedRanking(ranked, names, of_nodes, _size_of(ranked) + NAME_BYTES * len(names)))
+            self._cache_ranking(
+                opened, _CachedRanking(ranked, names, of_nodes, _size_of(ranked) + NAME_BYTES * len(names))
+            )
 
-    def _hold(self, opened: _OpenDecision, held: _CachedRanking) -> None:
+    def _cache_ranking(self, opened: _OpenDecision, held: _CachedRanking) -> None:
         opened.held = held
         self._holding.append(opened)
-        self._held_bytes += held.bytes
-        while self._held_bytes > self._most_held:
+        self._cached_bytes += held.bytes
+        while self._cached_bytes > self._most_held:
             self._release(self._holding.popleft())
 
     def _release(self, opened: _OpenDecision | None) -> None:
         if opened is not None and opened.held is not None:
-            self._held_bytes -= opened.held.bytes
+            self._cached_bytes -= opened.held.bytes
             opened.held = None
 
-    def tidy(self) -> None:
+    def release_old(self) -> None:
         """Free memory: reduce old open decisions to an outline, since a pod may wait for days, and drop old arrays."""
         now = self._now()
-        while self._whole and now - self._whole[0].decision.time > DECISION_SPAN_S:
-            opened = self._whole.popleft()
+        while self._detailed and now - self._detailed[0].decision.time > DECISION_SPAN_S:
+            opened = self._detailed.popleft()
             opened.decision = records.outline(opened.decision)
         while self._holding and (self._holding[0].held is None or now - self._holding[0].decision.time > HELD_S):
             self._release(self._holding.popleft())
@@ -254,14 +256,14 @@ class DecisionLog:
             return msgspec.structs.replace(bound, asked=held is None and ranking.of > len(names))
         assert held is not None
         try:
-            with self._table.without(opened.decision.uid):
+            with self._table.without_reservation(opened.decision.uid):
                 chosen = records.nodes_at([names.index(node)], held.ranked, held.names, sampled=held.sampled)
         except Exception as error:
-            self._tell_loss(opened.decision, error)
+            self._log_loss(opened.decision, error)
             return bound
         return msgspec.structs.replace(bound, chosen=chosen)
 
-    def _conclude(self, uid: str, outcome: PlacementOutcome) -> None:
+    def _close(self, uid: str, outcome: PlacementOutcome) -> None:
         opened = self._open.pop(uid, None)
         if opened is None:
             return
@@ -273,12 +275,12 @@ class DecisionLog:
 
     # --- storing -----------------------------------------------------------------------------------------------------
 
-    async def store_on(self) -> None:
+    async def run_flush_loop(self) -> None:
         """Store new decisions every second, forever."""
         while True:
             await asyncio.sleep(FLUSH_S)
             try:
-                self.tidy()
+                self.release_old()
                 await self.flush()
             except Exception:
                 log.exception("storing decisions failed; retrying in the next second")

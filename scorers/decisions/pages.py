@@ -90,15 +90,15 @@ class DecisionsHandler:
         decision = _readable(row)
         listed = await store.decisions_of(namespace, name, limit=limit + 1)
         after = await store.decisions_of(namespace, name, start=row.time + 1, limit=1, newest=False)
-        became = self._became(row, next((each for each in after if each.uid == row.uid), None))
+        became = self._outcome_state(row, next((each for each in after if each.uid == row.uid), None))
         return {
             "pod": f"{namespace}/{name}",
             "decision": decision_document(decision, became, now=self._now()),
             "others": [_brief(each, listed) for each in listed if each.time != row.time][:limit],
-            "log": await self._held_now(),
+            "log": await self._log_status(),
         }
 
-    def _became(self, row: StoredDecision, next_one: StoredDecision | None) -> OutcomeState:
+    def _outcome_state(self, row: StoredDecision, next_one: StoredDecision | None) -> OutcomeState:
         """Return the recorded outcome; without one, derive it from a later decision or the pod's current state."""
         outcome = records.decode_outcome(row.outcome)
         if outcome is not None:
@@ -115,10 +115,10 @@ class DecisionsHandler:
 
     async def _refuse(self, namespace: str, name: str, *, at: int | None) -> NoReturn:
         """Raise 404 with a hint about the decisions in the log."""
-        log_now = await self._held_now()
+        log_now = await self._log_status()
         later = [] if at is None else await self._store.decisions_of(namespace, name, limit=1, newest=False)
         message = f"no decision about pod {truncated(f'{namespace}/{name}')!r} found"
-        hours = self._store.decisions_kept / 3600
+        hours = self._store.decision_retention_s / 3600
         hint = f"the log has {log_now['count']:,} decisions of the last {hours:g} h; another replica may have this one"
         if later:
             message, hint = (
@@ -129,10 +129,10 @@ class DecisionsHandler:
             hint = "the log is empty: check that kube-scheduler is configured to call this extender"
         raise ApiError(404, "not_found", message, hint, extra={"log": log_now})
 
-    async def _held_now(self) -> dict[str, Any]:
+    async def _log_status(self) -> dict[str, Any]:
         held = await self._store.decisions_held()
         first, last = (None if time is None else time / MICROSECONDS for time in (held.first, held.last))
-        return {"kept_s": self._store.decisions_kept, "count": held.count, "from": first, "to": last}
+        return {"kept_s": self._store.decision_retention_s, "count": held.count, "from": first, "to": last}
 
 
 def _moment(time: int) -> str:

@@ -166,7 +166,7 @@ class Extender:
         there, rows, _ = self._rows(names)
         self.telemetry.unknown(captured[0], len(names) - len(there))
         if self._shadow is not None:
-            self._shadow.heard(info.key, rows, verb="filter")
+            self._shadow.record_request(info.key, rows, verb="filter")
         filtered = profile.filter(info, rows, now=self._now())
         if self._decisions is not None:
             self._decisions.filtered(captured[0], info, there, filtered, asked=len(names))
@@ -181,7 +181,7 @@ class Extender:
         there, rows, known = self._rows(names)
         self.telemetry.unknown(captured[0], len(names) - len(there))
         if self._shadow is not None:
-            self._shadow.heard(info.key, rows, verb="prioritize")
+            self._shadow.record_request(info.key, rows, verb="prioritize")
         now = self._now()
         ranked = profile.rank(info, rows, now=now)
         most = 100.0 if profile.settings.precise_scores else float(wire.MAX_EXTENDER_PRIORITY)
@@ -189,12 +189,12 @@ class Extender:
         scores, reserved = np.zeros(len(names), dtype=np.int64), ""
         if tells := 2 * len(known) >= len(names):  # otherwise the few known nodes would get all pods
             scores[known] = whole
-            best = profile.best(info, rows, there, whole) if profile.settings.reserve == "prioritize" else None
+            best = profile.likely_node(info, rows, there, whole) if profile.settings.reserve == "prioritize" else None
             if best is not None:
                 reserved = there[best]
                 self.table.reserve(info.pod, reserved, now=now, until=now + RESERVED_S)
         if self._decisions is not None:
-            answer = RankedResponse(there, rows, ranked, asked=len(names), told=tells, reserved=reserved)
+            answer = RankedResponse(there, rows, ranked, asked=len(names), scores_sent=tells, reserved=reserved)
             self._decisions.ranked(profile, info, answer)
         return _json(list(map(wire.HostPriority, names, scores.tolist())))
 
@@ -253,7 +253,7 @@ class Extender:
         there, rows, _ = self._rows(names)
         now = self._now()
         self.table.expire(now)
-        without_itself = partial(self.table.without, info.key)
+        without_itself = partial(self.table.without_reservation, info.key)
         with without_itself():
             ranked, filtered = profile.rank(info, rows, now=now), profile.filter(info, rows, now=now)
         told = self._explained(profile, info, there, names, now=now)
@@ -381,7 +381,7 @@ class Extender:
     def _node(self, name: str, reserved: Sequence[str], profile: str) -> dict[str, Any]:
         table, row = self.table, self.table.row[name]
         load = table.load
-        made = self.profiles[profile].made if profile in self.profiles else ()  # a reload may have removed it
+        made = self.profiles[profile].plugins if profile in self.profiles else ()  # a reload may have removed it
         return {
             "known": bool(table.known[row]),
             "sampled": plain(load.sampled()[row]),

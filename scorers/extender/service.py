@@ -59,7 +59,7 @@ class SchedulingService:
         self._serving = serving
         self._cluster = cluster or KubernetesCluster(serving.settings)
         self._profiles = {each.name: ProfileRunner(each, self.table) for each in profiles}
-        self._client = self._made_client()
+        self._client = self._build_client()
         self._follows_node_metrics = self.table.needs.node_metrics
         self.decisions = DecisionLog(
             serving.decisions, self.table, now=serving.now, window=lambda: serving.windows[-1].label
@@ -76,22 +76,22 @@ class SchedulingService:
         if self.shadow.names and not self.shadow.is_on:
             log.warning('shadow mode is off: store.decisions = "0s" disables the storage of its records')
         self._prepared = True
-        self._blind = ""
-        self._podless = ""
+        self._load_error = ""
+        self._pod_usage_error = ""
 
-    def made(self) -> BuiltModule:
+    def build(self) -> BuiltModule:
         """Return the routes, lifecycle, and telemetry for the service."""
         serving = self._serving
         answers = DecisionsHandler(self.decisions, serving.decisions, now=serving.now, pod=self._cluster.pod)
         shadows = ShadowHandler(
             self.shadow, serving.decisions, now=serving.now, window=lambda: serving.windows[-1].label
         )
-        cluster = ClusterHandler(self.table, now=serving.now, is_whole=self._cluster.is_whole)
+        cluster = ClusterHandler(self.table, now=serving.now, is_whole=self._cluster.is_synced)
         routes = (*self.extender.routes(), *answers.routes(), *shadows.routes(), *cluster.routes())
         telemetry = (self.extender.telemetry, ShadowTelemetry(self.shadow))
-        return BuiltModule(routes, (self.life,), telemetry, renew=self.renew, pod_classes=self.pod_classes)
+        return BuiltModule(routes, (self.life,), telemetry, renew=self.prepare_reload, pod_classes=self.pod_classes)
 
-    def _made_client(self) -> InProcessClient:
+    def _build_client(self) -> InProcessClient:
         serving, needs = self._serving, self.table.needs
         return InProcessClient(
             lambda: serving.published,
@@ -107,7 +107,7 @@ class SchedulingService:
 
     # --- reloading settings ------------------------------------------------------------------------------------------
 
-    def renew(self, scheduler: Mapping[str, Any]) -> Callable[[], None]:
+    def prepare_reload(self, scheduler: Mapping[str, Any]) -> Callable[[], None]:
         """Validate new profiles; the returned function puts them into effect. Raises SettingsError with all problems
         and changes nothing then."""
         profiles, problems, notices = read_profiles(scheduler, cwd=Path.cwd())
@@ -123,9 +123,11 @@ class SchedulingService:
         if trial.needs.node_metrics and not self._follows_node_metrics:
             told = 'nodeMetricSource "cluster" was not set at the start, so NodeMetrics are not watched'
             raise SettingsError([Problem("scheduler", told, "restart load-watcher with these settings")])
-        return partial(self._put_in_place, profiles, notices, shadow_of(scheduler))
+        return partial(self._apply_profiles, profiles, notices, shadow_of(scheduler))
 
-    def _put_in_place(self, profiles: Sequence[ProfileSettings], notices: Sequence[str], shadow: Sequence[str]) -> None:
+    def _apply_profiles(
+        self, profiles: Sequence[ProfileSettings], notices: Sequence[str], shadow: Sequence[str]
+    ) -> None:
         """Replace the profiles in one step, so that no request sees a mix. New sums over all pods are computed here."""
         for notice in notices:
             log.warning("settings: %s", notice)
@@ -139,7 +141,7 @@ class SchedulingService:
         self._profiles.clear()
         self._profiles.update(new)
         self.shadow.names = tuple(shadow)
-        self._client = self._made_client()
+        self._client = self._build_client()
         self._prepared = False
 
     def pod_classes(self) -> Mapping[PodKey, PodClass]:
@@ -156,8 +158,8 @@ class SchedulingService:
             on_node_metric=self._node_metric_changed if self.table.needs.node_metrics else None,
         )
         following = [
-            asyncio.create_task(self._follow(), name="scheduling-load"),
-            asyncio.create_task(self.decisions.store_on(), name="scheduling-decisions"),
+            asyncio.create_task(self._update_loop(), name="scheduling-load"),
+            asyncio.create_task(self.decisions.run_flush_loop(), name="scheduling-decisions"),
             asyncio.create_task(self.shadow.run(), name="scheduling-shadow"),
         ]
         try:
@@ -189,7 +191,7 @@ class SchedulingService:
             log.warning("node %s: invalid NodeMetric ignored: %s", name, error)
             self.table.set_node_metric(name, None)
 
-    async def _follow(self) -> None:
+    async def _update_loop(self) -> None:
         """Copy each new version of the load, and of pod usage if a plug-in needs it, to the table. Continues after any
         error, because scores would otherwise use outdated load."""
         while True:
@@ -197,7 +199,7 @@ class SchedulingService:
                 await self._take_load()
                 if self.table.needs.pods:
                     await self._take_pods()
-                self.extender.telemetry.look(now=self._serving.now())
+                self.extender.telemetry.update(now=self._serving.now())
             except Exception:
                 log.exception("updating the load of the scheduling plug-ins failed; retrying in the next second")
             await asyncio.sleep(LOOK_EVERY_S)
@@ -208,9 +210,9 @@ class SchedulingService:
         except WatcherError as error:
             if self.table.load.columns is not None:
                 self.table.set_load(None, now=self._serving.now())
-            self._tell_blind(str(error))
+            self._log_load_state(str(error))
             return
-        self._tell_blind("")
+        self._log_load_state("")
         if columns is not self.table.load.columns:
             self.table.set_load(columns, now=self._serving.now())
             self._prepared = False
@@ -229,23 +231,23 @@ class SchedulingService:
         except WatcherError as error:
             if self.table.pod_usage is not None:
                 self.table.set_pod_usage(None)
-            if not self._podless:
+            if not self._pod_usage_error:
                 log.warning("pod usage is unavailable to the scheduling plug-ins: %s; %s", error, error.hint)
-            self._podless = str(error)
+            self._pod_usage_error = str(error)
             return
-        if self._podless:
+        if self._pod_usage_error:
             log.info("pod usage is available to the scheduling plug-ins again")
-            self._podless = ""
+            self._pod_usage_error = ""
         if pods is not self.table.pod_usage:
             self.table.set_pod_usage(pods)
 
-    def _tell_blind(self, why: str) -> None:
+    def _log_load_state(self, why: str) -> None:
         """Log once when load becomes unavailable, and once when it is available again."""
-        if why and not self._blind:
+        if why and not self._load_error:
             log.warning("load is unavailable to the scheduling plug-ins: %s", why)
-        elif self._blind and not why:
+        elif self._load_error and not why:
             log.info("load is available to the scheduling plug-ins again")
-        self._blind = why
+        self._load_error = why
 
     # --- bind --------------------------------------------------------------------------------------------------------
 
@@ -262,6 +264,6 @@ class SchedulerModule:
 
     section = "scheduler"
 
-    def make(self, table: Mapping[str, Any], serving: ModuleHost) -> BuiltModule:
+    def build(self, table: Mapping[str, Any], serving: ModuleHost) -> BuiltModule:
         """Build the routes and lifecycle of the extender."""
-        return SchedulingService(table, serving).made()
+        return SchedulingService(table, serving).build()

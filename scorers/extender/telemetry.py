@@ -56,7 +56,7 @@ class SchedulerTelemetry:
     def answered(self, profile: str, verb: str, seconds: float) -> None:
         """Count a response to a request of a profile, successful or not."""
         self._answers.observe(seconds, profile, verb)
-        if verb != "bind" and not any(self._table.measures(kind) for kind in (MetricType.CPU, MetricType.MEMORY)):
+        if verb != "bind" and not any(self._table.has_load(kind) for kind in (MetricType.CPU, MetricType.MEMORY)):
             self._blind[profile, verb] += 1
 
     def unknown(self, profile: str, nodes: int) -> None:
@@ -66,7 +66,7 @@ class SchedulerTelemetry:
 
     # --- once a second -----------------------------------------------------------------------------------------------
 
-    def look(self, *, now: float) -> None:
+    def update(self, *, now: float) -> None:
         """Copy the values for the next scrape, and log when a plug-in starts or stops using its fallback."""
         table = self._table
         fallback = {

@@ -36,7 +36,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
         """Return problems that a single field's type and constraints cannot express."""
         return []
 
-    def unserved(self, windows: Sequence[Window]) -> list[str]:
+    def window_problems(self, windows: Sequence[Window]) -> list[str]:
         """Return problems with arguments that need a window which this watcher does not provide."""
         return []
 
@@ -76,7 +76,7 @@ def read_arguments(
     if any(field.required and field.name not in values for field in fields.values()):
         raise ArgumentsError(plugin, told)
     arguments = kind(**values)
-    found = [*arguments.problems(), *(arguments.unserved(windows) if windows else ())]
+    found = [*arguments.problems(), *(arguments.window_problems(windows) if windows else ())]
     if problems:  # report problems of the given arguments only: a default may conflict with an invalid one
         found = [each for each in found if (named := _argument_in(each)) in given and named not in problems]
     if told or found:

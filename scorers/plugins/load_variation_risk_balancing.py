@@ -101,7 +101,7 @@ class LoadVariationRiskBalancing:
 
     def fallback(self, table: ClusterTable, *, now: float) -> str:
         """Return ALLOCATION if neither CPU nor memory load is known for most nodes."""
-        return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else ALLOCATION
+        return "" if any(table.has_load(LOADS[resource]) for resource in RESOURCES) else ALLOCATION
 
     def _of_resource(self, pod: PodInfo, table: ClusterTable, rows: I64, resource: str, steps: dict[str, F64]) -> F64:
         """Return the scores of one resource, not rounded, NaN where its load is unknown, and record the steps."""

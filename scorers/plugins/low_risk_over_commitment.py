@@ -122,7 +122,7 @@ class LowRiskOverCommitment:
             return Scores(np.zeros(len(rows)), reason=lambda _: why)
         steps: dict[str, F64] = {}
         risks = [self._risk(pod, table, rows, resource, steps) for resource in RESOURCES]
-        blind = self._is_blind(table, rows, now=now)
+        blind = self._lacks_load(table, rows, now=now)
         values = round_half_away(100.0 * (1.0 - np.maximum(*risks)))
         silent = np.full(len(rows), not blind)
         for resource in RESOURCES:
@@ -149,9 +149,9 @@ class LowRiskOverCommitment:
 
     def fallback(self, table: ClusterTable, *, now: float) -> str:
         """Return LIMITS if neither CPU nor memory load is known for most nodes."""
-        return "" if any(table.measures(LOADS[resource]) for resource in RESOURCES) else LIMITS
+        return "" if any(table.has_load(LOADS[resource]) for resource in RESOURCES) else LIMITS
 
-    def _is_blind(self, table: ClusterTable, rows: I64, *, now: float) -> bool:
+    def _lacks_load(self, table: ClusterTable, rows: I64, *, now: float) -> bool:
         fallback = self.fallback(table, now=now)
         measured = (~np.isnan(table.load.average(LOADS[resource])[rows]) for resource in RESOURCES)
         return not any(load_decides(known, fallback=fallback) for known in measured)
@@ -179,15 +179,15 @@ class LowRiskOverCommitment:
         """Compute the load risk of all nodes in chunks: the distribution function is slow, and each copy of the load
         changes the inputs of every node."""
         for resource in RESOURCES:
-            while self._renew(table, resource, most=PREPARED_AT_ONCE):
+            while self._recompute(table, resource, most=PREPARED_AT_ONCE):
                 yield
 
     def _load_risk(self, table: ClusterTable, resource: str) -> F64:
         """Return the load risk of all rows."""
-        self._renew(table, resource, most=len(table))
+        self._recompute(table, resource, most=len(table))
         return self._known[resource].risk
 
-    def _renew(self, table: ClusterTable, resource: str, *, most: int) -> int:
+    def _recompute(self, table: ClusterTable, resource: str, *, most: int) -> int:
         """Recompute the load risk of at most `most` rows whose inputs changed; return the number of rows."""
         capacity = table.allocatable.column(resource).astype(np.float64)
         deviation = table.load.share(LOADS[resource], Operator.STD) * capacity

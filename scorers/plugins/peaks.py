@@ -129,7 +129,7 @@ class Peaks:
 
     def fallback(self, table: ClusterTable, *, now: float) -> str:
         """Return EQUAL_SCORES if the CPU load is unknown for most nodes."""
-        return "" if table.measures(MetricType.CPU) else EQUAL_SCORES
+        return "" if table.has_load(MetricType.CPU) else EQUAL_SCORES
 
     def _of_rows(self, table: ClusterTable) -> F64:
         """Return K1 and K2 of each row, NaN without a model."""

@@ -158,7 +158,7 @@ class TargetLoadPacking:
         first = self._resources[0]
         if first == GPU:
             return "" if enough_known(self._known(table, np.flatnonzero(table.known))) else ALLOCATION
-        return "" if table.measures(LOADS[first]) else ALLOCATION
+        return "" if table.has_load(LOADS[first]) else ALLOCATION
 
     def _known(self, table: ClusterTable, rows: I64) -> Bool:
         """Return whether the required load is known, for the nodes that have the resource."""

@@ -68,15 +68,17 @@ class ProfileRunner:
         self.settings = settings
         self._table = table
         known = (
-            [] if before is None else [each for each in before.made if any(each[1] is one for one in table.listeners)]
+            []
+            if before is None
+            else [each for each in before.plugins if any(each[1] is one for one in table.listeners)]
         )
-        made = tuple((each, self._found(each, known)) for each in settings.plugins)
-        self.made: tuple[tuple[PluginSettings, Any], ...] = made
+        made = tuple((each, self._plugin_for(each, known)) for each in settings.plugins)
+        self.plugins: tuple[tuple[PluginSettings, Any], ...] = made
         self._preparing = tuple(plugin for _, plugin in made if isinstance(plugin, PreparingPlugin))
         self.scoring = tuple((s, p) for s, p in made if "score" in s.points and isinstance(p, ScorePlugin))
         self.filtering = tuple((s, p) for s, p in made if "filter" in s.points and isinstance(p, FilterPlugin))
 
-    def _found(self, plugin: PluginSettings, known: Sequence[tuple[PluginSettings, Any]]) -> Any:
+    def _plugin_for(self, plugin: PluginSettings, known: Sequence[tuple[PluginSettings, Any]]) -> Any:
         """Return the existing plug-in with this name and these arguments, or a new one."""
         for each, made in known:
             if (each.name, each.args) == (plugin.name, plugin.args):
@@ -85,10 +87,10 @@ class ProfileRunner:
 
     def close(self, *, but: ProfileRunner | None = None) -> None:
         """Unsubscribe the plug-ins from the table, except those that the profile `but` reuses."""
-        kept = () if but is None else [plugin for _, plugin in but.made]
-        for _, plugin in self.made:
+        kept = () if but is None else [plugin for _, plugin in but.plugins]
+        for _, plugin in self.plugins:
             if not any(plugin is each for each in kept):
-                self._table.forget(plugin)
+                self._table.unsubscribe(plugin)
         if but is None:
             self._table.recent.unregister(f"{self.settings.name}/")
 
@@ -113,7 +115,7 @@ class ProfileRunner:
         weights = sum(each.weight for each, _ in parts)
         return RankResult(total / weights if weights else total, parts)
 
-    def best(self, pod: PodInfo, rows: I64, names: Sequence[str], answered: I64) -> int | None:
+    def likely_node(self, pod: PodInfo, rows: I64, names: Sequence[str], answered: I64) -> int | None:
         """Return the position of the node that the pod most likely goes to, None without nodes. `answered` [n] are the
         scores as sent to kube-scheduler. Nodes with the highest score are equal to kube-scheduler, so its own plug-ins
         decide: the position is that of the highest kube-scheduler score, ties ordered by name."""

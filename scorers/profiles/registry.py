@@ -55,7 +55,7 @@ def factory_of(name: str) -> PluginFactory[ScorePlugin | FilterPlugin]:
         raise UnknownPlugin(f"unknown plug-in {name}; installed plug-ins: {', '.join(known)}", cure) from error
     except entry_points.AmbiguousEntryPoint as error:
         raise UnknownPlugin(
-            f"plug-in {name} is provided by several packages: {error.homes}", "uninstall all but one"
+            f"plug-in {name} is provided by several packages: {error.packages}", "uninstall all but one"
         ) from error
     except entry_points.EntryPointLoadError as error:
         raise UnknownPlugin(

@@ -64,12 +64,12 @@ class _CandidateNodes:
 
 @dataclass(frozen=True, slots=True)
 class _PendingBinding:
-    """A binding to evaluate, observed at `at` (unix seconds); `heard` are the rows of the candidates, None if
+    """A binding to evaluate, observed at `at` (unix seconds); `candidates` are the rows of the candidates, None if
     unknown."""
 
     pod: Pod
     at: float
-    heard: I64 | None
+    candidates: I64 | None
 
 
 class ShadowMode:
@@ -90,17 +90,17 @@ class ShadowMode:
         self._profiles = profiles
         self._store = store
         self._now = now
-        self._begun = now()
+        self._started = now()
         self._newest = 0
         self._heard: dict[str, _CandidateNodes] = {}
         self._waiting: deque[_PendingBinding] = deque()
-        self._there_are = asyncio.Event()
+        self._has_waiting = asyncio.Event()
         self._observing: deque[tuple[int, ShadowBinding]] = deque()
         self._new: dict[int, ShadowBinding] = {}
         self._lost = 0
-        self._restricted: dict[str, frozenset[str]] = {}
-        self._fails = False
-        self._unread = True
+        self._taints: dict[str, frozenset[str]] = {}
+        self._failure_logged = False
+        self._needs_recovery = True
         self.chosen: Counter[tuple[str, Kind]] = Counter()
         """Number of bindings by profile and kind of choice, since the start."""
         self.left_out: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class ShadowMode:
     @property
     def is_on(self) -> bool:
         """Whether any profile is evaluated and the results are stored."""
-        return bool(self.names) and self._store.decisions_kept > 0
+        return bool(self.names) and self._store.decision_retention_s > 0
 
     @property
     def observing(self) -> int:
@@ -129,7 +129,7 @@ class ShadowMode:
 
     # --- events ------------------------------------------------------------------------------------------------------
 
-    def heard(self, key: str, rows: I64, *, verb: str) -> None:
+    def record_request(self, key: str, rows: I64, *, verb: str) -> None:
         """Record the candidates of a kube-scheduler request. The nodes of filter take precedence over those of
         prioritize, because other profiles may choose nodes that the extender's filters rejected."""
         if not self.is_on:
@@ -144,14 +144,14 @@ class ShadowMode:
 
     def node_changed(self, name: str, node: Node | None) -> None:
         """Record the taints of a node that keep pods off."""
-        self._restricted.pop(name, None)
+        self._taints.pop(name, None)
         if node is None:
             return
         taints = {f"{each.key}={each.value}:{each.effect}" for each in node.spec.taints if each.effect in HARD}
         if node.spec.unschedulable:
             taints.add(_CORDONED)
         if taints:
-            self._restricted[name] = frozenset(taints)
+            self._taints[name] = frozenset(taints)
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Queue a new binding; cheap, evaluation happens later."""
@@ -163,7 +163,7 @@ class ShadowMode:
         heard = self._heard.pop(identity(new), None)
         if any(owner.kind == "Node" for owner in new.metadata.owner_references):
             return  # mirror pod of a static pod: it was not bound by a scheduler
-        if old is None and (at is None or at < self._begun):
+        if old is None and (at is None or at < self._started):
             return  # bound before this process started
         if at is not None and now - at > MAX_BINDING_AGE_S:
             self._leave_out(new, "seen_late", at=now)
@@ -174,41 +174,41 @@ class ShadowMode:
         self._waiting.append(
             _PendingBinding(new, now, None if heard is None or now - heard.at > REQUEST_TTL_S else heard.rows)
         )
-        self._there_are.set()
+        self._has_waiting.set()
 
     # --- evaluating the profiles -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Evaluate bindings as they come and read their load again later, until cancelled."""
         async with asyncio.TaskGroup() as both:
-            both.create_task(self._ask_on(), name="scheduling-shadow-asking")
-            both.create_task(self._look_on(), name="scheduling-shadow-looking")
+            both.create_task(self._evaluate_loop(), name="scheduling-shadow-asking")
+            both.create_task(self._observe_loop(), name="scheduling-shadow-looking")
 
-    async def _ask_on(self) -> None:
+    async def _evaluate_loop(self) -> None:
         while True:
-            await self._there_are.wait()
+            await self._has_waiting.wait()
             while self._waiting:
                 bound = self._waiting.popleft()
                 try:
-                    told = await self._asked(bound)
+                    told = await self._evaluate(bound)
                     self.chosen.update((name, choice.kind) for name, choice in told.choices.items())
                     self._remember(told)
                 except LeftOut as reason:
                     self._leave_out(bound.pod, str(reason), at=bound.at)
                 except Exception as error:  # for example, of a third-party plug-in
-                    self._tell_failure(bound.pod, error)
+                    self._log_failure(bound.pod, error)
                     self._leave_out(bound.pod, "failed", at=bound.at)
                 await asyncio.sleep(0)
-            self._there_are.clear()
+            self._has_waiting.clear()
 
-    def _tell_failure(self, pod: Pod, error: Exception) -> None:
+    def _log_failure(self, pod: Pod, error: Exception) -> None:
         """Log the first failure only; the same error may occur with every pod. Failures are counted."""
-        if not self._fails:
+        if not self._failure_logged:
             what = "shadow mode failed for pod %s/%s (further failures are only counted): %s"
             log.error(what, pod.metadata.namespace, pod.metadata.name, error, exc_info=error)
-        self._fails = True
+        self._failure_logged = True
 
-    async def _asked(self, bound: _PendingBinding) -> ShadowBinding:
+    async def _evaluate(self, bound: _PendingBinding) -> ShadowBinding:
         """Return the choice of each profile. Raises LeftOut."""
         info = _info(bound.pod)
         node = bound.pod.spec.node_name
@@ -239,13 +239,13 @@ class ShadowMode:
         row = table.row.get(node)
         if row is None or not table.known[row]:
             raise LeftOut("node_unknown")
-        if not table.measures(MetricType.CPU) or np.isnan(table.load.average(MetricType.CPU)[row]):
+        if not table.has_load(MetricType.CPU) or np.isnan(table.load.average(MetricType.CPU)[row]):
             raise LeftOut("no_load")
-        candidates: Candidates = "estimated" if bound.heard is None else "asked"
-        if bound.heard is None:
+        candidates: Candidates = "estimated" if bound.candidates is None else "asked"
+        if bound.candidates is None:
             rows = self._fitting(bound.pod, info, row)
         else:
-            rows = bound.heard[table.known[bound.heard]]
+            rows = bound.candidates[table.known[bound.candidates]]
         names = sorted({node, *(table.names[i] for i in rows.tolist())})
         if len(names) < 2:
             raise LeftOut("no_choice")
@@ -259,14 +259,14 @@ class ShadowMode:
             raise LeftOut("constraints")
         table = self._table
         fits = table.known.copy()
-        with table.absent(info.key):
+        with table.without_pod(info.key):
             room = table.allocatable.column("pods")
             fits &= (room == 0) | (table.pods < room)  # 0: not specified
             for resource, wanted in info.requests.items():
                 if wanted > 0:
                     fits &= table.allocatable.column(resource) - table.requested.column(resource) >= wanted
-        tolerated = self._restricted.get(table.names[row], frozenset())
-        for name, taints in self._restricted.items():
+        tolerated = self._taints.get(table.names[row], frozenset())
+        for name, taints in self._taints.items():
             if not taints <= tolerated and name in table.row:
                 fits[table.row[name]] = False
         if selector := pod.spec.node_selector:
@@ -282,7 +282,7 @@ class ShadowMode:
         settings = records.settings_of(profile.settings)
         there = [name for name in names if (row := table.row.get(name)) is not None and table.known[row]]
         rows = np.fromiter((table.row[name] for name in there), dtype=np.int64, count=len(there))
-        with table.absent(info.key):
+        with table.without_pod(info.key):
             passed = np.ones(len(rows), dtype=np.bool_)
             for _, verdicts in profile.filter(info, rows, now=now).parts:
                 passed &= verdicts.passed
@@ -291,7 +291,7 @@ class ShadowMode:
                 return Choice(settings, "none")
             ranked = profile.rank(info, rows, now=now)
             whole = integer_scores(ranked.values, 100 if profile.settings.precise_scores else MAX_EXTENDER_PRIORITY)
-            best = profile.best(info, rows, left, whole)
+            best = profile.likely_node(info, rows, left, whole)
         if best is None:
             return Choice(settings, "none")
         if left[best] == node:
@@ -318,17 +318,17 @@ class ShadowMode:
 
     # --- 15 minutes later --------------------------------------------------------------------------------------------
 
-    async def _look_on(self) -> None:
+    async def _observe_loop(self) -> None:
         while True:
             try:
-                if self._unread and self.is_on:
+                if self._needs_recovery and self.is_on:
                     await self._read_unobserved()
-                self.look()
+                self.read_later_loads()
             except Exception:
                 log.exception("shadow mode could not read the later load of bindings; retrying in the next second")
             await asyncio.sleep(LOOK_EVERY_S)
 
-    def look(self) -> None:
+    def read_later_loads(self) -> None:
         """Read the later load of due bindings and store new records; called once a second."""
         now = self._now()
         for _ in range(AT_ONCE):
@@ -347,10 +347,10 @@ class ShadowMode:
             found = await self._store.shadows(start=start, limit=MOST_OBSERVED)
         except DecisionsUnavailable:
             return  # retried on the next call
-        self._unread = False
+        self._needs_recovery = False
         ours = {key for key, _ in self._observing} | self._new.keys()
         read = ((each.time, records.read(each)) for each in found if each.time not in ours)
-        old = [(key, each) for key, each in read if each is not None and each.names_another and each.later is None]
+        old = [(key, each) for key, each in read if each is not None and each.has_other_choice and each.later is None]
         self._observing = deque(sorted([*old, *self._observing], key=lambda each: each[0])[-MOST_OBSERVED:])
 
     def flush(self) -> None:
@@ -358,7 +358,7 @@ class ShadowMode:
         if self._new or self._lost:
             kept = [records.stored(key, each) for key, each in self._new.items()]
             lost, self._lost, self._new = self._lost, 0, {}
-            if self._store.decisions_kept > 0:
+            if self._store.decision_retention_s > 0:
                 self._store.keep_shadows(kept, lost=lost)
 
     def _leave_out(self, pod: Pod | None, reason: str, *, at: float) -> None:
@@ -381,7 +381,7 @@ class ShadowMode:
         if len(self._new) > MOST_WAITING:
             del self._new[next(iter(self._new))]
             self._lost += 1
-        if binding.names_another:
+        if binding.has_other_choice:
             self._observing.append((key, binding))
             if len(self._observing) > MOST_OBSERVED:
                 self._observing.popleft()

@@ -53,7 +53,7 @@ class ShadowHandler:
     async def report(self, request: web.Request, _captured: Sequence[str]) -> web.Response:
         values = query_values(request.rel_url.raw_query_string, known=(_FROM.name, _TO.name))
         now = self._now()
-        start = time_of(values, _FROM.name, now=now, default=now - self._store.decisions_kept)
+        start = time_of(values, _FROM.name, now=now, default=now - self._store.decision_retention_s)
         end = time_of(values, _TO.name, now=now, default=now) + 1  # times in requests are whole seconds
         if start >= end:
             raise BadParameter(f"from={start} is not before to={end - 1}", "set from to a time before to")

@@ -73,7 +73,7 @@ class ShadowBinding(msgspec.Struct, frozen=True, omit_defaults=True):
     later: dict[str, Load] | None = None
 
     @property
-    def names_another(self) -> bool:
+    def has_other_choice(self) -> bool:
         """Whether any profile chose another node; then the load is read again later."""
         return any(choice.kind == "other" for choice in self.choices.values())
 

@@ -24,7 +24,7 @@ class DecisionList(DecisionStore):
         self.away = ""
 
     @property
-    def decisions_kept(self) -> float:
+    def decision_retention_s(self) -> float:
         return self.kept
 
     def keep_decisions(

@@ -101,7 +101,7 @@ class FakeService:
     counts: dict[str, int] = field(default_factory=dict)
     store: StoreState | None = field(default_factory=StoreState)
 
-    def want_pods(self) -> str:
+    def request_pods(self) -> str:
         self.wanted += 1
         return self.no_pods
 

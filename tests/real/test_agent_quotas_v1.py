@@ -87,7 +87,7 @@ def test_what_is_taken_is_taken_and_given_back_exactly(groups: Groups, layout: L
     steps = (restore(0, before=20_000, after=60_000), restore(0, before=60_000, after=None))
     assert [StepOutcome.DONE] * 2 == [each.fate for each in carried_out(audit, layout, tree, *steps).results]
     assert Quota(None) == quota(tree, path)
-    assert not audit.owed()
+    assert not audit.count_originals()
 
 
 def test_what_the_kernel_refuses_costs_no_other_step_and_is_not_owed(
@@ -99,8 +99,8 @@ def test_what_the_kernel_refuses_costs_no_other_step_and_is_not_owed(
     assert [StepOutcome.FAILED, StepOutcome.DONE] == [each.fate for each in report.results]
     assert "the kernel rejects the value" in report.results[0].text
     assert [Quota(None), Quota(30_000)] == [quota(tree, path) for path in paths]
-    assert {"c2"} == set(audit.originals())
-    KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0).put_all_back(reason="the end")
+    assert {"c2"} == set(audit.original_quotas())
+    KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0).restore_all(reason="the end")
     assert Quota(None) == quota(tree, paths[1])
 
 
@@ -144,7 +144,7 @@ def test_after_a_kill_the_kernel_gets_its_quotas_back(groups: Groups, layout: La
     assert -signal.SIGKILL == run.returncode, run.stderr
     assert [Quota(50_000), Quota(50_000), Quota(70_000)] == [quota(tree, path) for path in paths]
     audit = Audit.open(file, now=0.0)
-    KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0).put_all_back(reason="a new start")
+    KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0).restore_all(reason="a new start")
     assert [Quota(70_000)] * 3 == [quota(tree, path) for path in paths]
-    assert not audit.owed()
+    assert not audit.count_originals()
     audit.close()

@@ -343,8 +343,8 @@ def test_who_is_not_known_and_who_may_not_are_told_apart(apiserver: ApiServer):
     with pytest.raises(KubeForbidden) as caught:
         asked(apiserver, lambda client: client.list(NODES), token=apiserver.nobodys)
     assert 'resources: ["nodes"], verbs: ["list"]' in caught.value.hint
-    assert not asked(apiserver, lambda client: client.may("list", NODES), token=apiserver.nobodys)
-    assert asked(apiserver, lambda client: client.may("list", NODES))
+    assert not asked(apiserver, lambda client: client.is_allowed("list", NODES), token=apiserver.nobodys)
+    assert asked(apiserver, lambda client: client.is_allowed("list", NODES))
 
 
 def test_kubectl_sees_what_we_changed(apiserver: ApiServer, tmp_path: Path):

@@ -105,8 +105,8 @@ def test_what_is_written_is_taken_whole_and_read_back(defined: ApiServer, tmp_pa
     assert expected["status"] == found["status"]
     read = [msgspec.json.decode(json.dumps(each), type=WRITTEN.item) for each in (expected, found)]
     assert {MANAGER} == {each.reporter for each in read}
-    assert [True, True] == [each.has_pods_of_ours for each in read]
-    assert [None, None] == [each.told_by_others() for each in read]
+    assert [True, True] == [each.has_own_pods for each in read]
+    assert [None, None] == [each.policy_of_others() for each in read]
     metric = read_node_metric(msgspec.json.decode(json.dumps(found), type=NodeMetricObject))
     assert metric.usage == {"cpu": 4480, "memory": 13743895347}
     assert metric.pods[("default", "p")].prod
@@ -139,14 +139,16 @@ def test_koordlet_and_koord_manager_go_first(defined: ApiServer, tmp_path: Path)
     report("theirs", END + 1e6)
 
     async def story(publisher: NodeMetricPublisher) -> None:
-        await until(lambda: publisher.stats.left == {"theirs"} and item(defined, "ours"), what="one of each")
+        await until(
+            lambda: publisher.stats.reported_elsewhere == {"theirs"} and item(defined, "ours"), what="one of each"
+        )
         await until(lambda: item(defined, "ours").get("status"), what="our status")
         specs = publisher.specs
         assert {"theirs"} == set(specs)
         assert 60 == specs["theirs"].aggregate_duration_s
         report("ours", END + 1e6)
         source.published = publish(snapshot_of({"theirs": RISING, "ours": RISING}, end=END + 60.0), tag="newer")
-        await until(lambda: publisher.stats.left == {"theirs", "ours"}, what="both to be left")
+        await until(lambda: publisher.stats.reported_elsewhere == {"theirs", "ours"}, what="both to be left")
 
     publishing(defined.kubeconfig(tmp_path / "real"), source, story, lease="default/first")
     for name in ("theirs", "ours"):
@@ -203,10 +205,10 @@ def test_of_two_replicas_one_holds_a_real_lease(defined: ApiServer, tmp_path: Pa
             for name in "abcd"
         ]
         try:
-            assert 1 == sum(await asyncio.gather(*(each.stand() for each in candidates)))
+            assert 1 == sum(await asyncio.gather(*(each.acquire_or_renew() for each in candidates)))
             (first,) = (each for each in candidates if each.held)
-            await first.give_back()
-            assert 1 == sum(await asyncio.gather(*(each.stand() for each in candidates)))
+            await first.release()
+            assert 1 == sum(await asyncio.gather(*(each.acquire_or_renew() for each in candidates)))
         finally:
             await client.close()
 

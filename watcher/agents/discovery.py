@@ -40,11 +40,11 @@ DOCTOR_HINT = "Run load-watcher doctor to check the access to the Kubernetes API
 
 @dataclass(frozen=True, slots=True)
 class AgentEndpoint:
-    """An endpoint that may be requested: `url` contains its address, `of` the name for the Host header and the
+    """An endpoint that may be requested: `url` contains its address, `server_name` the name for the Host header and the
     certificate. `node` is "" if unknown."""
 
     url: URL
-    of: URL
+    server_name: URL
     node: str = ""
 
     @property
@@ -264,7 +264,7 @@ class PodEndpoints:
             more = "; …" if len(waiting) > SHOWN else ""
             told = f"{len(waiting)} of {len(pods)} are unavailable: {some}{more}"
             yield DiscoveryProblem(self._where, told, f"Check the pods: {look}")
-        odd = self._informer.unread
+        odd = self._informer.undecodable
         if odd:
             first = min(odd)
             yield DiscoveryProblem(

@@ -114,7 +114,7 @@ class AgentPageClient:
             raise AgentError("agent_refused", str(error), hint="write the token into the file as one line") from error
         try:
             target = URL(f"{str(place.url).rstrip('/')}{path}")
-            async with get_from(self._session, target, of=place.of, headers=headers) as response:
+            async with get_from(self._session, target, of=place.server_name, headers=headers) as response:
                 return await read_at_most(response.content, MAX_BODY), response.status
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = str(error) or type(error).__name__

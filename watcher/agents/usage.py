@@ -177,7 +177,7 @@ class AgentPods:
     async def _ask(
         self, session: aiohttp.ClientSession, place: AgentEndpoint, headers: dict[str, str]
     ) -> AgentPodsResponse:
-        async with get_from(session, place.url.with_path(PATH), of=place.of, headers=headers) as response:
+        async with get_from(session, place.url.with_path(PATH), of=place.server_name, headers=headers) as response:
             body = await read_at_most(response.content, LARGEST)
             if response.status in (401, 403):
                 raise ProviderRefused(

@@ -97,10 +97,10 @@ class AgentRoutes:
         except AgentError as error:
             raise ApiError(502, error.code, str(error), error.hint) from error
         except LookupError:
-            raise await self._nobody(name, page) from None
+            raise await self._not_found_error(name, page) from None
         return web.Response(body=body, headers={hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"})
 
-    async def _nobody(self, name: str, page: str) -> ApiError:
+    async def _not_found_error(self, name: str, page: str) -> ApiError:
         known = await self._agents.known()
         names = {each.name: kind for kind, found in known.items() for each in found.places}
         pages = PAGES[names[name]] if name in names else ()

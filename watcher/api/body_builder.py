@@ -40,12 +40,13 @@ class BodyBuilder:
         """Call `make` in an executor thread and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, make)
 
-    async def once(self, key: object, make: Callable[[], Made]) -> Made:
+    async def build_once(self, key: object, make: Callable[[], Made]) -> Made:
         """Like `in_thread`, but concurrent calls with the same key share one call of `make`."""
         return await self.shared(key, partial(self.in_thread, make))
 
     async def shared(self, key: object, make: Callable[[], Coroutine[Any, Any, Made]]) -> Made:
-        """Like `once`, for a coroutine function. If one client disconnects, the build continues for the others."""
+        """Like `build_once`, for a coroutine function. If one client disconnects, the build continues for the
+        others."""
         task = self._running.get(key)
         if task is None:
             task = asyncio.create_task(make(), name="api: make a body")
@@ -58,7 +59,7 @@ class BodyBuilder:
         if not done.cancelled():
             done.exception()  # retrieved here because all clients waiting for it may have disconnected
 
-    async def coded(
+    async def cached_body(
         self, encoding: Encoding, make: Callable[[], bytes], *, kept: BodyCache, etag: Callable[[Encoding], str]
     ) -> bytes:
         """The body built by `make` in a content coding, from the cache `kept` (key: ETag) if present. The cache also
@@ -67,14 +68,14 @@ class BodyBuilder:
         body = kept.get(key)
         if body is None:
             if encoding is Encoding.IDENTITY:
-                body = await self.once(key, make)
+                body = await self.build_once(key, make)
             else:
-                plain = await self.coded(Encoding.IDENTITY, make, kept=kept, etag=etag)
-                body = await self.once(key, partial(compressed, plain, encoding))
+                plain = await self.cached_body(Encoding.IDENTITY, make, kept=kept, etag=etag)
+                body = await self.build_once(key, partial(compressed, plain, encoding))
             kept.put(key, body)
         return body
 
-    async def encoded(self, request: web.Request, write: Callable[[], bytes]) -> web.Response:
+    async def build_response(self, request: web.Request, write: Callable[[], bytes]) -> web.Response:
         """Response with a body built for this request only, compressed if it is large enough."""
         body = await self.in_thread(write)
         encoding = plain_encoding_for(request) if len(body) <= SMALL_BODY else encoding_for(request)

@@ -40,8 +40,8 @@ def make_app(
     """The aiohttp application that serves `service` and the additional `routes` of other packages."""
     making = BodyBuilder()
     current = CurrentSnapshot(service, private=settings.protect_reads)
-    health = HealthHandlers(service, telemetry=telemetry, current=current, making=making)
-    table = [dashboard.page_route(), *_routes(service, health, current=current, making=making), *routes]
+    health = HealthHandlers(service, telemetry=telemetry, current=current, body_builder=making)
+    table = [dashboard.page_route(), *_routes(service, health, current=current, body_builder=making), *routes]
     health.paths = frozenset(route.path for route in table)
     protected = settings.protect_reads
     described = openapi.document([*table, _describing(health.overview)], version=version, protected=protected)
@@ -60,13 +60,13 @@ def make_app(
 
 
 def _routes(
-    service: WatcherService, health: HealthHandlers, *, current: CurrentSnapshot, making: BodyBuilder
+    service: WatcherService, health: HealthHandlers, *, current: CurrentSnapshot, body_builder: BodyBuilder
 ) -> list[Route]:
     """All routes of the watcher except /openapi.json, which describes them."""
-    nodes = NodeHandlers(current=current, making=making)
-    pods = PodHandlers(service, current=current, making=making)
-    node_metrics = NodeMetricHandlers(service, current=current, making=making)
-    past = HistoryHandlers(service, current=current, making=making)
+    nodes = NodeHandlers(current=current, body_builder=body_builder)
+    pods = PodHandlers(service, current=current, body_builder=body_builder)
+    node_metrics = NodeMetricHandlers(service, current=current, body_builder=body_builder)
+    past = HistoryHandlers(service, current=current, body_builder=body_builder)
     return [
         Route("/watcher", "watcher", nodes.watcher, operations.WATCHER),
         Route("/watcher/health", "provider_health", health.provider_health, operations.PROVIDER_HEALTH),

@@ -36,12 +36,12 @@ class HealthHandlers:
     """Handlers for the state of the service itself."""
 
     def __init__(
-        self, service: WatcherService, *, telemetry: Telemetry, current: CurrentSnapshot, making: BodyBuilder
+        self, service: WatcherService, *, telemetry: Telemetry, current: CurrentSnapshot, body_builder: BodyBuilder
     ) -> None:
         self._service = service
         self._telemetry = telemetry
         self._current = current
-        self._making = making
+        self._body_builder = body_builder
         self.paths: frozenset[str] = frozenset()
         """All paths that are served, including paths added by other packages."""
 
@@ -94,7 +94,7 @@ class HealthHandlers:
     async def metrics(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Node windows and the service's own metrics in Prometheus' text format."""
         encoding = choose(accepted(request), (Encoding.IDENTITY, Encoding.GZIP)) or raise_not_acceptable()
-        body = await self._making.in_thread(partial(self._telemetry.exposition, encoding=encoding))
+        body = await self._body_builder.in_thread(partial(self._telemetry.exposition, encoding=encoding))
         headers = {hdrs.CONTENT_TYPE: EXPOSITION, hdrs.VARY: hdrs.ACCEPT_ENCODING, hdrs.CACHE_CONTROL: "no-store"}
         return body_response(body, with_content_coding(headers, encoding))
 

@@ -53,10 +53,10 @@ _HISTORY = operations.HISTORY.query_names
 class HistoryHandlers:
     """Handlers for stored windows, findings, silent nodes and samples."""
 
-    def __init__(self, service: WatcherService, *, current: CurrentSnapshot, making: BodyBuilder) -> None:
+    def __init__(self, service: WatcherService, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
         self._service = service
         self._current = current
-        self._making = making
+        self._body_builder = body_builder
 
     async def history(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Stored windows of one node as series or rows."""
@@ -88,13 +88,13 @@ class HistoryHandlers:
         if not stored and not self._knows(host):
             raise unknown_host_error(host)
         write = partial(history_body, stored, host=host, start=start, end=end, step=step, as_rows=shape == "rows")
-        return await self._making.encoded(request, write)
+        return await self._body_builder.build_response(request, write)
 
     async def findings(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Findings of the sample review, and the plan of provider queries."""
         query_values(request.rel_url.raw_query_string, known=())
         found = self._service.findings_document()
-        return await self._making.encoded(request, partial(msgspec.json.encode, found))
+        return await self._body_builder.build_response(request, partial(msgspec.json.encode, found))
 
     async def silent(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The silent nodes. Served even if /watcher returns an error."""
@@ -121,7 +121,7 @@ class HistoryHandlers:
         """The samples that a starting replica loads from a ready one."""
         query_values(request.rel_url.raw_query_string, known=())
         current = self._current.ready()
-        body = await self._making.shared((current.published.tag, "samples"), self._service.samples)
+        body = await self._body_builder.shared((current.published.tag, "samples"), self._service.samples)
         if body is None:
             raise no_metrics_error(self._service)
         return body_response(body, CIMultiDict({hdrs.CONTENT_TYPE: MSGPACK, hdrs.CACHE_CONTROL: "no-store"}))

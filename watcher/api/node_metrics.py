@@ -48,7 +48,7 @@ class CachedReport:
     tag: str
     kept: BodyCache = field(default_factory=lambda: BodyCache(BODY_CACHE_BYTES))
 
-    def stands(self, published: Published) -> bool:
+    def is_valid_for(self, published: Published) -> bool:
         """Whether this report is still valid for `published`: no node's report interval has ended since."""
         made, now = self.published.snapshot.timestamp, published.snapshot.timestamp
         return all(period_of(policy, made) == period_of(policy, now) for policy in self._used)
@@ -59,7 +59,7 @@ class CachedReport:
 
     @property
     def _used(self) -> set[CollectPolicy]:
-        return {self.policies.for_others, *self.report.policies}
+        return {self.policies.default_policy, *self.report.policies}
 
     def etag(self, host: str | None, encoding: Encoding) -> str:
         """The ETag of the body of one node or (None) of all nodes. It is unique per body and constant while this report
@@ -80,7 +80,7 @@ class CachedReport:
         }
         return with_content_coding(headers, encoding)
 
-    def one(self, host: str) -> bytes:
+    def encoded_node(self, host: str) -> bytes:
         """The encoded NodeMetric of a known node. Raises ApiError if the node has none."""
         body = self.report.objects.get(host)
         if body is not None:
@@ -89,7 +89,7 @@ class CachedReport:
         hint = CAPACITY_HINT if "capacity" in why else "GET /watcher/{host} returns the available data of the node"
         raise ApiError(404, "no_node_metric", f"no NodeMetric for node {truncated(host)!r}: {why}", hint)
 
-    def check(self) -> None:
+    def check_not_empty(self) -> None:
         """Raise ApiError if no node has a NodeMetric."""
         if self.report.objects:
             return
@@ -102,44 +102,44 @@ class CachedReport:
 class NodeMetricHandlers:
     """Handlers for NodeMetrics of all nodes and of one node."""
 
-    def __init__(self, service: WatcherService, *, current: CurrentSnapshot, making: BodyBuilder) -> None:
+    def __init__(self, service: WatcherService, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
         self._service = service
         self._current = current
-        self._making = making
+        self._body_builder = body_builder
         self._reported: CachedReport | None = None
         self._reports = 0
 
     async def node_metrics(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The NodeMetrics of all nodes, as a list."""
         query_values(request.rel_url.raw_query_string, known=())
-        current, _ = self._current.answering()
+        current, _ = self._current.responses()
         check_complete(current.published)
         reported = await self._report(current.published)
-        reported.check()
+        reported.check_not_empty()
         encoding = encoding_for(request)
         etag = reported.etag(None, encoding)
         headers = reported.headers(etag, encoding, scope=self._current.scope, monotonic=self._service.monotonic())
         if etag_matches(request, etag):
             return not_modified(headers)
         tagged = partial(reported.etag, None)
-        body = await self._making.coded(encoding, reported.report.body, kept=reported.kept, etag=tagged)
+        body = await self._body_builder.cached_body(encoding, reported.report.body, kept=reported.kept, etag=tagged)
         return body_response(body, headers)
 
     async def node_metric(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The NodeMetric of one node."""
         query_values(request.rel_url.raw_query_string, known=())
-        current, _ = self._current.answering()
+        current, _ = self._current.responses()
         (host,) = captured
         row_of(current.published, host)
         reported = await self._report(current.published)
-        body = reported.one(host)
+        body = reported.encoded_node(host)
         encoding = encoding_for(request) if len(body) > SMALL_BODY else plain_encoding_for(request)
         etag = reported.etag(host, encoding)
         headers = reported.headers(etag, encoding, scope=self._current.scope, monotonic=self._service.monotonic())
         if etag_matches(request, etag):
             return not_modified(headers)
         if encoding is not Encoding.IDENTITY:
-            body = await self._making.in_thread(partial(compressed, body, encoding))
+            body = await self._body_builder.in_thread(partial(compressed, body, encoding))
         return body_response(body, headers)
 
     async def _report(self, published: Published) -> CachedReport:
@@ -147,14 +147,14 @@ class NodeMetricHandlers:
         max_staleness."""
         reported, policies = self._reported, self._service.collect_policies
         if reported is not None and reported.policies is policies and not self._is_stale(reported):
-            if reported.stands(published):
+            if reported.is_valid_for(published):
                 return reported
             before = reported.report
         else:
             before = None
         which = (published.tag, "nodemetrics", id(policies))
         make = partial(self._make_report, published, policies, before)
-        self._reported = reported = await self._making.shared(which, make)
+        self._reported = reported = await self._body_builder.shared(which, make)
         return reported
 
     def _is_stale(self, reported: CachedReport) -> bool:
@@ -164,7 +164,7 @@ class NodeMetricHandlers:
         self, published: Published, policies: CollectPolicies, before: NodeMetricReport | None
     ) -> CachedReport:
         service = self._service
-        service.want_pods()
+        service.request_pods()
         pods = service.pods
         if pods is not None and pods.age(service.monotonic()) > service.max_staleness:
             pods = None
@@ -177,6 +177,6 @@ class NodeMetricHandlers:
             )
             return make_report(statuses, before=before, max_age=service.max_staleness)
 
-        report = await self._making.in_thread(make)
+        report = await self._body_builder.in_thread(make)
         self._reports += 1
         return CachedReport(policies, published, report, f"{published.tag}-nodemetrics-{self._reports:x}")

@@ -47,14 +47,14 @@ _COLUMNS = operations.COLUMNS.query_names
 class NodeHandlers:
     """Handlers for the load of nodes."""
 
-    def __init__(self, *, current: CurrentSnapshot, making: BodyBuilder) -> None:
+    def __init__(self, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
         self._current = current
-        self._making = making
+        self._body_builder = body_builder
 
     async def watcher(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The load of all nodes, or of the nodes named by ?host=."""
         values = query_values(request.rel_url.raw_query_string, known=_WATCHER)
-        current, age = self._current.answering()
+        current, age = self._current.responses()
         selection = current.selection(values)
         shape = shape_of(values)
         hosts = hosts_of(values)
@@ -64,20 +64,20 @@ class NodeHandlers:
         key = (selection, shape, encoding_for(request))
         if selection.types is None and selection.operators is None:
             ready = current.published.ready_document(selection)
-            if ready is not None and ready.at_hand(*key[1:]):
+            if ready is not None and ready.is_ready(*key[1:]):
                 return _default(request, current, ready, key, age=age)
         return await self._other(request, current, key, age=age)
 
     async def watcher_host(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The load of one node, named in the path."""
         values = query_values(request.rel_url.raw_query_string, known=_WATCHER_HOST)
-        current, age = self._current.answering()
+        current, age = self._current.responses()
         return await self._some(request, current, current.selection(values), shape_of(values), captured, age=age)
 
     async def columns(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The load of all nodes as columns, for the client used by the scorers."""
         values = query_values(request.rel_url.raw_query_string, known=_COLUMNS)
-        current, age = self._current.answering()
+        current, age = self._current.responses()
         published = current.published
         check_complete(published)
         selection = current.selection(values)
@@ -87,7 +87,9 @@ class NodeHandlers:
         if etag_matches(request, etag):
             return not_modified(headers)
         make, tagged = partial(columns_body, published, selection), partial(etag_of, published, selection, "columns")
-        return body_response(await self._making.coded(encoding, make, kept=current.kept, etag=tagged), headers)
+        return body_response(
+            await self._body_builder.cached_body(encoding, make, kept=current.body_cache, etag=tagged), headers
+        )
 
     async def _other(
         self, request: web.Request, current: SnapshotResponses, key: tuple[Selection, Shape, Encoding], *, age: int
@@ -102,7 +104,7 @@ class NodeHandlers:
         headers = current.headers(etag, encoding, age)
         if etag_matches(request, etag):
             return not_modified(headers)
-        body = await self._making.once((published.tag, key), partial(ready.body, shape, encoding))
+        body = await self._body_builder.build_once((published.tag, key), partial(ready.body, shape, encoding))
         return body_response(body, headers)
 
     async def _some(
@@ -119,7 +121,7 @@ class NodeHandlers:
         published = current.published
         rows = [row_of(published, host) for host in hosts]
         ready = published.ready_document(selection) or await self._document(published, selection)
-        body = ready.of_nodes(rows, shape)
+        body = ready.subset(rows, shape)
         if len(body) == len(ready.heads[shape]) + len(ready.tails[shape]):
             raise empty_selection_error(selection, hosts)
         encoding = encoding_for(request) if len(body) > SMALL_BODY else plain_encoding_for(request)
@@ -128,14 +130,14 @@ class NodeHandlers:
         if etag_matches(request, etag):
             return not_modified(headers)
         if encoding is not Encoding.IDENTITY:
-            body = await self._making.in_thread(partial(compressed, body, encoding))
+            body = await self._body_builder.in_thread(partial(compressed, body, encoding))
         return body_response(body, headers)
 
     async def _document(self, published: Published, selection: Selection) -> EncodedDocument:
         ready = published.ready_document(selection)
         if ready is not None:
             return ready
-        return await self._making.once((published.tag, selection), partial(published.document, selection))
+        return await self._body_builder.build_once((published.tag, selection), partial(published.document, selection))
 
 
 def _default(
@@ -193,7 +195,7 @@ class SnapshotResponses:
     def __init__(self, published: Published, *, cache_control: str) -> None:
         self.published = published
         self.default = Selection(default_window(published.snapshot.windows))
-        self.kept = BodyCache(BODY_CACHE_BYTES)
+        self.body_cache = BodyCache(BODY_CACHE_BYTES)
         self.variants: dict[tuple[Selection, Shape, Encoding], Variant] = {}
         self._headers = CIMultiDict(
             {
@@ -227,7 +229,7 @@ class CurrentSnapshot:
         self._service = service
         self._answering: SnapshotResponses | None = None
 
-    def answering(self) -> tuple[SnapshotResponses, int]:
+    def responses(self) -> tuple[SnapshotResponses, int]:
         """The published snapshot and its age in seconds. Raises ApiError if there is none or it is too old."""
         service = self._service
         published = service.published
@@ -247,7 +249,7 @@ class CurrentSnapshot:
 
     def ready(self) -> SnapshotResponses:
         """The published snapshot. Raises ApiError if there is none, it is too old, or windows are still warming up."""
-        current, _ = self.answering()
+        current, _ = self.responses()
         missing = self._service.warming_up()
         if missing:
             raise ApiError(503, "warming_up", missing, "wait for the windows to fill; /watcher serves available data")

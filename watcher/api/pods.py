@@ -35,17 +35,17 @@ _PODS = operations.PODS.query_names
 class PodHandlers:
     """Handler for the usage of pods."""
 
-    def __init__(self, service: WatcherService, *, current: CurrentSnapshot, making: BodyBuilder) -> None:
+    def __init__(self, service: WatcherService, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
         self._service = service
         self._current = current
-        self._making = making
+        self._body_builder = body_builder
         self._kept = ("", BodyCache(BODY_CACHE_BYTES))  # tag of the published pods, cache of their encoded bodies
 
     async def pods(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The usage of all pods, or of the selected ones, as columns."""
         values = query_values(request.rel_url.raw_query_string, known=_PODS)
         service = self._service
-        why, pods = service.want_pods(), service.pods
+        why, pods = service.request_pods(), service.pods
         if pods is None or not pods.table.pods:
             raise no_pods(service, why)
         age = pods.age(service.monotonic())
@@ -57,11 +57,11 @@ class PodHandlers:
         if etag_matches(request, etag):
             return not_modified(headers)
         if values:
-            text = await self._making.in_thread(partial(selected_pods, service, pods, values))
-            body = await self._making.in_thread(partial(compressed, text, encoding))
+            text = await self._body_builder.in_thread(partial(selected_pods, service, pods, values))
+            body = await self._body_builder.in_thread(partial(compressed, text, encoding))
         else:
             tagged = partial(etag_of_pods, pods, {})
-            body = await self._making.coded(encoding, pods.body, kept=self._kept_of(pods), etag=tagged)
+            body = await self._body_builder.cached_body(encoding, pods.body, kept=self._kept_of(pods), etag=tagged)
         return body_response(body, headers)
 
     def _kept_of(self, pods: PublishedPods) -> BodyCache:

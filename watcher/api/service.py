@@ -31,7 +31,7 @@ class WatcherService(Protocol):
         """The published pod usage; None if not available."""
         ...
 
-    def want_pods(self) -> str:
+    def request_pods(self) -> str:
         """Request the collection of pod usage. Returns the reason why none can be collected; "" if pod usage is
         available or may be after the next tick."""
         ...

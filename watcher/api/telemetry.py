@@ -64,7 +64,7 @@ class PublishState(Protocol):
     @property
     def holds_lease(self) -> bool: ...
     @property
-    def left(self) -> Collection[str]: ...
+    def reported_elsewhere(self) -> Collection[str]: ...
 
 
 class ServiceState(Protocol):
@@ -241,7 +241,7 @@ class _ServiceCollector:
         text = "Whether this replica publishes NodeMetrics."
         yield gauge("node_metrics_lease_held", text, [({}, int(stats.holds_lease))])
         text = "Nodes whose NodeMetric is reported by another program."
-        yield gauge("node_metrics_left", text, [({}, len(stats.left))])
+        yield gauge("node_metrics_left", text, [({}, len(stats.reported_elsewhere))])
 
 
 def coverage(snapshot: Snapshot) -> dict[str, float]:

@@ -30,13 +30,14 @@ class DocumentRequest:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A response with status 200 or 304 (`unchanged`). `asked` is the monotonic time of the request in seconds, the
-    earliest time at which the response may have been created; `age` is the upper bound of its Age header in seconds."""
+    """A response with status 200 or 304 (`unchanged`). `requested_at` is the monotonic time of the request in seconds,
+    the earliest time at which the response may have been created; `age` is the upper bound of its Age header in
+    seconds."""
 
     unchanged: bool
     body: bytes
     etag: str | None
-    asked: float
+    requested_at: float
     age: float
 
 
@@ -67,7 +68,7 @@ class ApiConnection:
             await self._session.close()
             self._session = None
 
-    async def ask(self, document: DocumentRequest, *, known: object) -> Received:
+    async def get(self, document: DocumentRequest, *, known: object) -> Received:
         """Request a document. If `known`, the current copy, is not None, the request is conditional. Raises
         WatcherError."""
         for attempt in range(self._retries + 1):

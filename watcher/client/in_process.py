@@ -24,7 +24,7 @@ class PodUsageSource(Protocol):
     @property
     def pods(self) -> PublishedPods | None: ...
 
-    def want_pods(self) -> str: ...
+    def request_pods(self) -> str: ...
 
 
 class InProcessClient(PollingClient):
@@ -76,7 +76,7 @@ class InProcessClient(PollingClient):
         """Copy the published pod usage, in a thread. Raises WatcherError if there is none or it is too old."""
         if self._supply is None:
             raise no_copy_of_pods()
-        why, pods = self._supply.want_pods(), self._supply.pods
+        why, pods = self._supply.request_pods(), self._supply.pods
         if pods is None or not pods.table.pods:
             hint = why or "pod usage is collected at the next refresh"
             raise WatcherError("no_pods", f"no pod usage available{'' if why else ' yet'}", hint=hint)

@@ -21,16 +21,16 @@ from watcher.model import Operator
 class NodeLoad:
     """The load of one node as reported by the watcher, immutable. `values[(name, operator, window)]` is the value and
     the label of the window that it covers, which is shorter than the requested window if there are not enough samples.
-    `born` is the latest possible time of the node's newest sample, in seconds of the monotonic clock."""
+    `sampled_at` is the latest possible time of the node's newest sample, in seconds of the monotonic clock."""
 
     node: str
     source: str
     values: Mapping[tuple[str, Operator, str], tuple[float, str]]
-    born: float
+    sampled_at: float
 
     def age(self, monotonic: float) -> float:
         """Seconds between the node's newest sample and `monotonic` (seconds of the monotonic clock)."""
-        return monotonic - self.born
+        return monotonic - self.sampled_at
 
 
 class NodeClient:
@@ -70,7 +70,7 @@ class NodeClient:
         values: dict[tuple[str, Operator, str], tuple[float, str]] = {}
         born, source = self._monotonic(), ""
         for label, document in self._documents.items():
-            answer = await self._connection.ask(document, known=None)
+            answer = await self._connection.get(document, known=None)
             try:
                 read = msgspec.json.decode(answer.body, type=WatcherDocument)
             except msgspec.DecodeError as error:
@@ -82,5 +82,5 @@ class NodeClient:
                 values[(metric.name, operator_of(metric.operator), label)] = (metric.value, metric.rollup)
             source = read.source
             # The age of the response is that of the newest sample of all nodes; this node's may be older.
-            born = min(born, answer.asked - answer.age - max(0.0, float(read.window.end - node.sampled)))
+            born = min(born, answer.requested_at - answer.age - max(0.0, float(read.window.end - node.sampled)))
         return NodeLoad(self._node, source, values, born)

@@ -64,31 +64,31 @@ class WatcherClient(PollingClient):
 
     async def refresh(self) -> Columns:
         """Request the columns. On failure, raises WatcherError and keeps the previous copy."""
-        received = await self._connection.ask(self._columns, known=self._nodes.copy)
+        received = await self._connection.get(self._columns, known=self._nodes.copy)
         if received.unchanged and self._nodes.copy is not None:
-            copy = replace(self._nodes.copy, received=received.asked, age_at_receipt=received.age)
+            copy = replace(self._nodes.copy, received=received.requested_at, age_at_receipt=received.age)
         else:
             try:
                 document = msgspec.json.decode(received.body, type=ColumnsDocument)
             except msgspec.DecodeError as error:
                 raise malformed("columns", self._columns, error) from error
-            copy = to_columns(document, received=received.asked, age_at_receipt=received.age)
+            copy = to_columns(document, received=received.requested_at, age_at_receipt=received.age)
         self._nodes.copy, self._columns.etag = copy, received.etag
         return copy
 
     async def refresh_pods(self) -> PodColumns:
         """Request the pods. On failure, raises WatcherError and keeps the previous copy."""
-        received = await self._connection.ask(self._pod_columns, known=self._pods.copy)
+        received = await self._connection.get(self._pod_columns, known=self._pods.copy)
         if received.unchanged and self._pods.copy is not None:
-            copy = replace(self._pods.copy, received=received.asked, age_at_receipt=received.age)
+            copy = replace(self._pods.copy, received=received.requested_at, age_at_receipt=received.age)
         else:
-            copy = await asyncio.to_thread(self._understand_pods, received)
+            copy = await asyncio.to_thread(self._decode_pods, received)
         self._pods.copy, self._pod_columns.etag = copy, received.etag
         return copy
 
-    def _understand_pods(self, received: Received) -> PodColumns:
+    def _decode_pods(self, received: Received) -> PodColumns:
         try:
             document = decode_pods(received.body)
         except msgspec.DecodeError as error:
             raise malformed("pods", self._pod_columns, error) from error
-        return to_pods(document, received=received.asked, age_at_receipt=received.age)
+        return to_pods(document, received=received.requested_at, age_at_receipt=received.age)

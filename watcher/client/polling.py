@@ -100,7 +100,7 @@ class PollingClient(ABC):
 
     async def start(self) -> None:
         """Start renewing the copies in the background. The first renewal is attempted immediately and may fail."""
-        await self._try()
+        await self._renew_all()
         self._task = asyncio.create_task(self._renew(), name="watcher-client")
 
     async def close(self) -> None:
@@ -132,9 +132,9 @@ class PollingClient(ABC):
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self._interval)
-            await self._try()
+            await self._renew_all()
 
-    async def _try(self) -> None:
+    async def _renew_all(self) -> None:
         await self._nodes.renew(self.refresh)
         if self._keeps_pods:
             await self._pods.renew(self.refresh_pods)

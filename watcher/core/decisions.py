@@ -67,7 +67,7 @@ class DecisionStore(Protocol):
     """Store for decisions and for records of shadow mode."""
 
     @property
-    def decisions_kept(self) -> float:
+    def decision_retention_s(self) -> float:
         """Retention in seconds; 0: decisions are not stored, and `keep_decisions` must not be called."""
         ...
 

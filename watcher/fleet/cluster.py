@@ -108,14 +108,14 @@ class SimulatedCluster:
         """Return the pods that wait for a node, in order of arrival."""
         return tuple(self._there[key].pod for key in self._waiting)
 
-    def fitting(self, pod: str) -> tuple[str, ...]:
+    def fitting_nodes(self, pod: str) -> tuple[str, ...]:
         """Return the nodes with enough free resources for the pod's requests, as by kube-scheduler's
         NodeResourcesFit.
         """
         asked = _asked(self._there[pod].of)
         return tuple(self.fleet.names[row] for row in np.flatnonzero((self._free >= asked).all(axis=1)).tolist())
 
-    def present(self) -> list[tuple[Instance, Pod]]:
+    def running_pods(self) -> list[tuple[Instance, Pod]]:
         """Return the pods in phase Running."""
         return [(each.of, each.pod) for each in self._there.values() if each.pod.status.phase == "Running"]
 
@@ -131,7 +131,7 @@ class SimulatedCluster:
             pod_memory(pods, time[pods.row], self.fleet.pattern),
         )
 
-    def follow(self, on_pod: OnPod) -> None:
+    def subscribe(self, on_pod: OnPod) -> None:
         """Call `on_pod` for each pod that is created, changed or deleted from now on, with its NAMESPACE/NAME, its old
         and its new state (None: does not exist).
         """

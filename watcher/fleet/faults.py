@@ -55,7 +55,7 @@ class Faults:
     freeze: FaultSchedule = FaultSchedule(0.0, 0.0, 1.0)
     nonsense: FaultSchedule = FaultSchedule(0.0, 0.0, 1.0)
 
-    def told(self) -> list[str]:
+    def descriptions(self) -> list[str]:
         """Return one sentence for each fault."""
         sentences = (
             (self.hot, "is hot: it has a runaway process"),

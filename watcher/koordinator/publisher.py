@@ -99,7 +99,7 @@ class PublisherSource(Protocol):
     @property
     def collect_policies(self) -> CollectPolicies: ...
 
-    def want_pods(self) -> str: ...
+    def request_pods(self) -> str: ...
 
     def now(self) -> float: ...
 
@@ -116,11 +116,12 @@ class PublisherSource(Protocol):
 
 @dataclass(slots=True)
 class PublishStats:
-    """Statistics for /metrics; `outcomes` never decrease. `left` are the nodes that another program reports."""
+    """Statistics for /metrics; `outcomes` never decrease. `reported_elsewhere` are the nodes that another program
+    reports."""
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     holds_lease: bool = False
-    left: set[str] = field(default_factory=set)
+    reported_elsewhere: set[str] = field(default_factory=set)
 
 
 class NodeMetricPublisher:
@@ -144,7 +145,7 @@ class NodeMetricPublisher:
         self._renew_every = renew_every
         self._objects = Informer(client, WRITTEN, on_change=self._note)
         self._specs: dict[str, PolicyOverride] = {}
-        self._told: Mapping[str, PolicyOverride] | None = {}
+        self._specs_copy: Mapping[str, PolicyOverride] | None = {}
         self._unserved: set[int] = set()
         self._due: Schedule | None = None
         self._stand_at = float("-inf")
@@ -158,15 +159,15 @@ class NodeMetricPublisher:
     @property
     def specs(self) -> Mapping[str, PolicyOverride]:
         """Collect policies that other programs wrote into the objects, by node; a new mapping after each change."""
-        if self._told is None:
-            self._told = dict(self._specs)
-        return self._told
+        if self._specs_copy is None:
+            self._specs_copy = dict(self._specs)
+        return self._specs_copy
 
     async def start(self) -> None:
         """Start the informer and the background tasks."""
         await self._objects.start()
         self._tasks = [
-            asyncio.create_task(self._forever(self._stand), name="node-metrics-lease"),
+            asyncio.create_task(self._forever(self._renew_lease), name="node-metrics-lease"),
             asyncio.create_task(self._forever(self._step), name="node-metrics"),
         ]
 
@@ -178,7 +179,7 @@ class NodeMetricPublisher:
         await self._objects.close()
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
-                await self._election.give_back()
+                await self._election.release()
         except TimeoutError:
             log.debug("Lease %s was not released in time; it expires automatically", self._election.key)
         await self._client.close()
@@ -193,14 +194,14 @@ class NodeMetricPublisher:
 
     # --- leader election ---------------------------------------------------------------------------------------------
 
-    async def _stand(self) -> None:
+    async def _renew_lease(self) -> None:
         """Acquire or renew the Lease while there is data to write; otherwise release it."""
         if self._ready() is None:
-            await self._election.give_back()
+            await self._election.release()
         elif (now := self._source.monotonic()) >= self._stand_at:
             self._stand_at = now + self._renew_every
             try:
-                await self._election.stand()
+                await self._election.acquire_or_renew()
             except KubeError as error:
                 self._failed(error, doing=f"cannot acquire the Lease {self._election.key}")
         self.stats.holds_lease = self._election.held
@@ -224,13 +225,13 @@ class NodeMetricPublisher:
             return
         schedule = await self._schedule(published)
         await self._write_all(schedule, schedule.due(self._source.now()))
-        self._tell_left()
+        self._log_reported_elsewhere()
 
     async def _schedule(self, published: Published) -> Schedule:
         """Return the schedule of the published snapshot's statuses; computed again only if the data has changed."""
         source, before = self._source, self._due
         policies = source.collect_policies
-        source.want_pods()
+        source.request_pods()
         pods = source.pods
         if pods is not None and pods.age(source.monotonic()) > source.max_staleness:
             pods = None
@@ -247,7 +248,7 @@ class NodeMetricPublisher:
 
         statuses = await asyncio.to_thread(make)
         self._due = Schedule(statuses, made_of=made_of, policies=policies, before=before, now=source.now())
-        self.stats.left.intersection_update(snapshot.nodes)
+        self.stats.reported_elsewhere.intersection_update(snapshot.nodes)
         return self._due
 
     # --- writing -----------------------------------------------------------------------------------------------------
@@ -282,25 +283,25 @@ class NodeMetricPublisher:
         known = self._source.node_metadata(node)
         if known is None:
             return "strange"
-        if node in self._objects.unread:
+        if node in self._objects.undecodable:
             return "refused"
         status, interval = statuses.status(row), statuses.policies[row].report_interval_s
-        self.stats.left.discard(node)
+        self.stats.reported_elsewhere.discard(node)
         if there is not None and there.reported_by_another(now=self._source.now(), interval=interval):
-            self.stats.left.add(node)
+            self.stats.reported_elsewhere.add(node)
             return "left"
         spec = msgspec.to_builtins(statuses.spec(row))
         if there is None:
             owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": known.uid}
             metadata = {"name": node, **({"ownerReferences": [owner]} if known.uid else {})}
             head = {"apiVersion": WRITTEN.group_version, "kind": "NodeMetric", "metadata": metadata}
-            await self._client.add(WRITTEN, {**head, "spec": spec}, manager=MANAGER)
-        elif there.told_by_others() is None and there.policy != _as_part(statuses.spec(row)):
+            await self._client.create(WRITTEN, {**head, "spec": spec}, manager=MANAGER)
+        elif there.policy_of_others() is None and there.policy != _as_part(statuses.spec(row)):
             await self._client.patch(WRITTEN, node, {"spec": spec}, kind=PatchKind.MERGE, manager=MANAGER)
         elif there.updated is not None and there.updated >= (read_time(status.update_time) or 0.0):
             return "unchanged"
         change = msgspec.to_builtins(status)
-        if status.pods_metric is msgspec.UNSET and there is not None and there.has_pods_of_ours:
+        if status.pods_metric is msgspec.UNSET and there is not None and there.has_own_pods:
             change = {**change, "podsMetric": None, "nodeMetric": {**change["nodeMetric"], "systemUsage": None}}
         await self._client.patch(
             WRITTEN, node, {"status": change}, kind=PatchKind.MERGE, subresource="status", manager=MANAGER
@@ -311,19 +312,19 @@ class NodeMetricPublisher:
     # --- policies of other programs ----------------------------------------------------------------------------------
 
     def _note(self, node: str, _old: WrittenNodeMetric | None, new: WrittenNodeMetric | None) -> None:
-        told = None if new is None else new.told_by_others()
+        told = None if new is None else new.policy_of_others()
         if new is None:
-            self.stats.left.discard(node)
+            self.stats.reported_elsewhere.discard(node)
         if told == self._specs.get(node):
             return
-        self._told = None
+        self._specs_copy = None
         if told is None:
             del self._specs[node]
         else:
             self._specs[node] = told
-            self._tell_unserved(node, told)
+            self._log_unserved_durations(node, told)
 
-    def _tell_unserved(self, node: str, told: PolicyOverride) -> None:
+    def _log_unserved_durations(self, node: str, told: PolicyOverride) -> None:
         windows = self._source.windows
         unserved = set(told.durations_s or ()) - {window.seconds for window in windows} - self._unserved
         if unserved:
@@ -361,9 +362,9 @@ class NodeMetricPublisher:
             log.info("NodeMetrics are written again")
         self._trouble, self._failures = "", 0
 
-    def _tell_left(self) -> None:
+    def _log_reported_elsewhere(self) -> None:
         """Log when another program reports NodeMetrics, and when none does any more."""
-        left = self.stats.left
+        left = self.stats.reported_elsewhere
         if left and not self._leaves:
             names = sorted(left)
             who = {there.reporter for name in names if (there := self._objects.objects.get(name)) is not None}

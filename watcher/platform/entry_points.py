@@ -11,15 +11,15 @@ from typing import Any
 
 
 class AmbiguousEntryPoint(LookupError):
-    """Several packages provide an entry point of this name; `homes` are the names of the packages."""
+    """Several packages provide an entry point of this name; `packages` are the names of the packages."""
 
     def __init__(self, homes: str) -> None:
         super().__init__(f"several packages provide it: {homes}")
-        self.homes = homes
+        self.packages = homes
 
 
 class EntryPointLoadError(ImportError):
-    """The package raised an exception, which is in the message; `homes` is the name of the package."""
+    """The package raised an exception, which is in the message; `packages` is the name of the package."""
 
     def __init__(self, homes: str, error: Exception) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
@@ -65,7 +65,7 @@ def build(group: str, name: str, *given: Any, what: str) -> Any:
         return load(group, name)(*given)
     except AmbiguousEntryPoint as error:
         raise ExtensionError(
-            f"several packages provide the {what} {name}: {error.homes}", "Uninstall all but one of them."
+            f"several packages provide the {what} {name}: {error.packages}", "Uninstall all but one of them."
         ) from error
     except Exception as error:  # importing or calling the package's code may raise anything
         package = packages_of(group, name)

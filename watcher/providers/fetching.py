@@ -155,7 +155,7 @@ class SerialWorker:
     def __init__(self) -> None:
         self._free = asyncio.Lock()
 
-    async def do(self, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    async def run(self, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """Call `work` in a worker thread and return its result."""
         async with self._free:
             return await asyncio.to_thread(work, *arguments, **options)
@@ -200,21 +200,22 @@ def out_of_range_findings(
 
 @dataclass(slots=True)
 class MetricGap:
-    """Metric gap: `had` is true once the metric had samples, `fetches` counts consecutive fetches without samples."""
+    """Metric gap: `had_samples` is true once the metric had samples, `empty_fetches` counts consecutive fetches without
+    samples."""
 
-    had: bool = False
-    fetches: int = 0
+    had_samples: bool = False
+    empty_fetches: int = 0
 
     def note(self, heard: bool, *, present: bool) -> None:
         """Record whether a fetch returned samples; backfill (`present` false) does not count as a gap."""
-        self.had |= heard
+        self.had_samples |= heard
         if present:
-            self.fetches = 0 if heard else self.fetches + 1
+            self.empty_fetches = 0 if heard else self.empty_fetches + 1
 
     @property
-    def worth_telling(self) -> bool:
+    def is_reportable(self) -> bool:
         """Whether to report the gap. A metric that had samples may be late for SILENT_FETCHES fetches."""
-        return self.fetches >= (SILENT_FETCHES if self.had else 1)
+        return self.empty_fetches >= (SILENT_FETCHES if self.had_samples else 1)
 
 
 class FetchTracker:

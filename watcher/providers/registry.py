@@ -41,7 +41,7 @@ def _factory(name: str) -> Factory:
         factory = entry_points.load(ENTRY_POINT_GROUP, name)
     except entry_points.AmbiguousEntryPoint as error:
         raise ProviderRefused(
-            f"the provider {name} is in several packages: {error.homes}", hint="Uninstall all but one."
+            f"the provider {name} is in several packages: {error.packages}", hint="Uninstall all but one."
         ) from error
     except entry_points.EntryPointLoadError as error:
         raise ProviderRefused(

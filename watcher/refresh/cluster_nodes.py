@@ -60,7 +60,7 @@ class ClusterNodes:
     async def close(self) -> None:
         await self._informer.close()
 
-    async def settle(self, patience: float) -> None:
+    async def wait_known(self, patience: float) -> None:
         """Wait until the nodes are known or cannot be read; at most until `patience` seconds after the start."""
         with contextlib.suppress(TimeoutError, KubeError):
             async with asyncio.timeout_at(self._began + patience):
@@ -93,7 +93,7 @@ class ClusterNodes:
         """Return the node names of the last list, None before the first list."""
         return self._informer.objects.keys() if self._informer.synced.is_set() else None
 
-    def trouble(self) -> str:
+    def error_text(self) -> str:
         """Return why the list is missing or may be out of date, with a hint; "" if it is up to date."""
         error = self._informer.error
         if error is None:

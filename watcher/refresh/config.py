@@ -28,13 +28,13 @@ class NodeSource(Protocol):
 
     async def close(self) -> None: ...
 
-    async def settle(self, patience: float) -> None:
+    async def wait_known(self, patience: float) -> None:
         """Wait until the nodes are known or cannot be read; at most until `patience` seconds after the start."""
 
     async def index(self) -> NodeIndex | None:
         """Return the nodes, None while they are unknown."""
 
-    def trouble(self) -> str:
+    def error_text(self) -> str:
         """Return why the nodes are unknown or may be out of date, "" if they are up to date."""
 
 
@@ -46,7 +46,7 @@ class RefreshConfig:
     resolution: int = 15
     windows: tuple[Window, ...] = (Window("5m", 300), Window("10m", 600), Window("15m", 900))
     max_staleness: float = 300.0
-    keep: tuple[str, ...] = ("CPU", "Memory")  # metric types whose windows are recorded each minute
+    recorded_types: tuple[str, ...] = ("CPU", "Memory")  # metric types whose windows are recorded each minute
     cluster: str = ""  # the name of the cluster, "" for none
     limits: review_limits.ReviewLimits = field(default_factory=review_limits.ReviewLimits)
     pods: str = "auto"  # auto, on or off

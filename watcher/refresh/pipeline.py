@@ -69,14 +69,14 @@ class SamplePipeline:
         self._provenance: dict[str, Provenance] = {}
         self._recorded_minute = -1
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset the history: the clock stepped back, and the history lies in the future."""
         self._history = self._new_history()
         self._naming = NodeRenames()  # it stores since when a name means a node
         self.restored = None
         self._recorded_minute = -1
 
-    def record_again(self) -> None:
+    def rerecord_minute(self) -> None:
         """Record this minute's windows again at the next `compute`."""
         self._recorded_minute = -1
 
@@ -87,7 +87,7 @@ class SamplePipeline:
 
     # --- samples in --------------------------------------------------------------------------------------------------
 
-    def take_in(self, fetch: Fetch, now: float, present: bool) -> list[Finding]:
+    def process(self, fetch: Fetch, now: float, present: bool) -> list[Finding]:
         """Review and append fetched samples; return the findings. `now` is in unix seconds; `present`: the fetch has
         the newest samples, it is not a slice of a backfill."""
         named = self._named(fetch.batches, now=now, present=present)
@@ -165,7 +165,7 @@ class SamplePipeline:
             self._provenance[name] = new
             if old in fitting or (old is None and self._load_restored(name, fitting)):
                 continue
-            self._spans.falls_behind(name, since=now - self._config.reach)
+            self._spans.mark_behind(name, since=now - self._config.reach)
             if old is not None:
                 self._history.drop(name)
                 self._forget_fleet()
@@ -198,12 +198,12 @@ class SamplePipeline:
         """Compute and encode the windows; return the findings, the new published snapshot, and the record to store.
         `now` is in unix seconds, `before` is the published snapshot, `listed` are the nodes of the cluster, None if
         unknown."""
-        self._history.forget_silent()
+        self._history.drop_empty_nodes()
         if not self._history.names:
             return [], None, None  # the published snapshot stays until it is stale
         snapshot, findings = self._snapshot(self._history, now=now, source=self._source, guard=self.guard)
         published = self._encode(snapshot, now=now)
-        published.silent = SilentBody.of(self.silent.step(snapshot, before=before, now=now, listed=listed))
+        published.silent = SilentBody.of(self.silent.update(snapshot, before=before, now=now, listed=listed))
         return findings, published, self._record(snapshot)
 
     def compute_restored(self, restored: RestoredSamples, now: float) -> Published | None:
@@ -214,7 +214,7 @@ class SamplePipeline:
             return None
         same = restored.source == self._source
         if same:
-            self.guard.await_back(restored.lost, now=now)
+            self.guard.expect_back(restored.lost, now=now)
         # a fleet that was known shortly before a restart must not shrink unnoticed
         recent = same and now - restored.end <= self._config.max_staleness
         guard = self.guard if recent else OutageGuard(self._config.limits)
@@ -256,7 +256,7 @@ class SamplePipeline:
         records: tuple[WindowRecord, ...] = ()
         if minute != self._recorded_minute and snapshot.nodes:
             self._recorded_minute = minute
-            records = window_records(snapshot, minute=minute, types=self._config.keep)
+            records = window_records(snapshot, minute=minute, types=self._config.recorded_types)
         return TickRecord(
             timestamp=snapshot.timestamp,
             end=snapshot.end,
@@ -285,7 +285,7 @@ class SamplePipeline:
             lost=snapshot.lost,
         )
 
-    def holes_of(self, restored: RestoredSamples, since: float, until: float) -> list[Slice]:
+    def gaps_of(self, restored: RestoredSamples, since: float, until: float) -> list[Slice]:
         """Return the gaps in the stored samples between `since` and `until` (unix seconds). Samples of another source
         are not reused, so they have no gaps."""
         if restored.source != self._source:

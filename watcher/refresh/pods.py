@@ -172,7 +172,7 @@ class PodRefresher:
         known, slots = self.published, self._config.slots
         if known is None or len(known.table.recent_cores) != slots:
             return empty_table(slots)
-        if known.origin.goes_with(origin):
+        if known.origin.compatible_with(origin):
             return known.table
         reason = f"the pod query changed from {known.origin.cores} to {origin.cores}; the minutes of pods were emptied"
         findings.append(Finding(FindingKind.SOURCE, "", PODS, now, reason, Remedy.HISTORY_EMPTIED))

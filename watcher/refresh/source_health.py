@@ -22,11 +22,11 @@ SCORED_BY = {"": "nodes", METRIC_BY_KEY["CPU"].name: "CPU", METRIC_BY_KEY["Memor
 
 
 class SourceHealth:
-    """Tracks the state of the source; `known` is replaced as a whole, by one assignment. `source` is the source's name
+    """Tracks the state of the source; `state` is replaced as a whole, by one assignment. `source` is the source's name
     on the wire."""
 
     def __init__(self, source: str, *, clock: Clock) -> None:
-        self.known = ProviderHealth(None, "the source has not been queried yet", 0.0)
+        self.state = ProviderHealth(None, "the source has not been queried yet", 0.0)
         self._source = source
         self._clock = clock
         self._absent: frozenset[str] = frozenset()  # keys of SCORED_BY whose absence was logged
@@ -34,31 +34,31 @@ class SourceHealth:
 
     def down(self, reason: str, *, hint: str) -> None:
         """Record that the source returned nothing, and log the change."""
-        now, before = self._clock.now(), self.known
+        now, before = self._clock.now(), self.state
         if before.ok is not False:
             log.warning("%s is down: %s", self._source, with_hint(reason, hint))
-        self.known = ProviderHealth(False, reason, now if before.ok is not False else before.since)
+        self.state = ProviderHealth(False, reason, now if before.ok is not False else before.since)
 
     def up(self) -> None:
         """Record that the source responded, and log the change."""
-        now, before = self._clock.now(), self.known
+        now, before = self._clock.now(), self.state
         if before.ok:
             return
         if before.ok is False:
             log.info("%s is back after %.0f s", self._source, now - before.since)
-        self.known = ProviderHealth(True, "", now)
+        self.state = ProviderHealth(True, "", now)
 
     def answered_in_part(self, missing: str) -> None:
         """Record that the source responded; `missing` describes the missing part, "" if the response is complete."""
-        now, before = self._clock.now(), self.known
+        now, before = self._clock.now(), self.state
         if missing and not before.partial:
             log.warning("%s returns partial data: %s", self._source, missing)
         elif before.partial and not missing:
             log.info("%s returns complete data again after %.0f s", self._source, now - before.since)
         since = before.since if before.partial == bool(missing) else now
-        self.known = ProviderHealth(True, missing, since)
+        self.state = ProviderHealth(True, missing, since)
 
-    def noticed(self, findings: Iterable[Finding]) -> None:
+    def note_findings(self, findings: Iterable[Finding]) -> None:
         """Log from the source's findings when it has no data for CPU, Memory or all metrics, and when that ends."""
         reasons = {finding.metric: finding.reason for finding in findings if finding.kind is FindingKind.NO_SERIES}
         absent = {name: reasons[name] for name in SCORED_BY if name in reasons}

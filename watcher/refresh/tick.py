@@ -89,7 +89,7 @@ class Refresher:
             tag=tag,
             stores=store is not None,
         )
-        self._born = self._clock.monotonic()
+        self._started_at = self._clock.monotonic()
         self._warm = False  # once the service has had its windows, it stays ready
         self._last_began = self._clock.monotonic()
         self._last_clocks: tuple[float, float] | None = None
@@ -144,7 +144,7 @@ class Refresher:
             self._digest.guard = other._digest.guard
             self._digest.guard.limits = self.config.limits
         self.stats = other.stats
-        self._warm, self._born = other._warm, other._born
+        self._warm, self._started_at = other._warm, other._started_at
         self.pods.continue_from(other.pods)
         self.published = other.published
         if other.published is not None and np.isfinite(other.published.snapshot.end):
@@ -179,7 +179,7 @@ class Refresher:
     @property
     def provider_health(self) -> ProviderHealth:
         """State of the source as of the last query."""
-        return self._source.known
+        return self._source.state
 
     @property
     def needs_quick_ticks(self) -> bool:
@@ -189,30 +189,30 @@ class Refresher:
         metrics = self.published.snapshot.metrics
         return all(bool(np.isnan(windows.average[0]).all()) for windows in metrics)
 
-    def warming_up(self) -> str:
+    def not_ready_reason(self) -> str:
         """Return why the service is not ready, "" once it has windows to schedule by.
 
         It is ready when some node has its shortest window and, for a source with history, the backfill is complete; at
         the latest when the shortest window has passed since the start, because longer waiting adds no data."""
         shortest = self.config.windows[0]
-        waited = self._clock.monotonic() - self._born
+        waited = self._clock.monotonic() - self._started_at
         if self._warm or waited >= shortest.seconds:
             return ""
         missing = f"no node has its {shortest.label} window" if self.needs_quick_ticks else "backfill is not complete"
         return f"{missing} yet; ready in {shortest.seconds - waited:.0f} s at the latest"
 
     @property
-    def unheard(self) -> tuple[str, ...]:
+    def never_seen(self) -> tuple[str, ...]:
         """Nodes of the cluster without any sample, as of the last tick."""
-        return self._digest.silent.unheard
+        return self._digest.silent.never_seen
 
-    def recall(self, found: Mapping[str, LastSample]) -> None:
+    def add_last_seen(self, found: Mapping[str, LastSample]) -> None:
         """Add the last-seen times and values of nodes from before the start. Call it between two ticks."""
-        self._digest.silent.recall(found)
+        self._digest.silent.add_last_seen(found)
         if self.published is not None:
             self.published.silent = SilentBody.of(self._digest.silent.document)
 
-    def alive(self) -> str:
+    def stall_reason(self) -> str:
         """Return "" if a tick began, or was skipped because one still ran, within 1.5 intervals; otherwise the
         reason."""
         waited = self._clock.monotonic() - self._last_began
@@ -257,7 +257,7 @@ class Refresher:
         async with self._tick_lock:
             self._last_began = began = self._clock.monotonic()
             deadline = asyncio.get_running_loop().time() + TICK_SHARE * self.config.interval
-            self._watch_clock()
+            self._detect_clock_step()
             if await self._fetch_newest(deadline):
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._backfill(deadline), name="backfill")
@@ -273,8 +273,8 @@ class Refresher:
         restored = self._digest.restored
         if restored is not None and not self._spans.begun:
             until = min(restored.end, now)
-            missing = await self._in_worker(self._digest.holes_of, restored, now - self.config.reach, until)
-            self._spans.go_on_from(until, missing=missing)
+            missing = await self._in_worker(self._digest.gaps_of, restored, now - self.config.reach, until)
+            self._spans.resume_from(until, missing=missing)
         since = self._spans.begin(now, overlap=self._overlap())
         # a source without history may take its sample during the fetch
         until = now if self.provider.remembers else now + self.config.interval
@@ -288,7 +288,7 @@ class Refresher:
         await self._publish(now=fetched_at)
         if self.published is not None:
             self._source.names_compared(self.published.snapshot.nodes, self._digest.index)
-        self._account(fetch, now=now, since=since)
+        self._record_failures(fetch, now=now, since=since)
         if fetch.plans and self._spans.complete:
             self._digest.restored = None  # the history contains all of it now
         return True
@@ -304,10 +304,10 @@ class Refresher:
             # process each slice immediately: all slices together take half a gigabyte with 50,000 nodes
             await self._take_in(fetch, now=self._clock.now(), present=False)
             lacking = {*fetch.partial, *(failure.metric for failure in fetch.failures)}
-            self._spans.still_lacks(lacking, since=piece.since)
+            self._spans.mark_still_missing(lacking, since=piece.since)
             taken_in = True
         if taken_in:
-            self._digest.record_again()  # this minute's windows are complete only now
+            self._digest.rerecord_minute()  # this minute's windows are complete only now
             await self._publish(now=self._clock.now())
 
     async def _fetch(self, *, since: float, until: float, deadline: float) -> Fetch | None:
@@ -360,20 +360,20 @@ class Refresher:
             cadence = max(medians, default=0.0)
         return max(2.0 * cadence, OVERLAP_S)
 
-    def _account(self, fetch: Fetch, *, now: float, since: float) -> None:
+    def _record_failures(self, fetch: Fetch, *, now: float, since: float) -> None:
         """Record which metrics failed or are incomplete, and plan the backfill of recovered metrics."""
         self.plans = fetch.plans or self.plans
         for failure in fetch.failures:
             name = failure.metric
-            if self._spans.falls_behind(name, since=since):
+            if self._spans.mark_behind(name, since=since):
                 log.warning("cannot fetch metric %s: %s", name, with_hint(str(failure.error), failure.error.hint))
             self._count_failure(failure.error.kind, name)
             reason = with_hint(str(failure.error), failure.error.hint)
             in_part = isinstance(failure.error, ProviderPartial)
             kind = FindingKind.PARTIAL_RESPONSE if in_part else FindingKind.QUERY_FAILED
             self.findings.add([Finding(kind, "", name, now, reason, Remedy.LEFT_OUT)])
-        self._account_parts(fetch, now=now, since=since)
-        self._source.noticed(fetch.findings)
+        self._record_partial(fetch, now=now, since=since)
+        self._source.note_findings(fetch.findings)
         answered = [batch.metric.name for batch in fetch.batches if batch.metric.name not in fetch.partial]
         back = self._spans.catch_up(answered, now=now, since=since, overlap=self._overlap())
         if back and self.provider.remembers:
@@ -381,11 +381,11 @@ class Refresher:
         elif back:
             log.info("metrics can be fetched again: %s", ", ".join(back))
 
-    def _account_parts(self, fetch: Fetch, *, now: float, since: float) -> None:
+    def _record_partial(self, fetch: Fetch, *, now: float, since: float) -> None:
         """Report partial responses. Their samples were appended; nodes missing from them keep their last samples, and
         the missing part is fetched once the source responds completely again."""
         for name in sorted(fetch.partial.keys() - {failure.metric for failure in fetch.failures}):
-            self._spans.falls_behind(name, since=since)
+            self._spans.mark_behind(name, since=since)
             self._count_failure(ProviderPartial.kind, name)
             reason = f"partial response, missing nodes keep their last samples: {fetch.partial[name]}"
             self.findings.add([Finding(FindingKind.PARTIAL_RESPONSE, "", name, now, reason, Remedy.HELD)])
@@ -395,7 +395,7 @@ class Refresher:
 
     async def _take_in(self, fetch: Fetch, *, now: float, present: bool) -> None:
         """Review and append in the worker thread."""
-        self.findings.add(await self._in_worker(self._digest.take_in, fetch, now, present))
+        self.findings.add(await self._in_worker(self._digest.process, fetch, now, present))
 
     async def _publish(self, *, now: float) -> None:
         """Compute and encode in the worker thread, publish here, then pass the record to the store."""
@@ -425,17 +425,17 @@ class Refresher:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                await self.directory.settle(NAMES_S if self.published is None else NAMES_WHEN_SERVING_S)
+                await self.directory.wait_known(NAMES_S if self.published is None else NAMES_WHEN_SERVING_S)
         before, index = self._digest.index, await self.directory.index()
         self._digest.index = index
         if before is None and index is not None:
             log.info("the cluster has %s nodes; samples are assigned to these node names", len(index.nodes))
-        if trouble := self.directory.trouble():
+        if trouble := self.directory.error_text():
             self.findings.add([Finding(FindingKind.NODE_NAMES, "", "", self._clock.now(), trouble, Remedy.REPORTED)])
 
     # --- clock, source, worker ---------------------------------------------------------------------------------------
 
-    def _watch_clock(self) -> None:
+    def _detect_clock_step(self) -> None:
         """Detect a wall clock that steps back by more than an interval. The history would then lie in the future, so it
         is emptied and fetched again. The published snapshot stays; its age uses the monotonic clock."""
         now, monotonic = self._clock.now(), self._clock.monotonic()
@@ -448,7 +448,7 @@ class Refresher:
         log.warning("wall clock stepped back by %.0f s; the history is emptied and fetched again", -step)
         reason = f"the wall clock of load-watcher stepped back by {-step:.0f} s; the history is fetched again"
         self.findings.add([Finding(FindingKind.CLOCK_STEP, "", "", now, reason, Remedy.HISTORY_EMPTIED)])
-        self._digest.forget()
+        self._digest.reset()
         self.pods.forget()
         self._spans.forget()
 

@@ -118,7 +118,7 @@ def encode(restored: RestoredSamples, origin: TransferOrigin) -> bytes:
     return msgspec.msgpack.encode(_Envelope(FORMAT, msgspec.Raw(msgspec.msgpack.encode(content))))
 
 
-def decode(body: bytes, *, ours: TransferOrigin, bounds: TransferBounds) -> RestoredSamples:
+def decode(body: bytes, *, own_origin: TransferOrigin, bounds: TransferBounds) -> RestoredSamples:
     """Decode the result of `encode`; the windows are this replica's. Raises TransferRejected for samples that come from
     another source or from this process, are too old or in the future, or cannot be decoded."""
     try:
@@ -126,7 +126,7 @@ def decode(body: bytes, *, ours: TransferOrigin, bounds: TransferBounds) -> Rest
         if envelope.format != FORMAT:
             raise TransferRejected(f"format {envelope.format}, but this version supports only format {FORMAT}")
         content = msgspec.msgpack.decode(envelope.content, type=_Handover)
-        _check_origin(content, ours, bounds)
+        _check_origin(content, own_origin, bounds)
         lists = [codec.decode_names(names) for names in content.nodes]
         blocks = tuple(_blocks(content.blocks, lists, bounds))
     except (msgspec.DecodeError, CodecError, ValueError) as error:
@@ -143,10 +143,10 @@ def decode(body: bytes, *, ours: TransferOrigin, bounds: TransferBounds) -> Rest
     )
 
 
-def _check_origin(content: _Handover, ours: TransferOrigin, bounds: TransferBounds) -> None:
-    if content.instance == ours.instance:
+def _check_origin(content: _Handover, own_origin: TransferOrigin, bounds: TransferBounds) -> None:
+    if content.instance == own_origin.instance:
         raise TransferRejected("they are from this process")
-    if content.fingerprint != ours.fingerprint:
+    if content.fingerprint != own_origin.fingerprint:
         raise TransferRejected("they are from another source: the settings in [provider] differ")
     if content.resolution != bounds.resolution:
         raise TransferRejected(

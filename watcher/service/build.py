@@ -106,7 +106,7 @@ def refresh_config(settings: Settings) -> RefreshConfig:
         resolution=refresh.resolution,
         windows=refresh.windows,
         max_staleness=refresh.max_staleness,
-        keep=settings.store.keep,
+        recorded_types=settings.store.keep,
         cluster=settings.cluster.name or "",
         limits=limits,
         pods=refresh.pods,

@@ -36,7 +36,7 @@ class LastSeenLookup:
     async def update(self, refresher: Refresher, store: Store, *, settings: Settings, now: float) -> None:
         """Read the last-seen times of nodes without samples since the start from the store. `now` is in unix
         seconds."""
-        unheard = refresher.unheard
+        unheard = refresher.never_seen
         if not unheard:
             return
         end = int(now)
@@ -49,14 +49,14 @@ class LastSeenLookup:
             end=end,
         )
         try:
-            found = await self.of(unheard, lambda host: ask(host=host))
+            found = await self.find(unheard, lambda host: ask(host=host))
         except StoreError:
             return  # the store logs its errors itself
         if found:
-            refresher.recall(found)
+            refresher.add_last_seen(found)
 
-    async def of(self, unheard: Collection[str], ask: Ask) -> dict[str, LastSample]:
-        """Look up the next nodes of `unheard`; return the last-seen values of stored nodes. Raises the errors
+    async def find(self, unheard: Collection[str], ask: Ask) -> dict[str, LastSample]:
+        """Look up the next nodes of `never_seen`; return the last-seen values of stored nodes. Raises the errors
         of `ask`; nodes already known to be missing from the store are not looked up again."""
         self._sought &= set(unheard)
         found = {}

@@ -32,7 +32,7 @@ async def take_over_samples(
             max_staleness=config.max_staleness,
             max_ahead=config.limits.max_ahead_s,
         )
-        return transfer.decode(body, ours=origin, bounds=bounds)
+        return transfer.decode(body, own_origin=origin, bounds=bounds)
 
     given = await peers.ask(read, timeout=min(timeout, TICK_SHARE * config.interval))
     if not given:

@@ -110,7 +110,7 @@ class Watcher:
             on_unusable=settings.store.on_unusable,
             upgrade=settings.store.upgrade,
             owner=f"load-watcher on {settings.server.host}:{settings.server.port}",
-            watcher=settings.watcher,
+            watcher=settings.watcher_name,
             password_file=settings.store.password_file,
             decisions=settings.store.decisions,
             max_decisions=settings.store.max_decisions,
@@ -135,7 +135,7 @@ class Watcher:
         self.telemetry.watch(self)
         protection = ServerProtection(token_of(settings), protect_reads=settings.server.protect_reads)
         of_parts = {
-            part.section: part.make(table, self) for part in parts if (table := settings.parts.get(part.section))
+            part.section: part.build(table, self) for part in parts if (table := settings.parts.get(part.section))
         }
         made = tuple(of_parts.values())
         self._renew = {section: each.renew for section, each in of_parts.items() if each.renew is not None}
@@ -169,7 +169,7 @@ class Watcher:
     def pods(self) -> PublishedPods | None:
         return self._refresher.pods.published
 
-    def want_pods(self) -> str:
+    def request_pods(self) -> str:
         return self._refresher.pods.want()
 
     @property
@@ -195,10 +195,10 @@ class Watcher:
         return self._clock.now()
 
     def alive(self) -> str:
-        return self._refresher.alive()
+        return self._refresher.stall_reason()
 
     def warming_up(self) -> str:
-        return self._refresher.warming_up()
+        return self._refresher.not_ready_reason()
 
     @property
     def collect_policies(self) -> CollectPolicies:
@@ -422,7 +422,7 @@ class Watcher:
         for table in NEED_RESTART:
             if getattr(settings, table) != getattr(self.settings, table):
                 log.warning("changes in [%s] take effect only after a restart", table)
-        if settings.way_to_cluster != self.settings.way_to_cluster:
+        if settings.cluster_access != self.settings.cluster_access:
             log.warning(
                 "the source and the node names use the changed kubeconfig and context from now on; the scheduling "
                 "plug-ins and all other Kubernetes clients use it only after a restart"

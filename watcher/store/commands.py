@@ -58,7 +58,7 @@ def look(database: Database) -> DatabaseCheck:
     """Check for load-watcher doctor whether `serve` could use the database, without changing it. Raises StoreError if
     not, unless the only reason is that another process has it open."""
     with database:
-        return database.look()
+        return database.check()
 
 
 def vacuum(database: Database) -> str:

@@ -66,9 +66,9 @@ class Compactor:
             yield from self._rewrite_hour(database, window, hour)
         while self._forget_decisions(database):
             yield
-        while self._cut(database):
+        while self._enforce_max_size(database):
             yield
-        while database.give_space_back(most=self._max_size):
+        while database.release_space(most=self._max_size):
             yield
 
     def _rewrite_hour(self, database: Database, window: str, hour: int) -> Iterator[None]:
@@ -104,7 +104,7 @@ class Compactor:
         oldest, newest = (int((time.time() + sign * self._decisions) * tables.MICROSECONDS) for sign in (-1, 1))
         return decision_rows.forget_decisions(mine, oldest=oldest, newest=newest, most=self._max_decisions, limit=limit)
 
-    def _cut(self, database: Database) -> bool:
+    def _enforce_max_size(self, database: Database) -> bool:
         """If the database exceeds max_size, delete the hour furthest from now. Returns whether an hour was deleted."""
         with database.writing() as mine:
             if database.used_bytes(mine) <= self._max_size:
@@ -131,7 +131,7 @@ class Compactor:
 def _forget(database: Database, watcher: str) -> None:
     """Delete the rows of an expired watcher, unless a process holds its lock."""
     with database.writing() as mine:
-        if database.may_forget(mine, watcher):
+        if database.can_remove(mine, watcher):
             schema.forget_all(Rows(mine.connection, watcher))
             logger.info('deleted all data of the watcher "%s": its retention has ended', watcher)
 

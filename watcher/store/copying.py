@@ -42,10 +42,10 @@ def copy(
                 raise StoreError(f"{database.name} has nothing to copy: the database does not exist")
             database.acquire(owner=OWNER)
             database.prepare(upgrade=upgrade)
-        with target.translated(doing="written"), target.writing() as here:
+        with target.store_errors(doing="written"), target.writing() as here:
             _make_room(here, target, replace=replace)
             with source.reading() as there:
-                with source.translated(doing="read"):
+                with source.store_errors(doing="read"):
                     total, size = _extent(there)
                 if not total:
                     raise StoreError(f"{source.name} has nothing to copy{_of(source)}")
@@ -71,7 +71,7 @@ def only_watcher(database: Database) -> str:
     with database:
         if database.revision() is None:
             raise StoreError(f"{database.name} has nothing to copy: the database does not exist")
-        with database.translated(doing="read"), database.reading() as mine:
+        with database.store_errors(doing="read"), database.reading() as mine:
             names = schema.watchers(mine.connection)
     if len(names) != 1:
         found = ", ".join(f'"{name}"' for name in names) or "none"
@@ -98,16 +98,18 @@ def _make_room(here: Rows, target: Database, *, replace: bool) -> None:
 def _extent(mine: Rows) -> tuple[int, int]:
     """The number of rows, and the size of their payloads in bytes."""
     tables = store_tables.metadata.tables.values()
-    counts = (mine.execute(sa.select(sa.func.count()).select_from(table).where(mine.own(table))) for table in tables)
+    counts = (
+        mine.execute(sa.select(sa.func.count()).select_from(table).where(mine.of_watcher(table))) for table in tables
+    )
     return sum(int(count.scalar_one()) for count in counts), schema.stored_bytes(mine)
 
 
 def _batches(source: Database, there: Rows) -> Iterator[tuple[sa.Table, list[Row]]]:
     """All rows in batches; node lists before the rows that reference them."""
-    with source.translated(doing="read"):
+    with source.store_errors(doing="read"):
         tables = sorted(store_tables.metadata.tables.values(), key=lambda table: (table is not node_list, table.name))
         for table in tables:
-            query = sa.select(table).where(there.own(table)).order_by(*table.primary_key).limit(BATCH)
+            query = sa.select(table).where(there.of_watcher(table)).order_by(*table.primary_key).limit(BATCH)
             start = 0
             while rows := [dict(row) for row in there.execute(query.offset(start)).mappings()]:
                 yield table, rows

@@ -32,13 +32,13 @@ READERS = 2  # read connections, in addition to the one write connection
 class DatabaseCheck:
     """Result of a check that changes nothing. `where` is the database's display name; `revision` is None without a
     schema, `newest` the newest revision known to this version; `holder` describes the process that has the database
-    open ("" if none) and `cure` how to resolve that; `size` and `free` are in bytes, None if unknown."""
+    open ("" if none) and `hint` how to resolve that; `size` and `free` are in bytes, None if unknown."""
 
     where: str
     revision: str | None
     newest: str
     holder: str
-    cure: str
+    hint: str
     size: int | None
     free: int | None
 
@@ -46,14 +46,14 @@ class DatabaseCheck:
 class Database(ABC):
     """A database, and the watcher that this process writes rows of.
 
-    `name`: display name without secrets; `watcher`: selects the rows; `waits`: whether a failed connection is retried
-    later (a server may be restarted). The order of calls is `acquire`, `prepare`, transactions, `release`; after a
-    failure `acquire` and `prepare` may be called again.
+    `name`: display name without secrets; `watcher`: selects the rows; `retries_connection`: whether a failed connection
+    is retried later (a server may be restarted). The order of calls is `acquire`, `prepare`, transactions, `release`;
+    after a failure `acquire` and `prepare` may be called again.
     """
 
     name: str
     watcher: str
-    waits: bool
+    retries_connection: bool
 
     # --- opening and closing -----------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Database(ABC):
     def reading(self) -> AbstractContextManager[Rows]:
         """A read-only transaction on a consistent snapshot; for any thread."""
 
-    def check_still_there(self) -> None:  # noqa: B027  (not needed for a server)
+    def check_not_replaced(self) -> None:  # noqa: B027  (not needed for a server)
         """Raise OSError if the database was moved or replaced, so that writes would be lost."""
 
     # --- space -------------------------------------------------------------------------------------------------------
@@ -108,12 +108,12 @@ class Database(ABC):
         """Size in bytes that is compared with store.max_size."""
 
     @abstractmethod
-    def give_space_back(self, *, most: int) -> bool:
+    def release_space(self, *, most: int) -> bool:
         """Release some free space in one short step. Returns whether more may remain. `most` is store.max_size in
         bytes."""
 
     @abstractmethod
-    def may_forget(self, mine: Rows, watcher: str) -> bool:
+    def can_remove(self, mine: Rows, watcher: str) -> bool:
         """Whether no process holds the lock of `watcher`; if so, it stays available until this transaction ends."""
 
     # --- commands ----------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Database(ABC):
         """
 
     @abstractmethod
-    def look(self) -> DatabaseCheck:
+    def check(self) -> DatabaseCheck:
         """Check without changes whether a service could start. Raises StoreError if not, except for a held lock."""
 
     @abstractmethod
@@ -140,7 +140,7 @@ class Database(ABC):
     # --- errors ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def is_trouble(self, error: BaseException) -> bool:
+    def is_database_error(self, error: BaseException) -> bool:
         """Whether the error comes from the database or the connection, so that a retry may succeed; otherwise the data
         cannot be stored."""
 
@@ -148,20 +148,20 @@ class Database(ABC):
         """Whether the error shows that stored data is damaged."""
         return isinstance(error, CodecError)
 
-    def remember_damage(self) -> None:  # noqa: B027  (not needed for a server)
+    def mark_damaged(self) -> None:  # noqa: B027  (not needed for a server)
         """Make the next start check the whole database."""
 
     @property
     @abstractmethod
-    def way_out(self) -> str:
+    def recovery_hint(self) -> str:
         """Hint how to proceed with an unusable database."""
 
     @abstractmethod
-    def translate(self, error: BaseException, *, doing: str) -> StoreError:
+    def to_store_error(self, error: BaseException, *, doing: str) -> StoreError:
         """Convert a failure to an error for the operator; `doing` completes "cannot be …"."""
 
     @contextmanager
-    def translated(self, *, doing: str) -> Iterator[None]:
+    def store_errors(self, *, doing: str) -> Iterator[None]:
         """Convert exceptions of the database to StoreError; `doing` completes "cannot be …"."""
         kinds: tuple[type[Exception], ...] = (SQLAlchemyError, CodecError, OSError, *self.driver_errors)
         try:
@@ -171,7 +171,7 @@ class Database(ABC):
         except kinds as error:
             if self.is_damage(error):
                 raise self.damaged(reason_of(error)) from error
-            raise self.translate(error, doing=doing) from error
+            raise self.to_store_error(error, doing=doing) from error
 
     @property
     def driver_errors(self) -> tuple[type[Exception], ...]:
@@ -180,7 +180,7 @@ class Database(ABC):
 
     def damaged(self, reason: str) -> StoreUnusable:
         """The error for a damaged database."""
-        return StoreUnusable(f"{self.name} is damaged: {reason}", hint=self.way_out)
+        return StoreUnusable(f"{self.name} is damaged: {reason}", hint=self.recovery_hint)
 
     # --- revision ----------------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Database(ABC):
             raise StoreUnusable(
                 f"{self.name} was written by a newer version of load-watcher: its schema is "
                 f"{', '.join(map(str, found))}, the newest known to this version is {REVISIONS[-1]}",
-                hint="run the newer version again; to continue with this one, " + self.way_out,
+                hint="run the newer version again; to continue with this one, " + self.recovery_hint,
             )
         return str(found[0])
 

@@ -75,11 +75,11 @@ class DecisionQueue:
         self._bytes -= 0 if gone is None else len(gone.payload)
 
     def batch(self) -> Batch:
-        """All queued entries; they stay queued until `settle`."""
+        """All queued entries; they stay queued until `remove`."""
         with self._guard:
             return Batch(tuple(self._decisions.values()), tuple(self._outcomes.values()), tuple(self._shadows.values()))
 
-    def settle(self, batch: Batch, *, written: bool) -> None:
+    def remove(self, batch: Batch, *, written: bool) -> None:
         """Remove a batch that was written or dropped. Entries that were replaced since `batch` stay queued."""
         with self._guard:
             for decision in batch.decisions:

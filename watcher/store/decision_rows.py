@@ -18,7 +18,7 @@ def put_decisions(mine: Rows, decisions: Iterable[StoredDecision], outcomes: Ite
     mine.upsert(decision, [_decision_row(each) for each in decisions])
     told = [{"at": each.time, "on": each.node, "became": each.outcome} for each in outcomes]
     if told:
-        this = mine.own(decision) & (decision.c.time == sa.bindparam("at", type_=sa.BigInteger))
+        this = mine.of_watcher(decision) & (decision.c.time == sa.bindparam("at", type_=sa.BigInteger))
         update = sa.update(decision).where(this)
         mine.execute(update.values(node=sa.bindparam("on"), outcome=sa.bindparam("became")), told)
 
@@ -42,7 +42,7 @@ def decisions_of(
     when = decision.c.time
     query = (
         sa.select(*(column for column in decision.c if column.name != "watcher"))
-        .where(mine.own(decision), decision.c.namespace == namespace, decision.c.pod == pod)
+        .where(mine.of_watcher(decision), decision.c.namespace == namespace, decision.c.pod == pod)
         .where(when >= start, when < end)
         .order_by(when.desc() if newest else when)
         .limit(limit)
@@ -55,7 +55,7 @@ def decisions_held(mine: Rows, *, start: int, but: Collection[int] = ()) -> Deci
     Times are in microseconds."""
     when = decision.c.time
     columns = sa.func.count(), sa.func.min(when), sa.func.max(when)
-    query = sa.select(*columns).where(mine.own(decision), when >= start, when.not_in(but))
+    query = sa.select(*columns).where(mine.of_watcher(decision), when >= start, when.not_in(but))
     return DecisionsExtent(*mine.execute(query).one())
 
 
@@ -67,7 +67,7 @@ def put_shadows(mine: Rows, shadows: Iterable[StoredShadow]) -> None:
 def shadows(mine: Rows, *, start: int, end: int, limit: int) -> list[StoredShadow]:
     """The newest `limit` shadow bindings with start <= time < end (microseconds), newest first."""
     when = shadow_binding.c.time
-    query = sa.select(when, shadow_binding.c.payload).where(mine.own(shadow_binding), when >= start, when < end)
+    query = sa.select(when, shadow_binding.c.payload).where(mine.of_watcher(shadow_binding), when >= start, when < end)
     return [StoredShadow(**row) for row in mine.execute(query.order_by(when.desc()).limit(limit)).mappings()]
 
 
@@ -84,7 +84,9 @@ def forget_decisions(mine: Rows, *, oldest: int, newest: int, most: int, limit: 
 def decision_hours(mine: Rows) -> set[int]:
     """The hours (unix seconds) of the oldest and newest decision, and of the oldest and newest shadow binding."""
     ends = [
-        mine.execute(sa.select(sa.func.min(table.c.time), sa.func.max(table.c.time)).where(mine.own(table))).one()
+        mine.execute(
+            sa.select(sa.func.min(table.c.time), sa.func.max(table.c.time)).where(mine.of_watcher(table))
+        ).one()
         for table in _DECIDED
     ]
     return {hour_of(time // MICROSECONDS) for both in ends for time in both if time is not None}
@@ -94,4 +96,4 @@ def forget_decisions_of_hour(mine: Rows, hour: int) -> None:
     """Delete the decisions and shadow bindings of an hour (unix seconds)."""
     for table in _DECIDED:
         within = table.c.time.between(hour * MICROSECONDS, (hour + HOUR) * MICROSECONDS - 1)
-        mine.execute(sa.delete(table).where(mine.own(table), within))
+        mine.execute(sa.delete(table).where(mine.of_watcher(table), within))

@@ -26,8 +26,8 @@ class StoreDecisions:
         self._store = store
 
     @property
-    def decisions_kept(self) -> float:
-        return self._store.decisions_kept
+    def decision_retention_s(self) -> float:
+        return self._store.decision_retention_s
 
     def keep_decisions(
         self, decisions: Sequence[StoredDecision], outcomes: Sequence[DecisionOutcome] = (), *, lost: int = 0
@@ -105,7 +105,7 @@ class StoreDecisions:
 
     def _oldest_decision(self) -> int:
         """The oldest time (unix microseconds) within retention; older decisions are ignored even if not yet deleted."""
-        return int((time.time() - self._store.decisions_kept) * tables.MICROSECONDS)
+        return int((time.time() - self._store.decision_retention_s) * tables.MICROSECONDS)
 
     async def _read(self, ask: Callable[[Rows], Result]) -> Result:
         try:

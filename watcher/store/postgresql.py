@@ -71,7 +71,7 @@ def server_of(url: sa.URL, *, watcher: str, password_file: Path | None) -> Postg
 class PostgresqlServer(Database):
     """The tables in the first schema of the search path, with the rows of one watcher."""
 
-    waits = True
+    retries_connection = True
 
     def __init__(self, url: sa.URL, *, watcher: str, password_file: Path | None, driver: ModuleType) -> None:
         port = f":{url.port}" if url.port else ""
@@ -90,11 +90,11 @@ class PostgresqlServer(Database):
 
     def acquire(self, *, owner: str) -> None:
         """Connect; this also takes the lock (see `_lock_on_connect`)."""
-        with self.translated(doing="reached"), self._writer.connect():
+        with self.store_errors(doing="reached"), self._writer.connect():
             pass
 
     def prepare(self, *, upgrade: bool) -> tuple[str | None, str]:
-        with self.translated(doing="opened"):
+        with self.store_errors(doing="opened"):
             with self._writer.begin() as connection:
                 before = self._revision(connection)
             self.check_age(before, upgrade=upgrade)
@@ -215,22 +215,22 @@ class PostgresqlServer(Database):
     def used_bytes(self, mine: Rows) -> int:
         return schema.stored_bytes(mine)
 
-    def give_space_back(self, *, most: int) -> bool:
+    def release_space(self, *, most: int) -> bool:
         """Nothing to do: autovacuum reuses free space. Returns False."""
         return False
 
-    def may_forget(self, mine: Rows, watcher: str) -> bool:
+    def can_remove(self, mine: Rows, watcher: str) -> bool:
         key = _key(self._schema(mine.connection), f"watcher {watcher}")
         return bool(mine.execute(sa.select(sa.func.pg_try_advisory_xact_lock(key))).scalar_one())
 
     # --- commands: without a watcher's lock, so that they work while watchers run ------------------------------------
 
     def revision(self) -> str | None:
-        with self.translated(doing="read"), self._reader.begin() as connection:
+        with self.store_errors(doing="read"), self._reader.begin() as connection:
             return self._revision(connection)
 
-    def look(self) -> DatabaseCheck:
-        with self.translated(doing="read"), self._reader.begin() as connection:
+    def check(self) -> DatabaseCheck:
+        with self.store_errors(doing="read"), self._reader.begin() as connection:
             revision = self._revision(connection)
             writable = _FIRST_RIGHTS if revision is None else _RIGHTS
             if not connection.exec_driver_sql(writable).scalar_one():
@@ -242,7 +242,7 @@ class PostgresqlServer(Database):
                 revision=revision,
                 newest=REVISIONS[-1],
                 holder="" if holder is None else self._in_words(holder),
-                cure=_OTHER_NAME,
+                hint=_OTHER_NAME,
                 size=None,
                 free=None,
             )
@@ -266,7 +266,7 @@ class PostgresqlServer(Database):
 
     def upgrade(self, *, owner: str) -> str | None:
         engine = self._engine(connections=1, settings=_WRITER)
-        with self.translated(doing="upgraded"), _disposed(engine):
+        with self.store_errors(doing="upgraded"), _disposed(engine):
             return self._migrate(engine)
 
     def vacuum(self, *, owner: str) -> tuple[int, int] | None:
@@ -274,7 +274,7 @@ class PostgresqlServer(Database):
             return None
         tables = ", ".join(store_tables.metadata.tables)
         engine = self._engine(connections=1, settings={**_WRITER, "statement_timeout": "0", "lock_timeout": "60s"})
-        with self.translated(doing="vacuumed"), _disposed(engine), engine.connect() as connection:
+        with self.store_errors(doing="vacuumed"), _disposed(engine), engine.connect() as connection:
             connection = connection.execution_options(isolation_level="AUTOCOMMIT")
             before = _size_of_tables(connection)
             connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {tables}")
@@ -282,7 +282,7 @@ class PostgresqlServer(Database):
 
     # --- errors ------------------------------------------------------------------------------------------------------
 
-    def is_trouble(self, error: BaseException) -> bool:
+    def is_database_error(self, error: BaseException) -> bool:
         if isinstance(error, (StoreError, OSError, PoolTimeout)) or self.is_damage(error):
             return True
         said = error.orig if isinstance(error, DBAPIError) else error
@@ -293,10 +293,10 @@ class PostgresqlServer(Database):
         return isinstance(said, driver.ProgrammingError) and said.sqlstate is not None
 
     @property
-    def way_out(self) -> str:
+    def recovery_hint(self) -> str:
         return "use another database in store.url, or restore this one; only the history of the windows is lost"
 
-    def translate(self, error: BaseException, *, doing: str) -> StoreError:
+    def to_store_error(self, error: BaseException, *, doing: str) -> StoreError:
         said = error.orig if isinstance(error, DBAPIError) else error
         message = f"{self.name} cannot be {doing}: {reason_of(error)}"
         if isinstance(said, (self._driver.OperationalError, self._driver.InterfaceError, PoolTimeout, OSError)):

@@ -93,7 +93,7 @@ def _windows(mine: Rows) -> set[tuple[int, str]]:
     labels = {
         label
         for table in (window_minute, window_hour)
-        for label in mine.execute(sa.select(table.c.window).where(mine.own(table)).distinct()).scalars()
+        for label in mine.execute(sa.select(table.c.window).where(mine.of_watcher(table)).distinct()).scalars()
     }
     return {(known[label], label) for label in labels if label in known}
 

@@ -73,7 +73,7 @@ def put_nodes(mine: Rows, names: tuple[str, ...]) -> int:
     """The id of a node list; a new list is stored."""
     packed = codec.pack_names(names)
     digest = hashlib.sha256(packed).digest()
-    query = sa.select(node_list.c.id).where(mine.own(node_list), node_list.c.hash == digest)
+    query = sa.select(node_list.c.id).where(mine.of_watcher(node_list), node_list.c.hash == digest)
     known = mine.execute(query).scalar_one_or_none()
     return add_nodes(mine, digest, codec.encode_names(packed)) if known is None else int(known)
 
@@ -89,15 +89,15 @@ def add_nodes(mine: Rows, digest: bytes, payload: bytes) -> int:
 def forget_unused_nodes(mine: Rows) -> None:
     """Delete node lists that are not referenced."""
     users = (sample_block, window_minute)
-    used = sa.union_all(*(sa.select(table.c.nodes).where(mine.own(table)) for table in users))
-    mine.execute(sa.delete(node_list).where(mine.own(node_list), node_list.c.id.not_in(used)))
+    used = sa.union_all(*(sa.select(table.c.nodes).where(mine.of_watcher(table)) for table in users))
+    mine.execute(sa.delete(node_list).where(mine.of_watcher(node_list), node_list.c.id.not_in(used)))
 
 
 def _forget_samples(mine: Rows, record: TickRecord) -> None:
     """Delete samples with another resolution or provenance, samples that have been too old for every window for the
     length of one block, and samples after the end of the tick (the clock was set back)."""
-    ours = sa.delete(sample_block).where(mine.own(sample_block))
-    before = mine.execute(sa.select(tick.c.resolution).where(mine.own(tick))).scalar_one_or_none()
+    ours = sa.delete(sample_block).where(mine.of_watcher(sample_block))
+    before = mine.execute(sa.select(tick.c.resolution).where(mine.of_watcher(tick))).scalar_one_or_none()
     if before not in (None, record.resolution):
         mine.execute(ours)
     known = _provenance(mine)
@@ -121,7 +121,7 @@ def _put_blocks(mine: Rows, rows: list[dict[str, Any]]) -> None:
         return
     first, slots = sa.bindparam("from_slot", type_=sa.BigInteger), sa.bindparam("count", type_=sa.Integer)
     covered = (
-        mine.own(sample_block)
+        mine.of_watcher(sample_block)
         & (sample_block.c.metric == sa.bindparam("of_metric"))
         & (sample_block.c.first_slot >= first)
         & (sample_block.c.first_slot + sample_block.c.slots <= first + slots)
@@ -139,8 +139,8 @@ def _minute_row(minute: WindowRecord, nodes: int, payload: bytes) -> dict[str, A
 
 def _put_provenance(mine: Rows, record: TickRecord) -> None:
     """Store the provenance of the record; keep that of other metrics that still have samples."""
-    with_samples = sa.select(sample_block.c.metric).where(mine.own(sample_block))
-    mine.execute(sa.delete(provenance).where(mine.own(provenance), provenance.c.metric.not_in(with_samples)))
+    with_samples = sa.select(sample_block.c.metric).where(mine.of_watcher(sample_block))
+    mine.execute(sa.delete(provenance).where(mine.of_watcher(provenance), provenance.c.metric.not_in(with_samples)))
     rows = [
         {
             "metric": metric,
@@ -159,11 +159,11 @@ def _put_provenance(mine: Rows, record: TickRecord) -> None:
 
 def restored(mine: Rows) -> RestoredSamples | None:
     """The last stored tick with its blocks in write order; None if there is none. Raises CodecError on damage."""
-    last = mine.execute(sa.select(tick).where(mine.own(tick))).one_or_none()
+    last = mine.execute(sa.select(tick).where(mine.of_watcher(tick))).one_or_none()
     if last is None:
         return None
     lists = NodeLists(mine)
-    rows = mine.execute(sa.select(sample_block).where(mine.own(sample_block)).order_by(sample_block.c.id))
+    rows = mine.execute(sa.select(sample_block).where(mine.of_watcher(sample_block)).order_by(sample_block.c.id))
     return RestoredSamples(
         timestamp=last.timestamp,
         end=last.end,
@@ -192,7 +192,7 @@ def _windows(text: str) -> tuple[Window, ...]:
 
 
 def _provenance(mine: Rows) -> dict[str, Provenance]:
-    rows = mine.execute(sa.select(provenance).where(mine.own(provenance)))
+    rows = mine.execute(sa.select(provenance).where(mine.of_watcher(provenance)))
     return {row.metric: Provenance(row.source, row.expression, row.unit, row.smoothing_s) for row in rows}
 
 
@@ -210,7 +210,7 @@ class NodeLists:
 
     def __getitem__(self, number: int) -> tuple[str, ...]:
         if number not in self._lists:
-            query = sa.select(node_list.c.payload).where(self._mine.own(node_list), node_list.c.id == number)
+            query = sa.select(node_list.c.payload).where(self._mine.of_watcher(node_list), node_list.c.id == number)
             payload = self._mine.execute(query).scalar_one_or_none()
             if payload is None:
                 raise CodecError(f"node list {number} is missing")
@@ -235,7 +235,7 @@ def hours_of_node(mine: Rows, *, host: str, window: str, start: int, end: int) -
     )
     query = (
         sa.select(window_hour.c.payload)
-        .where(mine.own(window_hour), window_hour.c.window == window)
+        .where(mine.of_watcher(window_hour), window_hour.c.window == window)
         .where(window_hour.c.hour.between(hour_of(start), end), window_hour.c.first_node == of_the_node)
         .order_by(window_hour.c.hour)
     )
@@ -247,7 +247,9 @@ def minutes_of_node(mine: Rows, *, host: str, window: str, start: int, end: int)
     contain the node. `start` and `end` are unix seconds."""
     query = (
         sa.select(window_minute)
-        .where(mine.own(window_minute), window_minute.c.window == window, window_minute.c.time.between(start, end))
+        .where(
+            mine.of_watcher(window_minute), window_minute.c.window == window, window_minute.c.time.between(start, end)
+        )
         .order_by(window_minute.c.time)
     )
     lists = NodeLists(mine)
@@ -286,20 +288,20 @@ _MINUTE_HOUR = (window_minute.c.time - window_minute.c.time % HOUR).label("hour"
 
 def hours_with_minutes(mine: Rows) -> list[tuple[str, int]]:
     """(window, hour) of all minutes that are not yet compacted, oldest first."""
-    query = sa.select(window_minute.c.window, _MINUTE_HOUR).where(mine.own(window_minute))
+    query = sa.select(window_minute.c.window, _MINUTE_HOUR).where(mine.of_watcher(window_minute))
     return [(row.window, row.hour) for row in mine.execute(query.distinct().order_by(_MINUTE_HOUR))]
 
 
 def hours_rewritten(mine: Rows) -> list[tuple[str, int]]:
     """(window, hour) of all compacted hours, oldest first."""
-    query = sa.select(window_hour.c.window, window_hour.c.hour).where(mine.own(window_hour)).distinct()
+    query = sa.select(window_hour.c.window, window_hour.c.hour).where(mine.of_watcher(window_hour)).distinct()
     return [(row.window, row.hour) for row in mine.execute(query.order_by(window_hour.c.hour))]
 
 
 def minutes_of_hour(mine: Rows, window: str, hour: int) -> list[tuple[int, codec.Columns, int]]:
     """(time, columns, id of the node list) of the minutes of an hour that are not yet compacted."""
     query = sa.select(window_minute.c.time, window_minute.c.columns, window_minute.c.nodes).where(
-        mine.own(window_minute), *_minutes_within(window, hour)
+        mine.of_watcher(window_minute), *_minutes_within(window, hour)
     )
     rows = mine.execute(query.order_by(window_minute.c.time))
     return [(row.time, codec.decode_columns(row.columns), row.nodes) for row in rows]
@@ -307,7 +309,7 @@ def minutes_of_hour(mine: Rows, window: str, hour: int) -> list[tuple[int, codec
 
 def minute_payload(mine: Rows, window: str, time: int) -> bytes:
     """The encoded values of a minute; `time` in unix seconds."""
-    this = (mine.own(window_minute), window_minute.c.window == window, window_minute.c.time == time)
+    this = (mine.of_watcher(window_minute), window_minute.c.window == window, window_minute.c.time == time)
     query = sa.select(window_minute.c.payload).where(*this)
     payload: bytes = mine.execute(query).scalar_one()
     return payload
@@ -315,7 +317,7 @@ def minute_payload(mine: Rows, window: str, time: int) -> bytes:
 
 def chunk_payloads(mine: Rows, window: str, hour: int) -> list[bytes]:
     """The encoded chunks of an hour, in order of their first node."""
-    this = (mine.own(window_hour), window_hour.c.window == window, window_hour.c.hour == hour)
+    this = (mine.of_watcher(window_hour), window_hour.c.window == window, window_hour.c.hour == hour)
     query = sa.select(window_hour.c.payload).where(*this)
     return list(mine.execute(query.order_by(window_hour.c.first_node)).scalars())
 
@@ -331,9 +333,9 @@ def put_hour(mine: Rows, window: str, hour: int, payloads: Mapping[bytes, bytes]
 
 def forget_hour(mine: Rows, window: str, hour: int) -> None:
     """Delete all minutes and chunks of an hour of a window."""
-    this = (mine.own(window_hour), window_hour.c.window == window, window_hour.c.hour == hour)
+    this = (mine.of_watcher(window_hour), window_hour.c.window == window, window_hour.c.hour == hour)
     mine.execute(sa.delete(window_hour).where(*this))
-    mine.execute(sa.delete(window_minute).where(mine.own(window_minute), *_minutes_within(window, hour)))
+    mine.execute(sa.delete(window_minute).where(mine.of_watcher(window_minute), *_minutes_within(window, hour)))
 
 
 def _minutes_within(window: str, hour: int) -> tuple[sa.ColumnElement[bool], ...]:
@@ -345,7 +347,7 @@ def forget_windows(mine: Rows, *, now: int, retention: float) -> None:
     exist if the clock was set back; without an upper limit they would never be deleted."""
     oldest, newest = now - retention, now + retention
     outside = (window_minute.c.time < oldest) | (window_minute.c.time > newest)
-    mine.execute(sa.delete(window_minute).where(mine.own(window_minute), outside))
+    mine.execute(sa.delete(window_minute).where(mine.of_watcher(window_minute), outside))
     for window, hour in hours_rewritten(mine):
         if hour + HOUR <= oldest or hour > newest:
             forget_hour(mine, window, hour)
@@ -356,11 +358,11 @@ def forget_windows(mine: Rows, *, now: int, retention: float) -> None:
 
 def _forget(mine: Rows, table: sa.Table, *, oldest: int, newest: int, most: int, limit: int) -> int:
     when = table.c.time
-    times = sa.select(when).where(mine.own(table))
+    times = sa.select(when).where(mine.of_watcher(table))
     surplus = mine.execute(times.order_by(when.desc()).offset(most).limit(1)).scalar_one_or_none()
     first = oldest if surplus is None else max(oldest, surplus + 1)
     outside = times.where((when < first) | (when > newest)).order_by(when).limit(limit)
-    return mine.execute(sa.delete(table).where(mine.own(table), when.in_(outside))).rowcount
+    return mine.execute(sa.delete(table).where(mine.of_watcher(table), when.in_(outside))).rowcount
 
 
 # --- watchers --------------------------------------------------------------------------------------------------------
@@ -381,20 +383,20 @@ def of_cluster(mine: Rows) -> list[Rows]:
 
 def expired_watchers(mine: Rows, *, now: float) -> list[str]:
     """The other watchers whose `keep_until` has passed; `now` in unix seconds."""
-    query = sa.select(tick.c.watcher).where(~mine.own(tick), tick.c.keep_until < now)
+    query = sa.select(tick.c.watcher).where(~mine.of_watcher(tick), tick.c.keep_until < now)
     return list(mine.execute(query.order_by(tick.c.watcher)).scalars())
 
 
 def forget_all(mine: Rows) -> None:
     """Delete all rows of this watcher."""
     for table in metadata.tables.values():
-        mine.execute(sa.delete(table).where(mine.own(table)))
+        mine.execute(sa.delete(table).where(mine.of_watcher(table)))
 
 
 def stored_bytes(mine: Rows) -> int:
     """Size of this watcher's payloads in bytes, which is nearly all of the space that it uses."""
     of_tables = [
-        sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(table.c.payload)), 0)).where(mine.own(table))
+        sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(table.c.payload)), 0)).where(mine.of_watcher(table))
         for table in (sample_block, window_minute, window_hour, decision, shadow_binding)
     ]
     return sum(int(mine.execute(query).scalar_one()) for query in of_tables)

@@ -49,7 +49,7 @@ def file_of(url: sa.URL) -> Path:
 class SqliteFile(Database):
     """A database in an SQLite file."""
 
-    waits = False
+    retries_connection = False
 
     def __init__(self, path: Path, *, watcher: str = "") -> None:
         self.name = str(path)
@@ -75,7 +75,7 @@ class SqliteFile(Database):
         self.check_age(revision, upgrade=upgrade)
         if revision is not None:
             self.check_pages(all_of_them=size_on_disk(self.path) <= SMALL_BYTES or self._lock.damage_seen)
-        with self.translated(doing="opened"):
+        with self.store_errors(doing="opened"):
             self._writer = open_engine(self.path)
             if revision != REVISIONS[-1]:
                 with self._writer.begin() as connection:
@@ -98,7 +98,7 @@ class SqliteFile(Database):
 
     def set_aside(self, *, now: float) -> str | None:
         self._close_connections()
-        with self.translated(doing="set aside"):
+        with self.store_errors(doing="set aside"):
             return set_aside(self.path, now=now).name
 
     # --- transactions ------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class SqliteFile(Database):
         with self._reader.begin() as connection:
             yield Rows(connection, self.watcher)
 
-    def check_still_there(self) -> None:
+    def check_not_replaced(self) -> None:
         """Raise OSError if the file was moved or removed: SQLite would continue to write to the old file."""
         if not self.path.exists() or identity_of(self.path) != self._identity:
             raise OSError(f"{self.path} was moved away or replaced while it was open; restart the service")
@@ -134,7 +134,7 @@ class SqliteFile(Database):
         )
         return (count - free) * size
 
-    def give_space_back(self, *, most: int) -> bool:
+    def release_space(self, *, most: int) -> bool:
         """Release free pages to the file system if there are many, or if the file is larger than `most` bytes."""
         assert self._writer is not None
         with closing(self._writer.raw_connection()) as pooled:
@@ -152,14 +152,14 @@ class SqliteFile(Database):
             connection.executescript(f"PRAGMA incremental_vacuum({PAGES_PER_STEP}); PRAGMA wal_checkpoint(PASSIVE)")
             return ask("freelist_count") < free
 
-    def may_forget(self, mine: Rows, watcher: str) -> bool:
+    def can_remove(self, mine: Rows, watcher: str) -> bool:
         """True: this process holds the lock of the file, so no other process writes it."""
         return True
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
     def revision(self) -> str | None:
-        with self.translated(doing="read"):
+        with self.store_errors(doing="read"):
             if not self.path.exists() or not self.path.stat().st_size:
                 return None
             with self.path.open("rb") as file:
@@ -184,13 +184,13 @@ class SqliteFile(Database):
         """Raise StoreUnusable if a page is damaged, of any table or only of the tables read at the start. Changes
         nothing."""
         which = [""] if all_of_them else [f"({table.name})" for table in (tick, provenance, node_list, sample_block)]
-        with self.translated(doing="checked"), closing(_open_untouched(self.path)) as connection:
+        with self.store_errors(doing="checked"), closing(_open_untouched(self.path)) as connection:
             for table in which:
                 (found,) = connection.execute(f"PRAGMA quick_check{table}").fetchone()
                 if found != "ok":
                     raise self.damaged(str(found).splitlines()[-1])
 
-    def look(self) -> DatabaseCheck:
+    def check(self) -> DatabaseCheck:
         check_place(self.path)
         revision = self.revision()
         size = self.size()
@@ -202,7 +202,7 @@ class SqliteFile(Database):
             revision=revision,
             newest=REVISIONS[-1],
             holder=holder_of(self.path),
-            cure=_OTHER_FILE,
+            hint=_OTHER_FILE,
             size=size,
             free=shutil.disk_usage(self.path.parent).free,
         )
@@ -219,7 +219,7 @@ class SqliteFile(Database):
         if self.revision() is None:
             return None
         before = self.size()
-        with self.translated(doing="vacuumed"):
+        with self.store_errors(doing="vacuumed"):
             self._writer = open_engine(self.path)
             with closing(self._writer.raw_connection()) as connection:
                 connection.driver_connection.execute("VACUUM")  # type: ignore[union-attr]
@@ -229,24 +229,24 @@ class SqliteFile(Database):
 
     # --- errors ------------------------------------------------------------------------------------------------------
 
-    def is_trouble(self, error: BaseException) -> bool:
+    def is_database_error(self, error: BaseException) -> bool:
         return isinstance(error, (StoreError, OperationalError, OSError)) or self.is_damage(error)
 
     def is_damage(self, error: BaseException) -> bool:
         return super().is_damage(error) or _code_of(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
-    def remember_damage(self) -> None:
+    def mark_damaged(self) -> None:
         if self._lock is not None:
             self._lock.mark_damaged()
 
     @property
-    def way_out(self) -> str:
+    def recovery_hint(self) -> str:
         return (
             'move the file, or set store.on_unusable = "set-aside" to rename it and create a new one; '
             "only the history of the windows is lost"
         )
 
-    def translate(self, error: BaseException, *, doing: str) -> StoreError:
+    def to_store_error(self, error: BaseException, *, doing: str) -> StoreError:
         hint = _HINTS.get(_code_of(error), "")
         return StoreError(f"{self.path} cannot be {doing}: {reason_of(error)}", hint=hint)
 

@@ -71,7 +71,7 @@ class Store:
         max_decisions: int = 100_000,
     ) -> None:
         self._database = database_at(url, watcher=watcher, password_file=password_file)
-        self.decisions_kept = decisions
+        self.decision_retention_s = decisions
         self._keep = max(retention, decisions)
         self._tidier = Compactor(
             retention=retention, max_size=max_size, decisions=decisions, max_decisions=max_decisions
@@ -113,10 +113,10 @@ class Store:
         self._readers = DaemonExecutor("store-reader", threads=READERS)
         try:
             opening = asyncio.wrap_future(writer.submit(self._open))
-            await asyncio.wait({opening}, timeout=OPEN_SECONDS if self._database.waits else None)
+            await asyncio.wait({opening}, timeout=OPEN_SECONDS if self._database.retries_connection else None)
             if not opening.done():
                 opening.add_done_callback(_forget_outcome)
-                self._report_silence(OPEN_SECONDS)
+                self._report_stalled(OPEN_SECONDS)
             restored = opening.result() if opening.done() else None
         except BaseException:
             await self.close()
@@ -173,7 +173,7 @@ class Store:
 
     def _open_and_load(self) -> RestoredSamples | None:
         self._prepare()
-        with self._database.translated(doing="opened"), self._database.reading() as mine:
+        with self._database.store_errors(doing="opened"), self._database.reading() as mine:
             restored = schema.restored(mine)
         self._last_saved = None if restored is None else restored.end
         self._measure()
@@ -191,7 +191,7 @@ class Store:
         try:
             self._size = self._database.size()
         except Exception as error:
-            if not self._database.is_trouble(error):
+            if not self._database.is_database_error(error):
                 raise
             logger.debug("cannot determine the size of the database: %s", reason_of(error))
 
@@ -213,7 +213,7 @@ class Store:
     @property
     def status(self) -> StoreStatus:
         """The state of the store, from memory."""
-        self._notice_silence()
+        self._check_writer_stalled()
         all_of_them = (self._saving, self._tidying, self._deciding)
         troubles = [trouble for trouble in all_of_them if trouble.since is not None]
         return StoreStatus(
@@ -238,20 +238,20 @@ class Store:
         with self._guard:
             if not self._accepts or self._writer is None:
                 raise StoreError("the store is not open")
-            self._wait(record, ticks=1)
+            self._queue_tick(record, ticks=1)
             self._writer.submit(self._write_waiting)
-        self._notice_silence()
+        self._check_writer_stalled()
 
-    def _notice_silence(self) -> None:
+    def _check_writer_stalled(self) -> None:
         """Report a failure if the writer thread has been busy for longer than STALLED_SECONDS."""
         since = None if self._writer is None else self._writer.busy_since
         if since is not None and (silent := time.monotonic() - since) > STALLED_SECONDS:
-            self._report_silence(silent)
+            self._report_stalled(silent)
 
-    def _report_silence(self, seconds: float) -> None:
+    def _report_stalled(self, seconds: float) -> None:
         self._saving.begin(f"{self._database.name} has not responded for {seconds:.0f} s", now=time.time())
 
-    def _wait(self, record: TickRecord, *, ticks: int, first: bool = False) -> None:
+    def _queue_tick(self, record: TickRecord, *, ticks: int, first: bool = False) -> None:
         """Merge a tick into the queued one: as the newer one, or (`first`) as the older one after a failed write. The
         caller holds the guard."""
         waiting = self._waiting
@@ -274,17 +274,17 @@ class Store:
             self._write(record)
         except Exception as error:
             self._node_ids.clear()
-            if not self._database.is_trouble(error):
+            if not self._database.is_database_error(error):
                 # The record cannot be stored, so a retry would fail again.
                 logger.exception("cannot store a tick; its data is dropped")
                 with self._guard:
                     self._dropped += len(record.records)
                 return
-            self._saving.begin(self._explained(error), now=time.time())
+            self._saving.begin(self._describe_error(error), now=time.time())
             with self._guard:
-                self._wait(record, ticks=ticks, first=True)
-            if self._database.waits:
-                self._part()
+                self._queue_tick(record, ticks=ticks, first=True)
+            if self._database.retries_connection:
+                self._disconnect()
         else:
             self._saving.end(now=time.time())
             self._tidy_again = True
@@ -293,25 +293,25 @@ class Store:
             self._last_saved = record.end
             self._write_decisions()  # retry decisions that could not be written before
 
-    def _part(self) -> None:
+    def _disconnect(self) -> None:
         """Disconnect from a server; its state is checked again when it is reachable."""
         self._database.release()
         self._is_open = False
         self._reopen_at = time.monotonic() + REOPEN_SECONDS
 
-    def _explained(self, error: Exception) -> str:
+    def _describe_error(self, error: Exception) -> str:
         """The message for a failure of the database. Damage is also recorded for the next start."""
         if not self._database.is_damage(error):
             return reason_of(error)
-        self._database.remember_damage()
+        self._database.mark_damaged()
         return (
             f"{self._database.name} is damaged ({reason_of(error)}); nothing is stored until this is fixed and the "
-            f"service restarted: {self._database.way_out}"
+            f"service restarted: {self._database.recovery_hint}"
         )
 
     def _write(self, record: TickRecord) -> None:
         """Store a tick: encode it, then write it in one transaction."""
-        self._database.check_still_there()
+        self._database.check_not_replaced()
         blocks = [(block, codec.encode_samples(block)) for block in record.blocks]
         minutes = [(minute, codec.encode_minute(minute)) for minute in record.records]
         keep_until = record.end + self._keep
@@ -375,10 +375,10 @@ class Store:
 
         def read() -> Result:
             try:
-                with self._database.translated(doing="read"), self._database.reading() as mine:
+                with self._database.store_errors(doing="read"), self._database.reading() as mine:
                     return ask(mine)
             except StoreUnusable:
-                self._database.remember_damage()
+                self._database.mark_damaged()
                 raise
 
         reading = asyncio.wrap_future(readers.submit(read))
@@ -410,23 +410,23 @@ class Store:
         try:
             if not self._is_open:
                 self._prepare()
-            self._database.check_still_there()
+            self._database.check_not_replaced()
             with self._database.writing() as mine:
                 decision_rows.put_decisions(mine, batch.decisions, batch.outcomes)
                 decision_rows.put_shadows(mine, batch.shadows)
                 # delete more rows than were added, so that the table stays bounded without ticks, too
                 self._tidier.forget_decisions(mine, limit=2 * max(len(batch.decisions), len(batch.shadows)) + 100)
         except Exception as error:
-            if not self._database.is_trouble(error):
+            if not self._database.is_database_error(error):
                 logger.exception("cannot store decisions; they are dropped")
-                self.decision_queue.settle(batch, written=False)
+                self.decision_queue.remove(batch, written=False)
                 return
-            trouble = self._saving if self._database.waits else self._deciding  # see _tidy
-            trouble.begin(self._explained(error), now=time.time())
-            if self._database.waits:
-                self._part()
+            trouble = self._saving if self._database.retries_connection else self._deciding  # see _tidy
+            trouble.begin(self._describe_error(error), now=time.time())
+            if self._database.retries_connection:
+                self._disconnect()
         else:
-            self.decision_queue.settle(batch, written=True)
+            self.decision_queue.remove(batch, written=True)
             self._deciding.end(now=time.time())
             if self._waiting is None:  # the server is reachable again, and no queued tick will record it
                 self._saving.end(now=time.time())
@@ -447,11 +447,15 @@ class Store:
                 self._ask_for_a_slice()
         except Exception as error:
             self._slices = None
-            if not self._database.is_trouble(error) and self._tidying.since is None:
+            if not self._database.is_database_error(error) and self._tidying.since is None:
                 logger.exception("compacting the database failed")
             # An unreachable server also fails the next tick; use the same state so that it is logged once.
-            trouble = self._saving if self._database.waits and self._database.is_trouble(error) else self._tidying
-            trouble.begin(self._explained(error), now=time.time())
+            trouble = (
+                self._saving
+                if self._database.retries_connection and self._database.is_database_error(error)
+                else self._tidying
+            )
+            trouble.begin(self._describe_error(error), now=time.time())
         else:
             self._ask_for_a_slice()
 

@@ -113,7 +113,7 @@ class Rows:
         self.connection = connection
         self.watcher = watcher
 
-    def own(self, table: sa.Table) -> sa.ColumnElement[bool]:
+    def of_watcher(self, table: sa.Table) -> sa.ColumnElement[bool]:
         """The condition for rows of this watcher; part of every WHERE clause."""
         return table.c.watcher == self.watcher
 

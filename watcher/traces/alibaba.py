@@ -56,12 +56,12 @@ Tell = Callable[[str], object]
 
 
 def convert(
-    directory: Path, *, machines: int, start: float, hours: float, tell: Tell = lambda _: None
+    directory: Path, *, machines: int, start: float, hours: float, on_progress: Tell = lambda _: None
 ) -> Iterator[Record]:
     """Convert the first `machines` machines by name, from hour `start` for `hours` hours. Reads DIRECTORY/TABLE.csv or
-    .csv.gz, and passes a progress message for each file to `tell`. Raises TraceError."""
+    .csv.gz, and passes a progress message for each file to `on_progress`. Raises TraceError."""
     begins, ends = 3600.0 * start, 3600.0 * (start + hours)
-    tables = _Tables(directory, tell)
+    tables = _Tables(directory, on_progress)
     nodes = _nodes(tables, machines)
     pods = _pods(tables, nodes, begins, ends)
     _read_pod_usage(tables, pods, begins, ends)

@@ -42,17 +42,17 @@ Arrivals = Callable[[int, int, float], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A scenario. `told` is its description. Services request the share `requested` of the allocatable CPU; `jobs` is
-    the share of pods that are jobs, and half of the other pods arrive in `herds` herds (0: none). `behave` changes the
-    usage of pods relative to their requests, and `asked` is a factor on requests."""
+    """A scenario. `description` is its description. Services request the share `requested_share` of the allocatable
+    CPU; `jobs` is the share of pods that are jobs, and half of the other pods arrive in `herds` herds (0: none).
+    `behave` changes the usage of pods relative to their requests, and `request_factor` is a factor on requests."""
 
-    told: str
-    requested: float
+    description: str
+    requested_share: float
     arrivals: Arrivals
     behave: Callable[[Behaviour], Behaviour]
     jobs: float = 0.4
     herds: int = 0
-    asked: float = 1.0
+    request_factor: float = 1.0
 
 
 def _evenly(count: int, seed: int, seconds: float) -> list[float]:
@@ -108,7 +108,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     ),
     "overcommit": Scenario(
         "pods request less than half of their usage", 0.80, _by_day,
-        _hungry, asked=OVERCOMMIT,
+        _hungry, request_factor=OVERCOMMIT,
     ),
 }  # fmt: skip
 
@@ -128,7 +128,7 @@ def generate(scenario: str, *, nodes: int, pods: int, seed: int, hours: float = 
     seconds = hours * 3600.0
     there = machines(nodes, seed=seed)
     coming = _coming(chosen, there, pods, seed=seed, seconds=seconds)
-    note = f"generated: scenario {scenario} ({chosen.told}), {nodes} nodes, {pods} pods, seed {seed}"
+    note = f"generated: scenario {scenario} ({chosen.description}), {nodes} nodes, {pods} pods, seed {seed}"
     yield Begin(BEGINS, note)
     for machine in there:
         yield NodeRecord(
@@ -197,8 +197,8 @@ def _made(workload: SimulatedWorkload, number: int, scenario: Scenario, *, seed:
     changed = replace(
         workload,
         behaviour=scenario.behave(workload.behaviour),
-        milli=round(workload.milli * scenario.asked),
-        mib=round(workload.mib * scenario.asked),
+        milli=round(workload.milli * scenario.request_factor),
+        mib=round(workload.mib * scenario.request_factor),
     )
     return instance(changed, number, seed=seed)
 
@@ -206,7 +206,7 @@ def _made(workload: SimulatedWorkload, number: int, scenario: Scenario, *, seed:
 def _lasting(scenario: Scenario, there: Sequence[SimulatedMachine], of: Sequence[Instance], *, seconds: float) -> float:
     """The mean lifetime of services in seconds that keeps the cluster at the requested share; infinity if all pods
     fit."""
-    wanted = scenario.requested * sum(machine.allocatable_milli for machine in there)
+    wanted = scenario.requested_share * sum(machine.allocatable_milli for machine in there)
     asked = sum(each.workload.milli for each in of)
     return seconds * wanted / (asked - wanted) if asked > wanted else math.inf
 

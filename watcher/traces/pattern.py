@@ -233,11 +233,11 @@ class _TraceAccumulator:
             until, uid = heapq.heappop(self.ends)
             pod = self.pods[uid]
             if pod.node and pod.until == until:
-                self.take_down(max(until, self.now))
+                self.emit_changes(max(until, self.now))
                 self.unbind(uid, pod)
-        self.take_down(time)
+        self.emit_changes(time)
 
-    def take_down(self, time: float) -> None:
+    def emit_changes(self, time: float) -> None:
         """Store a step for each node that changed before this time."""
         if time <= self.now:
             return

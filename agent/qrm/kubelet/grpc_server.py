@@ -139,14 +139,14 @@ def _is_live(path: Path) -> bool:
 class PluginServer:
     """Serves one plug-in on its socket. Decisions are written to the state file before they are returned.
 
-    `registered` is the last registration status from the manager (or a kubelet): None if there is none yet, empty for
-    success, otherwise the error message.
+    `registration_error` is the last registration status from the manager (or a kubelet): None if there is none yet,
+    empty for success, otherwise the error message.
     """
 
     def __init__(self, plugin: ResourcePlugin, path: Path, state: StateFile) -> None:
         self.plugin = plugin
         self.state = state
-        self.registered: str | None = None
+        self.registration_error: str | None = None
         self._changing = asyncio.Lock()
         registration, resource = _Registration(self), _ResourcePlugin(self)
         self._server = SocketServer(
@@ -173,7 +173,7 @@ class PluginServer:
         """Stop serving the plug-in. Idempotent."""
         await self._server.stop()
 
-    async def look(self, ask: Callable[[ResourcePlugin], T]) -> T:
+    async def read(self, ask: Callable[[ResourcePlugin], T]) -> T:
         """Call a function with the plug-in while its state cannot change. Changes that the function makes are not
         stored."""
         async with self._changing:
@@ -219,7 +219,7 @@ class _Registration(registration_grpc.RegistrationServicer):
     async def NotifyRegistrationStatus(  # noqa: N802
         self, request: registration_pb.RegistrationStatus, _context: Any
     ) -> registration_pb.RegistrationStatusResponse:
-        before, self._served.registered = self._served.registered, request.error
+        before, self._served.registration_error = self._served.registration_error, request.error
         if request.error != before:
             resource = self._served.plugin.resource
             if request.plugin_registered:
@@ -243,8 +243,8 @@ class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
         request = await self._request(message, context)
         response = pb.ResourceHintsResponse(**_echo(message))
         with _GrpcErrors() as refusing:
-            add_hints(response, request.resource_name, await self._served.look(lambda p: p.hints(request)))
-        return await refusing.told(context, response)
+            add_hints(response, request.resource_name, await self._served.read(lambda p: p.hints(request)))
+        return await refusing.respond(context, response)
 
     async def Allocate(self, message: pb.ResourceRequest, context: Any) -> pb.ResourceAllocationResponse:  # noqa: N802
         request = await self._request(message, context)
@@ -253,16 +253,16 @@ class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
             info = await self._served.change(lambda plugin: plugin.allocate(request))
             if info is not None:
                 response.allocation_result.CopyFrom(allocation_message({request.resource_name: info}))
-        return await refusing.told(context, response)
+        return await refusing.respond(context, response)
 
     async def RemovePod(self, message: pb.RemovePodRequest, context: Any) -> pb.RemovePodResponse:  # noqa: N802
         with _GrpcErrors() as refusing:
             await self._served.change(lambda plugin: plugin.remove(message.pod_uid))
-        return await refusing.told(context, pb.RemovePodResponse())
+        return await refusing.respond(context, pb.RemovePodResponse())
 
     async def GetResourcesAllocation(self, _request: Any, _context: Any) -> pb.GetResourcesAllocationResponse:  # noqa: N802
         resource = self._served.plugin.resource
-        found = await self._served.look(lambda plugin: plugin.allocations())
+        found = await self._served.read(lambda plugin: plugin.allocations())
         return pb.GetResourcesAllocationResponse(
             pod_resources={
                 pod: pb.ContainerResources(
@@ -276,7 +276,7 @@ class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
         self, message: pb.GetTopologyAwareResourcesRequest, _context: Any
     ) -> pb.GetTopologyAwareResourcesResponse:
         resource, pod, name = self._served.plugin.resource, message.pod_uid, message.container_name
-        found = await self._served.look(lambda plugin: plugin.by_node(pod, name))
+        found = await self._served.read(lambda plugin: plugin.by_node(pod, name))
         aware = pb.TopologyAwareResource(
             is_node_resource=is_node_resource(self._served.plugin),
             is_scalar_resource=True,
@@ -294,7 +294,7 @@ class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
         self, _request: Any, _context: Any
     ) -> pb.GetTopologyAwareAllocatableResourcesResponse:
         resource = self._served.plugin.resource
-        free, whole = await self._served.look(lambda p: (p.allocatable_by_node(), p.capacity_by_node()))
+        free, whole = await self._served.read(lambda p: (p.allocatable_by_node(), p.capacity_by_node()))
         allocatable = pb.AllocatableTopologyAwareResource(
             is_node_resource=is_node_resource(self._served.plugin),
             is_scalar_resource=True,
@@ -340,7 +340,7 @@ class PodResources(podresources_grpc.PodResourcesListerServicer):
         """All pods with the allocations that each plug-in reports. A plug-in that does not respond is omitted."""
         found = []
         for pod in self._pods():
-            aware = {each.name: await self._manager.aware(pod, each.name) for each in pod.containers}
+            aware = {each.name: await self._manager.topology_aware(pod, each.name) for each in pod.containers}
             infos = {each.name: self._manager.allocations.of(pod.uid, each.name) for each in pod.containers}
             found.append(pod_resources(pod, aware, infos))
         return podresources_pb.ListPodResourcesResponse(pod_resources=found)
@@ -404,7 +404,7 @@ class _GrpcErrors(contextlib.AbstractContextManager["_GrpcErrors"]):
             self._why = f"cannot write the decision to disk: {error.strerror or error}"
         return bool(self._why)
 
-    async def told(self, context: Any, response: T) -> T:
+    async def respond(self, context: Any, response: T) -> T:
         if self._why:
             await context.abort(grpc.StatusCode.UNKNOWN, self._why)
         return response

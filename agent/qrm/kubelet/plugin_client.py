@@ -80,7 +80,7 @@ class PluginEndpoint:
     async def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
         """The hints of the plug-in: None means no preference, empty means that no nodes fit. Raises PluginCallError."""
         answer = await self._call("GetTopologyHints", request_to_message(request, aligned=True))
-        self._same("GetTopologyHints", request, answer)
+        self._check_subject("GetTopologyHints", request, answer)
         return hints_of(answer, request.resource_name)
 
     async def allocate(self, request: ResourceRequest) -> dict[str, AllocationInfo] | None:
@@ -88,7 +88,7 @@ class PluginEndpoint:
         Raises PluginCallError."""
         message = request_to_message(request, aligned=self.options.aligned)
         answer = await self._call("Allocate", message)
-        self._same("Allocate", request, answer)
+        self._check_subject("Allocate", request, answer)
         return infos_from_message(answer.allocation_result) if answer.HasField("allocation_result") else None
 
     async def pre_start(self, request: ResourceRequest) -> None:
@@ -162,7 +162,7 @@ class PluginEndpoint:
             self._observe(self.resource, method, perf_counter() - began, failed)
         return answer
 
-    def _same(self, method: str, request: ResourceRequest, answer: Any) -> None:
+    def _check_subject(self, method: str, request: ResourceRequest, answer: Any) -> None:
         """Raises PluginCallError if the response names another pod, container or resource than the request. Empty
         fields are accepted."""
         for name in ("pod_uid", "container_name", "resource_name"):

@@ -57,7 +57,7 @@ class ReleaseResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Whether a pod may run. For a rejected pod, `reason` and `message` are as in the kubelet, and `given_back` shows
+    """Whether a pod may run. For a rejected pod, `reason` and `message` are as in the kubelet, and `released` shows
     whether its allocations were released. By container and resource: `offered` are the hints (None: no preference),
     `decided` are the merged hints, and `failed` are the reasons for missing allocations. An admitted pod without a QoS
     level, or with shared_cores, runs without the missing resources."""
@@ -68,7 +68,7 @@ class Admission:
     decided: Mapping[str, Mapping[str, Hint]] = field(default_factory=dict)
     offered: Mapping[str, Offered] = field(default_factory=dict, compare=False)
     failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict, compare=False)
-    given_back: ReleaseResult | None = field(default=None, compare=False)
+    released: ReleaseResult | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class Manager:
         async with self._lock:
             if pod.is_skipped(self.settings.skip_annotations, first=True):
                 return Admission(admitted=True)
-            await self._forget(active)
+            await self._remove_ended(active)
             new = pod.uid not in self.allocations.pods
             self._admitted[pod.uid] = self._monotonic()
             decided: dict[str, Mapping[str, Hint]] = {}
@@ -94,7 +94,7 @@ class Manager:
                     decided[container.name], offered[container.name] = merged.hints, hints
                     if not merged.admit:
                         back = await self._undo(pod, new=new)
-                        return Admission(False, AFFINITY_ERROR, AFFINITY_MESSAGE, decided, offered, given_back=back)
+                        return Admission(False, AFFINITY_ERROR, AFFINITY_MESSAGE, decided, offered, released=back)
                     self._hints[pod.uid, container.name] = dict(merged.hints)
                     await self._allocate(pod, container, kind, index, again=False)
                 await self._save()
@@ -103,7 +103,7 @@ class Manager:
                 back = await self._undo(pod, new=new)
                 told = f"Allocate failed due to {error_text(error)}, which is unexpected"
                 return Admission(False, UNEXPECTED_ERROR, told, decided, offered, failed, back)
-            lacks = {each.name: self.lacking(pod.uid, each.name) for each in pod.containers}
+            lacks = {each.name: self.missing(pod.uid, each.name) for each in pod.containers}
             return Admission(
                 admitted=True,
                 decided=decided,
@@ -172,7 +172,7 @@ class Manager:
         satisfy."""
         stored = self.allocations.get(request.pod_uid, request.container_name, request.resource_name)
         enough = stored is not None and suffices(stored, own or request)
-        if stored is not None and enough and stored.hints and not self._strange(stored.hints):
+        if stored is not None and enough and stored.hints and not self._unknown_node_hints(stored.hints):
             return stored.hints
         # A sufficient allocation without NUMA hints, such as one from a pool, is kept while the plug-in is away.
         unasked = None if stored is not None and enough and not stored.hints else ()
@@ -186,7 +186,7 @@ class Manager:
         except PluginCallError as error:
             log.warning("no hints for %s/%s: %s", request.pod_namespace, request.pod_name, error)
             return unasked
-        if hints is not None and (strange := self._strange(hints)):
+        if hints is not None and (strange := self._unknown_node_hints(hints)):
             log.warning(
                 "ignoring hints of the plug-in for %s with NUMA nodes that this machine does not have",
                 request.resource_name,
@@ -194,7 +194,7 @@ class Manager:
             return tuple(hint for hint in hints if hint not in strange)
         return hints
 
-    def _strange(self, hints: Iterable[Hint]) -> list[Hint]:
+    def _unknown_node_hints(self, hints: Iterable[Hint]) -> list[Hint]:
         """The hints that name NUMA nodes which this machine does not have."""
         return [hint for hint in hints if (hint.nodes or frozenset()) - self.settings.nodes]
 
@@ -232,7 +232,7 @@ class Manager:
             self._lacking.get((pod.uid, container.name), {}).pop(name, None)
             for resource, info in given.items():
                 self.allocations.set(pod.uid, container.name, resource, info)
-            self._check_told(pod, container, name, {})
+            self._check_applicable(pod, container, name, {})
 
     def _checked(
         self, request: ResourceRequest, answer: Mapping[str, AllocationInfo] | None, *, new: bool
@@ -254,7 +254,7 @@ class Manager:
         told = f"requested {request.quantity:g}, but got {own.allocated_quantity:g}"
         raise PluginCallError(request.resource_name, "Allocate", "NOT_OURS", told)
 
-    def _check_told(
+    def _check_applicable(
         self, pod: QrmPod, container: PodContainer, resource: str, more: Mapping[str, AllocationInfo]
     ) -> None:
         """Check that all allocations of the container, with the values `more` that the plug-in for `resource` reports
@@ -303,7 +303,7 @@ class Manager:
 
     # --- pods that ended ---------------------------------------------------------------------------------------------
 
-    async def _forget(self, active: Collection[str] | None) -> None:
+    async def _remove_ended(self, active: Collection[str] | None) -> None:
         """Release the allocations of pods that no longer run, in every plug-in; retried in the next round if a plug-in
         fails."""
         if active is None:
@@ -377,7 +377,7 @@ class Manager:
         checkpoint cannot be written."""
         async with self._lock:
             active = {pod.uid for pod in pods}
-            await self._forget(active)
+            await self._remove_ended(active)
             told = await self.plugins.reported()
             await self._drop_orphans(told, active)
             self._lacking = {key: lacks for key, lacks in self._lacking.items() if key[0] in active and lacks}
@@ -400,7 +400,7 @@ class Manager:
             for container, kind, index in pod.typed()
             if container.id and kind is not ContainerType.INIT
         ]
-        return sorted(running, key=lambda each: bool(self.lacking(each[0].uid, each[1].name)))
+        return sorted(running, key=lambda each: bool(self.missing(each[0].uid, each[1].name)))
 
     async def _drop_orphans(self, told: Mapping[str, Mapping[str, object]], active: Collection[str]) -> None:
         """Remove pods that only a plug-in still has, because it was not running when the pod ended."""
@@ -428,7 +428,7 @@ class Manager:
             if name not in told:
                 continue
             infos = told[name].get(pod.uid, {}).get(container.name, {})
-            self._check_told(pod, container, name, infos)
+            self._check_applicable(pod, container, name, infos)
             for resource, info in infos.items():
                 self.allocations.set(pod.uid, container.name, resource, info)
             if infos:
@@ -466,11 +466,11 @@ class Manager:
 
     # --- queries -----------------------------------------------------------------------------------------------------
 
-    def lacking(self, pod_uid: str, container: str) -> dict[str, str]:
+    def missing(self, pod_uid: str, container: str) -> dict[str, str]:
         """The resources that a container requested and runs without, with the reasons."""
         return dict(self._lacking.get((pod_uid, container), {}))
 
-    async def aware(self, pod: QrmPod, container: str) -> dict[str, Quantity]:
+    async def topology_aware(self, pod: QrmPod, container: str) -> dict[str, Quantity]:
         """The quantities that a container has, by resource, from every plug-in that responds."""
         if pod.is_skipped(self.settings.skip_annotations, first=True):
             return {}

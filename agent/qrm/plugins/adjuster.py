@@ -185,7 +185,7 @@ class Adjuster:
         self._monotonic = monotonic
         self._clock = clock
         self._last_shrink: float | None = None
-        self._heard = monotonic()
+        self._last_data = monotonic()
         self.last: ResizeDecision | None = None
         self.changes: deque[ResizeDecision] = deque(maxlen=REMEMBERED)
         self.directions: Counter[str] = Counter()
@@ -229,8 +229,8 @@ class Adjuster:
         members, before = cpu.members(), cpu.pools
         load = _load(cpu, members, used, ids, seen)
         if load.windows or load.online is not None:
-            self._heard = now
-        load = replace(load, silent_for=now - self._heard)
+            self._last_data = now
+        load = replace(load, silent_for=now - self._last_data)
         settings = replace(
             self._settings, align=cpu.machine.cpus_per_core, min_online=cpu.least_online, min_offline=cpu.least_offline
         )

@@ -106,14 +106,14 @@ class CpuPlugin:
         """NUMA nodes for a pod of an exclusive role, empty if none fit; None for other pods."""
         if request.container_type == ContainerType.INIT or not self.roles.is_exclusive(request.pod_role):
             return None
-        if (kept := self._kept(request)) is not None:
+        if (kept := self._existing(request)) is not None:
             return self._hints_of(kept)
         if request.container_type == ContainerType.SIDECAR:
             main = self._main_of(request.pod_uid)
             return None if main is None else self._hints_of(main)
         needed = whole_exclusive(request)
         others = self._without(request)
-        if not self._room_for(needed, others):
+        if not self._leaves_pool_minimums(needed, others):
             return ()
         free = self._open_nodes(request.pod_role, others)
         largest = max(len(cpus - self.settings.reserved) for cpus in self.machine.nodes.values())
@@ -126,7 +126,7 @@ class CpuPlugin:
         is returned unchanged. Raises CannotAllocate; the container then has no allocation."""
         if request.container_type == ContainerType.INIT:
             return None
-        kept = self._kept(request)
+        kept = self._existing(request)
         if kept is None:
             self._records.pop((request.pod_uid, request.container_name), None)
             kept = self._new_record(request)
@@ -242,7 +242,7 @@ class CpuPlugin:
 
     # --- internals -----------------------------------------------------------------------------------------------
 
-    def _kept(self, request: ResourceRequest) -> CpuRecord | None:
+    def _existing(self, request: ResourceRequest) -> CpuRecord | None:
         """The existing record of the container, if it is of the same kind and satisfies the request."""
         record = self._records.get((request.pod_uid, request.container_name))
         if record is None or record.request < whole(request):
@@ -301,7 +301,7 @@ class CpuPlugin:
             raise CannotAllocate(f"{NO_HINTS}: pods of another role have CPUs of NUMA node {closed[0]}")
         if sum(free[node] for node in nodes) < needed:
             raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs are not free on NUMA nodes {cpuset.text(nodes)}")
-        if not self._room_for(needed, others):
+        if not self._leaves_pool_minimums(needed, others):
             least = f"{self.least_online} online and {self.least_offline} offline"
             raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs would leave the pools less than their minimum, {least}")
         available = self.machine.on(nodes) - self.settings.reserved - self._exclusive()
@@ -338,7 +338,7 @@ class CpuPlugin:
             node: len(self.machine.nodes[node] - self.settings.reserved - taken) for node in nodes_open_to(role, roles)
         }
 
-    def _room_for(self, needed: int, records: Iterable[CpuRecord]) -> bool:
+    def _leaves_pool_minimums(self, needed: int, records: Iterable[CpuRecord]) -> bool:
         """Whether the pools keep their minimum sizes if `needed` more CPUs become exclusive."""
         left = len(self.machine.all - self.settings.reserved - self._exclusive(records)) - needed
         return left >= max(self.least_online + self.least_offline, 1)

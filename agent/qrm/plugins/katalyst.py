@@ -186,7 +186,7 @@ class KatalystCpuPlugin:
 
     def pools(self) -> dict[str, CpuSet]:
         """The CPUs of each pool that has containers, and of `reclaim`."""
-        taken = self._own()
+        taken = self._dedicated()
         free = self.machine.all - self.settings.reserved - taken
         found: dict[str, CpuSet] = {}
         bound = self._wanted_of(bound=True)
@@ -318,7 +318,7 @@ class KatalystCpuPlugin:
         return found
 
     def _free_on(self, node: int) -> CpuSet:
-        return self.machine.nodes[node] - self.settings.reserved - self._own()
+        return self.machine.nodes[node] - self.settings.reserved - self._dedicated()
 
     def _whole_cores(self, cpus: CpuSet) -> CpuSet:
         return EMPTY.union(*(core for core in self.machine.cores.values() if core <= cpus))
@@ -379,7 +379,7 @@ class KatalystCpuPlugin:
     def _check_room(self, request: ResourceRequest, nodes: tuple[int, ...]) -> None:
         """Raises CannotAllocate if shared pods request more CPUs than are not dedicated."""
         free = self.machine.on(nodes) if nodes else self.machine.all
-        free -= self.settings.reserved | self._own()
+        free -= self.settings.reserved | self._dedicated()
         asked = sum(r.request for r in self._records.values() if r.qos_level == SHARED_CORES and r.nodes == nodes)
         if asked + request.quantity > len(free):
             raise CannotAllocate(
@@ -402,7 +402,7 @@ class KatalystCpuPlugin:
             taken |= take_by_topology(self.machine, free, share, align_l3=True)
         return taken
 
-    def _own(self) -> CpuSet:
+    def _dedicated(self) -> CpuSet:
         return EMPTY.union(*(cpuset.parse(record.cpus) for record in self._records.values()))
 
     # --- pools ---------------------------------------------------------------------------------------------------
@@ -440,14 +440,14 @@ class KatalystCpuPlugin:
             return self.machine.all
         if record.sidecar:
             main = next((r for key, r in self._records.items() if key[0] == record.pod_uid and r.cpus), None)
-            return cpuset.parse(main.cpus) if main else self.machine.all - self.settings.reserved - self._own()
+            return cpuset.parse(main.cpus) if main else self.machine.all - self.settings.reserved - self._dedicated()
         if record.qos_level == DEDICATED_CORES:
             return cpuset.parse(record.cpus)
         if record.qos_level == RECLAIMED_CORES:
             reclaim = (self.pools() if pools is None else pools)[RECLAIM]
             return (reclaim & self.machine.on(record.nodes) if len(record.nodes) == 1 else EMPTY) or reclaim
         if not record.nodes and self._now() - record.since < self.settings.ramp_up:
-            return self.machine.all - self.settings.reserved - self._own()
+            return self.machine.all - self.settings.reserved - self._dedicated()
         return (self.pools() if pools is None else pools)[_pool_name(record)]
 
     def _info(self, record: KatalystRecord, pools: Mapping[str, CpuSet] | None = None) -> AllocationInfo:

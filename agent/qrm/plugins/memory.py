@@ -76,7 +76,7 @@ class MemoryPlugin:
         """NUMA nodes for a pod of an exclusive role, empty if none fit; None for other pods."""
         if request.container_type == ContainerType.INIT or not self.roles.is_exclusive(request.pod_role):
             return None
-        if (kept := self._kept(request)) is not None:
+        if (kept := self._existing(request)) is not None:
             return (Hint(frozenset(kept.numa), preferred=True),)
         needed = whole_exclusive(request)
         free = self._open_nodes(request)
@@ -94,7 +94,7 @@ class MemoryPlugin:
         unchanged. Raises CannotAllocate; the container then has no allocation."""
         if request.container_type == ContainerType.INIT:
             return None
-        kept = self._kept(request)
+        kept = self._existing(request)
         if kept is None:
             self._records.pop((request.pod_uid, request.container_name), None)
             kept = self._new_record(request)
@@ -170,7 +170,7 @@ class MemoryPlugin:
 
     # --- internals -----------------------------------------------------------------------------------------------
 
-    def _kept(self, request: ResourceRequest) -> MemoryRecord | None:
+    def _existing(self, request: ResourceRequest) -> MemoryRecord | None:
         """The existing record of the container, if it is of the same kind and satisfies the request."""
         record = self._records.get((request.pod_uid, request.container_name))
         if record is None or record.request < whole(request):

@@ -82,7 +82,7 @@ class NicPlugin:
             return None
         if not self.nics:
             return ()
-        kept = self._kept(request)
+        kept = self._existing(request)
         nodes = sorted({nic.numa_node for nic in ([kept] if kept else self.nics.values()) if nic.numa_node >= 0})
         if not nodes:
             return None
@@ -95,7 +95,7 @@ class NicPlugin:
         Raises CannotAllocate."""
         if request.container_type == ContainerType.INIT:
             return None
-        chosen = self._kept(request) or self._choose(request)
+        chosen = self._existing(request) or self._choose(request)
         self._records[request.pod_uid, request.container_name] = NicRecord(
             pod_uid=request.pod_uid,
             container_name=request.container_name,
@@ -163,7 +163,7 @@ class NicPlugin:
 
     # --- internals -----------------------------------------------------------------------------------------------
 
-    def _kept(self, request: ResourceRequest) -> Nic | None:
+    def _existing(self, request: ResourceRequest) -> Nic | None:
         record = self._records.get((request.pod_uid, request.container_name))
         return self.nics.get(record.interface_name) if record else None
 

@@ -84,13 +84,13 @@ class CgroupRuntime:
                         f"{value!r} was written, but the file contains {found!r}", path=directory.path
                     )
         except CgroupError:
-            self._put_back(directory, written)
+            self._restore(directory, written)
             raise
         finally:
             directory.close()
 
     @staticmethod
-    def _put_back(directory: CgroupDirectory, written: list[tuple[str, str]]) -> None:
+    def _restore(directory: CgroupDirectory, written: list[tuple[str, str]]) -> None:
         for file, before in reversed(written):
             try:
                 directory.write(file, before or "\n")  # version 2: empty inherits from the parent; written as "\n"

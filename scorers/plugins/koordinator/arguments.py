@@ -139,7 +139,7 @@ class LoadAwareSchedulingArgs(
             found.append(f'ownerHistory: {named} does not use it; set estimator to "{OWNER_HISTORY}"')
         return [*found, *self._not_measured()]
 
-    def unserved(self, windows: Sequence[Window]) -> list[str]:
+    def window_problems(self, windows: Sequence[Window]) -> list[str]:
         """Durations that are not a window of the watcher, if its windows are the source."""
         if self.node_metric_source == "cluster":
             return []

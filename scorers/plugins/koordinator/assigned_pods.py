@@ -71,7 +71,7 @@ class AssignedPods:
         self._sums = _widened(self._sums, rows)
 
     def add(self, key: str, each: AssignedPod) -> None:
-        """Add a pod to its node; the sums are updated by `settle`."""
+        """Add a pod to its node; the sums are updated by `apply_changes`."""
         slot = self._free.pop() if self._free else self._new_slot()
         self._slot[key], self._pods[slot] = slot, each.pod
         self._estimate[:, slot] = [each.estimate.get(name, 0) for name in self._resources]
@@ -92,23 +92,23 @@ class AssignedPods:
         self._on_row[row].discard(slot)
         self._free.append(slot)
 
-    def measured(self, row: int) -> None:
+    def invalidate_row(self, row: int) -> None:
         """Schedule the pods of a node for recomputation, after its measurement changed."""
         slots = self._on_row.get(row, set())
         self._sums[:, :, row] = 0
         self._parts[:, :, list(slots)] = 0
         self._changed |= slots
 
-    def all_measured(self) -> None:
+    def recompute_all(self) -> None:
         """Recompute all pods, after all measurements changed."""
         self._sums[:] = 0
         self._parts[:] = 0
         self._changed = set(self._slot.values())
-        self.settle()
+        self.apply_changes()
 
     def sums(self, which: int, rows: I64) -> I64:
         """One of the four sums, [resources, n]."""
-        self.settle()
+        self.apply_changes()
         return np.take(self._sums[which], rows, axis=1)
 
     def count(self, row: int) -> int:
@@ -117,11 +117,11 @@ class AssignedPods:
 
     def adding(self, which: int, row: int) -> list[str]:
         """The names of the pods that contribute to one of the four sums of a node, sorted."""
-        self.settle()
+        self.apply_changes()
         slots = [slot for slot in self._on_row.get(row, ()) if self._parts[which, :, slot].any()]
         return sorted("/".join(self._pods[slot]) for slot in slots)
 
-    def settle(self) -> None:
+    def apply_changes(self) -> None:
         """Add the contributions of all changed pods to the sums."""
         if not self._changed:
             return

@@ -69,7 +69,7 @@ class Estimator(Protocol):
         pods."""
         ...
 
-    def told(self, info: PodInfo) -> Mapping[str, str]:
+    def explain(self, info: PodInfo) -> Mapping[str, str]:
         """The basis of the estimate by resource, for reasons shown to users; empty for Koordinator's default
         estimator."""
         ...
@@ -87,7 +87,7 @@ class DefaultEstimator:
         """Amounts by resource, from `default_estimator`."""
         return default_estimator(info, self._rules)
 
-    def told(self, info: PodInfo) -> Mapping[str, str]:
+    def explain(self, info: PodInfo) -> Mapping[str, str]:
         """Empty: Koordinator's own rules need no explanation."""
         return {}
 
@@ -111,7 +111,7 @@ class OwnerHistoryEstimator:
                 found[resource] = min(usage.amount, limit if limit > 0 else MAX_AMOUNT)
         return found
 
-    def told(self, info: PodInfo) -> Mapping[str, str]:
+    def explain(self, info: PodInfo) -> Mapping[str, str]:
         """The basis of the estimate by resource, and why the history was not used."""
         workload = workload_of(info.pod)
         if workload is None:

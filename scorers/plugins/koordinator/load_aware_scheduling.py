@@ -93,9 +93,9 @@ def combined(scores: I64, weights: I64, dominant_weight: int) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class _NodeUsageView:
-    """Usage of n nodes, [resources, n]. Where `there` [n] is false, `measured` is not available and only the estimates
-    of pods are used. `found` [n] marks nodes with a NodeMetric, `judged` nodes whose NodeMetric has usage, and `adding`
-    is the index of the sum of `AssignedPods` in `delta`. `age` is in seconds."""
+    """Usage of n nodes, [resources, n]. Where `present` [n] is false, `measured` is not available and only the
+    estimates of pods are used. `found` [n] marks nodes with a NodeMetric, `judged` nodes whose NodeMetric has usage,
+    and `adding` is the index of the sum of `AssignedPods` in `delta`. `age` is in seconds."""
 
     measured: I64
     delta: I64
@@ -183,7 +183,7 @@ class LoadAwareScheduling:
             self._reported.set(row, None if node is None else self._table.node_metrics.get(node.metadata.name))
         else:
             self._take_windows(np.array([row], dtype=np.int64))
-        self.assigned_pods.measured(row)
+        self.assigned_pods.invalidate_row(row)
 
     def load_changed(self) -> None:
         """Update from new windows or new pod usage."""
@@ -195,14 +195,14 @@ class LoadAwareScheduling:
         pods = self._table.pod_usage if self.args.node_metric_source == "windowsAndPods" else None
         self._windows.take_pods(pods, "" if pods is None else self._window_of(pods))
         self._take_windows(np.arange(len(self._table), dtype=np.int64))
-        self.assigned_pods.all_measured()
+        self.assigned_pods.recompute_all()
 
     def node_metric_changed(self, row: int, metric: NodeMetric | None) -> None:
         """Update from a new NodeMetric of a node."""
         if self._reported is not None:
             self._reserve()
             self._reported.set(row, metric)
-            self.assigned_pods.measured(row)
+            self.assigned_pods.invalidate_row(row)
 
     def _take_windows(self, rows: I64) -> None:
         self._windows.take(rows, self._table.load, self._table.capacity, self._table.names)
@@ -256,7 +256,7 @@ class LoadAwareScheduling:
     def _forget_aggregate(self, number: int) -> None:
         """Drop an aggregate that no node uses any more."""
         self._aggregates = {key: each for key, each in self._aggregates.items() if each != number}
-        self.metrics.keep({*self._aggregates, self._scored})
+        self.metrics.retain({*self._aggregates, self._scored})
 
     def _reserve(self) -> None:
         rows = len(self._table)
@@ -339,7 +339,7 @@ class LoadAwareScheduling:
             inputs["fallback"] = EQUAL_SCORES
 
         def reason(i: int) -> str:
-            told = self._told(view, percent[:, i], int(rows[i]), i, float(values[i]))
+            told = self._reason(view, percent[:, i], int(rows[i]), i, float(values[i]))
             return f"most nodes have no valid metrics, so all score 0; {told}" if few else told
 
         return Scores(values.astype(np.float64), steps, inputs, reason)
@@ -348,7 +348,7 @@ class LoadAwareScheduling:
         """EQUAL_SCORES if the measurements of most nodes are missing or expired, otherwise ""."""
         rows = np.flatnonzero(table.known)
         expired = ~(now - self.metrics.updated[rows] < self.args.node_metric_expiration_seconds)
-        scored = self.metrics.there[rows] & self.metrics.usage.there[rows] & ~expired
+        scored = self.metrics.there[rows] & self.metrics.usage.present[rows] & ~expired
         return "" if enough_known(scored) else EQUAL_SCORES
 
     def estimates(self, row: int) -> Mapping[str, Any]:
@@ -393,7 +393,7 @@ class LoadAwareScheduling:
             known=np.take(self.metrics.known, rows, axis=1),
             there=there,
             found=self.metrics.there[rows],
-            judged=self.metrics.there[rows] & self.metrics.usage.there[rows],
+            judged=self.metrics.there[rows] & self.metrics.usage.present[rows],
             expired=~(age < self.args.node_metric_expiration_seconds),
             age=age,
             adding=adding,
@@ -420,7 +420,7 @@ class LoadAwareScheduling:
             "podClass": priority_class(pod.pod),
             "nodeMetricSource": self.args.node_metric_source,
         }
-        if told := self._estimator.told(pod):
+        if told := self._estimator.explain(pod):
             inputs["estimator"] = told
         if not self.metrics.pods_known:
             seconds = self.args.report_interval_seconds
@@ -428,7 +428,7 @@ class LoadAwareScheduling:
             inputs["podUsage"] = f"unknown: pods older than {age} are assumed to be in the usage of their node"
         return inputs
 
-    def _told(self, view: _NodeUsageView, percent: F64, row: int, i: int, score: float) -> str:
+    def _reason(self, view: _NodeUsageView, percent: F64, row: int, i: int, score: float) -> str:
         if not view.judged[i]:
             return "no metrics of this node: 0"
         if view.expired[i]:

@@ -58,13 +58,13 @@ def throttling(number: int = 0, **changes: object) -> AuditEntry:
 
 def test_a_deed_is_there_before_it_is_done_with_all_that_is_known_of_it(audit: Audit):
     begun = audit.begin(throttling())
-    assert (begun,) == audit.deeds()
+    assert (begun,) == audit.entries()
     assert AuditOutcome.BEGUN == begun.outcome
     done = audit.finish(begun, AuditOutcome.FAILED, now=NOW + 2, message="EINVAL")
-    assert (done,) == audit.deeds()
+    assert (done,) == audit.entries()
     assert (AuditOutcome.FAILED, "EINVAL", NOW + 2) == (done.outcome, done.message, done.finished)
-    measured = audit.measured(done, {"cpu": 420.0}, now=NOW + 10)
-    assert (measured,) == audit.deeds()
+    measured = audit.record_effect(done, {"cpu": 420.0}, now=NOW + 10)
+    assert (measured,) == audit.entries()
     assert {("throttle", "failed"): 1} == audit.totals()
 
 
@@ -75,7 +75,7 @@ def test_deeds_are_found_newest_first_by_what_they_are(audit: Audit):
         audit.finish(begun, AuditOutcome.DONE if number else AuditOutcome.GONE, now=NOW + number)
 
     def found(**filters: object) -> list[int]:
-        return [each.cycle for each in audit.deeds(Filter(**filters))]  # type: ignore[arg-type]
+        return [each.cycle for each in audit.entries(Filter(**filters))]  # type: ignore[arg-type]
 
     assert [3, 2, 1, 0] == found()
     assert [3, 2] == found(limit=2)
@@ -89,29 +89,29 @@ def test_deeds_are_found_newest_first_by_what_they_are(audit: Audit):
 
 
 def test_what_is_written_together_is_there_whole_or_not_at_all(audit: Audit):
-    with audit.together():
+    with audit.batch():
         for number in range(3):
             audit.begin(throttling(number))
-    assert 3 == len(audit.deeds())
+    assert 3 == len(audit.entries())
 
     def interrupted() -> None:
-        with audit.together():
+        with audit.batch():
             audit.begin(throttling(3))
             raise InterruptedError
 
     with pytest.raises(AuditError):  # as any failure of the system is told
         interrupted()
-    assert 3 == len(audit.deeds())
+    assert 3 == len(audit.entries())
     audit.begin(throttling(4))
-    assert [4, 2, 1, 0] == [each.cycle for each in audit.deeds()]
+    assert [4, 2, 1, 0] == [each.cycle for each in audit.entries()]
 
 
 def test_only_the_newest_deeds_are_kept(tmp_path: Path):
     audit = opened(tmp_path / "agent.db", rows=50)
-    with audit.together():
+    with audit.batch():
         for number in range(200):
             audit.begin(throttling(number))
-    kept = [each.cycle for each in audit.deeds(Filter(limit=1000))]
+    kept = [each.cycle for each in audit.entries(Filter(limit=1000))]
     audit.close()
     assert list(range(199, 149, -1)) == kept
 
@@ -123,10 +123,10 @@ def test_what_waits_for_its_effect_to_be_measured(audit: Audit):
     ):
         deed = throttling(number, planned={} if number == 3 else {"cpu": 1.0})
         audit.finish(audit.begin(deed), outcome, now=NOW)
-    assert [2, 0] == [each.cycle for each in audit.unmeasured(since=NOW, before=NOW + 4)]
-    assert [2] == [each.cycle for each in audit.unmeasured(since=NOW + 1, before=NOW + 4)]
-    audit.measured(audit.unmeasured(since=NOW, before=NOW + 4)[0], {"cpu": 0.0}, now=NOW)
-    assert [0] == [each.cycle for each in audit.unmeasured(since=NOW, before=NOW + 4)]
+    assert [2, 0] == [each.cycle for each in audit.entries_without_effect(since=NOW, before=NOW + 4)]
+    assert [2] == [each.cycle for each in audit.entries_without_effect(since=NOW + 1, before=NOW + 4)]
+    audit.record_effect(audit.entries_without_effect(since=NOW, before=NOW + 4)[0], {"cpu": 0.0}, now=NOW)
+    assert [0] == [each.cycle for each in audit.entries_without_effect(since=NOW, before=NOW + 4)]
 
 
 def test_evictions_that_were_done_or_may_have_been_count(audit: Audit):
@@ -169,29 +169,33 @@ def throttle(audit: Audit, found: Quota, wanted: Quota, **options: bool) -> Audi
 def test_the_first_quota_is_the_original_whatever_follows(audit: Audit):
     audit.finish_change(throttle(audit, UNLIMITED, HALF), AuditOutcome.DONE, now=NOW, written=HALF)
     begun = throttle(audit, HALF, FIFTH)
-    (kept,) = audit.remembered().values()
+    (kept,) = audit.originals_by_key().values()
     assert (UNLIMITED, HALF, FIFTH, "/pod/c0") == (kept.original, kept.written, kept.intended, kept.path)
-    assert (True, True, False) == (kept.is_ours(HALF), kept.is_ours(FIFTH), kept.is_ours(UNLIMITED))
+    assert (True, True, False) == (
+        kept.written_by_agent(HALF),
+        kept.written_by_agent(FIFTH),
+        kept.written_by_agent(UNLIMITED),
+    )
     audit.finish_change(begun, AuditOutcome.DONE, now=NOW, written=FIFTH)
-    (kept,) = audit.remembered().values()
-    assert (UNLIMITED, FIFTH, False) == (kept.original, kept.written, kept.is_ours(HALF))
-    assert {"c0": Original(None, 100_000)} == audit.originals()
+    (kept,) = audit.originals_by_key().values()
+    assert (UNLIMITED, FIFTH, False) == (kept.original, kept.written, kept.written_by_agent(HALF))
+    assert {"c0": Original(None, 100_000)} == audit.original_quotas()
 
 
 def test_a_quota_that_somebody_else_gave_is_the_original_afresh(audit: Audit):
     audit.finish_change(throttle(audit, UNLIMITED, HALF), AuditOutcome.DONE, now=NOW, written=HALF)
-    throttle(audit, Quota(80_000), HALF, afresh=True)
-    (kept,) = audit.remembered().values()
+    throttle(audit, Quota(80_000), HALF, replace_original=True)
+    (kept,) = audit.originals_by_key().values()
     assert (Quota(80_000), None, HALF) == (kept.original, kept.written, kept.intended)
 
 
 def test_what_was_put_back_or_ended_is_forgotten(audit: Audit):
     begun = throttle(audit, UNLIMITED, HALF)
     audit.finish_change(begun, AuditOutcome.DONE, now=NOW, written=None)
-    assert not audit.remembered()
+    assert not audit.originals_by_key()
     throttle(audit, UNLIMITED, HALF)
     audit.forget("c0")
-    assert not audit.remembered()
+    assert not audit.originals_by_key()
 
 
 def test_ledger_and_counters_are_kept_over_a_restart(tmp_path: Path):
@@ -199,15 +203,15 @@ def test_ledger_and_counters_are_kept_over_a_restart(tmp_path: Path):
     ledger = (InFlight("throttle", "shop/a", "u", NOW, NOW + 30.0, "c", 0.5, {"cpu": 500.0}),)
     memory = AnalyzerState({"cpu.high": RuleState(above=3)}, last_triggered=NOW, keeps_away=True)
     audit = opened(tmp_path / "agent.db")
-    assert audit.kept("ledger", Ledger) is None
+    assert audit.load_value("ledger", Ledger) is None
     for value in ((), ledger):
-        audit.keep("ledger", value)
-    audit.keep("memory", memory)
+        audit.save_value("ledger", value)
+    audit.save_value("memory", memory)
     audit.close()
     audit = opened(tmp_path / "agent.db")
-    assert ledger == audit.kept("ledger", Ledger)
-    assert memory == audit.kept("memory", AnalyzerState)
-    assert audit.kept("memory", Ledger) is None
+    assert ledger == audit.load_value("ledger", Ledger)
+    assert memory == audit.load_value("memory", AnalyzerState)
+    assert audit.load_value("memory", Ledger) is None
     audit.close()
 
 
@@ -225,10 +229,10 @@ def test_a_file_of_the_schema_before_is_upgraded_and_loses_nothing(tmp_path: Pat
     older.close()
     audit = opened(path)
     assert not audit.notice
-    assert {"c0": Original(None, 100_000)} == audit.originals()
+    assert {"c0": Original(None, 100_000)} == audit.original_quotas()
     audit.finish_change(throttle(audit, HALF, FIFTH), AuditOutcome.DONE, now=NOW, written=FIFTH)
-    assert FIFTH == audit.remembered()["c0"].written
-    assert 2 == len(audit.deeds())
+    assert FIFTH == audit.originals_by_key()["c0"].written
+    assert 2 == len(audit.entries())
     audit.close()
 
 
@@ -254,8 +258,11 @@ def test_what_was_begun_is_there_after_a_kill(tmp_path: Path):
     assert -signal.SIGKILL == ended.returncode
     audit = opened(path)
     assert not audit.notice
-    assert (Quota(None), Quota(20_000)) == (audit.remembered()["c0"].original, audit.remembered()["c0"].intended)
-    assert [AuditOutcome.BEGUN] == [each.outcome for each in audit.deeds()]
+    assert (Quota(None), Quota(20_000)) == (
+        audit.originals_by_key()["c0"].original,
+        audit.originals_by_key()["c0"].intended,
+    )
+    assert [AuditOutcome.BEGUN] == [each.outcome for each in audit.entries()]
     audit.close()
 
 
@@ -313,7 +320,7 @@ def foreign(path: Path) -> None:
 
 def damaged(path: Path) -> None:
     audit = opened(path)
-    with audit.together():
+    with audit.batch():
         for number in range(300):
             audit.begin(throttling(number))
     audit.close()
@@ -332,7 +339,7 @@ def test_another_programs_database_is_left_to_it(tmp_path: Path, begin_anew: boo
     foreign(path)
     before = path.read_bytes()
     with pytest.raises(AuditError, match="is a database of another program") as raised:
-        Audit.open(path, now=NOW, begin_anew=begin_anew)
+        Audit.open(path, now=NOW, replace_damaged=begin_anew)
     assert "agent.state_file" in raised.value.hint
     assert path.read_bytes() == before
     assert ["recipes.db"] == [each.name for each in tmp_path.iterdir()]
@@ -346,7 +353,7 @@ def test_a_file_that_is_damaged_is_kept_aside(tmp_path: Path, make, why: str):
     audit = opened(path)
     assert why in audit.notice
     assert "agent.db.set-aside-20231114T221320Z" in audit.notice
-    assert not audit.deeds()
+    assert not audit.entries()
     audit.close()
     assert before == (tmp_path / "agent.db.set-aside-20231114T221320Z").read_bytes()
     text(path)

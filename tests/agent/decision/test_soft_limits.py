@@ -54,7 +54,7 @@ def throttles(pods: list[PodState], knobs: dict[str, PodKnobs], *, used: float =
 def holds(pods: list[PodState], gap: float, knobs: dict[str, PodKnobs], *, evict: bool = False, **values: Any) -> Plan:
     everybody = wanted(pods, MEMORY)
     marks = {MEMORY: (1000.0 * MIB,)}
-    demand = Demand(hold=marks, held=everybody, evict=marks if evict else {}, evicted=everybody if evict else {})
+    demand = Demand(memory_high=marks, held=everybody, evict=marks if evict else {}, evicted=everybody if evict else {})
     seen = state(pods, values.pop("time", NOW), **{MEMORY: 1000.0 * MIB + gap})
     return plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, knobs=knobs, **values))
 
@@ -269,7 +269,7 @@ def test_nobody_is_held_back_for_nothing_or_below_its_request(crowd: tuple[list[
 
 # --- memory.high, back -----------------------------------------------------------------------------------------------
 
-HOLD = AvoidanceAction("hold", 60.0, gentle=frozenset({MEMORY_HIGH}))
+HOLD = AvoidanceAction("hold", 60.0, soft_limits=frozenset({MEMORY_HIGH}))
 EVERYBODY = PodQos("all", frozenset({"hold", "throttle"}), scopes=())
 
 

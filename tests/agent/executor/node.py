@@ -185,7 +185,7 @@ class FakeNode:
 
     def deeds(self) -> list[AuditEntry]:
         """What the audit has, oldest first."""
-        return list(reversed(self.audit.deeds(Filter(limit=1000))))
+        return list(reversed(self.audit.entries(Filter(limit=1000))))
 
 
 def with_api(directory: Path, server: FakeKube, *, nodes: int = 1, **control: str) -> FakeNode:

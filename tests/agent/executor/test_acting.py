@@ -64,7 +64,7 @@ class Agent:
         """One look and what comes of it. `then` is what is used when it is read again before each step."""
         state = self.state(used)
         self.ledger = still_pending(self.ledger, state, OPTIONS)
-        originals = self.node.audit.originals()
+        originals = self.node.audit.original_quotas()
         analysis = analyze(state, policies, self.memory, originals=originals, options=OPTIONS)
         self.memory = analysis.memory
         given = PlanInputs(state, METRICS, OPTIONS, originals, self.ledger)
@@ -92,7 +92,7 @@ def test_over_the_watermark_pods_are_throttled_in_order_and_no_more_than_needed(
     ]
     assert 2 == sum(quota == "90000" for quota in quotas(node))
     assert "max" == quotas(node)[3]
-    assert 2 == len(node.audit.originals())
+    assert 2 == len(node.audit.original_quotas())
     assert made.sentences
 
 
@@ -109,7 +109,7 @@ def test_a_policy_that_goes_gives_everything_back(node: FakeNode):
     for _ in range(3):
         agent.cycle(Policies(), used=4500.0)
     assert ["max"] * 4 == quotas(node)
-    assert not node.audit.originals()
+    assert not node.audit.original_quotas()
 
 
 def test_a_rule_with_strategy_preview_changes_nothing(node: FakeNode):

@@ -84,7 +84,7 @@ def test_preview_is_the_default_and_changes_nothing(node: FakeNode, server: Fake
         "would evict shop/p0 with a grace period of 7 s",
     ]
     assert ("max 100000", [], []) == (node.quota(), node.deeds(), changes(server))
-    assert EnforcementLevel.PREVIEW is node.run(throttle(), enforce=False).stance
+    assert EnforcementLevel.PREVIEW is node.run(throttle(), enforce=False).level
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_beside_another_agent_nothing_is_enforced(node: FakeNode, rival: PodStat
     node.add(0)
     node.pods[9] = rival
     report = node.run(throttle())
-    assert EnforcementLevel.PREVIEW is report.stance
+    assert EnforcementLevel.PREVIEW is report.level
     assert f"(pod {rival.key})" in report.why
     assert "max 100000" == node.quota()
     assert [StepOutcome.DONE] == fates(node.run(throttle(), beside_others=True))
@@ -113,20 +113,20 @@ def test_of_two_of_ours_one_enforces(node: FakeNode):
     node.add(0)
     top = node.cgroups.root / "kubepods.slice"
     first, second = CgroupLock(lambda: str(top)), CgroupLock(lambda: str(top))
-    assert () == first.others() == first.others()
+    assert () == first.acquire() == first.acquire()
     report = node.run(throttle(), claim=second)
-    assert (EnforcementLevel.PREVIEW, True) == (report.stance, "by another enforcing load-watcher agent" in report.why)
+    assert (EnforcementLevel.PREVIEW, True) == (report.level, "by another enforcing load-watcher agent" in report.why)
     assert "max 100000" == node.quota()
     first.release()
     assert [StepOutcome.DONE] == fates(node.run(throttle(), claim=second))
-    assert first.others()
+    assert first.acquire()
     top.rename(top.with_name("old"))
     top.mkdir()  # the kubelet made it anew: who comes first has it
-    assert () == first.others()
-    assert second.others()
+    assert () == first.acquire()
+    assert second.acquire()
     first.release()
     second.release()
-    assert () == CgroupLock(lambda: str(top / "not there")).others()
+    assert () == CgroupLock(lambda: str(top / "not there")).acquire()
 
 
 def test_when_another_agent_comes_everything_is_given_back_to_it(node: FakeNode, server: FakeKube):
@@ -134,9 +134,9 @@ def test_when_another_agent_comes_everything_is_given_back_to_it(node: FakeNode,
     node.run(throttle(0), AWAY)
     node.pods[9] = PodState("koordinator-system", "koordlet-x", "k", labels={"koord-app": "koordlet"})
     report = node.run(throttle(0, before=50_000, after=40_000))
-    assert EnforcementLevel.RESTORE_ALL is report.stance
+    assert EnforcementLevel.RESTORE_ALL is report.level
     assert ("max 100000", False) == (node.quota(), tainted(server))
-    assert EnforcementLevel.PREVIEW is node.run(throttle(0)).stance
+    assert EnforcementLevel.PREVIEW is node.run(throttle(0)).level
 
 
 def test_preview_after_enforcing_says_what_still_stands(node: FakeNode):
@@ -153,7 +153,7 @@ def test_another_agent_without_a_pod_is_found_by_its_process(node: FakeNode):
     comm.parent.mkdir(parents=True)
     comm.write_text("koordlet\n")
     report = node.run(throttle())
-    assert (EnforcementLevel.PREVIEW, True) == (report.stance, "koordlet (process)" in report.why)
+    assert (EnforcementLevel.PREVIEW, True) == (report.level, "koordlet (process)" in report.why)
 
 
 # --- one step after the other ----------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def test_off_keeps_everything_new_from_being_done(node: FakeNode, server: FakeKu
     node.run(throttle(0), AWAY)
     control(server, enforcement=word)
     report = node.run(AWAY, throttle(1), evict(1), restore(0), WELCOME, limits=generous())
-    assert EnforcementLevel.RESTORE_ONLY is report.stance
+    assert EnforcementLevel.RESTORE_ONLY is report.level
     assert [StepOutcome.NOT_ALLOWED] * 3 + [StepOutcome.DONE] * 2 == fates(report)
     assert ("max 100000", "max 100000", False) == (node.quota(0), node.quota(1), tainted(server))
 
@@ -288,7 +288,7 @@ def test_restore_gives_everything_back_within_a_cycle_that_has_nothing_to_do(nod
     node.run(throttle(0), AWAY)
     control(server, enforcement="restore")
     report = node.run()
-    assert EnforcementLevel.RESTORE_ALL is report.stance
+    assert EnforcementLevel.RESTORE_ALL is report.level
     assert ("max 100000", False) == (node.quota(0), tainted(server))
     assert [StepOutcome.NOT_ALLOWED] == fates(node.run(throttle(1)))
 
@@ -296,11 +296,11 @@ def test_restore_gives_everything_back_within_a_cycle_that_has_nothing_to_do(nod
 def test_a_brake_that_was_pulled_stays_so_while_the_api_is_away_even_over_a_restart(node: FakeNode, server: FakeKube):
     node.add(0, 1)
     control(server, enforcement="off")
-    assert EnforcementLevel.RESTORE_ONLY is node.run(throttle(0)).stance
+    assert EnforcementLevel.RESTORE_ONLY is node.run(throttle(0)).level
     server.forbidden = {("get", "v1/configmaps")}
     node.audit.close()
     node.audit = node.open_audit()
-    assert EnforcementLevel.RESTORE_ONLY is node.run(throttle(0)).stance
+    assert EnforcementLevel.RESTORE_ONLY is node.run(throttle(0)).level
     server.forbidden = set()
     control(server)
     assert [StepOutcome.DONE] == fates(node.run(throttle(0)))
@@ -318,7 +318,7 @@ def test_without_a_budget_only_quotas_are_changed(node: FakeNode, server: FakeKu
     else:
         control(server, **{"evictions-per-minute": "many"})
     report = node.run(throttle(0), evict(1), limits=generous())
-    assert EnforcementLevel.THROTTLE_ONLY is report.stance
+    assert EnforcementLevel.THROTTLE_ONLY is report.level
     assert [StepOutcome.DONE, StepOutcome.NOT_ALLOWED] == fates(report)
     assert report.why == report.results[1].text
     assert {"shop/p0", "shop/p1"} == server.names(PODS)
@@ -379,7 +379,7 @@ def test_an_api_that_goes_away_in_the_middle_of_a_plan_is_waited_for_once(node: 
     server.fault = busy
     report = node.run(evict(0), evict(1), evict(2), throttle(3), limits=generous())
     assert [StepOutcome.NOT_ALLOWED] * 3 + [StepOutcome.DONE] == fates(report)
-    assert (EnforcementLevel.THROTTLE_ONLY, {}) == (report.stance, report.unavailable)
+    assert (EnforcementLevel.THROTTLE_ONLY, {}) == (report.level, report.unavailable)
     assert 1 == sum(each.resource == "v1/pods" for each in server.asked)
 
 
@@ -424,7 +424,7 @@ def test_events_that_cannot_be_written_are_given_up_for_a_while(node: FakeNode, 
 def test_what_becomes_of_it_all_when_the_agent_ends(node: FakeNode, server: FakeKube, on_exit: OnExit, back: bool):
     node.add(0)
     node.run(throttle(0), AWAY)
-    node.acting(lambda executor: executor.leave(on_exit))
+    node.acting(lambda executor: executor.shut_down(on_exit))
     assert back == (node.quota() == "max 100000")
     assert back != tainted(server)
 
@@ -442,11 +442,11 @@ def test_what_was_planned_is_held_against_what_is_measured_a_cycle_later(node: F
     state = node.state()
 
     async def act(executor: Executor) -> dict[str, Any]:
-        assert not await executor.look_back(State(NOW))  # of the same cycle
+        assert not await executor.measure_effects(State(NOW))  # of the same cycle
         unknown = State(node.now, missing={"pods": "the kubelet is away"})
-        assert not await executor.look_back(unknown)  # no pods are known, which does not mean that there are none
-        found = {each.pod: each.measured for each in await executor.look_back(state)}
-        assert not await executor.look_back(state)
+        assert not await executor.measure_effects(unknown)  # no pods are known, which does not mean that there are none
+        found = {each.pod: each.measured for each in await executor.measure_effects(state)}
+        assert not await executor.measure_effects(state)
         return found
 
     found = node.acting(act)
@@ -475,7 +475,7 @@ def test_who_is_cancelled_has_ended_writing_before_everything_is_put_back(node: 
         go_on.set()
         await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled()
-        await executor.leave(OnExit.RESTORE)
+        await executor.shut_down(OnExit.RESTORE)
 
     node.acting(act)
     assert "max 100000" == node.quota()

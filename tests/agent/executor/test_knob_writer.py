@@ -38,14 +38,14 @@ def fates(report: PlanReport) -> list[StepOutcome]:
 def test_a_quota_is_set_and_put_back_exactly(node: FakeNode):
     node.add(0, 1, quota=150_000)
     report = node.run(throttle(0, before=150_000, after=40_000), throttle(1, before=150_000, after=30_000))
-    assert (EnforcementLevel.THROTTLE_ONLY, "no Kubernetes API is configured") == (report.stance, report.why)
+    assert (EnforcementLevel.THROTTLE_ONLY, "no Kubernetes API is configured") == (report.level, report.why)
     assert [StepOutcome.DONE, StepOutcome.DONE] == fates(report)
     assert ("40000 100000", "30000 100000") == (node.quota(0), node.quota(1))
-    assert {"c0", "c1"} == set(node.audit.originals())
+    assert {"c0", "c1"} == set(node.audit.original_quotas())
     assert [StepOutcome.DONE] == fates(node.run(restore(0, before=40_000, after=80_000)))
-    assert {"c0", "c1"} == set(node.audit.originals())
+    assert {"c0", "c1"} == set(node.audit.original_quotas())
     assert [StepOutcome.DONE] == fates(node.run(restore(0, before=80_000, after=150_000)))
-    assert ("150000 100000", {"c1"}) == (node.quota(0), set(node.audit.originals()))
+    assert ("150000 100000", {"c1"}) == (node.quota(0), set(node.audit.original_quotas()))
 
 
 def test_every_change_is_in_the_audit_before_it_is_made(node: FakeNode):
@@ -86,7 +86,7 @@ def test_what_somebody_else_gave_a_throttled_container_stays_when_it_is_restored
     node.set_quota(200_000)
     assert [StepOutcome.FOREIGN] == fates(node.run(restore(before=50_000, after=150_000)))
     assert "200000 100000" == node.quota()
-    assert not node.audit.originals()
+    assert not node.audit.original_quotas()
     assert ["done", "foreign"] == [each.outcome for each in node.deeds()]
 
 
@@ -108,7 +108,7 @@ def test_a_container_that_is_gone_costs_no_other(node: FakeNode):
     assert (throttle(2),) == report.booked
     node.cgroups.remove(node.path(2))
     assert [StepOutcome.GONE] == fates(node.run(restore(2)))
-    assert not node.audit.originals()
+    assert not node.audit.original_quotas()
 
 
 class Interrupting:
@@ -122,8 +122,8 @@ class Interrupting:
     def find(self, uid: str, container: str = "") -> str | None:
         return self._groups.find(uid, container)
 
-    def look(self) -> None:
-        self._groups.look()
+    def check(self) -> None:
+        self._groups.check()
 
     def open(self, path: str) -> Group:
         group = self._groups.open(path)
@@ -147,9 +147,9 @@ class Interrupting:
 def test_a_quota_that_the_kernel_refuses_is_told_and_not_owed(node: FakeNode):
     node.add(0)
     groups = Interrupting(node.groups(), CgroupRefused("no", path="cpu.max", hint="Try more."), written=False)
-    changed = KnobWriter(node.audit, groups, clock=lambda: 0.0).carry_out(throttle(), deed_of(throttle()))
+    changed = KnobWriter(node.audit, groups, clock=lambda: 0.0).apply(throttle(), deed_of(throttle()))
     assert (StepOutcome.FAILED, "cpu.max: no. Try more.") == (changed.result.fate, changed.result.text)
-    assert not node.audit.originals()
+    assert not node.audit.original_quotas()
     assert [AuditOutcome.FAILED] == [each.outcome for each in node.deeds()]
 
 
@@ -160,7 +160,7 @@ def test_garbage_in_a_file_fails_that_step_alone(node: FakeNode):
     report = node.run(throttle(0), throttle(1))
     assert [StepOutcome.FAILED, StepOutcome.DONE] == fates(report)
     assert "garbage" in report.results[0].text
-    assert {"c1"} == set(node.audit.originals())
+    assert {"c1"} == set(node.audit.original_quotas())
 
 
 def test_what_has_ended_is_forgotten(node: FakeNode):
@@ -168,8 +168,8 @@ def test_what_has_ended_is_forgotten(node: FakeNode):
     node.run(throttle(0), throttle(1))
     node.cgroups.remove(node.path(0))
     del node.pods[0], node.pods[1]
-    node.acting(lambda executor: executor.look_back(node.state()))
-    assert {"c1"} == set(node.audit.originals())  # its control group is still there, so it may be
+    node.acting(lambda executor: executor.measure_effects(node.state()))
+    assert {"c1"} == set(node.audit.original_quotas())  # its control group is still there, so it may be
 
 
 # --- all of them -----------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_everything_is_put_back_on_request(node: FakeNode):
         each.remembered.container_id: each.fate for each in found
     }
     assert ("max 100000", "max 100000", "77000 100000") == (node.quota(0), node.quota(1), node.quota(2))
-    assert not node.audit.originals()
+    assert not node.audit.original_quotas()
     assert ["restore", "restore"] == [each.kind for each in node.deeds()[4:]]
 
 
@@ -194,7 +194,7 @@ def test_putting_hundreds_back_waits_for_the_disk_twice(node: FakeNode):
     """For what is begun, and for what is done: a process that is to end has ten seconds for it."""
     numbers = range(20)
     node.add(*numbers)
-    with node.audit.together():
+    with node.audit.batch():
         for number in numbers:
             step = throttle(number)
             begun = node.audit.begin_change(
@@ -206,7 +206,7 @@ def test_putting_hundreds_back_waits_for_the_disk_twice(node: FakeNode):
     node.listen = lambda deed: told.append((deed.outcome.value, sum(node.quota(n) == "max 100000" for n in numbers)))
     node.acting(lambda executor: executor.restore_all(reason="a test"))
     assert [("begun", 0)] * 20 + [("done", 20)] * 20 == told
-    assert not node.audit.originals()
+    assert not node.audit.original_quotas()
 
 
 def test_what_cannot_be_put_back_stays_owed(node: FakeNode):
@@ -216,7 +216,7 @@ def test_what_cannot_be_put_back_stays_owed(node: FakeNode):
     node.cgroups.write(node.path(0), name, "garbage\n")
     found = node.acting(lambda executor: executor.restore_all(reason="a test"))
     assert [StepOutcome.DONE, StepOutcome.FAILED] == sorted(each.fate for each in found)
-    assert {"c0"} == set(node.audit.originals())
+    assert {"c0"} == set(node.audit.original_quotas())
 
 
 # --- crashes ---------------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_after_a_kill_a_new_start_finds_the_originals_and_puts_them_back(
     assert -signal.SIGKILL == run.returncode, run.stderr
     assert throttled == [number for number in range(4) if node.quota(number) == "50000 100000"]
     node.audit = node.open_audit()
-    assert {"c0", "c1", "c2"} == set(node.audit.originals())
+    assert {"c0", "c1", "c2"} == set(node.audit.original_quotas())
     found = node.acting(lambda executor: executor.restore_all(reason="the agent was killed"))
     assert [StepOutcome.DONE] * 3 == [each.fate for each in found]
     assert ["max 100000"] * 4 == [node.quota(number) for number in range(4)]
@@ -292,7 +292,7 @@ def carried_out(node: FakeNode, act: str, value: int) -> None:
     """One step, in which the process may die."""
     found = node.quota().split()[0]
     before = None if found == "max" else int(found)
-    original = node.audit.originals().get("c0")
+    original = node.audit.original_quotas().get("c0")
     step = throttle(before=before, after=value * 10_000)
     if act == "restore":
         step = restore(before=before, after=original.quota if original else before)
@@ -306,7 +306,7 @@ def carried_out(node: FakeNode, act: str, value: int) -> None:
 
     node.listen = tell
     try:
-        KnobWriter(node.audit, groups, clock=lambda: 0.0).carry_out(step, deed_of(step))
+        KnobWriter(node.audit, groups, clock=lambda: 0.0).apply(step, deed_of(step))
     except Died:
         node.audit.close()
         node.audit = node.open_audit()
@@ -337,9 +337,9 @@ def test_in_the_end_a_quota_is_the_original_or_somebody_else_s(acts: list[tuple[
                 node.audit = node.open_audit()
             else:
                 carried_out(node, act, value)
-        KnobWriter(node.audit, node.groups(), clock=lambda: 0.0).put_all_back(reason="the end")
+        KnobWriter(node.audit, node.groups(), clock=lambda: 0.0).restore_all(reason="the end")
         assert theirs == node.quota()
-        assert not node.audit.originals()
+        assert not node.audit.original_quotas()
         node.close()
 
 
@@ -358,8 +358,8 @@ def test_a_tree_without_any_group_of_a_kubelet_does_not_say_that_containers_are_
     (put_back,) = node.acting(lambda executor: executor.restore_all(reason="the end"))
     assert (StepOutcome.FAILED, True) == (put_back.fate, "no kubelet groups found" in put_back.text)
     assert [StepOutcome.FAILED] == fates(node.run(restore(0)))
-    node.acting(lambda executor: executor.look_back(State(node.now)))
-    assert {"c0"} == set(node.audit.originals())
+    node.acting(lambda executor: executor.measure_effects(State(node.now)))
+    assert {"c0"} == set(node.audit.original_quotas())
     for top in tops:
         top.with_name("elsewhere").rename(top)
     (put_back,) = node.acting(lambda executor: executor.restore_all(reason="the end"))

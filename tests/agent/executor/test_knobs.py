@@ -62,9 +62,9 @@ def knobs(node: FakeNode, *, wanted: bool = True) -> Knobs:
 def test_both_are_set_and_put_back_exactly(node: FakeNode):
     assert [StepOutcome.DONE, StepOutcome.DONE] == fates(node.run(LOWER, HOLD))
     assert ("1", str(64 * MIB)) == (has(node, CPU_WEIGHT), has(node, MEMORY_HIGH))
-    assert {} == node.audit.originals()  # which are quotas
+    assert {} == node.audit.original_quotas()  # which are quotas
     assert {"uid-0/cpu.weight": CpuWeight(100), "uid-0/memory.high": MemoryHigh(None)} == {
-        key: each.original for key, each in node.audit.remembered().items()
+        key: each.original for key, each in node.audit.originals_by_key().items()
     }
     again = turn(MEMORY_HIGH, 64 * MIB, 63 * MIB)
     assert [StepOutcome.DONE] == fates(node.run(again))
@@ -74,7 +74,7 @@ def test_both_are_set_and_put_back_exactly(node: FakeNode):
         each.text for each in report.results
     ]
     assert ("100", "max") == (has(node, CPU_WEIGHT), has(node, MEMORY_HIGH))
-    assert not node.audit.remembered()
+    assert not node.audit.originals_by_key()
 
 
 def test_every_change_is_in_the_audit_before_it_is_made(node: FakeNode):
@@ -93,9 +93,9 @@ def test_every_change_is_in_the_audit_before_it_is_made(node: FakeNode):
 
 def test_quotas_of_a_pods_containers_and_its_knobs_are_remembered_side_by_side(node: FakeNode):
     node.run(LOWER, HOLD, throttle(0))
-    assert 3 == node.audit.owed()
+    assert 3 == node.audit.count_originals()
     node.run(restore(0))
-    assert {"uid-0/cpu.weight", "uid-0/memory.high"} == set(node.audit.remembered())
+    assert {"uid-0/cpu.weight", "uid-0/memory.high"} == set(node.audit.originals_by_key())
 
 
 @pytest.mark.parametrize(("knob", "text"), [(CPU_WEIGHT, "7"), (MEMORY_HIGH, str(3 * MIB))])
@@ -108,15 +108,15 @@ def test_what_somebody_else_set_meanwhile_stays(node: FakeNode, knob: GentleKnob
     fate = {each.remembered.knob: each.fate for each in found}
     assert {CPU_WEIGHT: StepOutcome.DONE, MEMORY_HIGH: StepOutcome.DONE, knob: StepOutcome.FOREIGN} == fate
     assert text == has(node, knob)
-    assert not node.audit.remembered()
+    assert not node.audit.originals_by_key()
 
 
 def test_what_somebody_else_raised_is_owed_no_more(node: FakeNode):
     node.run(LOWER)
     node.cgroups.write(node.cgroups.pod_path("uid-0"), CPU_WEIGHT, "300")
     node.now += 10.0
-    node.acting(lambda executor: executor.look_back(node.state()))
-    assert not node.audit.remembered()
+    node.acting(lambda executor: executor.measure_effects(node.state()))
+    assert not node.audit.originals_by_key()
     assert "300" == has(node, CPU_WEIGHT)
 
 
@@ -133,8 +133,8 @@ def test_a_pod_that_is_gone_is_owed_nothing(node: FakeNode):
     assert [StepOutcome.GONE] == fates(node.run(turn(CPU_WEIGHT, 1, 100, back=True)))
     node.cgroups.remove(node.cgroups.pod_path("uid-1"))
     del node.pods[1]
-    node.acting(lambda executor: executor.look_back(node.state()))
-    assert not node.audit.remembered()
+    node.acting(lambda executor: executor.measure_effects(node.state()))
+    assert not node.audit.originals_by_key()
 
 
 def test_a_pod_that_has_finished_is_owed_nothing_although_it_is_still_listed(node: FakeNode):
@@ -142,8 +142,8 @@ def test_a_pod_that_has_finished_is_owed_nothing_although_it_is_still_listed(nod
     for number in (0, 1):  # the containers of the other one are just being started again
         node.pods[number] = replace(node.pods[number], containers=())
     node.cgroups.remove(node.cgroups.pod_path("uid-0"))
-    node.acting(lambda executor: executor.look_back(node.state()))
-    assert {"uid-1/cpu.weight"} == set(node.audit.remembered())
+    node.acting(lambda executor: executor.measure_effects(node.state()))
+    assert {"uid-1/cpu.weight"} == set(node.audit.originals_by_key())
 
 
 def test_a_change_that_was_cut_short_is_put_back_by_the_next_start(node: FakeNode):

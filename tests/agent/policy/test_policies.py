@@ -240,7 +240,7 @@ def test_gentler_steps_are_named_and_what_is_none_is_told():
     throttle = {"cpuThrottle": {"stepCPURatio": 10}}
     both = of("cpu.weight, memory.high", throttle=throttle)
     assert (frozenset({"cpu.weight", "memory.high"}), ()) == (
-        both.policies.for_node({}).actions["a"].gentle,
+        both.policies.for_node({}).actions["a"].soft_limits,
         both.notices,
     )
     (problem,) = of("cpu.wait", throttle=throttle).problems

@@ -110,7 +110,7 @@ def test_others_that_manage_the_same_groups(place: Place):
     place.told(mode="enforce").one("agent", "fail", "koordlet (process)", "agent.beside_others")
     place.told(mode="enforce", beside_others="true").one("agent", "warn", "koordlet (process)")
     other = CgroupLock(lambda: top_of(find_layout(str(place.cgroups.root))))
-    assert not other.others()
+    assert not other.acquire()
     place.told().one("agent", "warn", "another enforcing load-watcher agent", "does not respond")
     other.release()
     assert not [line for line in place.told().lines if "another load-watcher agent" in line.what]

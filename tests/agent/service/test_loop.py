@@ -95,7 +95,7 @@ class World:
             surroundings=NodeIdentity("node-1"),
             clocks=Clocks(lambda: self.node.now, self.passed),
             interval=10.0,
-            tell=tell,
+            emit_event=tell,
         )
 
     def run(self, test: Callable[[Agent], Awaitable[None]]) -> None:
@@ -103,7 +103,7 @@ class World:
 
         async def inside(executor: Executor) -> None:
             agent = self.agent(executor)
-            await agent.recall()
+            await agent.load_state()
             await test(agent)
 
         self.node.acting(inside, enforce=self.enforce)
@@ -139,7 +139,7 @@ def test_while_the_labels_of_the_node_are_not_known_nothing_is_undone(world: Wor
         async def test(agent: Agent) -> None:
             agent.surroundings = replace(agent.surroundings, labels=lambda: labels)
             await world.cycle(agent, 4050.0)
-            quotas.append(len(world.node.audit.originals()))
+            quotas.append(len(world.node.audit.original_quotas()))
 
         world.run(test)
 
@@ -157,12 +157,12 @@ def test_what_somebody_else_gave_back_is_left_alone_and_owed_no_more(tmp_path: P
 
     async def test(agent: Agent) -> None:
         await world.cycle(agent, 4150.0)
-        assert {"c0"} == set(node.audit.originals())
+        assert {"c0"} == set(node.audit.original_quotas())
         node.set_quota(quota)
         await world.cycle(agent, 1000.0)
 
     world.run(test)
-    assert (f"{quota} 100000", {}) == (node.quota(), dict(node.audit.originals()))
+    assert (f"{quota} 100000", {}) == (node.quota(), dict(node.audit.original_quotas()))
     assert outcomes == [deed.outcome.value for deed in node.deeds()]
     node.close()
 
@@ -206,14 +206,14 @@ def test_what_was_throttled_comes_back_after_a_restart(world: World):
 
     async def before(agent: Agent) -> None:
         await world.cycle(agent, 4400.0)
-        assert world.node.audit.originals()
+        assert world.node.audit.original_quotas()
 
     async def after(agent: Agent) -> None:
         world.collector.throttled = False
         for _ in range(8):
             await world.cycle(agent, 1000.0)
         assert {world.node.quota(0), world.node.quota(1)} == {"max 100000"}
-        assert not world.node.audit.originals()
+        assert not world.node.audit.original_quotas()
 
     world.run(before)
     world.run(after)
@@ -224,7 +224,7 @@ def test_policies_that_go_give_everything_back(world: World):
 
     async def test(agent: Agent) -> None:
         await world.cycle(agent, 4400.0)
-        assert world.node.audit.originals()
+        assert world.node.audit.original_quotas()
         world.put()
         await world.cycle(agent, 4400.0)
         await world.cycle(agent, 4400.0)
@@ -282,7 +282,11 @@ def test_a_weight_goes_before_the_quota_and_comes_back_after_it(world: World):
     world.run(then_quiet)  # after a restart
     assert [("1", "max")] * 4 + [("1", "90000")] == seen[:5]
     assert [("1", "max"), ("100", "max"), ("100", "max")] == seen[5:]
-    assert ("100", "max 100000", 0) == (knob(world, "cpu.weight", 1), world.node.quota(1), world.node.audit.owed())
+    assert ("100", "max 100000", 0) == (
+        knob(world, "cpu.weight", 1),
+        world.node.quota(1),
+        world.node.audit.count_originals(),
+    )
     assert ["throttle", "throttle", "restore", "restore"] == [deed.kind for deed in world.node.deeds()]
 
 
@@ -378,7 +382,7 @@ def test_memory_high_goes_down_precisely_and_comes_back_pod_by_pod(world: World)
         left = []
         for _ in range(6):
             await world.cycle(agent, 1000.0)
-            left.append(world.node.audit.owed())
+            left.append(world.node.audit.count_originals())
         assert [1, 1, 1, 1, 0, 0] == left
         assert ["max", "max"] == [knob(world, "memory.high", number) for number in (0, 1)]
 
@@ -391,10 +395,10 @@ def test_a_policy_that_goes_gives_knobs_back_at_once(world: World):
     async def test(agent: Agent) -> None:
         world.collector.memory = 9e9
         await world.cycle(agent, 1000.0)
-        assert 2 == world.node.audit.owed()
+        assert 2 == world.node.audit.count_originals()
         holding(world, rule=False)
         await world.cycle(agent, 1000.0)
-        assert 0 == world.node.audit.owed()
+        assert 0 == world.node.audit.count_originals()
         assert ["max", "max"] == [knob(world, "memory.high", number) for number in (0, 1)]
 
     world.run(test)
@@ -416,10 +420,10 @@ def test_a_rule_that_goes_gives_back_what_no_other_one_can_although_that_has_the
             put(cpu, memory)
             world.collector.memory = in_use
             await world.cycle(agent, used)
-            assert world.node.audit.owed(), taken
+            assert world.node.audit.count_originals(), taken
             put(left)
             await world.cycle(agent, used)
-            assert not world.node.audit.owed(), taken
+            assert not world.node.audit.count_originals(), taken
 
     world.run(test)
 
@@ -630,7 +634,7 @@ def test_a_clock_that_is_set_neither_ends_nor_prolongs_a_cool_down(world: World,
         world.node.now += jump
         for owed in (1, 1, 0):
             await world.cycle(agent, 1000.0)
-            assert owed == len(world.node.audit.originals())
+            assert owed == len(world.node.audit.original_quotas())
 
     world.run(test)
 
@@ -643,7 +647,7 @@ def test_a_monotonic_clock_that_stands_still_or_leaps_ends_no_cycle(world: World
             await world.cycle(agent, 4050.0)
             world.monotonic += leap
         assert (3, "") == (agent.last.number, agent.last.trouble)
-        assert 1 == len(world.node.audit.originals())
+        assert 1 == len(world.node.audit.original_quotas())
 
     world.run(test)
 
@@ -667,7 +671,7 @@ def test_a_control_group_that_vanishes_between_plan_and_write_is_replaced_by_ano
             (each["step"]["pod"], each["fate"]) for each in agent.explanation()["results"] if "pod" in each["step"]
         ]
         assert [("shop/p0", "gone"), ("shop/p1", "done")] == fates
-        assert {"c1"} == set(world.node.audit.originals())
+        assert {"c1"} == set(world.node.audit.original_quotas())
         assert "90000 100000" == world.node.quota(1)
 
     world.run(test)

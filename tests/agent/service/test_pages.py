@@ -83,7 +83,7 @@ def test_to_act_and_not_to_act_is_refused(flags: list[str]):
 def test_restore_says_that_the_taint_is_left_where_there_is_no_api_to_take_it_off(tmp_path: Path):
     settings = AgentSettings(state_file=tmp_path / "agent.db")
     audit = open_audit(settings)
-    audit.keep(TAINTED_KEY, True)
+    audit.save_value(TAINTED_KEY, True)
     audit.close()
     flags = ["--set=agent.node=node-1", "--set=agent.kubernetes=false"]
     restored = CliRunner().invoke(main, ["agent", "restore", "--state-file", str(settings.state_file), *flags])

@@ -500,9 +500,9 @@ def test_what_others_measured_is_added(tmp_path: Path):
         def read(self, *, now: float, monotonic: float) -> MetricReadings:
             readings = MetricReadings()
             readings.add("window_cpu_avg_5m", 12.5, now - 30)
-            readings.miss("the watcher is gone", "window_cpu_std_5m")
+            readings.mark_missing("the watcher is gone", "window_cpu_std_5m")
             readings.add("memory_total", 7.0, now)
-            readings.miss("no Prometheus", "cpu_load_1_min")
+            readings.mark_missing("no Prometheus", "cpu_load_1_min")
             return readings
 
     node = FakeNode(tmp_path, options={"sources": (Windows(),)})

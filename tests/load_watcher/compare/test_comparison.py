@@ -58,7 +58,7 @@ def test_the_same_answer_is_no_difference(loads: dict[str, float]) -> None:
     """Whatever the nodes and their loads."""
     nodes = {name: cpu(load) for name, load in loads.items()}
     comparison = compared((nodes, nodes))
-    assert comparison.verdict() == ()
+    assert comparison.differences_in_words() == ()
     assert comparison.winners[0] == comparison.winners[1] != ()
 
 
@@ -66,7 +66,7 @@ def test_every_way_to_differ_is_named() -> None:
     """Nodes on one side, a metric on one side, values apart, other winners."""
     ours = {"a": cpu(40), "b": cpu(10), "only-here": cpu(5), "d": cpu(20)}
     theirs = {"a": cpu(10), "b": cpu(40), "only-there": cpu(5), "d": {("CPU", "AVG"): 24.9}}
-    assert compared((ours, theirs)).verdict() == (
+    assert compared((ours, theirs)).differences_in_words() == (
         "1 node known only to this service: only-here",
         "1 node known only to the other service: only-there",
         "CPU AVG of 2 nodes differs by more than 5 points: a, b",
@@ -80,10 +80,10 @@ def test_every_way_to_differ_is_named() -> None:
 def test_a_difference_is_what_holds_in_more_than_half_of_the_comparisons() -> None:
     """A node that comes a tick later on one side, a load that jumps between two windows."""
     one, two = {"a": cpu(10), "b": cpu(40)}, {"a": cpu(40)}
-    assert compared((one, one), (one, two)).verdict() == ("TargetLoadPacking would choose other nodes",)
-    assert compared((one, one), (one, one), (one, two)).verdict() == ()
+    assert compared((one, one), (one, two)).differences_in_words() == ("TargetLoadPacking would choose other nodes",)
+    assert compared((one, one), (one, one), (one, two)).differences_in_words() == ()
     twice = compared((one, one), (one, two), (one, two))
-    assert twice.verdict()[0] == "1 node known only to this service: b"
+    assert twice.differences_in_words()[0] == "1 node known only to this service: b"
     assert twice.differences["CPU", "AVG"].largest == 30.0
     assert twice.differences["CPU", "AVG"].largest_of == "a"
 

@@ -58,7 +58,7 @@ def test_a_database_that_may_be_a_real_one_is_left_alone(
 ) -> None:
     """Only one that a flag names is meant."""
     found = adapted(tmp_path, text, **flags)
-    assert (found.store.url, found.watcher) == (url, "")
+    assert (found.store.url, found.watcher_name) == (url, "")
     environ = {"LOAD_WATCHER_STORE_URL": "sqlite:///real.db"}
     assert adapted(tmp_path, environ=environ).store.url == f"sqlite:///{STORE}"
 

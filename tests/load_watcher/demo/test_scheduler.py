@@ -55,13 +55,13 @@ def test_the_scorers_table_follows_the_simulated_cluster() -> None:
         nonlocal turns
         await api.start(on_node=node_changed, on_pod=pod_changed, on_node_metric=None)
         cluster.advance(BEGUN)  # a pod that comes while the others are being listed
-        while not api.listed.is_set():
+        while not api.synced.is_set():
             turns += 1
             await asyncio.sleep(0)
         assert int(table.pods.sum()) + len(cluster.waiting()) == len(cluster.pods())
         (waiting,) = cluster.waiting()
         key = f"{waiting.metadata.namespace}/{waiting.metadata.name}"
-        node = cluster.fitting(key)[0]
+        node = cluster.fitting_nodes(key)[0]
         before = int(table.pods[table.row[node]])
         assert api.pod(key) == waiting
         await api.bind(key, node=node, uid=waiting.metadata.uid)

@@ -226,10 +226,10 @@ def test_the_check_asks_the_running_service_for_it(tmp_path: Path) -> None:
     settings = load(flags={}, environ={}, cwd=tmp_path, file=tmp_path / "s.toml")
     files = [tmp_path / "k.yaml"]
     examination = CheckContext(lambda: settings, environ={}, cwd=tmp_path, scheduler_files=files)
-    examination.leave(settings)
+    examination.put(settings)
     (well,) = asyncio.run(scheduler(examination))
     assert "k.yaml: its profiles use load-watcher" in well.what
-    examination.leave(Exposition(page(*[0.3] * 100)))
+    examination.put(Exposition(page(*[0.3] * 100)))
     (slow,) = asyncio.run(scheduler(examination))
     assert "k.yaml: extender" in slow.what
     assert "more than 1 % of the requests take longer" in slow.what

@@ -121,7 +121,7 @@ def test_the_first_look_is_who_is_there_and_what_they_use() -> None:
     """What a node uses beside its pods is what is left of it; who does not say what it uses counts with its request."""
     changes = TraceBuilder("a test")
     seen = cluster(T, pods=[pod(cores_limit=4.0, owner="ReplicaSet/x", priority=7), pod("q", cores=1.0, bytes=10)])
-    found = changes.take(seen, load({"a": (80.0, 50.0)}, at=T), usage({"p": (0.5, 5.0)}, at=T - 10))
+    found = changes.add(seen, load({"a": (80.0, 50.0)}, at=T), usage({"p": (0.5, 5.0)}, at=T - 10))
     assert [
         Begin(T, "a test, samples from Test"),
         NodeRecord(T, "a", 10.0, 100, None, 90),
@@ -137,7 +137,7 @@ def test_the_first_look_is_who_is_there_and_what_they_use() -> None:
 def test_who_comes_and_goes_between_two_looks_does_so_in_the_order_of_time() -> None:
     """At their own times as far as they are known: a new node is there before the pod that was bound to it."""
     changes = TraceBuilder("a test")
-    changes.take(cluster(T, pods=[pod("old"), pod("moved")]), None, None)
+    changes.add(cluster(T, pods=[pod("old"), pod("moved")]), None, None)
     late = pod("late", on="b", bound=T + 30)
     waited = pod("waited", bound=T + 40, created=T - 500)
     seen = cluster(T + 60, nodes=[node(), node("b")], pods=[late, waited, pod("moved", on="b", bound=T + 50)])
@@ -149,9 +149,9 @@ def test_who_comes_and_goes_between_two_looks_does_so_in_the_order_of_time() -> 
         BindRecord(T + 40, "u-waited", "a"),
         BindRecord(T + 50, "u-moved", "b"),
         RemoveRecord(T + 60, uid="u-old"),
-    ] == changes.take(seen, None, None)
+    ] == changes.add(seen, None, None)
     assert (2, 3, 3) == (changes.nodes, changes.pods, changes.bindings)
-    gone = changes.take(cluster(T + 120, nodes=[node(cores=20.0)], pods=[waited]), None, None)
+    gone = changes.add(cluster(T + 120, nodes=[node(cores=20.0)], pods=[waited]), None, None)
     assert NodeRecord(T + 120, "a", 20.0, 100, None, 90) == gone[0]
     assert RemoveRecord(T + 120, node="b") == gone[-1]
 
@@ -161,12 +161,12 @@ def test_what_is_not_new_or_not_known_is_not_written() -> None:
     changes = TraceBuilder("a test")
     seen = cluster(T, nodes=[node(), node("b")], pods=[pod()])
     first = load({"a": (50.0, float("nan")), "b": (float("nan"), float("nan"))}, at=T)
-    found = changes.take(seen, first, usage({"p": (float("nan"), float("nan"))}, at=T))
+    found = changes.add(seen, first, usage({"p": (float("nan"), float("nan"))}, at=T))
     assert [LoadRecord(T, "a", 3.0, None)] == [each for each in found if isinstance(each, LoadRecord | UsageRecord)]
     later = ClusterSnapshot(T + 60, seen.nodes, seen.pods)
-    assert [] == changes.take(later, first, usage({"p": (0.5, 5.0)}, at=T - 200))  # of another pod of that name
-    assert [] == changes.take(ClusterSnapshot(T + 120, seen.nodes, seen.pods), None, None)
-    again = changes.take(ClusterSnapshot(T + 180, seen.nodes, seen.pods), load({"a": (10.0, 10.0)}, at=T + 170), None)
+    assert [] == changes.add(later, first, usage({"p": (0.5, 5.0)}, at=T - 200))  # of another pod of that name
+    assert [] == changes.add(ClusterSnapshot(T + 120, seen.nodes, seen.pods), None, None)
+    again = changes.add(ClusterSnapshot(T + 180, seen.nodes, seen.pods), load({"a": (10.0, 10.0)}, at=T + 170), None)
     assert [LoadRecord(T + 180, "a", 0.0, 0)] == again  # less than its pods ask for, and never below nothing
 
 
@@ -174,14 +174,14 @@ def test_a_pod_that_is_back_is_another_in_the_trace() -> None:
     changes = TraceBuilder("a test")
     records: list[Record] = []
     for i, pods in enumerate(([pod()], [], [pod()], [], [pod()])):
-        records += changes.take(cluster(T + 60 * i, pods=pods), None, None)
+        records += changes.add(cluster(T + 60 * i, pods=pods), None, None)
     assert ["u-p", "u-p#2", "u-p#3"] == [each.uid for each in records if isinstance(each, PodRecord)]
 
 
 def test_a_clock_that_steps_back_leaves_a_trace_in_order() -> None:
     changes = TraceBuilder("a test")
-    changes.take(cluster(T), None, None)
-    assert [LoadRecord(T, "a", 5.0, 50)] == changes.take(cluster(T - 900), load({"a": (50.0, 50.0)}, at=T), None)
+    changes.add(cluster(T), None, None)
+    assert [LoadRecord(T, "a", 5.0, 50)] == changes.add(cluster(T - 900), load({"a": (50.0, 50.0)}, at=T), None)
 
 
 def test_whatever_is_seen_is_a_trace_that_can_be_read(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_whatever_is_seen_is_a_trace_that_can_be_read(tmp_path: Path) -> None:
             values = {each.name: (float(chance.integers(0, 100)), 40.0) for each in nodes}
             used = {each.name: (float(chance.random()), 10.0) for each in pods}
             seen = cluster(now, nodes=nodes, pods=pods)
-            file.append(changes.take(seen, load(values, at=now), usage(used, at=now)))
+            file.append(changes.add(seen, load(values, at=now), usage(used, at=now)))
     found = list(read_trace(path))
     assert file.records == len(found)
     assert changes.bindings > 100
@@ -285,7 +285,7 @@ class Recorded:
                     stop.set()
 
             with RecordingFile(path) as file:
-                return await record(recording, file, stop=stop, tell=tell)
+                return await record(recording, file, stop=stop, on_progress=tell)
 
         return asyncio.run(run())
 
@@ -311,7 +311,7 @@ def test_a_service_is_recorded_until_it_is_told_to_stop(recorded: Recorded, tmp_
     assert "127.0.0.1" in records[0].note
     assert EndRecord(END) == records[-1]
     assert [(END, "n0", 2.0), (END, "n1", 3.0)] == loads_in(path)
-    assert (1, 0, 2, len(records), "") == (done.looks, done.missed, done.nodes, done.records, done.trouble)
+    assert (1, 0, 2, len(records), "") == (done.polls, done.missed, done.nodes, done.records, done.trouble)
 
 
 def test_a_service_that_is_away_empty_or_stale_leaves_a_gap(recorded: Recorded, tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_a_service_that_is_away_empty_or_stale_leaves_a_gap(recorded: Recorded, 
     )
     assert [(END, "n0", 2.0), (END + 300, "n0", 3.0)] == loads_in(path)
     assert [] == [each for each in read_trace(path) if isinstance(each, RemoveRecord)]
-    assert (5, 3) == (done.looks, done.missed)
+    assert (5, 3) == (done.polls, done.missed)
     troubles = [each.trouble for each in recorded.progress]
     assert ["", ""] == [troubles[0], troubles[-1]]
     assert "returned status 503" in troubles[1]
@@ -365,7 +365,7 @@ def test_later_it_goes_on_also_where_nobody_listens(recorded: Recorded, tmp_path
         recorded.seen = 404
 
     done = recorded.record(tmp_path / "a.csv", not_found, lambda: recorded.publish(60, n0=30.0))
-    assert (3, 1, "") == (done.looks, done.missed, done.trouble)
+    assert (3, 1, "") == (done.polls, done.missed, done.trouble)
     assert 2 == len(loads_in(tmp_path / "a.csv"))
 
 

@@ -90,7 +90,7 @@ def test_what_a_trace_does_not_have_is_refused():
     args = {"nodeMetricSource": "cluster"}
     policy, _ = find("mine", {"mine": {"plugins": [{"name": "LoadAwareScheduling", "args": args}]}})
     with pytest.raises(PolicyError, match="cannot be simulated"):
-        policy.over(ClusterTable())
+        policy.bind(ClusterTable())
 
 
 def test_two_of_one_name():

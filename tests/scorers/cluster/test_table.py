@@ -68,7 +68,7 @@ def shown(of: ClusterTable) -> dict[str, Any]:
             "limited": of.limited.of(row),
             "recent": [(key, at) for key, _, at in of.recent.of(row)],
             "unmeasured": float(missing[row]),
-            "measured": of.measures(MetricType.CPU),
+            "measured": of.has_load(MetricType.CPU),
             "load": of.load.average(MetricType.CPU)[row],
         }
     return found
@@ -150,7 +150,7 @@ class Events(RuleBasedStateMachine):
         """Then the pod counts nowhere; afterwards all is as it was."""
         if old := self.pods.get(name):
             before, reserved = repr(sorted(shown(self.table).items())), self.table.reserved
-            with self.table.without(identity(old)):
+            with self.table.without_reservation(identity(old)):
                 assert identity(old) not in self.table.reserved
             assert (before, reserved) == (repr(sorted(shown(self.table).items())), self.table.reserved)
 
@@ -205,7 +205,7 @@ class Events(RuleBasedStateMachine):
     @rule()
     def a_listener_is_replaced(self) -> None:
         """As when settings are read again."""
-        self.table.forget(self.sums)
+        self.table.unsubscribe(self.sums)
         self.sums = Sums()
         self.table.listen(self.sums)
 

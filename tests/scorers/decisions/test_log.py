@@ -288,7 +288,7 @@ def test_a_pod_that_waits_is_placed_all_the_same(served: Served, at: int, after:
     served.settle()
     before = served.why()["decision"]["ranking"]
     served.clock.now += after - 0.01
-    served.log.tidy()
+    served.log.release_old()
     served.event(node=sorted(explained, key=lambda name: (-explained[name]["score"], name))[at], after=0.0)
     found = served.why()["decision"]
     assert said in found["outcome"]["sentence"]
@@ -496,7 +496,7 @@ def test_a_plug_in_that_cannot_say_why_loses_its_decisions_and_no_more(caplog: p
         log = DecisionLog(store, cluster, now=lambda: NOW)
         odd = [of_somebody_else(fail), of_somebody_else(fail), of_somebody_else(inputs={"x": object()})]
         for number, ranked in enumerate([*odd, of_somebody_else()]):
-            answered = RankedResponse(NAMES, rows(cluster), ranked, asked=15, told=True, reserved="")
+            answered = RankedResponse(NAMES, rows(cluster), ranked, asked=15, scores_sent=True, reserved="")
             log.ranked(profile, info(f"web-{number}"), answered)
         await asyncio.sleep(0)
         await log.flush()
@@ -516,7 +516,7 @@ def test_of_too_many_at_once_the_oldest_are_lost_and_counted() -> None:
     async def story() -> None:
         log = DecisionLog(store, cluster, now=lambda: NOW)
         for number in range(MOST_NEW + 5):
-            answered = RankedResponse(NAMES, rows(cluster), ranked, asked=15, told=True, reserved="")
+            answered = RankedResponse(NAMES, rows(cluster), ranked, asked=15, scores_sent=True, reserved="")
             log.ranked(profile, info(f"web-{number}"), answered)
         await asyncio.sleep(0)
         await log.flush()

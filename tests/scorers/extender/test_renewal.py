@@ -75,7 +75,7 @@ def test_other_profiles_answer_as_after_a_restart(
     scheduling: SchedulingService, service: Service, wanted: dict[str, Any]
 ) -> None:
     """Of pods and nodes that come later, too; nobody of the old ones is told of these."""
-    scheduling.renew(wanted)()
+    scheduling.prepare_reload(wanted)()
     assert sorted(wanted) == sorted(scheduling.extender.profiles)
     for name in wanted:
         assert anew(service, wanted, name) == scores(scheduling, name)
@@ -87,17 +87,17 @@ def test_other_profiles_answer_as_after_a_restart(
 
 def test_what_is_as_it_was_goes_on(scheduling: SchedulingService) -> None:
     """Its sums over all pods are not added up again; a weight is no argument."""
-    before = scheduling.extender.profiles["a"].made
-    scheduling.renew(profiles(a=[{**PACKING, "weight": 5}, {**LIMITS, "weight": 3}]))()
+    before = scheduling.extender.profiles["a"].plugins
+    scheduling.prepare_reload(profiles(a=[{**PACKING, "weight": 5}, {**LIMITS, "weight": 3}]))()
     after = scheduling.extender.profiles["a"]
-    assert before[1][1] is after.made[1][1]
+    assert before[1][1] is after.plugins[1][1]
     assert [5, 3] == [each.weight for each, _ in after.scoring]
 
 
 def test_reservations_stay(scheduling: SchedulingService) -> None:
     """The table is the same one."""
     scheduling.table.reserve(pod("waiting"), "n1", now=NOW, until=NOW + 5)
-    scheduling.renew(profiles(z=[PACKING]))()
+    scheduling.prepare_reload(profiles(z=[PACKING]))()
     assert {"waiting": "n1"} == scheduling.table.reserved
 
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_served_changes_nothing(
     monkeypatch.delenv("NODE_POWER_MODEL", raising=False)
     before, table = dict(scheduling.extender.profiles), list(scheduling.table.listeners)
     with pytest.raises(SettingsError) as refused:
-        scheduling.renew({**wanted, "b": {"plugins": [LIMITS]}})
+        scheduling.prepare_reload({**wanted, "b": {"plugins": [LIMITS]}})
     assert said in str(refused.value)
     assert before == scheduling.extender.profiles
     assert table == list(scheduling.table.listeners)
@@ -124,8 +124,8 @@ def test_what_cannot_be_served_changes_nothing(
 
 def test_other_windows_are_taken_on(scheduling: SchedulingService, service: Service) -> None:
     """Plug-ins that go by them are made anew."""
-    before = scheduling.extender.profiles["b"].made
+    before = scheduling.extender.profiles["b"].plugins
     service.windows = (*WINDOWS, Window("30m", 1800))
-    scheduling.renew(profiles(b=[AWARE]))()
+    scheduling.prepare_reload(profiles(b=[AWARE]))()
     assert service.windows == scheduling.table.windows
-    assert before[0][1] is not scheduling.extender.profiles["b"].made[0][1]
+    assert before[0][1] is not scheduling.extender.profiles["b"].plugins[0][1]

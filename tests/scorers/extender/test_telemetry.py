@@ -75,11 +75,11 @@ def test_the_table_is_told_as_it_was_at_the_last_look() -> None:
     """Nodes, those without a load, and pods that are reserved."""
     cluster = table(NODES, loads=load({"a": {("CPU", "AVG"): 5.0}}))
     made = telemetry_of(cluster)
-    made.look(now=NOW)
+    made.update(now=NOW)
     cluster.reserve(pod("one"), "b", now=NOW, until=NOW + 5)
     found = told(made)
     assert (2, 1, 0) == (found["nodes",], found["nodes_without_load",], found["reservations",])
-    made.look(now=NOW)
+    made.update(now=NOW)
     assert 1 == told(made)["reservations",]
 
 
@@ -88,12 +88,12 @@ def test_a_fall_back_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.Lo
     cluster = table([])
     made = telemetry_of(cluster)
     with caplog.at_level(logging.INFO, logger="scorers.extender.telemetry"):
-        made.look(now=NOW)
+        made.update(now=NOW)
         assert (0, []) == (told(made)["fallback", "TargetLoadPacking", "p"], caplog.messages)
         for each in NODES:
             cluster.set_node(each.metadata.name, each)
         for _ in range(3):
-            made.look(now=NOW)
+            made.update(now=NOW)
         both = ("TargetLoadPacking", "LoadVariationRiskBalancing")
         begin = "scheduler profile p: most nodes have no load data for plug-in {0}; fallback until they do: allocation"
         assert [begin.format(name) for name in both] == caplog.messages
@@ -101,7 +101,7 @@ def test_a_fall_back_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.Lo
         caplog.clear()
         cluster.set_load(load({"a": {("Memory", "AVG"): 5.0}}), now=NOW)
         for _ in range(2):
-            made.look(now=NOW)
+            made.update(now=NOW)
         # packing is by the CPU, which still nobody measures
         assert ["scheduler profile p: plug-in LoadVariationRiskBalancing uses load data again"] == caplog.messages
         assert [1, 0] == [told(made)["fallback", name, "p"] for name in both]
@@ -113,10 +113,10 @@ def test_load_aware_scheduling_has_no_order_without_what_it_goes_by() -> None:
     plugins = (PluginSettings("LoadAwareScheduling", 1, {}, ("score", "filter")),)
     made = SchedulerTelemetry(cluster, {"p": a_profile(cluster, plugins)})
     for now, expected in ((NOW, 0), (NOW + 179, 0), (NOW + 180, 1)):
-        made.look(now=now)
+        made.update(now=now)
         assert expected == told(made)["fallback", "LoadAwareScheduling", "p"]
     cluster.set_load(None, now=NOW)
-    made.look(now=NOW)
+    made.update(now=NOW)
     assert 1 == told(made)["fallback", "LoadAwareScheduling", "p"]
 
 
@@ -128,9 +128,9 @@ def test_load_grows_old_while_nothing_new_is_published(tmp_path: Path) -> None:
         scheduling = SchedulingService({"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, service)
         table = scheduling.table
         async with scheduling.life(web.Application()):
-            await eventually(lambda: table.measures(MetricType.CPU), what="load")
+            await eventually(lambda: table.has_load(MetricType.CPU), what="load")
             service.later = service.max_staleness + 1.0
-            await eventually(lambda: not table.measures(MetricType.CPU), what="no load any more")
+            await eventually(lambda: not table.has_load(MetricType.CPU), what="no load any more")
         assert table.load.columns is not None
 
     with FakeKube() as server:
@@ -143,7 +143,7 @@ def test_the_service_says_so_without_a_request(tmp_path: Path, caplog: pytest.Lo
 
     async def story(server: FakeKube) -> None:
         service = Service(server.kubeconfig(tmp_path / "config"))
-        made = SchedulerModule().make({"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, service)
+        made = SchedulerModule().build({"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, service)
         telemetry = Telemetry(version="1")
         for each in made.collectors:
             telemetry.add(each)

@@ -124,7 +124,7 @@ class Served:
 
         def look() -> None:
             self.clock.now += seconds
-            self.mode.look()
+            self.mode.read_later_loads()
 
         self.do(look)
 
@@ -474,7 +474,7 @@ def test_what_waits_for_a_disk_is_bounded() -> None:
     waiting.add_shadows([stored(key, ShadowBinding(1.0)) for key in range(5)])
     batch = waiting.batch()
     assert (2, [2, 3, 4]) == (waiting.lost, [each.time for each in batch.shadows])
-    waiting.settle(batch, written=True)
+    waiting.remove(batch, written=True)
     assert not waiting.batch()
 
 

@@ -236,7 +236,7 @@ def test_with_a_server_name_they_are_asked_by_https() -> None:
     with FakeKube() as kube:
         put(kube, "a", "10.0.0.1")
         (place,) = found_by(selected(kube, port=8443, tls_server_name="agent.example")).places
-    assert ("https://10.0.0.1:8443", "https://agent.example:8443") == (str(place.url), str(place.of))
+    assert ("https://10.0.0.1:8443", "https://agent.example:8443") == (str(place.url), str(place.server_name))
 
 
 def test_who_is_found_twice_is_one() -> None:

@@ -239,7 +239,7 @@ def test_what_the_source_knows_of_the_nodes_is_known_beside_the_agents():
             assert {"a", "b", "unscraped"} == (await refresher.capacities()).keys()
             assert (metadata := refresher.node_metadata("a")) is not None
             assert "a" == metadata.name
-            assert ("unscraped",) == refresher.unheard
+            assert ("unscraped",) == refresher.never_seen
         finally:
             await refresher.close()
             await together.close()

@@ -45,7 +45,7 @@ def place_all(simulated: SimulatedCluster, now: float) -> list[tuple[str, str]]:
     placed = []
     for pod in simulated.waiting():
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        for node in simulated.fitting(key)[:1]:
+        for node in simulated.fitting_nodes(key)[:1]:
             simulated.bind(key, node=node, uid=pod.metadata.uid, now=now)
             placed.append((key, node))
     return placed
@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
     first, again, other = past(cluster()), past(cluster()), past(cluster(seed=2))
     assert first == again
     assert first != other
-    assert cluster().fleet.faults.told()[0] == "memory-c-01 is hot: it has a runaway process"  # in each process
+    assert cluster().fleet.faults.descriptions()[0] == "memory-c-01 is hot: it has a runaway process"  # in each process
 
 
 def test_asking_again_gives_the_same_samples_whatever_happened_since() -> None:
@@ -176,7 +176,7 @@ def test_a_bound_pod_is_in_the_load_of_its_node_until_it_ends() -> None:
     simulated.advance(BEGUN + 120.0)
     pod = next(each for each in simulated.waiting() if each.metadata.owner_references[0].kind == "Job")
     key, bound = f"{pod.metadata.namespace}/{pod.metadata.name}", BEGUN + 130.0
-    node = simulated.fitting(key)[0]
+    node = simulated.fitting_nodes(key)[0]
     row = simulated.fleet.names.index(node)
     before = simulated.running
     simulated.bind(key, node=node, uid=pod.metadata.uid, now=bound)
@@ -211,7 +211,7 @@ def test_pods_come_and_go_and_whoever_follows_knows_them_all() -> None:
             followed[key] = new
             phases.add(new.status.phase)
 
-    simulated.follow(note)
+    simulated.subscribe(note)
     began = len(followed)
     bound = 0
     for second in range(0, 3600, 5):
@@ -290,7 +290,7 @@ def test_faults_come_and_go() -> None:
 @pytest.mark.parametrize(("nodes", "expected"), [(1, 0), (2, 1), (4, 2), (8, 3), (12, 4)])
 def test_small_clusters_have_fewer_faults(nodes: int, expected: int) -> None:
     """One silent node of two would be an outage of the monitoring."""
-    assert len(cluster(nodes).fleet.faults.told()) == expected
+    assert len(cluster(nodes).fleet.faults.descriptions()) == expected
 
 
 def named_nodes(named: faults.Faults) -> set[str]:

@@ -261,11 +261,11 @@ def test_what_koordlet_reports_is_left_to_it_until_it_stops(caplog):
         await go.until(lambda: go.server.names(RESOURCE) == {"a", "b"} and go.status("b"), what="the other node")
         await eventually(lambda: "not publishing NodeMetrics for" in caplog.text, what="a line in the log")
         assert go.status("a") == before
-        assert go.publisher.stats.left == {"a"}
+        assert go.publisher.stats.reported_elsewhere == {"a"}
         source.published = publish(snapshot_of({"a": STEADY, "b": STEADY}, end=END + 900.0), tag="later")
         await go.until(lambda: go.status("a") != before, what="the node that nobody reports any more")
         assert source.time > END + 500.0 + 120.0
-        assert go.publisher.stats.left == set()
+        assert go.publisher.stats.reported_elsewhere == set()
 
     run(source, story, prepare=lambda server: koordlet(server, "a", updated=END + 500.0))
     assert "not publishing NodeMetrics for a: already reported by koordlet" in caplog.text
@@ -282,7 +282,7 @@ def test_koordlet_may_come_back():
         item["status"]["updateTime"] = later
         go.server.put_by("koordlet", RESOURCE, "a", **item)
         source.published = publish(snapshot_of({"a": RISING}, end=END + 60.0), tag="newer")
-        await go.until(lambda: go.publisher.stats.left == {"a"}, what="it to be left")
+        await go.until(lambda: go.publisher.stats.reported_elsewhere == {"a"}, what="it to be left")
         await go.turns()
         assert go.status("a")["updateTime"] == later
 
@@ -483,7 +483,9 @@ def test_of_two_replicas_one_writes_and_the_other_takes_over():
             await eventually(lambda: other.stats.holds_lease, what="the second one to hold it")
             await eventually(lambda: go.status("a")["updateTime"] == stamp(END + 60.0), what="the second one's status")
             assert holder() == "b"
-            assert go.publisher.stats.left == other.stats.left == set()  # we are one writer to each other
+            assert (
+                go.publisher.stats.reported_elsewhere == other.stats.reported_elsewhere == set()
+            )  # we are one writer to each other
         finally:
             await other.close()
 

@@ -48,7 +48,7 @@ def follow(server: FakeKube, work: Callable[[ClusterNodes], Awaitable[None]], *,
 
 async def known(nodes: ClusterNodes) -> NodeIndex:
     """The nodes, once they are known."""
-    await nodes.settle(60.0)
+    await nodes.wait_known(60.0)
     index = await nodes.index()
     assert index is not None
     return index
@@ -79,7 +79,7 @@ def test_a_node_is_read_with_all_that_it_is_known_by():
             assert KnownNode("a", addresses, "r1", 1767323045.0) == index.nodes["a"]
             assert KnownNode("bare") == index.nodes["bare"]
             assert Evidence.LABEL is index.resolve(("r1",)).matches["r1"].by
-            assert "" == nodes.trouble()
+            assert "" == nodes.error_text()
 
         follow(server, work, label="rack/name")
 
@@ -116,15 +116,15 @@ def test_without_the_permission_there_are_no_names_and_the_verb_is_named():
 
         async def work(nodes: ClusterNodes) -> None:
             async with asyncio.timeout(30):
-                await nodes.settle(600.0)
+                await nodes.wait_known(600.0)
             assert (None, None) == (await nodes.index(), nodes.node_names())
-            assert "cannot list nodes (403 Forbidden)" in nodes.trouble()
-            assert "the source's names are used unchanged" in nodes.trouble()
-            assert 'verbs: ["list"]' in nodes.trouble()
+            assert "cannot list nodes (403 Forbidden)" in nodes.error_text()
+            assert "the source's names are used unchanged" in nodes.error_text()
+            assert 'verbs: ["list"]' in nodes.error_text()
             server.forbidden.clear()
             await means(nodes, "10.0.0.1", is_now="a")
             assert ["a"] == list(nodes.node_names() or ())
-            await eventually(lambda: not nodes.trouble(), what="the trouble to end")
+            await eventually(lambda: not nodes.error_text(), what="the trouble to end")
 
         follow(server, work)
 
@@ -138,14 +138,14 @@ def test_while_the_api_is_away_the_last_list_stands():
             await known(nodes)
             server.fault = lambda _: web.json_response(status_object(503, "the server is starting"), status=503)
             server.drop_connections()
-            await eventually(nodes.trouble, what="the trouble")
-            assert "the last list of nodes is used" in nodes.trouble()
+            await eventually(nodes.error_text, what="the trouble")
+            assert "the last list of nodes is used" in nodes.error_text()
             await means(nodes, "10.0.0.1", is_now="a")
             server.delete(NODES, "a")
             put(server, "b", "10.0.0.1")
             server.fault = lambda _: None
             await means(nodes, "10.0.0.1", is_now="b")
-            await eventually(lambda: not nodes.trouble(), what="the trouble to end")
+            await eventually(lambda: not nodes.error_text(), what="the trouble to end")
 
         follow(server, work)
 
@@ -156,7 +156,7 @@ def test_nobody_waits_longer_than_asked():
 
         async def work(nodes: ClusterNodes) -> None:
             for _ in range(2):
-                await nodes.settle(0.05)
+                await nodes.wait_known(0.05)
             assert await nodes.index() is None
 
         follow(server, work)
@@ -234,7 +234,7 @@ def test_the_size_of_nodes_is_known_with_them():
         put(server, "bare", "10.0.0.1")
 
         async def work(nodes: ClusterNodes) -> None:
-            await nodes.settle(60.0)
+            await nodes.wait_known(60.0)
             assert {"a": Capacity(4000, 8 << 30)} == await nodes.capacities()
 
         follow(server, work)

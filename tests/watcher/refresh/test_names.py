@@ -38,7 +38,7 @@ class Told:
     async def close(self) -> None:
         """Nothing to end."""
 
-    async def settle(self, patience: float) -> None:
+    async def wait_known(self, patience: float) -> None:
         self.patience.append(patience)
         if self.hangs:
             await asyncio.Event().wait()
@@ -48,7 +48,7 @@ class Told:
             return None
         return NodeIndex(KnownNode(name, (("InternalIP", address),)) for name, address in self.nodes.items())
 
-    def trouble(self) -> str:
+    def error_text(self) -> str:
         return self.says
 
 

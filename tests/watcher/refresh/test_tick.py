@@ -115,7 +115,7 @@ def test_a_source_that_forgets_is_ready_with_its_first_window() -> None:
         for _ in range(20):
             source.put("a", [clock.now()], wave)
             await refresher.tick()
-            waiting.append(refresher.warming_up())
+            waiting.append(refresher.not_ready_reason())
             if not waiting[-1]:
                 break
             clock.pass_time(15)
@@ -126,7 +126,7 @@ def test_a_source_that_forgets_is_ready_with_its_first_window() -> None:
         source.put("a", [clock.now()], wave)
         await refresher.tick()
         assert {("Latest", "")} == set(numbers(served(refresher)["a"]))
-        assert refresher.warming_up() == ""
+        assert refresher.not_ready_reason() == ""
 
     play(story, source=MemorySource(remembers=False))
 
@@ -140,9 +140,9 @@ def test_no_source_keeps_a_service_from_being_ready_for_ever(remembers: bool) ->
         await refresher.tick()
         assert refresher.needs_quick_ticks
         clock.pass_time(299)
-        assert refresher.warming_up()
+        assert refresher.not_ready_reason()
         clock.pass_time(1)
-        assert refresher.warming_up() == ""
+        assert refresher.not_ready_reason() == ""
 
     play(story, source=MemorySource(remembers=remembers))
 
@@ -165,11 +165,11 @@ def test_a_source_that_remembers_is_ready_when_its_past_was_fetched() -> None:
         source.fetch = slow_past  # type: ignore[method-assign]
         await refresher.tick()
         assert not refresher.needs_quick_ticks
-        assert "backfill is not complete yet" in refresher.warming_up()
+        assert "backfill is not complete yet" in refresher.not_ready_reason()
         slices = 100
         clock.pass_time(60)
         await refresher.tick()
-        assert refresher.warming_up() == ""
+        assert refresher.not_ready_reason() == ""
 
     play(story)
 
@@ -184,9 +184,9 @@ def test_windows_of_a_file_that_is_young_enough_make_ready(age: float, ready: bo
         await refresher.tick()
 
     async def after(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
-        assert refresher.warming_up()
+        assert refresher.not_ready_reason()
         await refresher.restore(records.restored())
-        assert ready == (refresher.warming_up() == "")
+        assert ready == (refresher.not_ready_reason() == "")
 
     play(before, records=records)
     play(after, records=records, clock=FakeClock(T0 + age), source=MemorySource(remembers=False))
@@ -574,7 +574,7 @@ def test_a_hanging_source_ends_with_the_deadline_of_the_tick() -> None:
         source.hang = True
         await asyncio.wait_for(refresher.tick(), timeout=PATIENCE_SECONDS)
         assert refresher.provider_health.ok is False
-        assert refresher.alive() == ""
+        assert refresher.stall_reason() == ""
         source.hang = False
         source.put("a", [T0], 5.0)
 
@@ -595,9 +595,9 @@ def test_two_ticks_never_overlap() -> None:
         first = asyncio.create_task(refresher.tick())
         await eventually(lambda: source.asked, what="the first tick to ask")
         clock.pass_time(1000)
-        assert "no tick began" in refresher.alive()
+        assert "no tick began" in refresher.stall_reason()
         await refresher.tick()
-        assert refresher.alive() == ""
+        assert refresher.stall_reason() == ""
         assert len(source.asked) == 1
         assert refresher.stats.skipped == 1
         first.cancel()

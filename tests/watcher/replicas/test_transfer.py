@@ -37,7 +37,7 @@ def handed_over(
     given: RestoredSamples = SAMPLES, *, bounds: TransferBounds = BOUNDS, origin: TransferOrigin = THERE
 ) -> RestoredSamples:
     """What arrives here of what was given there."""
-    return transfer.decode(transfer.encode(given, origin), ours=HERE, bounds=bounds)
+    return transfer.decode(transfer.encode(given, origin), own_origin=HERE, bounds=bounds)
 
 
 def refused(given: RestoredSamples = SAMPLES, **options: Any) -> str:
@@ -109,14 +109,14 @@ def test_another_form_is_refused_before_it_is_read() -> None:
     """Versions may differ while a Deployment rolls."""
     body = msgspec.msgpack.encode([transfer.FORMAT + 1, {"whatever": True}])
     with pytest.raises(TransferRejected, match=f"format {transfer.FORMAT + 1}"):
-        transfer.decode(body, ours=HERE, bounds=BOUNDS)
+        transfer.decode(body, own_origin=HERE, bounds=BOUNDS)
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_refused(body: bytes) -> None:
     """Any bytes whatever: refused, and nothing else is raised."""
     with pytest.raises(TransferRejected):
-        transfer.decode(body, ours=HERE, bounds=BOUNDS)
+        transfer.decode(body, own_origin=HERE, bounds=BOUNDS)
 
 
 @given(st.data())
@@ -129,7 +129,7 @@ def test_damage_is_refused_or_harmless(data: st.DataObject) -> None:
     else:
         body[place] ^= data.draw(st.integers(1, 255))
     try:
-        got = transfer.decode(bytes(body), ours=HERE, bounds=BOUNDS)
+        got = transfer.decode(bytes(body), own_origin=HERE, bounds=BOUNDS)
     except TransferRejected:
         return
     assert {each.nodes for each in got.blocks} <= {each.nodes for each in SAMPLES.blocks}
@@ -163,7 +163,7 @@ def test_numbers_that_memory_would_be_allocated_by_are_checked(place: tuple[Any,
         inner = inner[step]
     inner[last] = value
     with pytest.raises(TransferRejected):
-        transfer.decode(msgspec.msgpack.encode([form, content]), ours=HERE, bounds=BOUNDS)
+        transfer.decode(msgspec.msgpack.encode([form, content]), own_origin=HERE, bounds=BOUNDS)
 
 
 def test_ours_stay_beneath_theirs_where_both_come_from_the_same() -> None:

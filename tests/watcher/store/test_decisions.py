@@ -306,12 +306,12 @@ def test_what_waits_is_bounded_and_the_oldest_is_lost() -> None:
     assert [some(5)] == list(waiting.batch().decisions)
     assert 12 == waiting.lost
     waiting.add([some(4)], ())
-    waiting.settle(waiting.batch(), written=True)
+    waiting.remove(waiting.batch(), written=True)
     assert not waiting.batch()
     waiting.add([some(6)], ())
     batch = waiting.batch()
     waiting.add([some(6, payload=b"newer")], ())
-    waiting.settle(batch, written=True)
+    waiting.remove(batch, written=True)
     assert [some(6, payload=b"newer")] == list(waiting.batch().decisions)
 
 

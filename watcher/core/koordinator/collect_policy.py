@@ -38,7 +38,7 @@ class PolicyOverride:
     aggregate_duration_s: int | None = None
     durations_s: tuple[int, ...] | None = None
 
-    def over(self, policy: CollectPolicy) -> CollectPolicy:
+    def apply_to(self, policy: CollectPolicy) -> CollectPolicy:
         """Return the policy with these overrides applied."""
         return CollectPolicy(
             policy.report_interval_s if self.report_interval_s is None else self.report_interval_s,
@@ -79,19 +79,19 @@ class CollectPolicies:
         policy = self.default
         rule = next((each for each in self.rules if each.fits(node, labels)), None)
         if rule is not None:
-            policy = rule.part.over(policy)
+            policy = rule.part.apply_to(policy)
         if (spec := self.specs.get(node)) is not None:
-            policy = spec.over(policy)
+            policy = spec.apply_to(policy)
         return self._served(policy)
 
     def of_all(self, nodes: Sequence[str], labels: Callable[[str], Mapping[str, str]]) -> list[CollectPolicy]:
         """Return the policies of `nodes`, in the same order; `labels` returns the labels of a node by its name."""
         if not self.rules and not self.specs:
-            return [self.for_others] * len(nodes)
+            return [self.default_policy] * len(nodes)
         return [self.of(node, labels(node)) for node in nodes]
 
     @property
-    def for_others(self) -> CollectPolicy:
+    def default_policy(self) -> CollectPolicy:
         """Policy of a node without a matching rule or object."""
         return self._served(self.default)
 

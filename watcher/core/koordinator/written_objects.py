@@ -91,7 +91,7 @@ class WrittenNodeMetric(msgspec.Struct, frozen=True):
         owners = [each.manager for each in self._fields() if each.fields.status and each.fields.status.update_time]
         return owners[-1] if owners else ""
 
-    def told_by_others(self) -> PolicyOverride | None:
+    def policy_of_others(self) -> PolicyOverride | None:
         """Return the policy unless load-watcher is its only writer; otherwise None."""
         policy = self.spec.metric_collect_policy
         owners = {each.manager for each in self._fields() if each.fields.spec and each.fields.spec.policy}
@@ -112,7 +112,7 @@ class WrittenNodeMetric(msgspec.Struct, frozen=True):
         return PolicyOverride(policy.report_interval_seconds, policy.aggregate_duration_seconds, durations)
 
     @property
-    def has_pods_of_ours(self) -> bool:
+    def has_own_pods(self) -> bool:
         """Whether load-watcher wrote the pod usage in this object."""
         statuses = (each.fields.status for each in self._fields() if each.manager == MANAGER)
         return any(status is not None and status.pods_metric is not None for status in statuses)

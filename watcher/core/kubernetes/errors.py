@@ -38,7 +38,7 @@ class KubeError(Exception):
         self.causes = causes
         self.retry_after = retry_after
 
-    def told_by(self, server: str, *, private: Iterable[str] = ()) -> Self:
+    def with_server(self, server: str, *, private: Iterable[str] = ()) -> Self:
         """Return a copy with the server's address before its message and without the secrets in `private`: a proxy in
         front of the API may repeat the request in its response."""
         message = str(self)

@@ -153,7 +153,7 @@ def apply_renames(
         done.update((name, each.renamed[name]) for name in history.rename(each.batch.metric.name, each.renamed))
     if not done:
         return ()
-    gone = set(history.forget_silent())
+    gone = set(history.drop_empty_nodes())
     guard.rename({name: new for name, new in done.items() if name in gone})
     return _renamings(done, now=now)
 

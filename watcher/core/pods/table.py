@@ -74,7 +74,7 @@ class PodOrigin:
     memory: str
     memory_kind: str
 
-    def goes_with(self, other: PodOrigin) -> bool:
+    def compatible_with(self, other: PodOrigin) -> bool:
         """Return whether readings of both origins may share a window."""
         return (self.source, self.cores, self.memory) == (other.source, other.cores, other.memory)
 

@@ -188,7 +188,7 @@ class EncodedDocument:
                 self._make_zstd(shape)
         return self._compressed[shape, encoding]
 
-    def at_hand(self, shape: Shape, encoding: Encoding) -> bool:
+    def is_ready(self, shape: Shape, encoding: Encoding) -> bool:
         """Return whether `body` can return this body without compressing or decompressing."""
         return bool(self.text) if encoding is Encoding.IDENTITY else (shape, encoding) in self._compressed
 
@@ -202,7 +202,7 @@ class EncodedDocument:
         """Discard the uncompressed text. Call `compress` first."""
         self.text = b""
 
-    def of_nodes(self, rows: Sequence[int], shape: Shape) -> bytes:
+    def subset(self, rows: Sequence[int], shape: Shape) -> bytes:
         """Return the document with only these rows of the snapshot, in its order; rows without values are skipped."""
         texts = [text for row in sorted(set(rows)) if (text := self._node(row))]
         return b"".join((self.heads[shape], b",".join(texts), self.tails[shape]))

@@ -80,7 +80,7 @@ class OutageGuard:
     samples of an outage's nodes become stale over a cadence, not at the same time. Lost nodes are forgotten when so
     many are back that the rest is not a mass, or after `forget_after_s`: then the fleet has really shrunk.
 
-    Nodes that have vanished before the first step are unknown to the guard, except the nodes passed to `await_back`:
+    Nodes that have vanished before the first step are unknown to the guard, except the nodes passed to `expect_back`:
     after a restart, an incomplete list that was refused must still be refused. In observe mode no node is quarantined;
     the list is guarded all the same, because that changes no sample.
     """
@@ -100,7 +100,7 @@ class OutageGuard:
         self._known = _under(self._known, names)
         self._departures = _under(self._departures, names)
 
-    def await_back(self, lost: Mapping[str, float], *, now: float) -> None:
+    def expect_back(self, lost: Mapping[str, float], *, now: float) -> None:
         """Continue to wait for nodes that were lost before a restart: node -> time of its last sample, unix seconds."""
         for name, newest in lost.items():
             since = min(now, newest + self.limits.max_staleness_s)

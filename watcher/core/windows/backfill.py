@@ -84,7 +84,7 @@ class Backfill:
         """Whether samples were fetched or restored."""
         return self._until is not None
 
-    def go_on_from(self, until: float, *, missing: Iterable[Slice] = ()) -> None:
+    def resume_from(self, until: float, *, missing: Iterable[Slice] = ()) -> None:
         """Continue after restored samples: the range up to `until` is present, except for the slices in `missing`."""
         self._until = until
         if self._remembers:
@@ -117,19 +117,19 @@ class Backfill:
         """Whether no failed metric still waits for its recovery."""
         return not self._behind
 
-    def falls_behind(self, metric: str, *, since: float) -> bool:
+    def mark_behind(self, metric: str, *, since: float) -> bool:
         """Record that samples of a metric are missing from `since` on. Return True if it was complete before."""
         known = metric in self._behind
         self._behind[metric] = min(since, self._behind.get(metric, since))
         return not known
 
-    def still_lacks(self, metrics: Iterable[str], *, since: float) -> None:
+    def mark_still_missing(self, metrics: Iterable[str], *, since: float) -> None:
         """Record that a backfill of these metrics failed: for metrics that are still behind, the gap begins at `since`
         at the latest. For metrics that recovered, the missing past is given up, so that it is not queried every tick.
         """
         for metric in metrics:
             if metric in self._behind:
-                self.falls_behind(metric, since=since)
+                self.mark_behind(metric, since=since)
 
     def catch_up(self, metrics: Iterable[str], *, now: float, since: float, overlap: float) -> list[str]:
         """Record that these metrics were fetched from `since` to `now`: gaps of metrics that were behind become

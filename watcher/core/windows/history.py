@@ -106,7 +106,7 @@ class History:
             self._rings.pop(metric, None)
             self._dirty.pop(metric, None)
 
-    def forget_silent(self) -> tuple[str, ...]:
+    def drop_empty_nodes(self) -> tuple[str, ...]:
         """Remove the nodes that have no value left in any ring; return their names, sorted."""
         if not self._names:
             return ()

@@ -66,20 +66,20 @@ class SilentNodes:
         self._last, self._renamed = {}, True
 
     @property
-    def unheard(self) -> tuple[str, ...]:
+    def never_seen(self) -> tuple[str, ...]:
         """Nodes of the cluster without any sample, sorted by name."""
         return tuple(node.name for node in self.document.nodes if node.sampled is None)
 
-    def recall(self, found: Mapping[str, LastSample]) -> None:
+    def add_last_seen(self, found: Mapping[str, LastSample]) -> None:
         """Add last-seen values from the store for nodes without any sample."""
-        known = {name: found[name] for name in self.unheard if name in found}
+        known = {name: found[name] for name in self.never_seen if name in found}
         self._last |= known
         nodes = [
             _silent_node(node.name, known[node.name]) if node.name in known else node for node in self.document.nodes
         ]
         self.document = SilentDocument(self.document.listed, nodes)
 
-    def step(
+    def update(
         self, snapshot: Snapshot, *, before: Snapshot | None, now: float, listed: Collection[str] | None
     ) -> SilentDocument:
         """Return the silent nodes at `now` (unix seconds), from this tick's snapshot and the snapshot published

@@ -44,11 +44,11 @@ class CheckContext:
     evictor_files: Sequence[Path] = ()
     _facts: dict[type, Any] = field(default_factory=dict)
 
-    def leave(self, fact: object) -> None:
+    def put(self, fact: object) -> None:
         """Store a fact for dependent checks; it replaces an earlier fact of its type."""
         self._facts[type(fact)] = fact
 
-    def the(self, kind: type[T]) -> T:
+    def get(self, kind: type[T]) -> T:
         """Return the fact of this type from a check that the caller needs; KeyError if there is none."""
         fact: T = self._facts[kind]
         return fact
@@ -89,10 +89,13 @@ def select_checks(checks: Sequence[Check], names: Collection[str]) -> tuple[Chec
 
 
 async def examine(
-    examination: CheckContext, checks: Sequence[Check], *, tell: Callable[[CheckResult], None] = lambda result: None
+    examination: CheckContext,
+    checks: Sequence[Check],
+    *,
+    on_result: Callable[[CheckResult], None] = lambda result: None,
 ) -> list[CheckResult]:
-    """Run the checks; `tell` is called with each result as soon as it and all results before it are known. Exceptions
-    of checks become failed results.
+    """Run the checks; `on_result` is called with each result as soon as it and all results before it are known.
+    Exceptions of checks become failed results.
     """
     tasks: dict[str, asyncio.Task[list[CheckResult]]] = {}
     for check in checks:
@@ -101,7 +104,7 @@ async def examine(
     results: list[CheckResult] = []
     for task in tasks.values():
         for result in await task:
-            tell(result)
+            on_result(result)
             results.append(result)
     return results
 

@@ -217,7 +217,7 @@ class KubeClient:
                     raise KubeUnreachable(f"the watch of {resource.full_name} ended in the middle of a line")
                 yield read_event(line, decoder, resource=resource)
 
-    async def may(
+    async def is_allowed(
         self, verb: str, resource: Resource[Any], *, subresource: str = "", namespace: str = "", name: str = ""
     ) -> bool:
         """Return whether this account may `verb` all objects of a resource, the objects of a namespace, or the object
@@ -265,7 +265,7 @@ class KubeClient:
         async with self._translated(resource):
             return read_item(await self._ask(call), resource=resource)
 
-    async def add(self, resource: Resource[Any], content: object, *, namespace: str = "", manager: str = "") -> None:
+    async def create(self, resource: Resource[Any], content: object, *, namespace: str = "", manager: str = "") -> None:
         """Create an object with the name from its metadata, written by `manager`. The server ignores its status if
         status is a subresource. Raises KubeConflict if an object of that name exists, and other KubeErrors."""
         written = {"fieldManager": manager} if manager else {}
@@ -273,7 +273,7 @@ class KubeClient:
         async with self._translated(resource):
             await self._ask(call)
 
-    async def create(self, resource: Resource[Any], key: str, content: object, *, subresource: str) -> None:
+    async def create_subresource(self, resource: Resource[Any], key: str, content: object, *, subresource: str) -> None:
         """Post to a subresource of an object, such as "binding" or "eviction". Raises KubeError."""
         call = _KubeRequest(resource, "create", resource.path_of(key, subresource), "POST", subresource, body=content)
         async with self._translated(resource):
@@ -363,7 +363,7 @@ class KubeClient:
                 retired, self._current = self._current, None
                 if retired is not None and not retired.users:
                     await self._end(retired)
-            raise (told.told_by(self._server, private=self._private) if self._server else told) from error
+            raise (told.with_server(self._server, private=self._private) if self._server else told) from error
 
 
 def _abort_response(response: aiohttp.ClientResponse) -> None:

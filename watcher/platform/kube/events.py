@@ -58,7 +58,7 @@ async def report(
         "lastTimestamp": f"{moment:%Y-%m-%dT%H:%M:%SZ}",
         "count": 1,
     }
-    await client.add(EVENTS, content, namespace=where)
+    await client.create(EVENTS, content, namespace=where)
 
 
 def _cut(message: str) -> str:

@@ -138,7 +138,7 @@ class Evictor:
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         body = {"apiVersion": version, "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
-        await self._client.create(PODS, key, {**body, "deleteOptions": options}, subresource="eviction")
+        await self._client.create_subresource(PODS, key, {**body, "deleteOptions": options}, subresource="eviction")
 
 
 def outcome_of(error: KubeError) -> EvictionOutcome:

@@ -78,7 +78,7 @@ class Informer(Generic[ItemT]):
         """Set once the first list is complete."""
         self.error: KubeError | None = None
         """Why the copy is currently not being updated; None while it is."""
-        self.unread: dict[str, str] = {}
+        self.undecodable: dict[str, str] = {}
         """Why objects do not fit their type, by name; these objects are not in `objects`."""
         self._client = client
         self._selector = selector
@@ -115,15 +115,15 @@ class Informer(Generic[ItemT]):
         if not self.synced.is_set() and self.error is not None:
             raise self.error.with_traceback(None)  # raised in every waiting task; must not accumulate their frames
 
-    def listen(self, on_change: OnChange[ItemT]) -> None:
+    def add_listener(self, on_change: OnChange[ItemT]) -> None:
         """Call `on_change` for each change from now on, not for the objects already in the copy."""
         self._listeners.append(on_change)
 
-    def forget(self, on_change: OnChange[ItemT]) -> None:
-        """Stop calling `on_change`, which `listen` added."""
+    def remove_listener(self, on_change: OnChange[ItemT]) -> None:
+        """Stop calling `on_change`, which `add_listener` added."""
         self._listeners.remove(on_change)
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Retry a failed attempt now instead of after its delay. Until the first list is complete, `wait` then reports
         the result of the new attempt and not of the previous one."""
         if self.error is None:
@@ -167,7 +167,7 @@ class Informer(Generic[ItemT]):
     async def _replace(self, found: Mapping[str, ItemT], unread: Mapping[str, str]) -> None:
         """Apply a list in portions: it can have tens of thousands of pods, and the listeners take some microseconds for
         each."""
-        gone = (self._objects.keys() | self.unread.keys()) - found.keys() - unread.keys()
+        gone = (self._objects.keys() | self.undecodable.keys()) - found.keys() - unread.keys()
         changes = chain(((name, None) for name in gone), found.items())
         for number, (name, item) in enumerate(changes, start=1):
             self._put(name, item)
@@ -206,14 +206,14 @@ class Informer(Generic[ItemT]):
             await self._pause()
 
     def _leave_out(self, name: str, problem: str) -> None:
-        if name not in self.unread:
+        if name not in self.undecodable:
             log.warning("ignoring %s %s, which cannot be decoded: %s", self.resource.full_name, name, problem)
         self._put(name, None)
-        self.unread[name] = problem
+        self.undecodable[name] = problem
 
     def _put(self, name: str, new: ItemT | None) -> None:
         old = self._objects.get(name)
-        self.unread.pop(name, None)
+        self.undecodable.pop(name, None)
         if new is None:
             self._objects.pop(name, None)
         else:

@@ -81,7 +81,7 @@ class Election:
         """Whether this replica holds the Lease now."""
         return self._monotonic() < self._until
 
-    async def stand(self) -> bool:
+    async def acquire_or_renew(self) -> bool:
         """Take the Lease if it is free, renew it if this replica holds it. Returns whether this replica holds it.
         Raises KubeError; a Lease that is held then remains held until it expires."""
         began, before = self._monotonic(), self.held
@@ -108,7 +108,7 @@ class Election:
                 "metadata": {"name": name, "namespace": namespace},
                 "spec": new,
             }
-            await self._client.add(LEASES, content, namespace=namespace, manager=self._manager)
+            await self._client.create(LEASES, content, namespace=namespace, manager=self._manager)
             return True
         spec = lease.spec
         if lease.metadata.resource_version != self._seen:
@@ -122,7 +122,7 @@ class Election:
         await self._write(lease, change)
         return True
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Release the Lease if this replica holds it, so that another replica can take it at once. Raises nothing:
         without a release the Lease expires."""
         if self._until == float("-inf"):

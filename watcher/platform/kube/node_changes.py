@@ -126,4 +126,4 @@ async def bind(client: KubeClient, pod: str, *, node: str, uid: str = "") -> Non
     metadata = {"name": name, "namespace": namespace, **({"uid": uid} if uid else {})}
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-    await client.create(PODS, pod, body, subresource="binding")
+    await client.create_subresource(PODS, pod, body, subresource="binding")

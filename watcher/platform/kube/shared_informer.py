@@ -45,7 +45,7 @@ class SharedInformer(Generic[ItemT]):
     @property
     def unread(self) -> Mapping[str, str]:
         """Why objects do not fit their type, by name; these objects are not in `objects`."""
-        return {} if self._copy is None else self._copy.informer.unread
+        return {} if self._copy is None else self._copy.informer.undecodable
 
     @property
     def error(self) -> KubeError | None:
@@ -60,13 +60,13 @@ class SharedInformer(Generic[ItemT]):
         copy.users += 1
         if self._on_change is not None:
             self._untold = dict(copy.informer.objects)
-            copy.informer.listen(self._hear)
+            copy.informer.add_listener(self._hear)
         name = f"shared-informer-{self.resource.full_name}"
         self._joining = asyncio.create_task(self._join(copy.informer), name=name)
         if copy.users == 1:
             await copy.informer.start()
         else:
-            copy.informer.hurry()
+            copy.informer.retry_now()
 
     async def close(self) -> None:
         """Stop, within half a second. Afterwards `objects` may still be updated or remain unchanged."""
@@ -75,7 +75,7 @@ class SharedInformer(Generic[ItemT]):
         if joining is None or copy is None:
             return
         if self._on_change is not None:
-            copy.informer.forget(self._hear)
+            copy.informer.remove_listener(self._hear)
         joining.cancel()
         copy.users -= 1
         if not copy.users:

@@ -274,7 +274,7 @@ def _assemble(reading: _ParsedValues, chosen: _Chosen) -> Settings:
 
 def _fields(reading: _ParsedValues, table: tuple[str, ...]) -> dict[str, Any]:
     keys = [key for key in KEYS.values() if key.table == table]
-    return {key.of.name: reading.values[key.name] for key in keys if key.name in reading.values}
+    return {key.field.name: reading.values[key.name] for key in keys if key.name in reading.values}
 
 
 def _queries(reading: _ParsedValues) -> dict[str, QuerySettings]:
@@ -284,7 +284,7 @@ def _queries(reading: _ParsedValues) -> dict[str, QuerySettings]:
     for table in sorted(mentioned):
         content = _fields(reading, table)
         needed = [Key(table, each) for each in settings_fields(QuerySettings) if each.default is MISSING]
-        missing = [key for key in needed if key.of.name not in content]
+        missing = [key for key in needed if key.field.name not in content]
         for key in missing:
             if key.name not in reading.refused:
                 message = f"is not set, but required in [{'.'.join(table)}]"

@@ -44,9 +44,9 @@ def _shown_table(settings: Settings, name: str) -> list[str]:
         if key.name == "provider.name" and origin == "default":
             origin = f"default: {settings.provider.reason}"
         if value is None:
-            lines.append(_with_comment(f"# {key.of.name}", "not set"))
+            lines.append(_with_comment(f"# {key.field.name}", "not set"))
         else:
-            lines.append(_with_comment(f"{key.of.name} = {key.setting.kind.write(value)}", f"from {origin}"))
+            lines.append(_with_comment(f"{key.field.name} = {key.setting.kind.write(value)}", f"from {origin}"))
     return lines
 
 
@@ -184,7 +184,7 @@ def format_table(heading: str, doc: str | None, keys: Iterable[Key]) -> str:
     lines += ["| key | default | meaning | takes |", "|---|---|---|---|"]
     for key in keys:
         about, accepts = _cell(key.setting.doc), _cell(key.setting.kind.brief or key.setting.kind.accepts)
-        lines.append(f"| `{key.of.name}`{_flag(key)} | {_default(key)} | {about} | {accepts} |")
+        lines.append(f"| `{key.field.name}`{_flag(key)} | {_default(key)} | {about} | {accepts} |")
     return "\n".join(lines) + "\n"
 
 
@@ -227,7 +227,7 @@ def example() -> str:
 
 def _example_lines(key: Key, *, commented: bool = False) -> list[str]:
     if commented or key.default is None or key.name == "provider.name":
-        line = f"# {key.of.name} = {key.example}"
+        line = f"# {key.field.name} = {key.example}"
     else:
-        line = f"{key.of.name} = {key.setting.kind.write(key.default)}"
+        line = f"{key.field.name} = {key.setting.kind.write(key.default)}"
     return [*textwrap.wrap(key.setting.doc, 116, initial_indent="# ", subsequent_indent="# "), line]

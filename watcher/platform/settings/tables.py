@@ -75,7 +75,7 @@ class Settings:
     notices: tuple[str, ...] = ()
 
     @property
-    def watcher(self) -> str:
+    def watcher_name(self) -> str:
         """Name that marks this process's rows in a PostgreSQL database: "[CLUSTER/]WATCHER_ID"; "" for SQLite."""
         if not addresses.is_server(self.store.url):
             return ""
@@ -87,7 +87,7 @@ class Settings:
         return self.kubernetes.kubeconfig or self.provider.kubeconfig
 
     @property
-    def way_to_cluster(self) -> tuple[Path | None, str | None]:
+    def cluster_access(self) -> tuple[Path | None, str | None]:
         """The kubeconfig's path and context; None for the pod's cluster and for the current context."""
         return self.kubeconfig, self.kubernetes.context
 
@@ -100,12 +100,12 @@ class Key:
     """A setting with its full name: "refresh.interval", "provider.queries.CPU.unit"."""
 
     table: tuple[str, ...]
-    of: Field[Any]
+    field: Field[Any]
 
     @cached_property
     def name(self) -> str:
         """The full key, as used in TOML files, with `--set` and in problems."""
-        return ".".join((*self.table, self.of.name))
+        return ".".join((*self.table, self.field.name))
 
     @property
     def environment(self) -> str:
@@ -114,12 +114,12 @@ class Key:
 
     @property
     def setting(self) -> Setting:
-        return setting_of(self.of)
+        return setting_of(self.field)
 
     @property
     def default(self) -> Any:
         """The default; MISSING if the setting is required."""
-        return self.of.default if self.of.default_factory is MISSING else self.of.default_factory()
+        return self.field.default if self.field.default_factory is MISSING else self.field.default_factory()
 
     @property
     def example(self) -> str:

@@ -110,7 +110,7 @@ class CloudConnection:
                     answer = await send(self._connected(), self._headers())
                     if answer.status != 200:
                         raise self._refusal(answer)
-                    return ParsedResponse(await self._aside.do(read, answer), answer.clock_offset_s)
+                    return ParsedResponse(await self._aside.run(read, answer), answer.clock_offset_s)
 
         return await with_retries(attempt, pauses=self._config.backoff, deadline=deadline)
 

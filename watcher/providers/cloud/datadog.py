@@ -298,7 +298,7 @@ class Datadog:
 
     def __init__(self, config: DatadogConfig) -> None:
         self._config = config
-        self.line = CloudConnection(config, credentials=self._credentials, hint=KEYS_HINT, api=API)
+        self.connection = CloudConnection(config, credentials=self._credentials, hint=KEYS_HINT, api=API)
 
     def plans(self, metric: Metric) -> Sequence[CloudQueryPlan]:
         """The configured query; default: the default queries for the metric."""
@@ -308,7 +308,9 @@ class Datadog:
         """Query the points with one request, for any number of hosts. Times are in unix seconds, `deadline` in event
         loop time. Raises ProviderError."""
         body = question(plan, since, until, bucket=_bucket(self._config))
-        heard = await self.line.post(PATH, body, read=lambda answer: read_answer(answer, plan=plan), deadline=deadline)
+        heard = await self.connection.post(
+            PATH, body, read=lambda answer: read_answer(answer, plan=plan), deadline=deadline
+        )
         return replace(heard.content, clock_offset_s=heard.clock_offset_s)
 
     def _credentials(self) -> Mapping[str, str]:

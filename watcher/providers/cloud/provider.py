@@ -83,7 +83,7 @@ class CloudService(Protocol):
 
     source: str
     """Source name as published in GET /watcher."""
-    line: CloudConnection
+    connection: CloudConnection
 
     def plans(self, metric: Metric) -> Sequence[CloudQueryPlan]:
         """Candidate queries for the metric, best first. The first one with series is used."""
@@ -110,7 +110,7 @@ class _CloudMetricState:
     def to_ask(self) -> Sequence[CloudQueryPlan]:
         """Queries to send now: the current one, or all (the current one first) until one returns series. All are
         tried again after SILENT_FETCHES fetches without samples."""
-        if self.plan is not None and self.silence.fetches < SILENT_FETCHES:
+        if self.plan is not None and self.silence.empty_fetches < SILENT_FETCHES:
             return (self.plan,)
         return sorted(self.plans, key=lambda plan: plan is not self.plan)
 
@@ -132,11 +132,11 @@ class CloudProvider:
 
     async def start(self) -> None:
         """Prepare the connection. Sends no request."""
-        self._service.line.start()
+        self._service.connection.start()
 
     async def close(self) -> None:
         """Close the connections to the service."""
-        await self._service.line.close()
+        await self._service.connection.close()
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
         """Samples with since <= time <= until (unix seconds), of all wanted metrics or the metrics in `only`.
@@ -155,7 +155,7 @@ class CloudProvider:
                 fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
         outcomes = await gather_outcomes(self._fetch_metric(watch, fetching) for watch in asked)
         plans = {name: _shown(watch.plan) for name, watch in self._watches.items() if watch.plan is not None}
-        self._fetches.announce(plans, address=self._service.line.address)
+        self._fetches.announce(plans, address=self._service.connection.address)
         return fetch_of(outcomes, fetching, plans=plans)
 
     async def _fetch_metric(self, watch: _CloudMetricState, fetching: FetchContext) -> Sequence[Outcome]:
@@ -166,7 +166,7 @@ class CloudProvider:
             watch.silence.note(False, present=fetching.present)
             return [QueryFailure(watch.metric.name, error)]
         watch.silence.note(batch is not None, present=fetching.present)
-        if fetching.present and watch.silence.worth_telling:
+        if fetching.present and watch.silence.is_reportable:
             sought = " or ".join(plan.shown for plan in watch.plans)
             reason = f"no samples of {sought} in the last {fetching.until - fetching.since:.0f} s"
             fetching.find(FindingKind.NO_SERIES, watch.metric, reason, Remedy.LEFT_OUT)
@@ -189,7 +189,7 @@ class CloudProvider:
         """Samples in the requested range, converted to the metric's unit; None if there are none. Raises
         ProviderRefused if no series has a host."""
         for warning in reply.warnings:
-            reason = f"warning of the source: {printable(self._service.line.scrub(warning))}"
+            reason = f"warning of the source: {printable(self._service.connection.scrub(warning))}"
             fetching.find(FindingKind.QUERY_FAILED, plan.metric, reason, Remedy.REPORTED)
         if reply.odd:
             reason = f"{reply.odd} unreadable series: a value is not a number, or values and times differ in length"

@@ -171,7 +171,7 @@ class SignalFx:
 
     def __init__(self, config: CloudConfig) -> None:
         self._config = config
-        self.line = CloudConnection(config, credentials=self._credentials, hint=TOKEN_HINT, api=API)
+        self.connection = CloudConnection(config, credentials=self._credentials, hint=TOKEN_HINT, api=API)
         self._names: dict[str, _SeriesDimensions] = {}
 
     def plans(self, metric: Metric) -> Sequence[CloudQueryPlan]:
@@ -188,7 +188,7 @@ class SignalFx:
             "endMs": str(math.ceil(1000 * until)),
             "resolution": str(round(1000 * BUCKET_S)),
         }
-        heard = await self.line.get(POINTS, query, read=read_points, deadline=deadline)
+        heard = await self.connection.get(POINTS, query, read=read_points, deadline=deadline)
         points, odd, warnings = heard.content
         names = self._names.setdefault(text, _SeriesDimensions())
         async with names.lock:
@@ -207,7 +207,7 @@ class SignalFx:
         offset, more = 0, True
         while more and offset < MOST_SERIES:
             query = {"query": text, "limit": str(PAGE), "offset": str(offset)}
-            page = (await self.line.get(NAMES, query, read=read_page, deadline=deadline)).content
+            page = (await self.connection.get(NAMES, query, read=read_page, deadline=deadline)).content
             results = page.results or []
             learnt.update((each.id, each.dimensions or {}) for each in results)
             offset += len(results)

@@ -86,7 +86,11 @@ class InfluxProvider:
         except ProviderError:
             self._transport.doubt()
             raise
-        plans = {name: _shown(watch.plan) for name, watch in self._watches.items() if watch.plan and watch.silence.had}
+        plans = {
+            name: _shown(watch.plan)
+            for name, watch in self._watches.items()
+            if watch.plan and watch.silence.had_samples
+        }
         self._fetches.announce(plans, address=self._transport.address)
         return fetch_of(outcomes, fetching, plans=plans)
 
@@ -114,7 +118,7 @@ class InfluxProvider:
     ) -> Outcome:
         """Outcome of one metric: samples, failure, or None without samples in the range."""
         try:
-            load = await self._transport.aside.do(
+            load = await self._transport.aside.run(
                 load_of, plan, reply.series, since=fetching.since, until=fetching.until
             )
         except ProviderError as error:
@@ -122,7 +126,7 @@ class InfluxProvider:
             return QueryFailure(watch.metric.name, error)
         fetching.findings += load.findings
         watch.silence.note(load.batch is not None, present=fetching.present)
-        if fetching.present and watch.silence.worth_telling:
+        if fetching.present and watch.silence.is_reportable:
             self._report_absence(watch, plan, reply, fetching)
         return load.batch
 

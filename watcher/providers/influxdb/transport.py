@@ -90,7 +90,7 @@ class InfluxTransport:
             language = await self._language()
             async with self._free:
                 body = await language.ask(source, since, until)
-            return InfluxResponse(await self.aside.do(language.read, body), body.clock_offset_s)
+            return InfluxResponse(await self.aside.run(language.read, body), body.clock_offset_s)
 
         return await with_retries(
             lambda: self._attempt(attempt, deadline=deadline), pauses=self._config.backoff, deadline=deadline

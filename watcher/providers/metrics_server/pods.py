@@ -98,7 +98,7 @@ class PodReader:
 
     def _state_findings(self, unread: Mapping[str, str], now: float) -> Iterator[Finding]:
         """Findings about unreadable pod objects and about an informer with errors."""
-        odd = {**self._placed.unread, **unread}
+        odd = {**self._placed.undecodable, **unread}
         if odd:
             first = min(odd)
             reason = f"unreadable pods: {len(odd)} ({some_of(odd)}); {first}: {odd[first]}"

@@ -130,7 +130,7 @@ class QueryCandidate:
     is the averaging time in seconds. `evidence` is counted to find out whether the candidate has series and which
     labels they have.
 
-    In the built-in candidates, each selector is in angle brackets; `bound` inserts the matchers.
+    In the built-in candidates, each selector is in angle brackets; `with_matchers` inserts the matchers.
     """
 
     origin: str
@@ -143,7 +143,7 @@ class QueryCandidate:
     def evidence(self) -> str:
         return self.raw if "<label>" in self.expression else self.expression
 
-    def bound(self, matchers: Sequence[Matcher]) -> QueryCandidate:
+    def with_matchers(self, matchers: Sequence[Matcher]) -> QueryCandidate:
         """The candidate with these matchers in each of its selectors."""
 
         def bind(found: re.Match[str]) -> str:
@@ -247,7 +247,7 @@ _TEMPLATES: Mapping[str, tuple[QueryCandidate, ...]] = {
 
 
 CANDIDATES: Mapping[str, tuple[QueryCandidate, ...]] = {
-    key: tuple(template.bound(()) for template in templates) for key, templates in _TEMPLATES.items()
+    key: tuple(template.with_matchers(()) for template in templates) for key, templates in _TEMPLATES.items()
 }
 """Built-in candidates without matchers, for a Prometheus with a single cluster."""
 
@@ -258,7 +258,7 @@ def candidates(
     """Candidates for a metric, best first; empty if Prometheus has no default query for it. `matchers` are inserted
     into built-in candidates only, because a configured query may select other clusters on purpose."""
     if configured is None:
-        return tuple(template.bound(matchers) for template in _TEMPLATES.get(metric.key, ()))
+        return tuple(template.with_matchers(matchers) for template in _TEMPLATES.get(metric.key, ()))
     expression = configured.expression.strip()
     guard = ""
     if not is_plain(expression):

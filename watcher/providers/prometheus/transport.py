@@ -165,7 +165,7 @@ class _Adapter(HTTPAdapter):
         self._pool.unwanted = self.unwanted
         return self._pool
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         """Shut down the socket in use, or the next socket when it is created."""
         self.unwanted.set()
         connection: HTTPConnection | None = getattr(self._pool, "in_use", None)
@@ -195,7 +195,7 @@ class _PrometheusSession(requests.Session):
         # Replaces the library's adapter, which is mounted for the same address.
         self.mount(endpoint.address, self._line)
 
-    def converse(self, question: InstantQuery | RangeQuery, *, timeout: float) -> _RawResponse:
+    def query(self, question: InstantQuery | RangeQuery, *, timeout: float) -> _RawResponse:
         """Send the query and wait up to about `timeout` seconds for the complete response. Raises ProviderError."""
         if isinstance(question, InstantQuery):
             # Without nocache, VictoriaMetrics evaluates 30 s before now; other servers ignore the parameter.
@@ -212,13 +212,13 @@ class _PrometheusSession(requests.Session):
         content: _RawResponse = answer
         return content
 
-    def take_up(self) -> None:
-        """Prepare for a query, which `hang_up` may abort."""
+    def open(self) -> None:
+        """Prepare for a query, which `abort` may abort."""
         self._line.unwanted.clear()
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         """Abort the current query, from another thread."""
-        self._line.hang_up()
+        self._line.abort()
 
     def request(self, method: Any, url: Any, *_: Any, **options: Any) -> requests.Response:
         """Called by the library. Raises ProviderError for any status but 200, so the library sees successful
@@ -336,7 +336,7 @@ class _PendingQuery(Generic[T]):
         with self._lock:
             if not self.future.set_running_or_notify_cancel():
                 return
-            line.take_up()
+            line.open()
             self._line = line
         try:
             outcome = self._job(line)
@@ -351,11 +351,11 @@ class _PendingQuery(Generic[T]):
         with self._lock:
             self._line = None
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         """Abort the query, from any thread. No effect if it is finished."""
         with self._lock:
             if not self.future.cancel() and self._line is not None:
-                self._line.hang_up()
+                self._line.abort()
 
 
 class PrometheusTransport:
@@ -365,7 +365,7 @@ class PrometheusTransport:
         self._config = config
         self._endpoint = PrometheusEndpoint(config)
         self._calls: queue.SimpleQueue[_PendingQuery[Any] | None] = queue.SimpleQueue()
-        self._on_line: set[_PendingQuery[Any]] = set()
+        self._running: set[_PendingQuery[Any]] = set()
         self._ended: list[Future[None]] = []
         self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         # Decoding holds the global lock. Several decoding threads at once would delay the event loop further.
@@ -397,8 +397,8 @@ class PrometheusTransport:
 
     async def close(self) -> None:
         """Abort all queries and end the threads, without waiting for a thread that cannot be interrupted."""
-        for call in tuple(self._on_line):
-            call.hang_up()
+        for call in tuple(self._running):
+            call.abort()
         for _ in self._ended:
             self._calls.put(None)
         if self._ended:
@@ -446,14 +446,14 @@ class PrometheusTransport:
             raise with_address(error, self.address, scrub=self._endpoint.scrub) from error
 
     async def _result_of(self, call: _PendingQuery[T], *, timeout: float) -> T:
-        self._on_line.add(call)
+        self._running.add(call)
         self._calls.put(call)
         try:
             async with asyncio.timeout(timeout):
                 return await asyncio.wrap_future(call.future)
         finally:
-            self._on_line.discard(call)
-            call.hang_up()
+            self._running.discard(call)
+            call.abort()
 
     def _converse(
         self,
@@ -466,7 +466,7 @@ class PrometheusTransport:
     ) -> PrometheusResponse[T]:
         """On a connection's thread: send the query and parse the response."""
         began = time.monotonic()
-        answer = line.converse(question, timeout=timeout)
+        answer = line.query(question, timeout=timeout)
         self.victoria_metrics = answer.victoria_metrics
         took = time.monotonic() - began
         with self._decoding:

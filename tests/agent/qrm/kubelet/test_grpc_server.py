@@ -160,10 +160,10 @@ def test_registration(tmp_path: Path):
         async with serving(tmp_path) as (server, _):
             path = tmp_path / "cpu.sock"
             assert await ask_info(path) == PluginInfo("ResourcePlugin", "cpu", "", ("v1alpha1",))
-            told = [server.registered]
+            told = [server.registration_error]
             for error in ("no handler registered for plugin type: ResourcePlugin", ""):
                 await notify(path, error)
-                told.append(server.registered)
+                told.append(server.registration_error)
             assert told == [None, "no handler registered for plugin type: ResourcePlugin", ""]
 
     run(test())

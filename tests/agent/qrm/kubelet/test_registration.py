@@ -75,7 +75,7 @@ def test_plugins_register_pods_are_admitted_and_the_checkpoint_comes_back(tmp_pa
             (tmp_path / "plugins" / "a file").touch()
             await registry.reconcile()
             assert of.plugins.states == {"cpu": True, "memory": True}
-            assert (cpu.registered, memory.registered) == ("", "")
+            assert (cpu.registration_error, memory.registration_error) == ("", "")
             role = {"kubernetes.io/pod-role": "storage-service"}
             requests = {"cpu": 20.0, "memory": float(40 << 30)}
             pod = QrmPod("u1", "ns", "p", annotations=role, containers=(PodContainer("c", requests, id="x"),))
@@ -88,7 +88,7 @@ def test_plugins_register_pods_are_admitted_and_the_checkpoint_comes_back(tmp_pa
             again = manager(tmp_path, kept)
             assert again.plugins.states == {"cpu": False, "memory": False}
             assert (await again.admit(pod)).admitted
-            aware = await of.aware(pod, "c")
+            aware = await of.topology_aware(pod, "c")
             assert {name: each.by_node for name, each in aware.items()} == {
                 "cpu": {0: 20.0},
                 "memory": {0: float(40 << 30)},
@@ -107,10 +107,10 @@ def test_a_socket_made_anew_is_registered_anew(tmp_path: Path):
         for _ in range(2):
             async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()) as cpu:
                 await registry.reconcile()
-                assert cpu.registered == ""
-                cpu.registered = None
+                assert cpu.registration_error == ""
+                cpu.registration_error = None
                 await registry.reconcile()
-                assert cpu.registered is None  # once is enough
+                assert cpu.registration_error is None  # once is enough
         await registry.close()
         assert of.plugins.states == {"cpu": False}
 

@@ -208,19 +208,19 @@ def test_what_a_pod_runs_without_is_told_once_and_tried_again(caplog: pytest.Log
         assert (admission.admitted, admission.failed) == (True, {"c": {"cpu": f"{why} no more"}})
         world.now += PLUGIN_STARTUP_S
         for _ in range(3):
-            assert world.manager.lacking("p", "c") == {"cpu": f"{why} no more"}
+            assert world.manager.missing("p", "c") == {"cpu": f"{why} no more"}
             await world.manager.reconcile([asked], world.apply)
         assert [record.getMessage() for record in caplog.records if "runs without" in record.message] == [
             f"ns/p, container c, runs without its cpu: {why} no more"
         ]
         fake.full = False
         await world.manager.reconcile([asked], world.apply)
-        assert world.manager.lacking("p", "c") == {}
+        assert world.manager.missing("p", "c") == {}
         assert world.stored() == {"cpu": 2.0, "disk": 2.0}
         fake.full = True
         await world.manager.admit(pod("q"))
         await world.manager.reconcile([asked], world.apply)
-        assert world.manager.lacking("q", "c") == {}, "it has gone"
+        assert world.manager.missing("q", "c") == {}, "it has gone"
 
     run(test())
 
@@ -397,7 +397,7 @@ def test_all_or_nothing():
         (why,) = admission.failed["c"].items()
         assert why[0] == "memory"
         assert why[1] in admission.message
-        assert admission.given_back is ReleaseResult.ALL
+        assert admission.released is ReleaseResult.ALL
 
     run(test())
 
@@ -411,12 +411,12 @@ def test_what_a_refused_pod_could_not_give_back_is_told():
         asked = pod(qos="dedicated_cores", requests={"cpu": 2.0, "disk": 2.0})
         refused = await world.manager.admit(asked)
         assert refused.failed == {"c": {"disk": "the plug-in for disk failed in Allocate: UNKNOWN: it has no more"}}
-        assert refused.given_back is ReleaseResult.LATER
+        assert refused.released is ReleaseResult.LATER
         assert world.stored() == {"cpu": 2.0}
         again = await world.manager.admit(asked)
-        assert again.given_back is ReleaseResult.NONE
+        assert again.released is ReleaseResult.NONE
         disk.full = False
-        assert (await world.manager.admit(asked)).given_back is None
+        assert (await world.manager.admit(asked)).released is None
 
     run(test())
 
@@ -844,7 +844,7 @@ def test_a_plugin_that_knows_nothing_yet_is_not_believed():
 def test_one_plugin_that_fails_does_not_hide_the_others():
     async def test() -> None:
         world = await World().with_(Fake(), Fake("memory", failing=True))
-        assert set(await world.manager.aware(pod(), "c")) == {"cpu"}
+        assert set(await world.manager.topology_aware(pod(), "c")) == {"cpu"}
         assert set(await world.manager.plugins.allocatable()) == {"cpu"}
 
     run(test())

@@ -292,7 +292,7 @@ class Pods(RuleBasedStateMachine):
     def every_result_can_be_set(self) -> None:
         for containers in self.given.allocations().values():
             for info in containers.values():
-                free = self.given.machine.all - RESERVED - self.given._own()
+                free = self.given.machine.all - RESERVED - self.given._dedicated()
                 assert cpuset.parse(info.allocation_result) or not free
 
 

@@ -47,7 +47,7 @@ class Service:
         self.published: Published | None = publish(snapshot_of({"a": {"CPU": steady(20), "Memory": steady(40)}}))
         self.pods: PublishedPods | None = None
 
-    def want_pods(self) -> str:
+    def request_pods(self) -> str:
         self.pods = publish_pods({("default", "p"): ("a", 0.25, 2.0**30)})
         return ""
 

@@ -57,7 +57,7 @@ class Story:
         found = apply_renames([named], history=self.history, guard=self.guard, now=T0 + 60.0 * self.minute)
         cells, _ = combine(named.batch, resolution=15, limits=ReviewLimits())
         self.history.append(CPU, cells)
-        self.history.forget_silent()
+        self.history.drop_empty_nodes()
         return (*named.findings, *found)
 
     @property

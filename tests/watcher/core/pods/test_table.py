@@ -459,6 +459,6 @@ def test_rows_by_node():
 
 def test_origins_that_do_not_go_together():
     """The measured span may vary; the source and what is asked of it may not."""
-    assert ORIGIN.goes_with(PodOrigin("Memory", "cores", 15.0, "bytes", "rss"))
-    assert not ORIGIN.goes_with(PodOrigin("Memory", "other", 120.0, "bytes", "rss"))
-    assert not ORIGIN.goes_with(PodOrigin("Other", "cores", 120.0, "bytes", "rss"))
+    assert ORIGIN.compatible_with(PodOrigin("Memory", "cores", 15.0, "bytes", "rss"))
+    assert not ORIGIN.compatible_with(PodOrigin("Memory", "other", 120.0, "bytes", "rss"))
+    assert not ORIGIN.compatible_with(PodOrigin("Other", "cores", 120.0, "bytes", "rss"))

@@ -162,7 +162,7 @@ def test_a_slice_has_the_nodes_asked_for_and_no_others(fleet, selection, data):
     document = encode(snapshot, selection)
     whole = parse(document.text).data.NodeMetricsMap
     rows = data.draw(st.lists(st.integers(0, len(snapshot.nodes) - 1), max_size=6))
-    part = parse(document.of_nodes(rows, Shape.WATCHER)).data.NodeMetricsMap
+    part = parse(document.subset(rows, Shape.WATCHER)).data.NodeMetricsMap
 
     assert {snapshot.nodes[row] for row in rows} & set(whole) == set(part)
     assert all(whole[name] == node for name, node in part.items())
@@ -179,13 +179,13 @@ def test_a_packed_document_answers_like_a_plain_one(fleet, selection):
     packed.pack()
 
     rows = range(len(fleet))
-    assert not packed.at_hand(Shape.WATCHER, Encoding.IDENTITY)
-    assert [plain.of_nodes([row], Shape.KEP) for row in rows] == [packed.of_nodes([row], Shape.KEP) for row in rows]
+    assert not packed.is_ready(Shape.WATCHER, Encoding.IDENTITY)
+    assert [plain.subset([row], Shape.KEP) for row in rows] == [packed.subset([row], Shape.KEP) for row in rows]
     for shape in Shape:
         assert packed.body(shape) == plain.body(shape)
         for encoding in (Encoding.GZIP, Encoding.ZSTD):
             assert packed.body(shape, encoding) == plain.body(shape, encoding)
-            assert packed.at_hand(shape, encoding)
+            assert packed.is_ready(shape, encoding)
 
 
 @moderate
@@ -385,7 +385,7 @@ def test_documents_of_many_nodes_are_whole():
     nodes = parse(memory.body(Shape.WATCHER)).data.NodeMetricsMap
     assert [name for name, metrics in fleet.items() if "Memory" in metrics] == list(nodes)
     for row in (0, 999, 1000, 1499, 3500, 3699):
-        (alone,) = parse(memory.of_nodes([row], Shape.WATCHER)).data.NodeMetricsMap.values()
+        (alone,) = parse(memory.subset([row], Shape.WATCHER)).data.NodeMetricsMap.values()
         assert alone == nodes[f"n{row:04}"]
         assert row % 80 == pytest.approx(alone.metrics[0].value, abs=5)
     both = parse(encode(snapshot_of(fleet), Selection(M15)).body(Shape.WATCHER)).data.NodeMetricsMap
@@ -398,7 +398,7 @@ def test_windows_of_a_very_large_fleet_are_packed_but_for_the_longest():
     """Three plain lists of 50,000 nodes are 250 MB, and a fleet has two snapshots at a time."""
     published = publish(snapshot_of(small_fleet()))
     published.encode_default(plain_bytes=0)
-    plain = [published.document(Selection(window)).at_hand(Shape.WATCHER, Encoding.IDENTITY) for window in WINDOWS]
+    plain = [published.document(Selection(window)).is_ready(Shape.WATCHER, Encoding.IDENTITY) for window in WINDOWS]
     assert plain == [False, False, True]
 
 

@@ -58,7 +58,7 @@ def test_a_source_without_memory_has_no_past() -> None:
     """It is asked from the start of the reach, and for no slices."""
     spans = Backfill(reach=900.0, interval=60.0, remembers=False)
     assert NOW - 900.0 == spans.begin(NOW, overlap=120.0)
-    spans.falls_behind("cpu", since=NOW - 900.0)
+    spans.mark_behind("cpu", since=NOW - 900.0)
     assert ["cpu"] == spans.catch_up(["cpu"], now=NOW, since=NOW - 60.0, overlap=120.0)
     assert [] == drained(spans, NOW)
 
@@ -66,12 +66,12 @@ def test_a_source_without_memory_has_no_past() -> None:
 def test_what_is_behind_may_be_so_from_further_back() -> None:
     """The earliest counts. A metric that is had again lacks what it lacks: its past is not asked for at each tick."""
     spans = Backfill(reach=900.0, interval=60.0, remembers=True)
-    spans.go_on_from(NOW)
-    spans.still_lacks(["cpu"], since=NOW - 400.0)
+    spans.resume_from(NOW)
+    spans.mark_still_missing(["cpu"], since=NOW - 400.0)
     assert spans.complete
-    spans.falls_behind("cpu", since=NOW - 100.0)
-    spans.still_lacks(["cpu"], since=NOW - 300.0)
-    spans.falls_behind("cpu", since=NOW - 50.0)
+    spans.mark_behind("cpu", since=NOW - 100.0)
+    spans.mark_still_missing(["cpu"], since=NOW - 300.0)
+    spans.mark_behind("cpu", since=NOW - 50.0)
     spans.catch_up(["cpu"], now=NOW, since=NOW - 60.0, overlap=0.0)
     assert NOW - 300.0 == min(since for since, _ in drained(spans, NOW))
 
@@ -79,10 +79,10 @@ def test_what_is_behind_may_be_so_from_further_back() -> None:
 def test_metrics_that_fell_behind_together_catch_up_together() -> None:
     """One query per slice for all of them, none for the others."""
     spans = Backfill(reach=900.0, interval=60.0, remembers=True)
-    spans.go_on_from(NOW)
-    assert spans.falls_behind("cpu", since=NOW)
-    assert not spans.falls_behind("cpu", since=NOW + 60.0)
-    assert spans.falls_behind("memory", since=NOW)
+    spans.resume_from(NOW)
+    assert spans.mark_behind("cpu", since=NOW)
+    assert not spans.mark_behind("cpu", since=NOW + 60.0)
+    assert spans.mark_behind("memory", since=NOW)
     assert spans.complete is False
     assert ["cpu", "memory"] == spans.catch_up(["memory", "cpu", "disk"], now=NOW + 300, since=NOW + 180, overlap=120.0)
     piece = spans.next_slice(NOW + 300)

@@ -232,7 +232,7 @@ def test_nodes_without_cells_are_let_go_and_their_columns_reused() -> None:
     history = History(resolution=15, windows=WINDOWS)
     for step in range(300):
         history.append(CPU, cells([(f"node-{step}", T0 + 15.0 * step, 1.0), ("stays", T0 + 15.0 * step, 2.0)]))
-        history.forget_silent()
+        history.drop_empty_nodes()
     assert len(history.names) < 120
     assert "stays" in history.names
     names, windows = windows_of(history)
@@ -241,10 +241,10 @@ def test_nodes_without_cells_are_let_go_and_their_columns_reused() -> None:
 
 
 def test_forgetting_names_those_who_went() -> None:
-    """`forget_silent` says who is gone, sorted."""
+    """`drop_empty_nodes` says who is gone, sorted."""
     history = history_of([("b", T0, 1.0), ("a", T0, 1.0)], [("c", T0 + 7200.0, 1.0)])
-    assert history.forget_silent() == ("a", "b")
-    assert history.forget_silent() == ()
+    assert history.drop_empty_nodes() == ("a", "b")
+    assert history.drop_empty_nodes() == ()
 
 
 def test_a_carried_value_fills_its_slot_but_is_no_sample() -> None:
@@ -343,7 +343,7 @@ def test_nodes_get_other_names_all_at_once() -> None:
     names = {"a": "b", "b": "a", "c": "x", "d": None, "nobody": "y"}
     assert ("a", "b", "c", "d") == history.rename(CPU.name, names)
     assert () == history.rename(METRIC_BY_KEY["GPU"].name, names)
-    assert ("d",) == history.forget_silent()
+    assert ("d",) == history.drop_empty_nodes()
     history.drop(MEMORY.name)
     assert {"a": before["b"], "b": before["a"], "x": before["c"], "e": before["e"]} == cells_of(history)
 
@@ -366,7 +366,7 @@ def test_what_got_another_name_is_handed_to_the_store() -> None:
     history = history_of([("a", T0 + 15.0 * k, float(k)) for k in range(40)])
     history.take_changed()
     history.rename(CPU.name, {"a": "b"})
-    history.forget_silent()
+    history.drop_empty_nodes()
     again = History(resolution=15, windows=WINDOWS)
     again.load(history.take_changed())
     assert {"b": {k: (float(k), False) for k in range(40)}} == cells_of(again)

@@ -167,7 +167,7 @@ def test_nodes_that_are_told_of_elsewhere_are_not_told_of_here() -> None:
 
     def step(**reasons: Any) -> list[SilentNode]:
         snapshot = replace(snapshot_of(small_fleet(), **reasons), left_out=away)
-        return silent.step(snapshot, before=None, now=END, listed=names).nodes
+        return silent.update(snapshot, before=None, now=END, listed=names).nodes
 
     gone = SilentNode("gone", END - 400.0, 12.346, None)
     assert [gone] == step(lost={"lost": END - 400.0}, quarantined=["stuck"])
@@ -179,7 +179,7 @@ def test_what_is_remembered_has_a_bound() -> None:
     silent = SilentNodes()
     away = {f"pod-{i}": LastSample(END - i / 10, None, None) for i in range(MAX_NODES + 2)}
     snapshot = replace(snapshot_of(small_fleet()), left_out=away)
-    found = {node.name for node in silent.step(snapshot, before=None, now=END, listed=None).nodes}
+    found = {node.name for node in silent.update(snapshot, before=None, now=END, listed=None).nodes}
     assert away.keys() - {f"pod-{MAX_NODES}", f"pod-{MAX_NODES + 1}"} == found
 
 
@@ -198,10 +198,10 @@ def test_what_the_store_has_is_not_lost_where_it_fails_later() -> None:
         nonlocal away
         recall = LastSeenLookup()
         with pytest.raises(StoreError):
-            await recall.of(["a", "b", "c"], ask)
+            await recall.find(["a", "b", "c"], ask)
         away = False
-        assert {"a": LastSample(END - 60, 20.0, None)} == await recall.of(["a", "b", "c"], ask)
-        assert {} == await recall.of(["b", "c"], ask)
+        assert {"a": LastSample(END - 60, 20.0, None)} == await recall.find(["a", "b", "c"], ask)
+        assert {} == await recall.find(["b", "c"], ask)
 
     asyncio.run(story())
     assert ["a", "b", "c", "a", "c"] == asked
@@ -264,7 +264,7 @@ def test_what_the_store_has_of_a_node_that_is_silent_since_before_the_start(tmp_
     records = [minute(20.0, when=when, window=window, nodes=("old",), columns=columns) for window in (FIVE, FIFTEEN)]
 
     async def story() -> None:
-        async with opened(tmp_path / "load-watcher.db", watcher=settings.watcher) as store:
+        async with opened(tmp_path / "load-watcher.db", watcher=settings.watcher_name) as store:
             await save(store, tick(when, records=records))
         with FakeKube() as cluster:
             own = socket.gethostname()

@@ -214,8 +214,8 @@ def test_a_long_refusal_in_pieces_is_read_to_its_end():
 def test_rights_are_asked_for_before_they_are_used(verb: str, allowed: bool):
     """By verb, group and resource; whoever is known may ask, whatever else is forbidden."""
     with FakeKube(forbidden={("list", FAKE_NODES), ("create", f"{FAKE_PODS}/eviction")}) as server:
-        assert allowed is asked(server, lambda client: client.may(verb, NODES))
-        assert not asked(server, lambda client: client.may("create", PODS, subresource="eviction"))
+        assert allowed is asked(server, lambda client: client.is_allowed(verb, NODES))
+        assert not asked(server, lambda client: client.is_allowed("create", PODS, subresource="eviction"))
     (question, _) = (each for each in server.asked if each.verb == "create")
     expected = {"verb": verb, "group": "", "version": "v1", "resource": "nodes", "subresource": ""}
     assert expected == question.body["spec"]["resourceAttributes"]
@@ -227,7 +227,7 @@ def test_who_is_not_known_has_no_rights():
         server.token = "changed"
         client = KubeClient(lambda: KubeAccess(server.url, "a test", token="a-token"))
         with pytest.raises(KubeUnauthorized):
-            asyncio.run(closing(client, client.may("list", NODES)))
+            asyncio.run(closing(client, client.is_allowed("list", NODES)))
 
 
 async def closing(client: KubeClient, question: Awaitable[bool]) -> bool:

@@ -385,12 +385,12 @@ def test_who_hurries_it_waits_for_no_delay():
                 with pytest.raises(KubeForbidden):
                     await informer.wait()
                 assert attempt == count(server, "list")
-                informer.hurry()
+                informer.retry_now()
             server.forbidden.clear()
-            informer.hurry()
+            informer.retry_now()
             await eventually(lambda: informer.synced.is_set(), what="the list")
             await eventually(lambda: not informer.error, what="the watch")
-            informer.hurry()  # where all is well there is nothing to hurry
+            informer.retry_now()  # where all is well there is nothing to hurry
             await informer.wait()
             assert same(informer, server)()
 
@@ -407,14 +407,14 @@ def test_an_object_that_does_not_fit_its_type_is_left_out_and_said_once(caplog: 
         async def check(informer: Informer[Pod]) -> None:
             await informer.wait()
             assert {"default/good"} == set(informer.objects)
-            assert {"default/listed"} == set(informer.unread)
+            assert {"default/listed"} == set(informer.undecodable)
             server.pod("good", **bad)
             server.pod("good", **bad)
             server.pod("listed")
-            await eventually(lambda: {"default/good"} == set(informer.unread), what="the news")
+            await eventually(lambda: {"default/good"} == set(informer.undecodable), what="the news")
             assert {"default/listed"} == set(informer.objects)
             server.delete(FAKE_PODS, "default/good")
-            await eventually(lambda: not informer.unread, what="it to go")
+            await eventually(lambda: not informer.undecodable, what="it to go")
 
         watched(server, check, resource=PODS)
 

@@ -51,16 +51,21 @@ def test_one_holds_it_and_the_other_waits_until_it_has_not_been_renewed_for_its_
             time, later = Time(), Time()
             later.seconds = 5e6
             first, second = candidate("a", time), candidate("b", later)
-            assert [await first.stand(), await second.stand(), first.held, second.held] == [True, False, True, False]
+            assert [await first.acquire_or_renew(), await second.acquire_or_renew(), first.held, second.held] == [
+                True,
+                False,
+                True,
+                False,
+            ]
             time.seconds += 24.9
             held = [first.held]
             time.seconds += 0.2
             assert [*held, first.held] == [True, False]
             later.seconds += 29.9
-            assert not await second.stand()
+            assert not await second.acquire_or_renew()
             later.seconds += 0.2
-            assert await second.stand()
-            assert not await first.stand()  # it is another's now
+            assert await second.acquire_or_renew()
+            assert not await first.acquire_or_renew()  # it is another's now
 
         elect(server, story)
         spec = server.content(LEASES, KEY)["spec"]
@@ -77,13 +82,13 @@ def test_what_is_renewed_stays_and_what_is_given_back_is_free_at_once():
             time = Time()
             first, second = candidate("a", time), candidate("b", time)
             for _ in range(4):
-                assert await first.stand()
-                assert not await second.stand()
+                assert await first.acquire_or_renew()
+                assert not await second.acquire_or_renew()
                 time.seconds += 20.0
-            await first.give_back()
+            await first.release()
             assert not first.held
-            assert await second.stand()
-            await first.give_back()  # it is not its own
+            assert await second.acquire_or_renew()
+            await first.release()  # it is not its own
             assert server.content(LEASES, KEY)["spec"]["holderIdentity"] == "b"
 
         elect(server, story)
@@ -98,7 +103,7 @@ def test_of_two_who_take_it_at_once_one_has_it(there):
 
         async def story(candidate: Callable[..., Election]) -> None:
             candidates = [candidate(name, Time()) for name in "abcdef"]
-            held = await asyncio.gather(*(each.stand() for each in candidates))
+            held = await asyncio.gather(*(each.acquire_or_renew() for each in candidates))
             assert sum(held) == 1
 
         server.delay = 0.02
@@ -111,10 +116,10 @@ def test_what_it_may_not_do_is_an_error_and_what_it_held_it_holds_for_its_time()
         async def story(candidate: Callable[..., Election]) -> None:
             time = Time()
             election = candidate("a", time)
-            await election.stand()
+            await election.acquire_or_renew()
             server.forbidden = {("patch", LEASES)}
             with pytest.raises(KubeForbidden, match="patch leases"):
-                await election.stand()
+                await election.acquire_or_renew()
             held = [election.held]
             time.seconds += 25.0
             assert [*held, election.held] == [True, False]

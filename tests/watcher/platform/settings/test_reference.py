@@ -118,7 +118,7 @@ def test_show_has_every_setting_and_where_it_is_from(tmp_path):
         'name = "host" # from default: provider.name is not set; the default outside a cluster',
     } <= lines
     shown = re.findall(r"^(?:# )?([a-z_]+)(?: =|  )", text, flags=re.MULTILINE)
-    assert shown == [key.of.name for key in KEYS.values() if len(key.table) == 1]
+    assert shown == [key.field.name for key in KEYS.values() if len(key.table) == 1]
 
 
 def test_what_is_shown_can_be_loaded_again(tmp_path):
@@ -163,7 +163,7 @@ def test_the_documentation_has_every_setting():
     assert set(sections) == {*TABLES, "provider.queries.<metric>"}
     for key in KEYS.values():
         section = sections["provider.queries.<metric>" if key.table[:2] == QUERIES else key.table[0]]
-        assert f"| `{key.of.name}`" in section
+        assert f"| `{key.field.name}`" in section
         assert (key.setting.flag or "") in section
     assert all(f"| `{legacy.variable}` | `{legacy.key}` |" in text for legacy in LEGACY)
 

@@ -22,18 +22,18 @@ def loaded(tmp_path: Path, store: str, *, cluster: str = "", **environ: str) -> 
 def test_a_watcher_on_a_server_has_a_name_without_being_given_one(tmp_path: Path):
     """That of its pod, else of its host; the settings say which."""
     settings = loaded(tmp_path, SERVER, POD_NAME="load-watcher-0")
-    assert ("load-watcher-0", "environment POD_NAME") == (settings.watcher, settings.origins["store.watcher_id"])
+    assert ("load-watcher-0", "environment POD_NAME") == (settings.watcher_name, settings.origins["store.watcher_id"])
     settings = loaded(tmp_path, SERVER)
-    assert socket.gethostname() == settings.watcher
+    assert socket.gethostname() == settings.watcher_name
     assert "default, the host name" == settings.origins["store.watcher_id"]
     settings = loaded(tmp_path, SERVER + 'watcher_id = "a"', POD_NAME="load-watcher-0")
-    assert "a" == settings.watcher
+    assert "a" == settings.watcher_name
 
 
 def test_watchers_of_one_name_in_two_clusters_are_two(tmp_path: Path):
     """The cluster's name stands before."""
     own = SERVER + 'watcher_id = "load-watcher-0"'
-    names = {loaded(tmp_path, own, cluster=cluster).watcher for cluster in ("", "prod-1", "prod-2")}
+    names = {loaded(tmp_path, own, cluster=cluster).watcher_name for cluster in ("", "prod-1", "prod-2")}
     assert {"load-watcher-0", "prod-1/load-watcher-0", "prod-2/load-watcher-0"} == names
 
 
@@ -42,7 +42,7 @@ def test_a_file_has_one_watcher_whatever_it_is_called(tmp_path: Path):
     settings = loaded(
         tmp_path, 'url = "sqlite:///a.db"\nwatcher_id = "a"\npassword_file = "/etc/hosts"', cluster="c", POD_NAME="p"
     )
-    assert "" == settings.watcher
+    assert "" == settings.watcher_name
     expected = {f"store.{name} is set but not used: store.url names a file" for name in ("watcher_id", "password_file")}
     assert expected <= set(settings.notices)
 

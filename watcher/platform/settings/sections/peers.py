@@ -92,7 +92,7 @@ class AgentsSettings(SettingsTable):
     )
 
     @property
-    def named(self) -> bool:
+    def configured(self) -> bool:
         """Whether agents are configured, so that the usage of pods is read from them."""
         return self.urls is not None or self.pods is not None
 
