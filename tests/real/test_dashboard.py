@@ -388,7 +388,7 @@ def test_an_address_that_has_no_agent_any_more_is_said_to_have_none(light: Tab) 
             kube.delete(PODS, f"agents/{name}")
         wait_for(lambda: not listed(live), what="none to be left")
         light.ask_now()
-        light.wait_for("agent, pods with app=agent,tier in (node) in agents: there is none")
+        light.wait_for("agent, pods with app=agent,tier in (node) in agents: no pods found")
         assert [] == light.unfit()
         assert [] == light.errors()
 
