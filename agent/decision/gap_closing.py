@@ -121,8 +121,8 @@ class StagePlanner:
             planned = memory_high_restored(pod, knobs_of(pod, knobs), name)
             task.look(_Considered(pod, metric, planned, why or _refusal("restore", planned)))
         self._take(task)
-        told = ", ".join(each.pod.key for each in task.chosen) or "no pod"
-        text = f"{name}: restores memory.high of {told}, of {len(owing)} with a lowered one"
+        message = ", ".join(each.pod.key for each in task.chosen) or "no pod"
+        text = f"{name}: restores memory.high of {message}, of {len(owing)} with a lowered one"
         stage = self._stage_result("restore", name, watermark, Mode.ONE, text)
         return (replace(stage, candidates=self._candidates(task, metric)),)
 
@@ -216,17 +216,19 @@ class StagePlanner:
             planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room)
             if task.kind == "evict" and planned.steps:
                 planned = self._evicted_for_all(task, metric, pod, planned)
-            looked = _Considered(pod, metric, self._weight_first(task, metric, pod, _worth_it(planned)))
+            considered = _Considered(pod, metric, self._weight_first(task, metric, pod, _worth_it(planned)))
             if pod.uid in task.taken:
-                looked = replace(looked, why="it is chosen for another metric already")
+                considered = replace(considered, why="it is chosen for another metric already")
             elif task.gaps[metric.name] <= CLOSED:
-                looked = replace(looked, why="the gap is already closed")
+                considered = replace(considered, why="the gap is already closed")
             else:
-                why = _refusal(task.kind, looked.planned) or self._futile(looked) or self._too_many(task, planned)
-                looked = replace(looked, why=why)
-            task.look(looked)
-            if not looked.why:
-                self._credit(task, looked, 1.0)
+                why = (
+                    _refusal(task.kind, considered.planned) or self._futile(considered) or self._too_many(task, planned)
+                )
+                considered = replace(considered, why=why)
+            task.look(considered)
+            if not considered.why:
+                self._credit(task, considered, 1.0)
 
     def _evicted_for_all(self, task: _Task, metric: ActionMetric, pod: PodState, planned: PodSteps) -> PodSteps:
         """Add the pod's release of the resources of all other metrics, because each metric plans its own resource

@@ -170,8 +170,8 @@ def conflicting_agents(pods: Iterable[PodState], processes: Iterable[str] = ()) 
     found = [
         f"{name} (pod {pod.key})" for pod in sorted(pods, key=lambda pod: pod.key) if (name := _rival(pod)) is not None
     ]
-    told = {each.partition(" ")[0] for each in found}
-    found += [f"{name} (process)" for name in sorted(set(processes) & set(RIVALS) - told)]
+    message = {each.partition(" ")[0] for each in found}
+    found += [f"{name} (process)" for name in sorted(set(processes) & set(RIVALS) - message)]
     return tuple(found)
 
 

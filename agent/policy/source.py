@@ -74,9 +74,9 @@ def next_active_policies(old: ActivePolicies, reading: PolicyReadResult, *, ther
 def _tell(old: ActivePolicies, new: ActivePolicies, *, origin: str) -> None:
     """Log changes between `old` and `new`."""
     if new.problems and new.problems != old.problems:
-        told = "\n".join(f"  {each}" for each in new.problems)
+        message = "\n".join(f"  {each}" for each in new.problems)
         kept = "the previous policies stay active" if new.policies is not None else "no policies are active"
-        log.warning("policies of %s rejected, %s; problems: %d\n%s", origin, kept, len(new.problems), told)
+        log.warning("policies of %s rejected, %s; problems: %d\n%s", origin, kept, len(new.problems), message)
     elif not new.problems and (old.problems or old.policies is None):
         count = len(new.policies.objects) if new.policies is not None else 0
         log.info("policies of %s active: %d", origin, count)

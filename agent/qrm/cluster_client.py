@@ -43,8 +43,8 @@ class QrmClusterClient:
         """Write an Event with the kubelet's reason and message, and evict the pod if configured."""
         try:
             about = EventSubject("Pod", pod.key, pod.uid)
-            told = {"reason": admission.reason, "message": admission.message}
-            await report(self._client, about, **told, warning=True, by=self._reporter, now=self._clock())
+            message = {"reason": admission.reason, "message": admission.message}
+            await report(self._client, about, **message, warning=True, by=self._reporter, now=self._clock())
         except KubeError as error:
             if not self._events_fail:
                 log.warning("cannot write Events: %s. %s", error, error.hint)

@@ -86,13 +86,13 @@ def check_kubelet(settings: QrmSettings) -> None:
             continue  # no such file, or a format that only the kubelet knows
         if policy in (harmless, ""):
             continue
-        told = f"the kubelet of this node sets cpusets itself: {path} contains the policy {policy}"
+        message = f"the kubelet of this node sets cpusets itself: {path} contains the policy {policy}"
         if settings.force or settings.mode == DRY_RUN:
-            log.warning("%s", told)
+            log.warning("%s", message)
             continue
         what = "cpuManagerPolicy: none" if name.startswith("cpu") else "memoryManagerPolicy: None"
         raise CannotRun(
-            f"{told}\n  configure the kubelet with {what}, remove the file and restart the kubelet; or set qrm.force"
+            f"{message}\n  configure the kubelet with {what}, remove the file and restart the kubelet; or set qrm.force"
         )
 
 

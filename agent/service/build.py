@@ -200,13 +200,13 @@ async def build_agent(settings: AgentSettings, everything: Settings) -> AsyncIte
             interval=settings.interval,
             emit_event=_teller(cluster) if cluster and enforce else None,
         )
-        told = AgentMetrics(agent)
-        agent.seconds_of = told.seconds.observe
+        message = AgentMetrics(agent)
+        agent.seconds_of = message.seconds.observe
         try:
             await agent.load_state()
         except AuditError as error:
             raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
-        yield AgentRuntime(agent, audit, executor, told, partial(_informed, pods, policies, own))
+        yield AgentRuntime(agent, audit, executor, message, partial(_informed, pods, policies, own))
 
 
 async def _informed(pods: PodSource, policies: PolicySource, own: OwnNode | None) -> bool:

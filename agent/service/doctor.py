@@ -95,8 +95,8 @@ async def _running(own: AgentSettings) -> list[CheckResult]:
             error = health["error"] if isinstance(health.get("error"), dict) else {}
             stuck = error.get("code") == "stuck"
             if "cycle" not in health and not stuck:
-                told = f"the program that responds at {url} is not a load-watcher agent"
-                return [fail(told, "stop that program, or set another agent.port")]
+                message = f"the program that responds at {url} is not a load-watcher agent"
+                return [fail(message, "stop that program, or set another agent.port")]
             results = [fail(f"the agent is stuck: {error.get('message')}", "see the agent's log")] if stuck else []
             token = await in_thread(lambda: read_token(own.token_file))
             status, body = await _get(session, f"{url}/explain", token=token)
@@ -191,8 +191,8 @@ def _groups(own: AgentSettings) -> Iterator[CheckResult]:
     if not file.exists():
         yield fail(f"the cpu controller is not enabled for the kubelet's groups: {file} does not exist", DISABLED)
     elif not os.access(file, os.W_OK):
-        told = f"user {os.geteuid()} cannot write {file}, so no quota can be changed"
-        yield fail(told, ROOT) if own.mode == "enforce" else warn(told, f"before enabling enforce, {ROOT}")
+        message = f"user {os.geteuid()} cannot write {file}, so no quota can be changed"
+        yield fail(message, ROOT) if own.mode == "enforce" else warn(message, f"before enabling enforce, {ROOT}")
     else:
         yield ok(f"control groups of {layout.version} with driver {layout.driver} in {layout.root}: quotas can be set")
 
@@ -203,8 +203,8 @@ def _rivals(own: AgentSettings) -> Iterator[CheckResult]:
     if not found:
         yield ok("no koordlet or crane-agent process runs on this node")
         return
-    told = f"the same control groups are managed by {', '.join(found)}, so the agent enforces nothing"
-    yield fail(told, ALONE) if own.mode == "enforce" and not own.beside_others else warn(told, ALONE)
+    message = f"the same control groups are managed by {', '.join(found)}, so the agent enforces nothing"
+    yield fail(message, ALONE) if own.mode == "enforce" and not own.beside_others else warn(message, ALONE)
 
 
 def _claimed(own: AgentSettings) -> Iterator[CheckResult]:
@@ -212,8 +212,8 @@ def _claimed(own: AgentSettings) -> Iterator[CheckResult]:
     groups = service_build.WritableCgroups(own)
     try:
         if others := groups.claim.acquire():
-            told = f"{others[0]} holds the lock on the control groups, and does not respond at {_url(own)}"
-            yield warn(told, "pass its settings to the doctor (--config), or stop it")
+            message = f"{others[0]} holds the lock on the control groups, and does not respond at {_url(own)}"
+            yield warn(message, "pass its settings to the doctor (--config), or stop it")
     finally:
         groups.close()
 
@@ -261,8 +261,8 @@ async def _queries(own: AgentSettings) -> list[CheckResult]:
                 results.append(fail(f"agent.queries.{name}: {error}", error.hint))
                 continue
             cure = "try the expression in the Prometheus expression browser; $node is replaced by agent.node"
-            told = f"agent.queries.{name}: {there} series"
-            results.append(ok(told) if there else warn(f"{told}, so the metric is missing for its rules", cure))
+            message = f"agent.queries.{name}: {there} series"
+            results.append(ok(message) if there else warn(f"{message}, so the metric is missing for its rules", cure))
     finally:
         await questions.close()
     return results

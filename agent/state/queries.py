@@ -148,5 +148,5 @@ class QueryMetrics:
                 samples[name] = outcome
         if failures and not samples:
             raise next(iter(failures.values()))
-        told = {name: f"its query failed: {error}. {error.hint}".rstrip() for name, error in failures.items()}
-        return _QueryResults(asked, samples, told)
+        message = {name: f"its query failed: {error}. {error.hint}".rstrip() for name, error in failures.items()}
+        return _QueryResults(asked, samples, message)

@@ -87,10 +87,10 @@ class WatcherWindows:
         age = load.age(monotonic)
         if age > self._max_age:
             why = self._load.failure or "its source has no newer sample"
-            told = (
+            message = (
                 f"the watcher's newest sample of {load.node} is {age:.0f} s old, more than {self._max_age:g} s: {why}"
             )
-            readings.mark_missing(told, *self._usual, *names.values())
+            readings.mark_missing(message, *self._usual, *names.values())
             return readings
         for key, name in names.items():
             value, rollup = load.values[key]

@@ -17,12 +17,12 @@ def progress_of(what: str, *, unit: str = "rows") -> Iterator[Callable[[int, int
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    told = 0
+    tenths = 0
 
     def line(done: int, total: int) -> None:
-        nonlocal told
-        if (tenth := 10 * done // total) > told:
-            told = tenth
+        nonlocal tenths
+        if (tenth := 10 * done // total) > tenths:
+            tenths = tenth
             click.echo(f"{what}: {done:,} of {total:,} {unit}", err=True)
 
     if not console.is_terminal:

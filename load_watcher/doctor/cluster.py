@@ -203,11 +203,11 @@ async def permissions(examination: CheckContext) -> Sequence[CheckResult]:
 
 def _missing(purpose: str, missing: Sequence[Permission]) -> CheckResult:
     """Return one result for all missing permissions of a purpose."""
-    told = f"this account may not {', '.join(right.shown for right in missing)}; needed for {purpose}"
+    message = f"this account may not {', '.join(right.shown for right in missing)}; needed for {purpose}"
     rules = (
         missing_rule(right.verb, right.what, group=right.resource.group, namespace=right.namespace) for right in missing
     )
-    return (fail if any(right.vital for right in missing) else warn)(told, " ".join(rules))
+    return (fail if any(right.vital for right in missing) else warn)(message, " ".join(rules))
 
 
 async def addresses(examination: CheckContext) -> Sequence[CheckResult]:
@@ -218,10 +218,10 @@ async def addresses(examination: CheckContext) -> Sequence[CheckResult]:
         return [skipped("without samples, node names are unknown")]
     wrong = addresses_among(names)
     if wrong:
-        told = f"the source names these nodes by IP address: {shorten_nodes(wrong, names)}"
+        message = f"the source names these nodes by IP address: {shorten_nodes(wrong, names)}"
         cure = f"configure the cluster, so that addresses are mapped to nodes (docs/node-names.md), or {LABEL_CURE}"
         why = "these are not names of Kubernetes nodes, so schedulers find no load for the nodes"
-        return [fail(f"{told}; {why}", LABEL_CURE if visit.named else cure)]
+        return [fail(f"{message}; {why}", LABEL_CURE if visit.named else cure)]
     return [ok(f"node names of the source: {shorten_names(names)}")]
 
 
@@ -236,10 +236,10 @@ async def nodes(examination: CheckContext) -> Sequence[CheckResult]:
     strange = list(_strange(visit, index))
     if not known:
         nodes = shorten_names(tuple(index.nodes))
-        told = f"names of the source: {shorten_names(visit.names)}; nodes of the cluster: {nodes}"
+        message = f"names of the source: {shorten_names(visit.names)}; nodes of the cluster: {nodes}"
         return [
             *strange,
-            fail(f"no node name of the source is a node of the cluster; {told}", _cure(visit, whole=True)),
+            fail(f"no node name of the source is a node of the cluster; {message}", _cure(visit, whole=True)),
         ]
     results = [ok(f"{_evidence(visit, index)}: {shorten_nodes(known, tuple(index.nodes))}"), *strange]
     missing = index.without_series(visit.nodes)

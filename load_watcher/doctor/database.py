@@ -47,21 +47,21 @@ def _judge(seen: DatabaseCheck, found: Settings, *, serving: bool) -> Iterator[C
         state = "has no tables yet, serve will create them" if server else "does not exist yet, serve will create it"
     elif seen.revision != seen.newest:
         state += f", but {seen.newest} is needed"
-    told = f"{seen.where} is writable and {state}"
+    message = f"{seen.where} is writable and {state}"
     if seen.holder and not serving:
         yield fail(f"{seen.where} is in use by {seen.holder}", seen.hint)
     elif seen.revision in (None, seen.newest):
-        yield ok(f"{told}; in use by {seen.holder}, as expected" if seen.holder else told)
+        yield ok(f"{message}; in use by {seen.holder}, as expected" if seen.holder else message)
     elif found.store.upgrade:
-        yield ok(f"{told}; serve will upgrade it")
+        yield ok(f"{message}; serve will upgrade it")
     else:
-        yield fail(told, "run load-watcher db upgrade, or set store.upgrade = true")
+        yield fail(message, "run load-watcher db upgrade, or set store.upgrade = true")
     if seen.free is not None and seen.size is not None:
         yield _room(seen.free, may_grow=found.store.max_size - seen.size)
 
 
 def _room(free: int, *, may_grow: int) -> CheckResult:
-    told = f"{free / MB:,.0f} MB are free, the database may grow by {max(0, may_grow) / MB:,.0f} MB"
+    message = f"{free / MB:,.0f} MB are free, the database may grow by {max(0, may_grow) / MB:,.0f} MB"
     if free < LITTLE_ROOM and free < may_grow:
-        return warn(told, "free disk space, or lower store.max_size")
-    return ok(told)
+        return warn(message, "free disk space, or lower store.max_size")
+    return ok(message)

@@ -75,8 +75,8 @@ def check_extenders(extenders: Any, service: ServiceSettings | None) -> Iterator
         return
     binders = [each for each in extenders if each.get("bindVerb")]
     if len(binders) > 1:
-        told = f"{len(binders)} extenders have a bindVerb, so the scheduler will not start"
-        yield fail(told, "keep bindVerb for only one of them")
+        message = f"{len(binders)} extenders have a bindVerb, so the scheduler will not start"
+        yield fail(message, "keep bindVerb for only one of them")
     for each in extenders:
         if is_load_watcher_extender(each):
             where = f"extender {without_credentials(str(each['urlPrefix']))}"
@@ -122,13 +122,15 @@ def _tls(
     config = extender.get("tlsConfig")
     given = config if isinstance(config, dict) else {}
     if parts.scheme == "http" and (extender.get("enableHTTPS") or given):
-        told = f"{where}: plain HTTP is used, since enableHTTPS and tlsConfig do not change the scheme"
-        yield fail(told, "write https:// in urlPrefix, or remove enableHTTPS and tlsConfig")
+        message = f"{where}: plain HTTP is used, since enableHTTPS and tlsConfig do not change the scheme"
+        yield fail(message, "write https:// in urlPrefix, or remove enableHTTPS and tlsConfig")
     has_ca = bool(given.get("caFile") or given.get("caData"))
     unverified = given.get("insecure") is True or (extender.get("enableHTTPS") is True and not has_ca)
     if parts.scheme == "https" and unverified:
-        told = f"{where}: its certificate is not verified, so that responses can be forged to place pods"
-        yield warn(told, "set tlsConfig.caFile (or caData) to the CA certificate that signed it, and remove insecure")
+        message = f"{where}: its certificate is not verified, so that responses can be forged to place pods"
+        yield warn(
+            message, "set tlsConfig.caFile (or caData) to the CA certificate that signed it, and remove insecure"
+        )
     if service is not None and service.tls != (parts.scheme == "https"):
         serves = "https (server.tls_cert)" if service.tls else "http"
         yield fail(
@@ -151,8 +153,8 @@ def _profile(
             if known
             else "there is none"
         )
-        told = f"{where}: the settings have no profile [scheduler.{printable(name)}], so each request returns 404"
-        yield fail(told, f"{cure}; if the extender's service has other settings, give them with --config")
+        message = f"{where}: the settings have no profile [scheduler.{printable(name)}], so each request returns 404"
+        yield fail(message, f"{cure}; if the extender's service has other settings, give them with --config")
         return
     if extender.get("bindVerb"):
         yield from _bind(parts, name, profile, where, service)
@@ -160,23 +162,25 @@ def _profile(
         return  # unknown plug-ins may filter
     filters = sorted(profile.plugins.filtering)
     if extender.get("filterVerb") and not filters:
-        told = f"{where}: it has a filterVerb, but no plug-in of [scheduler.{name}] filters"
-        yield warn(told, "remove filterVerb; it costs a request per pod")
+        message = f"{where}: it has a filterVerb, but no plug-in of [scheduler.{name}] filters"
+        yield warn(message, "remove filterVerb; it costs a request per pod")
     if filters and not extender.get("filterVerb"):
-        told = f"{where}: it has no filterVerb, so {shorten_names(filters)} of [scheduler.{name}] cannot reject nodes"
-        yield fail(told, "add filterVerb: filter")
+        message = (
+            f"{where}: it has no filterVerb, so {shorten_names(filters)} of [scheduler.{name}] cannot reject nodes"
+        )
+        yield fail(message, "add filterVerb: filter")
 
 
 def _bind(
     parts: SplitResult, name: str, profile: ConfiguredProfile, where: str, service: ServiceSettings
 ) -> Iterator[CheckResult]:
     if not profile.bind:
-        told = f"{where}: it has a bindVerb, but binding is off in [scheduler.{name}], so no pod is bound"
-        yield fail(told, f"set bind = true in [scheduler.{name}], or remove bindVerb")
+        message = f"{where}: it has a bindVerb, but binding is off in [scheduler.{name}], so no pod is bound"
+        yield fail(message, f"set bind = true in [scheduler.{name}], or remove bindVerb")
     elif not service.client_ca and not is_loopback(str(parts.hostname)):
-        told = f"{where}: bind requests from another machine are refused without a client certificate"
+        message = f"{where}: bind requests from another machine are refused without a client certificate"
         yield fail(
-            told, "set server.tls_client_ca of load-watcher, and certFile and keyFile in the extender's tlsConfig"
+            message, "set server.tls_client_ca of load-watcher, and certFile and keyFile in the extender's tlsConfig"
         )
 
 
@@ -194,20 +198,22 @@ def _verbs(extender: Mapping[str, Any], where: str) -> Iterator[CheckResult]:
         yield fail(f"{where}: it has no verb, so it is never called", "add prioritizeVerb: prioritize")
     weight = extender.get("weight", 0)
     if extender.get("prioritizeVerb") and not (isinstance(weight, int) and weight > 0):
-        told = f"{where}: its weight is {printable(str(weight))}, so the scheduler will not start"
-        yield fail(told, "set a weight of 1 or more in addition to prioritizeVerb")
+        message = f"{where}: its weight is {printable(str(weight))}, so the scheduler will not start"
+        yield fail(message, "set a weight of 1 or more in addition to prioritizeVerb")
     if extender.get("managedResources"):
-        told = f"{where}: it has managedResources, so it is called only for pods that request one of these"
-        yield warn(told, "remove managedResources")
+        message = f"{where}: it has managedResources, so it is called only for pods that request one of these"
+        yield warn(message, "remove managedResources")
 
 
 def _waiting(extender: Mapping[str, Any], where: str, *, slow: Mapping[str, float]) -> Iterator[CheckResult]:
     if extender.get("filterVerb") and extender.get("ignorable") is not True:
-        told = f"{where}: it is not ignorable, so no pod is scheduled while load-watcher is unavailable"
-        yield warn(told, "set ignorable: true")
+        message = f"{where}: it is not ignorable, so no pod is scheduled while load-watcher is unavailable"
+        yield warn(message, "set ignorable: true")
     if extender.get("nodeCacheCapable") is not True:
-        told = f"{where}: it is not nodeCacheCapable, so every request contains whole node objects of about 10 kB each"
-        yield warn(told, "set nodeCacheCapable: true; load-watcher needs only node names")
+        message = (
+            f"{where}: it is not nodeCacheCapable, so every request contains whole node objects of about 10 kB each"
+        )
+        yield warn(message, "set nodeCacheCapable: true; load-watcher needs only node names")
     given = extender.get("httpTimeout")
     seconds = _seconds(given)
     path = PATH.search(str(extender["urlPrefix"]))
@@ -216,14 +222,14 @@ def _waiting(extender: Mapping[str, Any], where: str, *, slow: Mapping[str, floa
         yield fail(f'{where}: httpTimeout "{printable(str(given))}" is not a duration', "write it like 200ms")
     elif seconds > LONGEST_S:
         default = " (httpTimeout is not set)" if given is None else ""
-        told = f"{where}: each pod waits up to {seconds:g} s{default} if load-watcher hangs"
-        yield warn(told, "set httpTimeout: 200ms")
+        message = f"{where}: each pod waits up to {seconds:g} s{default} if load-watcher hangs"
+        yield warn(message, "set httpTimeout: 200ms")
     elif seconds <= longer:
-        told = f"{where}: the timeout is {1000 * seconds:g} ms, but more than 1 % of the requests take longer"
-        yield warn(told, f"set httpTimeout to more than {1000 * longer:g} ms; docs/performance.md has typical times")
+        message = f"{where}: the timeout is {1000 * seconds:g} ms, but more than 1 % of the requests take longer"
+        yield warn(message, f"set httpTimeout to more than {1000 * longer:g} ms; docs/performance.md has typical times")
     elif seconds < SHORTEST_S:
-        told = f"{where}: the timeout is {1000 * seconds:g} ms, which may be too short for a large cluster"
-        yield warn(told, "set httpTimeout: 200ms")
+        message = f"{where}: the timeout is {1000 * seconds:g} ms, which may be too short for a large cluster"
+        yield warn(message, "set httpTimeout: 200ms")
 
 
 def slow_response_bounds(exposition: str) -> dict[str, float]:

@@ -81,13 +81,13 @@ async def port(examination: CheckContext) -> Sequence[CheckResult]:
         async with _session(found, url=url) as session:
             if await _is_ours(session, url):
                 examination.put(DetectedService(url))
-                told = f"a load-watcher already listens on {where} ({listener})"
+                message = f"a load-watcher already listens on {where} ({listener})"
                 if unlike := await _unlike(session, url, found):
                     cure = (
                         "stop it or set another server.port; if it is this service, give its options to doctor as well"
                     )
-                    return [warn(f"{told}, with other settings: {unlike}", cure)]
-                return [ok(f"{told}, with equal settings; a second one cannot start")]
+                    return [warn(f"{message}, with other settings: {unlike}", cure)]
+                return [ok(f"{message}, with equal settings; a second one cannot start")]
     return [fail(f"{where} is in use by {listener}", "stop that program, or set another server.port")]
 
 
@@ -102,9 +102,9 @@ async def _unlike(session: aiohttp.ClientSession, url: str, settings: Settings) 
         return ""
     refresh, source = settings.refresh, SOURCES.get(settings.provider.name, "")
     # Otherwise the snapshot may be one that was restored from an earlier start.
-    told = there.snapshot.source if there.snapshot is not None and there.provider.ok else ""
+    message = there.snapshot.source if there.snapshot is not None and there.provider.ok else ""
     pairs = [
-        ("source", told or source, source or told),
+        ("source", message or source, source or message),
         ("windows", ", ".join(there.windows), ", ".join(window.label for window in refresh.windows)),
         ("refresh.interval", f"{there.interval_s:g} s", f"{refresh.interval:g} s"),
         ("refresh.max_staleness", f"{there.max_staleness_s:g} s", f"{refresh.max_staleness:g} s"),
@@ -211,10 +211,10 @@ def _not_well(path: str, status: int, body: bytes, *, cure: str) -> CheckResult:
     error = _error_of(body)
     if error is None:
         return fail(f"{path} returned {status}: {_start_of(body)}", cure)
-    told = f"{path} returned {status}: {error.error.message}"
+    message = f"{path} returned {status}: {error.error.message}"
     if error.error.code == "warming_up":
-        return warn(told, error.error.hint or cure)
-    return fail(told, cure)
+        return warn(message, error.error.hint or cure)
+    return fail(message, cure)
 
 
 async def _findings(session: aiohttp.ClientSession, url: str, *, token: str | None) -> Sequence[CheckResult]:
@@ -243,9 +243,9 @@ def summarize_findings(findings: Sequence[FindingEntry]) -> Iterator[CheckResult
         newest = entries[0]
         of = " ".join(part for part in (newest.node, newest.metric) if part)
         others = f" (and {count(len(entries) - 1, 'other')} of this kind)" if len(entries) > 1 else ""
-        told = f"{kind}: {f'{of}: ' if of else ''}{newest.reason}{others}"
+        message = f"{kind}: {f'{of}: ' if of else ''}{newest.reason}{others}"
         cure = f"see docs/review.md for {kind}; /api/v1/findings lists all findings"
-        yield fail(told, cure) if kind == FindingKind.PARTIAL_OUTAGE else warn(told, cure)
+        yield fail(message, cure) if kind == FindingKind.PARTIAL_OUTAGE else warn(message, cure)
 
 
 def _unauthorised() -> CheckResult:

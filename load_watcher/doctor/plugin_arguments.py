@@ -45,8 +45,8 @@ def check_plugin_arguments(given: Any, scoring: Sequence[str], *, where: str) ->
             for key in (each for each in OF_PLUGINS if each in configured[name]):
                 yield fail(f"{where}: {key} is not an argument of {name}", ARGS_PLACEMENT_CURE)
         elif name in TRIMARAN and name not in scoring:
-            told = f"{where}: the arguments of {name} have no effect: it is not enabled in score"
-            yield fail(told, f"add {{name: {name}}} to plugins.score.enabled, or remove its pluginConfig")
+            message = f"{where}: the arguments of {name} have no effect: it is not enabled in score"
+            yield fail(message, f"add {{name: {name}}} to plugins.score.enabled, or remove its pluginConfig")
     for name in scoring:
         yield from _trimaran(name, configured.get(name, {}), where=f"{where}, {name}")
 
@@ -79,11 +79,11 @@ def _whom_it_asks(args: Mapping[str, Any], *, key: str, where: str) -> Iterator[
         if provider is not None:
             yield warn(f"{where}: metricProvider has no effect, since {key} is set", "remove metricProvider")
     elif provider is None:
-        told = f"{where}: {key} is not set, so the plug-in uses metrics-server directly, and not load-watcher"
-        yield fail(told, f"set {key}, for example {ADDRESS}")
+        message = f"{where}: {key} is not set, so the plug-in uses metrics-server directly, and not load-watcher"
+        yield fail(message, f"set {key}, for example {ADDRESS}")
     else:
-        told = f"{where}: the plug-in uses its metricProvider directly, and not load-watcher"
-        yield warn(told, f"set {key} instead of metricProvider, for example {ADDRESS}")
+        message = f"{where}: the plug-in uses its metricProvider directly, and not load-watcher"
+        yield warn(message, f"set {key} instead of metricProvider, for example {ADDRESS}")
 
 
 def _provider(given: Any, *, where: str) -> Iterator[CheckResult]:
@@ -95,10 +95,10 @@ def _provider(given: Any, *, where: str) -> Iterator[CheckResult]:
     if kind not in (None, *PROVIDER_TYPES):
         guess = nearest(str(kind), PROVIDER_TYPES)
         cure = f"did you mean {guess}? Names are case-sensitive" if guess else f"use one of {', '.join(PROVIDER_TYPES)}"
-        told = f"{where}: metricProvider.type {quoted(kind)} is unknown, so the scheduler will not start"
+        message = f"{where}: metricProvider.type {quoted(kind)} is unknown, so the scheduler will not start"
         if str(kind).casefold() == "datadog":
-            told, cure = f"{where}: the plug-ins refuse metricProvider.type Datadog", "set watcherAddress instead"
-        yield fail(told, cure)
+            message, cure = f"{where}: the plug-ins refuse metricProvider.type Datadog", "set watcherAddress instead"
+        yield fail(message, cure)
 
 
 def address_problems(address: str, *, where: str) -> Iterator[CheckResult]:
@@ -108,14 +108,14 @@ def address_problems(address: str, *, where: str) -> Iterator[CheckResult]:
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
-    told = quoted(without_credentials(address) if "://" in address else address.rpartition("@")[2])
+    message = quoted(without_credentials(address) if "://" in address else address.rpartition("@")[2])
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        yield fail(f"{where} {told} is not an http:// or https:// URL with a host", f"write it like {ADDRESS}")
+        yield fail(f"{where} {message} is not an http:// or https:// URL with a host", f"write it like {ADDRESS}")
     elif port is None:
-        told = f"{where} {told} has no port, so port {443 if parts.scheme == 'https' else 80} is used"
-        yield fail(told, "add the port of the service; the default is :2020")
+        message = f"{where} {message} has no port, so port {443 if parts.scheme == 'https' else 80} is used"
+        yield fail(message, "add the port of the service; the default is :2020")
     elif parts.path.rstrip("/").endswith("/watcher"):
-        yield fail(f"{where} {told} ends with /watcher, which the plug-in appends itself", "remove /watcher")
+        yield fail(f"{where} {message} ends with /watcher, which the plug-in appends itself", "remove /watcher")
     if address != address.strip():
         yield fail(f"{where} has leading or trailing spaces", "remove them")
 
@@ -142,8 +142,8 @@ def unknown_fields(
         guess, belongs_elsewhere = nearest(str(key), known), key in OF_PLUGINS
         if guess or belongs_elsewhere or not near_only:
             cure = f"did you mean {guess}?" if guess else f"known fields: {', '.join(known)}"
-            told = f"{where}: unknown field {quoted(key)}, which kube-scheduler refuses"
-            yield fail(told, ARGS_PLACEMENT_CURE if belongs_elsewhere else cure)
+            message = f"{where}: unknown field {quoted(key)}, which kube-scheduler refuses"
+            yield fail(message, ARGS_PLACEMENT_CURE if belongs_elsewhere else cure)
 
 
 def quoted(value: Any) -> str:

@@ -24,11 +24,13 @@ async def pods(examination: CheckContext) -> Sequence[CheckResult]:
     try:
         fetch = await fetch_pods(provider, time.time())
     except (NoPodUsage, ProviderRefused) as error:
-        told = f"no pod usage: {error}"
-        return [fail(told, error.hint) if wanted == "on" else skipped(f"{told} (not needed for nodes)", error.hint)]
+        message = f"no pod usage: {error}"
+        return [
+            fail(message, error.hint) if wanted == "on" else skipped(f"{message} (not needed for nodes)", error.hint)
+        ]
     except ProviderError as error:
-        told = f"cannot fetch pod usage: {error}"
-        return [fail(told, error.hint) if wanted == "on" else warn(told, error.hint)]
+        message = f"cannot fetch pod usage: {error}"
+        return [fail(message, error.hint) if wanted == "on" else warn(message, error.hint)]
     finally:
         await provider.close()
     usage, origin = fetch.usage, fetch.origin

@@ -44,12 +44,12 @@ def worst(report: DoctorReport) -> CheckStatus:
 def summary(report: DoctorReport) -> str:
     """Return the last line of the report: the number of results by status."""
     counts = report.counts
-    told = [
+    message = [
         f"{counts[CheckStatus.OK]} ok",
         count(counts[CheckStatus.WARN], "warning"),
         f"{counts[CheckStatus.FAIL]} failed",
     ]
-    return ", ".join([*told, f"{counts[CheckStatus.SKIPPED]} skipped"])
+    return ", ".join([*message, f"{counts[CheckStatus.SKIPPED]} skipped"])
 
 
 class Printer:

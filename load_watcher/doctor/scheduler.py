@@ -262,11 +262,11 @@ def _beside_our_extender(configuration: Mapping[str, Any], plugins: Plugins, *, 
     weights = [each.get("weight") for each in _our_extenders(configuration) if each.get("prioritizeVerb")]
     on = [each for each in RIVALS if not plugins.is_off(each, "score")]
     if on and 1 in weights:
-        told = (
+        message = (
             f"{where}: {' and '.join(on)} score{'s' if len(on) == 1 else ''} by requests, against the extender's load"
         )
         names = ", ".join(f"{{name: {each}}}" for each in on)
-        yield warn(told, f"add [{names}] to plugins.score.disabled, or give the extender a higher weight")
+        yield warn(message, f"add [{names}] to plugins.score.disabled, or give the extender a higher weight")
 
 
 def _version(configuration: Mapping[str, Any]) -> Iterator[CheckResult]:
@@ -289,8 +289,8 @@ def _lease(configuration: Mapping[str, Any], names: Sequence[str]) -> Iterator[C
     given = election if isinstance(election, dict) else {}
     own_lease = given.get("resourceName") not in (None, "kube-scheduler")
     if "default-scheduler" not in names and given.get("leaderElect") is not False and not own_lease:
-        told = "leaderElection uses the lease of the default scheduler: a second scheduler would wait for it forever"
-        yield warn(told, "set leaderElection.leaderElect: false, or another leaderElection.resourceName")
+        message = "leaderElection uses the lease of the default scheduler: a second scheduler would wait for it forever"
+        yield warn(message, "set leaderElection.leaderElect: false, or another leaderElection.resourceName")
 
 
 # --- a profile -------------------------------------------------------------------------------------------------------
@@ -340,8 +340,10 @@ def _read_plugins(given: Any, *, where: str) -> tuple[Plugins, list[CheckResult]
     for point in (each for each in POINTS if given.get(each) is not None):
         content = given[point]
         if not isinstance(content, dict):
-            told = f"{where}: plugins.{point} is not a mapping with enabled and disabled"
-            problems.append(fail(told, f"write plugins.{point} as {{enabled: [{{name: …}}], disabled: [{{name: …}}]}}"))
+            message = f"{where}: plugins.{point} is not a mapping with enabled and disabled"
+            problems.append(
+                fail(message, f"write plugins.{point} as {{enabled: [{{name: …}}], disabled: [{{name: …}}]}}")
+            )
             continue
         problems += unknown_fields(content, ("enabled", "disabled"), where=f"{where}, plugins.{point}")
         for into, key in ((enabled, "enabled"), (disabled, "disabled")):
@@ -349,8 +351,10 @@ def _read_plugins(given: Any, *, where: str) -> tuple[Plugins, list[CheckResult]
             names = [_name_of(item) for item in items] if isinstance(items, list) else [None]
             into[point] = [name for name in names if name is not None]
             if None in names:
-                told = f"{where}: plugins.{point}.{key} is not a list of plug-ins with names"
-                problems.append(fail(told, f"write plugins.{point}.{key} as a list like [{{name: TargetLoadPacking}}]"))
+                message = f"{where}: plugins.{point}.{key} is not a list of plug-ins with names"
+                problems.append(
+                    fail(message, f"write plugins.{point}.{key} as a list like [{{name: TargetLoadPacking}}]")
+                )
     return Plugins(enabled, disabled), problems
 
 
@@ -367,15 +371,19 @@ def _names(plugins: Plugins, *, where: str) -> Iterator[CheckResult]:
                 at = f"{where}: {quoted(name)} in plugins.{point}.{turned}"
                 if name in REMOVED:
                     cure = f"write NodeResourcesFit in plugins.score.{turned} instead"
-                    told = f"{at} was removed; it is now a strategy of NodeResourcesFit"
-                    yield fail(told, cure) if turned == "enabled" else warn(f"{told}, so the entry has no effect", cure)
+                    message = f"{at} was removed; it is now a strategy of NodeResourcesFit"
+                    yield (
+                        fail(message, cure)
+                        if turned == "enabled"
+                        else warn(f"{message}, so the entry has no effect", cure)
+                    )
                 elif guess := misspelt_plugin(name):
                     cure = f"did you mean {guess}? Names are case-sensitive"
-                    told = f"{at} is an unknown plug-in"
+                    message = f"{at} is an unknown plug-in"
                     yield (
-                        fail(f"{told}, so the scheduler will not start", cure)
+                        fail(f"{message}, so the scheduler will not start", cure)
                         if turned == "enabled"
-                        else warn(f"{told}, so the entry has no effect", cure)
+                        else warn(f"{message}, so the entry has no effect", cure)
                     )
 
 
@@ -384,12 +392,12 @@ def _rivals(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator
     on = [each for each in RIVALS if not plugins.is_off(each, "score")]
     if on:
         verb = "scores" if len(on) == 1 else "score"
-        told = f"{where}: {' and '.join(on)} {verb} by requests, against {shorten_names(scoring)}"
+        message = f"{where}: {' and '.join(on)} {verb} by requests, against {shorten_names(scoring)}"
         names = ", ".join(f"{{name: {each}}}" for each in on)
-        yield fail(told, f"add [{names}] to plugins.score.disabled")
+        yield fail(message, f"add [{names}] to plugins.score.disabled")
     if any("NodeResourcesFit" in plugins.disabled.get(point, ()) for point in ("filter", "multiPoint")):
-        told = f"{where}: NodeResourcesFit is also disabled as a filter: pods will be placed on full nodes"
-        yield fail(told, "disable it in plugins.score.disabled only")
+        message = f"{where}: NodeResourcesFit is also disabled as a filter: pods will be placed on full nodes"
+        yield fail(message, "disable it in plugins.score.disabled only")
 
 
 def _company(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator[CheckResult]:
@@ -397,5 +405,7 @@ def _company(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterato
     if len(scoring) > 1:
         yield warn(f"{where}: {' and '.join(scoring)} are enabled together", "enable only one of them per profile")
     if "LowRiskOverCommitment" in scoring and not plugins.runs("LowRiskOverCommitment", "preScore"):
-        told = f"{where}: LowRiskOverCommitment is not enabled in preScore, so it recomputes everything for each node"
-        yield warn(told, "add {name: LowRiskOverCommitment} to plugins.preScore.enabled")
+        message = (
+            f"{where}: LowRiskOverCommitment is not enabled in preScore, so it recomputes everything for each node"
+        )
+        yield warn(message, "add {name: LowRiskOverCommitment} to plugins.preScore.enabled")

@@ -205,8 +205,8 @@ def _asked(plan: QueryPlan) -> str:
 
 
 def _missing(metric: Metric, what: str, cure: str) -> CheckResult:
-    told = f"{metric.key}: {what}"
-    return fail(told, cure) if metric.type in NEEDED else warn(told, cure)
+    message = f"{metric.key}: {what}"
+    return fail(message, cure) if metric.type in NEEDED else warn(message, cure)
 
 
 def _page(found: Settings) -> str:
@@ -246,17 +246,17 @@ async def freshness(examination: CheckContext) -> Sequence[CheckResult]:
         return [fail("no node has a sample that is recent enough to be served", cure)]
     age = visit.at - snapshot.end
     silent = [name for name, old in zip(snapshot.nodes, snapshot.age_s, strict=True) if not np.isnan(old)]
-    told = f"the newest sample is {max(0.0, age):.0f} s old ({count(len(snapshot.nodes), 'node')})"
+    message = f"the newest sample is {max(0.0, age):.0f} s old ({count(len(snapshot.nodes), 'node')})"
     if silent:
         cure = "check their exporters; nodes silent for longer than refresh.max_staleness are not served"
         return [
-            ok(told),
+            ok(message),
             warn(f"nodes that are silent, or frozen together with many: {shorten_nodes(silent, snapshot.nodes)}", cure),
         ]
     if age > limit / 2:
         cure = f"the source lags; above {limit:.0f} s (refresh.max_staleness) nothing is served"
-        return [warn(told, cure)]
-    return [ok(told)]
+        return [warn(message, cure)]
+    return [ok(message)]
 
 
 async def cadence(examination: CheckContext) -> Sequence[CheckResult]:
@@ -273,21 +273,17 @@ async def cadence(examination: CheckContext) -> Sequence[CheckResult]:
     distance = distance_of(visit)
     if distance is None:
         return [warn("only one sample per node: their interval is not known yet", "try again in a few minutes")]
-    told = f"samples every {distance:.0f} s"
+    message = f"samples every {distance:.0f} s"
     without = _without_window(snapshot)
     shortest = snapshot.windows[0]
     if distance > min(shortest.seconds / 2, RAREST_S):
         cure = "lower the scrape interval (or the interval of the recording rule) to a minute or less"
-        return [fail(f"{told}, not frequent enough for the {shortest.label} window", cure)]
+        return [fail(f"{message}, not frequent enough for the {shortest.label} window", cure)]
     if without:
         cure = "check that they are scraped often enough; new nodes need half a window. They have only latest values"
-        return [
-            warn(
-                f"{told}; nodes without the {shortest.label} window of CPU: {shorten_nodes(without, snapshot.nodes)}",
-                cure,
-            )
-        ]
-    return [ok(f"{told}, frequent enough for the windows {', '.join(window.label for window in snapshot.windows)}")]
+        nodes = shorten_nodes(without, snapshot.nodes)
+        return [warn(f"{message}; nodes without the {shortest.label} window of CPU: {nodes}", cure)]
+    return [ok(f"{message}, frequent enough for the windows {', '.join(window.label for window in snapshot.windows)}")]
 
 
 def distance_of(visit: TickResult) -> float | None:

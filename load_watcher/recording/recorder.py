@@ -89,12 +89,12 @@ async def record(
     progress = RecordingProgress(0.0)
     async with _RecordedService(recording) as service:
         while True:
-            looked = time.monotonic()
+            considered = time.monotonic()
             progress = await _look(service, changes, file, progress)
             progress = replace(progress, passed=time.monotonic() - began)
             on_progress(progress)
-            pause = min(looked + recording.every, ends) - time.monotonic()
-            if looked >= ends or await _stopped(stop, pause):
+            pause = min(considered + recording.every, ends) - time.monotonic()
+            if considered >= ends or await _stopped(stop, pause):
                 break
     if changes.time is not None:
         file.append([EndRecord(changes.time)])
@@ -121,8 +121,8 @@ async def _look(
             raise RecordError(str(refused), hint=refused.hint) from refused
         return replace(progress, missed=progress.missed + 1, trouble=str(refused))
     if not cluster.nodes:
-        told = "the service has no nodes: check its access to the Kubernetes API"
-        return replace(progress, missed=progress.missed + 1, trouble=told)
+        message = "the service has no nodes: check its access to the Kubernetes API"
+        return replace(progress, missed=progress.missed + 1, trouble=message)
     columns, trouble = await service.columns()
     usage, no_usage = await service.usage()
     file.append(changes.add(cluster, columns, usage))
@@ -165,17 +165,17 @@ class _RecordedService:
             async with self._session.get(self._url, allow_redirects=False) as response:
                 body, status = await response.read(), response.status
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            told = f"{self._url} is not reachable: {str(error) or type(error).__name__}"
+            message = f"{self._url} is not reachable: {str(error) or type(error).__name__}"
             raise _ServiceError(
-                told, "check that load-watcher is running there; --url URL selects another service", is_final=True
+                message, "check that load-watcher is running there; --url URL selects another service", is_final=True
             ) from error
         if status == 200:
             try:
                 return await asyncio.to_thread(msgspec.json.decode, body, type=ClusterSnapshot)
             except msgspec.DecodeError as error:
-                told = f"{self._url} returned an unexpected response: {error}"
+                message = f"{self._url} returned an unexpected response: {error}"
                 raise _ServiceError(
-                    told, "check that the service is a load-watcher of this version", is_final=True
+                    message, "check that the service is a load-watcher of this version", is_final=True
                 ) from error
         raise _refusal(self._url, status)
 

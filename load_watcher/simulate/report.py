@@ -152,7 +152,7 @@ def as_page(setting: SimulationSetup, summaries: Sequence[RunSummary], picture: 
         "</table></div>",
         f'<figure><img alt="Load under {escape(names)}" src="data:image/png;base64,{image}"></figure>',
         "<dl>",
-        *(f"<dt>{escape(_flat(heading))}</dt><dd>{escape(told)}</dd>" for _, heading, told in COLUMNS),
+        *(f"<dt>{escape(_flat(heading))}</dt><dd>{escape(message)}</dd>" for _, heading, message in COLUMNS),
         "</dl>\n</body>\n</html>",
     ]
     return "\n".join(lines) + "\n"

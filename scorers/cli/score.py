@@ -63,9 +63,9 @@ def by_plugins(document: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, 
     profile lacks."""
     profile, there = document["profile"], sorted({each["name"] for each in document["nodes"][0]["plugins"]})
     if missing := sorted(set(wanted) - set(there)):
-        told = f"the profile {profile} has no plug-in {', '.join(missing)}"
+        message = f"the profile {profile} has no plug-in {', '.join(missing)}"
         raise ExtenderClientError(
-            told, hint=f"its plug-ins: {', '.join(there)}; --profile NAME selects another profile"
+            message, hint=f"its plug-ins: {', '.join(there)}; --profile NAME selects another profile"
         )
     nodes = [_by_plugins(node, wanted) for node in document["nodes"]]
     return {**document, "nodes": sorted(nodes, key=lambda each: (not each["passes"], -each["score"], each["name"]))}
@@ -109,11 +109,11 @@ async def ask(
         ) from None
     if status != 200:
         found = document.get("error")
-        told: Mapping[str, Any] = found if isinstance(found, dict) else {}
-        hint = str(told.get("hint", ""))
+        message: Mapping[str, Any] = found if isinstance(found, dict) else {}
+        hint = str(message.get("hint", ""))
         if status == 404 and _ALL_PATHS in hint:
             raise ExtenderClientError(f"{url} does not exist", hint=_NO_SCHEDULER)
-        raise ExtenderClientError(str(told.get("message", f"status {status}")), hint=hint)
+        raise ExtenderClientError(str(message.get("message", f"status {status}")), hint=hint)
     return document
 
 

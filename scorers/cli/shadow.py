@@ -89,11 +89,13 @@ def _small_print(document: Mapping[str, Any]) -> Iterator[str]:
     for each in document["profiles"]:
         after = each["difference"]["CPU"]["later"]
         if each["pod_cpu"] is not None:
-            told = f"{later} later the actual node also runs the pod, which requests {each['pod_cpu']:.1f} % of its CPU"
-            yield escape(f"{each['profile']}: {told}")
+            message = (
+                f"{later} later the actual node also runs the pod, which requests {each['pod_cpu']:.1f} % of its CPU"
+            )
+            yield escape(f"{each['profile']}: {message}")
         if after["pending"] or after["unknown"]:
-            told = f"later load: pending for {after['pending']:,} pods, unknown for {after['unknown']:,}"
-            yield escape(f"{each['profile']}: {told}")
+            message = f"later load: pending for {after['pending']:,} pods, unknown for {after['unknown']:,}"
+            yield escape(f"{each['profile']}: {message}")
         if each["with_other_settings"]:
             yield escape(
                 f"{each['profile']}: {each['with_other_settings']:,} pods excluded: evaluated with different settings"

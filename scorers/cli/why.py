@@ -61,8 +61,8 @@ def _filter(filtered: Mapping[str, Any]) -> Iterator[RenderableType]:
     for plugin in filtered["plugins"]:
         for each in plugin["rejected"]:
             names, more = ", ".join(each["nodes"]), each["count"] - len(each["nodes"])
-            told = f"{names} and {more:,} more" if more else names
-            yield escape(f"  {plugin['name']} rejected {each['count']:,}: {each['reason']} ({told})")
+            message = f"{names} and {more:,} more" if more else names
+            yield escape(f"  {plugin['name']} rejected {each['count']:,}: {each['reason']} ({message})")
 
 
 def _unknown(answer: Mapping[str, Any]) -> str:

@@ -394,8 +394,8 @@ class WindowMetrics(_Columns):
     def _intervals(self, rows: I64) -> F64 | float:
         if self._interval is not None or self._load is None:
             return REPORT_INTERVAL_S if self._interval is None else self._interval
-        told = self._load.report_interval()[rows]
-        return np.where(np.isnan(told), REPORT_INTERVAL_S, told)
+        message = self._load.report_interval()[rows]
+        return np.where(np.isnan(message), REPORT_INTERVAL_S, message)
 
     def _percent(self, rows: I64, of: Callable[[MetricType], F64]) -> F64:
         """The percentages [resources, n] of these rows from `of`; NaN if unknown."""

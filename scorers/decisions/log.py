@@ -268,8 +268,8 @@ class DecisionLog:
         if opened is None:
             return
         self._release(opened)
-        told = DecisionOutcome(opened.key, storable(outcome.node), records.encode_outcome(outcome))
-        self._outcomes[opened.key] = told
+        message = DecisionOutcome(opened.key, storable(outcome.node), records.encode_outcome(outcome))
+        self._outcomes[opened.key] = message
         if len(self._outcomes) > MOST_NEW:
             del self._outcomes[next(iter(self._outcomes))]
 

@@ -256,11 +256,11 @@ class Extender:
         without_itself = partial(self.table.without_reservation, info.key)
         with without_itself():
             ranked, filtered = profile.rank(info, rows, now=now), profile.filter(info, rows, now=now)
-        told = self._explained(profile, info, there, names, now=now)
+        message = self._explained(profile, info, there, names, now=now)
         nodes = islice(self._explained_nodes(there, rows, ranked, filtered), most)
-        told["of"] = len(there)
-        told["nodes"] = await _collect_in_chunks(nodes, within=without_itself)
-        return told
+        message["of"] = len(there)
+        message["nodes"] = await _collect_in_chunks(nodes, within=without_itself)
+        return message
 
     async def nodes(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Return the table's data of all nodes or one node."""
@@ -273,8 +273,10 @@ class Extender:
         for key, node in self.table.reserved.items():
             reserved.setdefault(node, []).append(key)
         there = (name for name in names if name in self.table.row)
-        told = await _collect_in_chunks((name, self._node(name, reserved.get(name, []), captured[0])) for name in there)
-        return _json({"nodes": dict(told)})
+        message = await _collect_in_chunks(
+            (name, self._node(name, reserved.get(name, []), captured[0])) for name in there
+        )
+        return _json({"nodes": dict(message)})
 
     async def plugins(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Return the available plug-ins with arguments and defaults, and the profiles."""

@@ -121,8 +121,8 @@ class SchedulingService:
                 cure = "see docs/scheduling.md for the arguments of plug-ins"
                 raise SettingsError([Problem(f"scheduler.{each.name}", str(error), cure)]) from error
         if trial.needs.node_metrics and not self._follows_node_metrics:
-            told = 'nodeMetricSource "cluster" was not set at the start, so NodeMetrics are not watched'
-            raise SettingsError([Problem("scheduler", told, "restart load-watcher with these settings")])
+            message = 'nodeMetricSource "cluster" was not set at the start, so NodeMetrics are not watched'
+            raise SettingsError([Problem("scheduler", message, "restart load-watcher with these settings")])
         return partial(self._apply_profiles, profiles, notices, shadow_of(scheduler))
 
     def _apply_profiles(

@@ -77,8 +77,10 @@ class SchedulerTelemetry:
         for (name, plugin), instead in fallback.items():
             before = self._seen.fallback.get((name, plugin), "")
             if instead and not before:
-                told = "scheduler profile %s: most nodes have no load data for plug-in %s; fallback until they do: %s"
-                log.warning(told, name, plugin, instead)
+                message = (
+                    "scheduler profile %s: most nodes have no load data for plug-in %s; fallback until they do: %s"
+                )
+                log.warning(message, name, plugin, instead)
             elif before and not instead:
                 log.info("scheduler profile %s: plug-in %s uses load data again", name, plugin)
         known = table.known

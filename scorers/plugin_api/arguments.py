@@ -72,15 +72,15 @@ def read_arguments(
             problems[name] = [f"kind: {_quoted(value)} belongs to another plug-in; use {plugin}Args"]
         elif name not in ("apiVersion", "kind"):
             problems[name] = [_unknown(str(name), list(fields))]
-    told = [each for of_one in problems.values() for each in of_one]
+    message = [each for of_one in problems.values() for each in of_one]
     if any(field.required and field.name not in values for field in fields.values()):
-        raise ArgumentsError(plugin, told)
+        raise ArgumentsError(plugin, message)
     arguments = kind(**values)
     found = [*arguments.problems(), *(arguments.window_problems(windows) if windows else ())]
     if problems:  # report problems of the given arguments only: a default may conflict with an invalid one
         found = [each for each in found if (named := _argument_in(each)) in given and named not in problems]
-    if told or found:
-        raise ArgumentsError(plugin, [*told, *found])
+    if message or found:
+        raise ArgumentsError(plugin, [*message, *found])
     return arguments, tuple(notices)
 
 
@@ -130,8 +130,8 @@ def _argument_in(problem: str) -> str:
 
 def _unknown(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    told = f"did you mean {near[0]}?" if near else f"valid arguments: {', '.join(sorted(known))}"
-    return f"{name if name.isidentifier() else _quoted(name)}: unknown argument; {told}"
+    message = f"did you mean {near[0]}?" if near else f"valid arguments: {', '.join(sorted(known))}"
+    return f"{name if name.isidentifier() else _quoted(name)}: unknown argument; {message}"
 
 
 def _lowered(text: str) -> str:

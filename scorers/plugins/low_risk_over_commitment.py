@@ -142,8 +142,8 @@ class LowRiskOverCommitment:
                 return "no metrics of this node: 0"
             worst = max(RESOURCES, key=lambda each: float(steps[f"{each} risk"][i]))
             limit, load_ = float(steps[f"{worst} limit risk"][i]), float(steps[f"{worst} load risk"][i])
-            told = f"{worst} has the highest risk: limit risk {limit:.2f}, load risk {load_:.2f}: {values[i]:.0f}"
-            return f"most nodes have no metrics, so only limits count; {told}" if blind else told
+            message = f"{worst} has the highest risk: limit risk {limit:.2f}, load risk {load_:.2f}: {values[i]:.0f}"
+            return f"most nodes have no metrics, so only limits count; {message}" if blind else message
 
         return Scores(values, steps, inputs, reason)
 

@@ -200,8 +200,8 @@ class TargetLoadPacking:
 
     def _reason_by_allocation(self, i: int, steps: Mapping[str, npt.NDArray[Any]], values: F64) -> str:
         shares = {each: float(steps[f"{each} allocated %"][i]) for each in self.args.resources}
-        told = ", ".join(f"{share:.1f} % of allocatable {each}" for each, share in shares.items() if share == share)
-        return f"most nodes have no metrics: packed by requests, {told or 'nothing is allocatable'}: {values[i]:.0f}"
+        message = ", ".join(f"{share:.1f} % of allocatable {each}" for each, share in shares.items() if share == share)
+        return f"most nodes have no metrics: packed by requests, {message or 'nothing is allocatable'}: {values[i]:.0f}"
 
     def _demand(self, pod: PodInfo, *, resource: str) -> int:
         if resource == GPU:

@@ -142,8 +142,8 @@ def _read_profile(name: str, table: Any, reading: _ProfileProblems, *, cwd: Path
     if len(reading.problems) > before:
         return None
     if reserve == "bind" and not bind:
-        told = "has no effect without bind = true: pods are not bound through the extender"
-        reading.notices.append(f'{key}.reserve = "bind" {told}')
+        message = "has no effect without bind = true: pods are not bound through the extender"
+        reading.notices.append(f'{key}.reserve = "bind" {message}')
     return ProfileSettings(name, plugins, precise, reserve, bind)
 
 
@@ -275,8 +275,8 @@ def _plugins_in(key: str, profile: Mapping[str, Any], reading: _ProfileProblems)
     ]
     for name, each in found:
         if each is not None and not points[name].intersection(each.points):
-            told = f"is enabled at {', '.join(sorted(points[name]))}, which it does not implement"
-            reading.wrong(f"{key}.{name}", told, f"enable it under plugins.{' or plugins.'.join(each.points)}")
+            message = f"is enabled at {', '.join(sorted(points[name]))}, which it does not implement"
+            reading.wrong(f"{key}.{name}", message, f"enable it under plugins.{' or plugins.'.join(each.points)}")
     if not found and len(reading.problems) == before:
         cure = f"enable one of {', '.join(known)} under plugins.score or plugins.filter"
         reading.wrong(key, "no load-watcher plug-in is enabled", cure)

@@ -160,7 +160,7 @@ class ShadowMode:
         if old is not None and identity(old) == identity(new) and old.spec.node_name:
             return
         now, at = self._now(), scheduled_at(new)
-        heard = self._heard.pop(identity(new), None)
+        received = self._heard.pop(identity(new), None)
         if any(owner.kind == "Node" for owner in new.metadata.owner_references):
             return  # mirror pod of a static pod: it was not bound by a scheduler
         if old is None and (at is None or at < self._started):
@@ -172,7 +172,7 @@ class ShadowMode:
             self._leave_out(None, "too_many", at=now)
             return
         self._waiting.append(
-            _PendingBinding(new, now, None if heard is None or now - heard.at > REQUEST_TTL_S else heard.rows)
+            _PendingBinding(new, now, None if received is None or now - received.at > REQUEST_TTL_S else received.rows)
         )
         self._has_waiting.set()
 
@@ -190,9 +190,9 @@ class ShadowMode:
             while self._waiting:
                 bound = self._waiting.popleft()
                 try:
-                    told = await self._evaluate(bound)
-                    self.chosen.update((name, choice.kind) for name, choice in told.choices.items())
-                    self._remember(told)
+                    message = await self._evaluate(bound)
+                    self.chosen.update((name, choice.kind) for name, choice in message.choices.items())
+                    self._remember(message)
                 except LeftOut as reason:
                     self._leave_out(bound.pod, str(reason), at=bound.at)
                 except Exception as error:  # for example, of a third-party plug-in
@@ -372,8 +372,10 @@ class ShadowMode:
             self._remember(ShadowBinding(at, left_out=reason))
             return
         metadata = pod.metadata
-        told = ShadowBinding(at, metadata.namespace, metadata.name, identity(pod), pod.spec.node_name, left_out=reason)
-        self._remember(told)
+        message = ShadowBinding(
+            at, metadata.namespace, metadata.name, identity(pod), pod.spec.node_name, left_out=reason
+        )
+        self._remember(message)
 
     def _remember(self, binding: ShadowBinding) -> None:
         self._newest = key = max(self._newest + 1, int(binding.time * MICROSECONDS))

@@ -79,7 +79,7 @@ class ShadowHandler:
         """Compute and encode the report; runs in a worker thread."""
         newest = rows[-MOST_REPORTED:]
         read = [each for row in newest if (each := records.read(row)) is not None]
-        told = report.report(read, settings, now=now)
+        message = report.report(read, settings, now=now)
         times = [each.time for each in read]
         document = {
             "from": start,
@@ -90,6 +90,6 @@ class ShadowHandler:
             "window": self._window(),
             "truncated": len(rows) > MOST_REPORTED,
             "unreadable": len(newest) - len(read),
-            **told,
+            **message,
         }
         return msgspec.json.encode(document)

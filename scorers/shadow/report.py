@@ -40,21 +40,21 @@ def report(bindings: Iterable[ShadowBinding], settings: Mapping[str, str], *, no
     """Return the report as a JSON document. `settings`: hash of the current settings by profile; choices made with
     other settings are excluded from the profile's numbers."""
     unique = _once_each(bindings)
-    told = [each for each in unique if not each.left_out]
+    message = [each for each in unique if not each.left_out]
     left_out: Counter[str] = Counter()
     for each in unique:
         if each.left_out:
             left_out[each.left_out] += each.count
     return {
-        "bindings": len(told),
-        "candidates": {kind: sum(each.candidates == kind for each in told) for kind in ("asked", "estimated")},
+        "bindings": len(message),
+        "candidates": {kind: sum(each.candidates == kind for each in message) for kind in ("asked", "estimated")},
         "left_out": [
             {"reason": reason, "count": count, "message": LEFT_OUT.get(reason, reason)}
             for reason, count in sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
         ],
         "confidence": CONFIDENCE,
         "later_s": LATER_S,
-        "profiles": [_of_profile(name, told, settings[name], now=now) for name in sorted(settings)],
+        "profiles": [_of_profile(name, message, settings[name], now=now) for name in sorted(settings)],
     }
 
 

@@ -262,8 +262,8 @@ class PodEndpoints:
         if waiting:
             some = "; ".join(f"{pod} {waiting[pod]}" for pod in sorted(waiting)[:SHOWN])
             more = "; …" if len(waiting) > SHOWN else ""
-            told = f"{len(waiting)} of {len(pods)} are unavailable: {some}{more}"
-            yield DiscoveryProblem(self._where, told, f"Check the pods: {look}")
+            message = f"{len(waiting)} of {len(pods)} are unavailable: {some}{more}"
+            yield DiscoveryProblem(self._where, message, f"Check the pods: {look}")
         odd = self._informer.undecodable
         if odd:
             first = min(odd)

@@ -123,20 +123,20 @@ class AgentPods:
         session = self._open()
         headers = bearer("agents.token_file", self._token_file)
         found = await self._places.find()
-        told = _AgentResponses(found.troubles)
+        message = _AgentResponses(found.troubles)
         waiting = iter(found.places)
         try:
             async with asyncio.timeout(self._budget), asyncio.TaskGroup() as asking:
                 for _ in range(self._at_once):
-                    asking.create_task(self._ask_on(session, waiting, headers, told))
+                    asking.create_task(self._ask_on(session, waiting, headers, message))
         except TimeoutError:
             late = ProviderUnreachable(f"not queried within the budget of {self._budget:g} s", hint=UNREACHABLE_HINT)
-            told.silent |= {place.name: late for place in waiting}
-        if not told.answers:
-            raise _worst(told)
-        fetch = await asyncio.to_thread(read_pods, told.answers, _findings(told, now))
+            message.silent |= {place.name: late for place in waiting}
+        if not message.answers:
+            raise _worst(message)
+        fetch = await asyncio.to_thread(read_pods, message.answers, _findings(message, now))
         if not fetch.usage.pods:
-            raise NoPodUsage(f"the responses of {len(told.answers)} node agents contain no pods")
+            raise NoPodUsage(f"the responses of {len(message.answers)} node agents contain no pods")
         return fetch
 
     def _open(self) -> aiohttp.ClientSession:

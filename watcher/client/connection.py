@@ -95,8 +95,8 @@ class ApiConnection:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
             hint = "check the address, and that the watcher is running"
-            told = WatcherError("unreachable", f"no response from {document.url}: {reason}", hint=hint)
-            raise _TransientError(told) from error
+            message = WatcherError("unreachable", f"no response from {document.url}: {reason}", hint=hint)
+            raise _TransientError(message) from error
         unchanged = response.status == 304 and known is not None
         if response.status != 200 and not unchanged:
             refused = _error(response.status, body, document.url)

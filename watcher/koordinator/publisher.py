@@ -312,17 +312,17 @@ class NodeMetricPublisher:
     # --- policies of other programs ----------------------------------------------------------------------------------
 
     def _note(self, node: str, _old: WrittenNodeMetric | None, new: WrittenNodeMetric | None) -> None:
-        told = None if new is None else new.policy_of_others()
+        message = None if new is None else new.policy_of_others()
         if new is None:
             self.stats.reported_elsewhere.discard(node)
-        if told == self._specs.get(node):
+        if message == self._specs.get(node):
             return
         self._specs_copy = None
-        if told is None:
+        if message is None:
             del self._specs[node]
         else:
-            self._specs[node] = told
-            self._log_unserved_durations(node, told)
+            self._specs[node] = message
+            self._log_unserved_durations(node, message)
 
     def _log_unserved_durations(self, node: str, told: PolicyOverride) -> None:
         windows = self._source.windows

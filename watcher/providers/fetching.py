@@ -114,9 +114,9 @@ def _seconds(text: str, *, date: str) -> float | None:
 def with_address(error: ErrorT, address: str, *, scrub: Callable[[str], str]) -> ErrorT:
     """Copy of the error with the address before its message. `scrub` removes secrets, because a proxy may echo the
     request."""
-    told = copy.copy(error)
-    told.args = (f"{address}: {scrub(str(error))}",)
-    return told
+    message = copy.copy(error)
+    message.args = (f"{address}: {scrub(str(error))}",)
+    return message
 
 
 def most_relevant_error(failures: Sequence[QueryFailure]) -> ProviderError:

@@ -81,10 +81,10 @@ class HttpClient:
 
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], **content: Any) -> HttpResponse:
         async with self._session.request(method, url, headers=headers, allow_redirects=False, **content) as response:
-            heard = time.time()
+            received = time.time()
             body = await read_bounded(response, limit=self._limit)
             return HttpResponse(
-                response.status, body, response.headers, clock_offset(response.headers.get("Date"), heard=heard)
+                response.status, body, response.headers, clock_offset(response.headers.get("Date"), heard=received)
             )
 
 

@@ -179,15 +179,15 @@ def read_pattern(path: Path) -> ReplayPattern:
             return _of_history(path)
         return pattern_of(read_trace(path))
     except OSError as error:
-        told = f"the recording {path} cannot be read: {error.strerror or error}"
-        raise ProviderUnreachable(told, hint="Check provider.trace.") from error
+        message = f"the recording {path} cannot be read: {error.strerror or error}"
+        raise ProviderUnreachable(message, hint="Check provider.trace.") from error
     except StoreUnusable as error:  # the store's hint applies to the service's own database only
         raise ProviderMalformed(str(error), hint="Name another file in provider.trace.") from error
     except (TraceError, StoreError) as error:
         raise ProviderMalformed(str(error), hint=error.hint or "Check provider.trace.") from error
     except ValueError as error:
-        told = f"the recording {path} cannot be replayed: {error}"
-        raise ProviderMalformed(told, hint="A recording needs at least two points in time.") from error
+        message = f"the recording {path} cannot be replayed: {error}"
+        raise ProviderMalformed(message, hint="A recording needs at least two points in time.") from error
 
 
 def _of_history(path: Path) -> HistoryPattern:

@@ -100,8 +100,8 @@ class ClusterNodes:
             return ""
         if self._informer.synced.is_set():
             return f"{error} (the last list of nodes is used). {error.hint}".strip()
-        told = f"{error} (the source's names are used unchanged). {error.hint}".strip()
-        return f'{told} If these are the node names of the cluster, set kubernetes.node_names = "off".'
+        message = f"{error} (the source's names are used unchanged). {error.hint}".strip()
+        return f'{message} If these are the node names of the cluster, set kubernetes.node_names = "off".'
 
     def _note(self, name: str, _old: Node | None, new: Node | None) -> None:
         """Mark the index as outdated if a node's names changed; most changes of a node do not affect its names."""

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 
 class SamplePipeline:
-    """Owner of the history. `source` is the name of the source on the wire; metrics to backfill are marked in `spans`;
+    """Owner of the history. `source` is the name of the source on the wire; metrics to backfill are marked in `backfill`;
     `tag` is the prefix of the tags of published snapshots; `stores`: tick records are needed for a store."""
 
     def __init__(
-        self, config: RefreshConfig, *, source: str, spans: Backfill, clock: Clock, tag: str, stores: bool
+        self, config: RefreshConfig, *, source: str, backfill: Backfill, clock: Clock, tag: str, stores: bool
     ) -> None:
         self.index: NodeIndex | None = None  # as of this tick; None: the source's names are not resolved
         self.restored: RestoredSamples | None = None
@@ -59,7 +59,7 @@ class SamplePipeline:
         self.silent = SilentNodes()  # survives a reload, like the guard
         self._config = config
         self._source = source
-        self._spans = spans
+        self._backfill = backfill
         self._clock = clock
         self._tag = tag
         self._stores = stores
@@ -165,7 +165,7 @@ class SamplePipeline:
             self._provenance[name] = new
             if old in fitting or (old is None and self._load_restored(name, fitting)):
                 continue
-            self._spans.mark_behind(name, since=now - self._config.reach)
+            self._backfill.mark_behind(name, since=now - self._config.reach)
             if old is not None:
                 self._history.drop(name)
                 self._forget_fleet()

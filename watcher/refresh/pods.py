@@ -213,13 +213,13 @@ class PodRefresher:
 
     def _failed(self, kind: str, reason: str, *, hint: str) -> None:
         """Record a failure, and log it if it is the first; the published table stays, with its true age."""
-        told = f"{reason}. {hint}" if hint else reason
+        message = f"{reason}. {hint}" if hint else reason
         found = FindingKind.NO_SERIES if kind == NoPodUsage.kind else FindingKind.QUERY_FAILED
         self._count(kind)
-        self._report([Finding(found, "", PODS, self._clock.now(), told, Remedy.LEFT_OUT)])
+        self._report([Finding(found, "", PODS, self._clock.now(), message, Remedy.LEFT_OUT)])
         if not self._failure:
-            log.warning("no pod usage available: %s", told)
-        self._failure = told
+            log.warning("no pod usage available: %s", message)
+        self._failure = message
 
 
 def pod_config(config: RefreshConfig) -> PodConfig:

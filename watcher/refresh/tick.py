@@ -80,11 +80,11 @@ class Refresher:
         self._clock = clock or SystemClock()
         self._source = SourceHealth(provider.source, clock=self._clock)
         tag = tag or f"{int(self._clock.now()):x}"
-        self._spans = Backfill(reach=config.reach, interval=config.interval, remembers=provider.remembers)
-        self._digest = SamplePipeline(
+        self._backfill_plan = Backfill(reach=config.reach, interval=config.interval, remembers=provider.remembers)
+        self._pipeline = SamplePipeline(
             config,
             source=provider.source,
-            spans=self._spans,
+            backfill=self._backfill_plan,
             clock=self._clock,
             tag=tag,
             stores=store is not None,
@@ -94,13 +94,13 @@ class Refresher:
         self._last_began = self._clock.monotonic()
         self._last_clocks: tuple[float, float] | None = None
         self._tick_lock = asyncio.Lock()
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="digest")
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pipeline")
         self.pods = PodRefresher(
             provider,
             config=pod_config(config),
             clock=self._clock,
             tag=tag,
-            index=lambda: self._digest.index,
+            index=lambda: self._pipeline.index,
             work=self._in_worker,
             report=lambda findings: self.findings.add(findings),  # not bound: a reload replaces the log
             count=lambda kind: self._count_failure(kind, PODS),
@@ -120,8 +120,8 @@ class Refresher:
                 self.config.cluster or "not set",
             )
             return
-        self._digest.restored = restored = ours
-        published = await self._in_worker(self._digest.compute_restored, restored, now)
+        self._pipeline.restored = restored = ours
+        published = await self._in_worker(self._pipeline.compute_restored, restored, now)
         if published is None:
             return
         self.published = published
@@ -140,15 +140,15 @@ class Refresher:
         self.findings = other.findings
         if other.provider.source == self.provider.source:
             # known and lost nodes stay so: after a reload, an incomplete list that was refused must not be served
-            self._digest.silent = other._digest.silent
-            self._digest.guard = other._digest.guard
-            self._digest.guard.limits = self.config.limits
+            self._pipeline.silent = other._pipeline.silent
+            self._pipeline.guard = other._pipeline.guard
+            self._pipeline.guard.limits = self.config.limits
         self.stats = other.stats
         self._warm, self._started_at = other._warm, other._started_at
         self.pods.continue_from(other.pods)
         self.published = other.published
         if other.published is not None and np.isfinite(other.published.snapshot.end):
-            self._digest.restored = await other.samples()
+            self._pipeline.restored = await other.samples()
 
     async def capacities(self) -> Mapping[str, Capacity]:
         """Return the nodes' capacities, as far as the source or the cluster's node list knows them."""
@@ -167,7 +167,7 @@ class Refresher:
 
     async def samples(self) -> RestoredSamples | None:
         """Return all samples with their origin, in the form in which a store restores them."""
-        return await self._in_worker(lambda: self._digest.samples(self.published))
+        return await self._in_worker(lambda: self._pipeline.samples(self.published))
 
     async def close(self) -> None:
         """Wait for a running tick, then stop the worker thread."""
@@ -204,13 +204,13 @@ class Refresher:
     @property
     def never_seen(self) -> tuple[str, ...]:
         """Nodes of the cluster without any sample, as of the last tick."""
-        return self._digest.silent.never_seen
+        return self._pipeline.silent.never_seen
 
     def add_last_seen(self, found: Mapping[str, LastSample]) -> None:
         """Add the last-seen times and values of nodes from before the start. Call it between two ticks."""
-        self._digest.silent.add_last_seen(found)
+        self._pipeline.silent.add_last_seen(found)
         if self.published is not None:
-            self.published.silent = SilentBody.of(self._digest.silent.document)
+            self.published.silent = SilentBody.of(self._pipeline.silent.document)
 
     def stall_reason(self) -> str:
         """Return "" if a tick began, or was skipped because one still ran, within 1.5 intervals; otherwise the
@@ -262,7 +262,7 @@ class Refresher:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._backfill(deadline), name="backfill")
                     group.create_task(self.pods.refresh(deadline), name="pods")
-                backfilled = self._spans.next_slice(self._clock.now()) is None
+                backfilled = self._backfill_plan.next_slice(self._clock.now()) is None
                 self._warm = self._warm or (backfilled and not self.needs_quick_ticks)
             self.stats.ticks += 1
             self._observe("tick", self._clock.monotonic() - began)
@@ -270,44 +270,44 @@ class Refresher:
     async def _fetch_newest(self, deadline: float) -> bool:
         """Fetch and publish the newest samples; return False if the source returned nothing."""
         now = self._clock.now()
-        restored = self._digest.restored
-        if restored is not None and not self._spans.begun:
+        restored = self._pipeline.restored
+        if restored is not None and not self._backfill_plan.begun:
             until = min(restored.end, now)
-            missing = await self._in_worker(self._digest.gaps_of, restored, now - self.config.reach, until)
-            self._spans.resume_from(until, missing=missing)
-        since = self._spans.begin(now, overlap=self._overlap())
+            missing = await self._in_worker(self._pipeline.gaps_of, restored, now - self.config.reach, until)
+            self._backfill_plan.resume_from(until, missing=missing)
+        since = self._backfill_plan.begin(now, overlap=self._overlap())
         # a source without history may take its sample during the fetch
         until = now if self.provider.remembers else now + self.config.interval
         fetch = await self._fetch(since=since, until=until, deadline=deadline)
         if fetch is None:
             return False
-        self._spans.fetched(now)
+        self._backfill_plan.fetched(now)
         await self._learn_names(deadline)
         fetched_at = self._clock.now()
         await self._take_in(fetch, now=fetched_at, present=True)
         await self._publish(now=fetched_at)
         if self.published is not None:
-            self._source.names_compared(self.published.snapshot.nodes, self._digest.index)
+            self._source.names_compared(self.published.snapshot.nodes, self._pipeline.index)
         self._record_failures(fetch, now=now, since=since)
-        if fetch.plans and self._spans.complete:
-            self._digest.restored = None  # the history contains all of it now
+        if fetch.plans and self._backfill_plan.complete:
+            self._pipeline.restored = None  # the history contains all of it now
         return True
 
     async def _backfill(self, deadline: float) -> None:
         """Fetch the missing slices, newest first, until the deadline; then publish again."""
         taken_in = False
         while asyncio.get_running_loop().time() < deadline:
-            piece = self._spans.next_slice(self._clock.now())
+            piece = self._backfill_plan.next_slice(self._clock.now())
             if piece is None or (fetch := await self._fetch_past(piece, deadline=deadline)) is None:
                 break
-            self._spans.slice_fetched()
+            self._backfill_plan.slice_fetched()
             # process each slice immediately: all slices together take half a gigabyte with 50,000 nodes
             await self._take_in(fetch, now=self._clock.now(), present=False)
             lacking = {*fetch.partial, *(failure.metric for failure in fetch.failures)}
-            self._spans.mark_still_missing(lacking, since=piece.since)
+            self._backfill_plan.mark_still_missing(lacking, since=piece.since)
             taken_in = True
         if taken_in:
-            self._digest.rerecord_minute()  # this minute's windows are complete only now
+            self._pipeline.rerecord_minute()  # this minute's windows are complete only now
             await self._publish(now=self._clock.now())
 
     async def _fetch(self, *, since: float, until: float, deadline: float) -> Fetch | None:
@@ -365,7 +365,7 @@ class Refresher:
         self.plans = fetch.plans or self.plans
         for failure in fetch.failures:
             name = failure.metric
-            if self._spans.mark_behind(name, since=since):
+            if self._backfill_plan.mark_behind(name, since=since):
                 log.warning("cannot fetch metric %s: %s", name, with_hint(str(failure.error), failure.error.hint))
             self._count_failure(failure.error.kind, name)
             reason = with_hint(str(failure.error), failure.error.hint)
@@ -375,7 +375,7 @@ class Refresher:
         self._record_partial(fetch, now=now, since=since)
         self._source.note_findings(fetch.findings)
         answered = [batch.metric.name for batch in fetch.batches if batch.metric.name not in fetch.partial]
-        back = self._spans.catch_up(answered, now=now, since=since, overlap=self._overlap())
+        back = self._backfill_plan.catch_up(answered, now=now, since=since, overlap=self._overlap())
         if back and self.provider.remembers:
             log.info("metrics can be fetched again, backfilling the gap: %s", ", ".join(back))
         elif back:
@@ -385,7 +385,7 @@ class Refresher:
         """Report partial responses. Their samples were appended; nodes missing from them keep their last samples, and
         the missing part is fetched once the source responds completely again."""
         for name in sorted(fetch.partial.keys() - {failure.metric for failure in fetch.failures}):
-            self._spans.mark_behind(name, since=since)
+            self._backfill_plan.mark_behind(name, since=since)
             self._count_failure(ProviderPartial.kind, name)
             reason = f"partial response, missing nodes keep their last samples: {fetch.partial[name]}"
             self.findings.add([Finding(FindingKind.PARTIAL_RESPONSE, "", name, now, reason, Remedy.HELD)])
@@ -395,21 +395,21 @@ class Refresher:
 
     async def _take_in(self, fetch: Fetch, *, now: float, present: bool) -> None:
         """Review and append in the worker thread."""
-        self.findings.add(await self._in_worker(self._digest.process, fetch, now, present))
+        self.findings.add(await self._in_worker(self._pipeline.process, fetch, now, present))
 
     async def _publish(self, *, now: float) -> None:
         """Compute and encode in the worker thread, publish here, then pass the record to the store."""
         began = self._clock.monotonic()
         before = None if self.published is None else self.published.snapshot
         findings, published, record = await self._in_worker(
-            self._digest.compute, now, before=before, listed=self._listed()
+            self._pipeline.compute, now, before=before, listed=self._listed()
         )
         self.findings.add(findings)
         if published is not None:
             self.published = published
         if record is not None and self._store is not None:
             self._store.save(record)
-        self._observe("digest", self._clock.monotonic() - began)
+        self._observe("process", self._clock.monotonic() - began)
 
     def _listed(self) -> frozenset[str] | None:
         """Return the nodes of the cluster, None if they are unknown. An empty list counts as unknown."""
@@ -426,8 +426,8 @@ class Refresher:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 await self.directory.wait_known(NAMES_S if self.published is None else NAMES_WHEN_SERVING_S)
-        before, index = self._digest.index, await self.directory.index()
-        self._digest.index = index
+        before, index = self._pipeline.index, await self.directory.index()
+        self._pipeline.index = index
         if before is None and index is not None:
             log.info("the cluster has %s nodes; samples are assigned to these node names", len(index.nodes))
         if trouble := self.directory.error_text():
@@ -448,9 +448,9 @@ class Refresher:
         log.warning("wall clock stepped back by %.0f s; the history is emptied and fetched again", -step)
         reason = f"the wall clock of load-watcher stepped back by {-step:.0f} s; the history is fetched again"
         self.findings.add([Finding(FindingKind.CLOCK_STEP, "", "", now, reason, Remedy.HISTORY_EMPTIED)])
-        self._digest.reset()
+        self._pipeline.reset()
         self.pods.forget()
-        self._spans.forget()
+        self._backfill_plan.forget()
 
     def _provider_down(self, reason: str, *, hint: str, kind: str) -> None:
         now = self._clock.now()

@@ -152,12 +152,12 @@ class Watcher:
         self.app.cleanup_ctx.append(self._with_publisher)
         for collector in (collector for each in made for collector in each.collectors):
             self.telemetry.add(collector)
-        self._on_listening = [told for each in made for told in each.on_listening]
+        self._on_listening = [message for each in made for message in each.on_listening]
 
     def listening(self, address: str) -> None:
         """Inform the modules that the service accepts requests at `address`, such as "http://127.0.0.1:2020"."""
-        for told in self._on_listening:
-            told(address)
+        for message in self._on_listening:
+            message(address)
 
     # --- state for the HTTP API (WatcherService) ---------------------------------------------------------------------
 
@@ -215,8 +215,8 @@ class Watcher:
 
     def pod_classes(self) -> Mapping[Pod, PodClass]:
         found: dict[Pod, PodClass] = {}
-        for told in self._pod_classes:
-            found |= told()
+        for message in self._pod_classes:
+            found |= message()
         return found
 
     def publish_stats(self) -> PublishStats | None:

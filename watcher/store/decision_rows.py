@@ -16,11 +16,11 @@ from watcher.store.tables import MICROSECONDS, Rows, decision, shadow_binding
 def put_decisions(mine: Rows, decisions: Iterable[StoredDecision], outcomes: Iterable[DecisionOutcome]) -> None:
     """Store decisions (one with the same time is replaced), then outcomes of these or older decisions."""
     mine.upsert(decision, [_decision_row(each) for each in decisions])
-    told = [{"at": each.time, "on": each.node, "became": each.outcome} for each in outcomes]
-    if told:
+    message = [{"at": each.time, "on": each.node, "became": each.outcome} for each in outcomes]
+    if message:
         this = mine.of_watcher(decision) & (decision.c.time == sa.bindparam("at", type_=sa.BigInteger))
         update = sa.update(decision).where(this)
-        mine.execute(update.values(node=sa.bindparam("on"), outcome=sa.bindparam("became")), told)
+        mine.execute(update.values(node=sa.bindparam("on"), outcome=sa.bindparam("became")), message)
 
 
 def _decision_row(each: StoredDecision) -> dict[str, Any]:

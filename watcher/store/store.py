@@ -73,7 +73,7 @@ class Store:
         self._database = database_at(url, watcher=watcher, password_file=password_file)
         self.decision_retention_s = decisions
         self._keep = max(retention, decisions)
-        self._tidier = Compactor(
+        self._compactor = Compactor(
             retention=retention, max_size=max_size, decisions=decisions, max_decisions=max_decisions
         )
         self._on_unusable = on_unusable
@@ -208,7 +208,7 @@ class Store:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Findings about the database: it was set aside, or max_size is too small for the configured retention."""
-        return self._findings + self._tidier.findings
+        return self._findings + self._compactor.findings
 
     @property
     def status(self) -> StoreStatus:
@@ -320,7 +320,7 @@ class Store:
             schema.put_tick(mine, record, blocks=blocks, minutes=minutes, nodes=nodes, keep_until=keep_until)
             schema.forget_unused_nodes(mine)
         self._node_ids = nodes
-        self._tidier.stored(record)
+        self._compactor.stored(record)
         self._measure()
 
     def _nodes_id(self, mine: Rows, names: tuple[str, ...]) -> int:
@@ -415,7 +415,7 @@ class Store:
                 decision_rows.put_decisions(mine, batch.decisions, batch.outcomes)
                 decision_rows.put_shadows(mine, batch.shadows)
                 # delete more rows than were added, so that the table stays bounded without ticks, too
-                self._tidier.forget_decisions(mine, limit=2 * max(len(batch.decisions), len(batch.shadows)) + 100)
+                self._compactor.forget_decisions(mine, limit=2 * max(len(batch.decisions), len(batch.shadows)) + 100)
         except Exception as error:
             if not self._database.is_database_error(error):
                 logger.exception("cannot store decisions; they are dropped")
@@ -436,7 +436,7 @@ class Store:
     def _tidy(self) -> None:
         """Run one slice of the compaction and queue the next one behind other queued work."""
         if self._slices is None:
-            self._slices, self._tidy_again = self._tidier.slices(self._database), False
+            self._slices, self._tidy_again = self._compactor.slices(self._database), False
         try:
             next(self._slices)
         except StopIteration:

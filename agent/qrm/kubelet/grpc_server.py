@@ -375,11 +375,11 @@ class LegacyRegistration(pb_grpc.RegistrationServicer):
         """Get the options of the plug-in and register its endpoint with the manager."""
         if request.version != VERSION:
             asked = f"requested API version {request.version} is not supported by kubelet"
-            told = f"{asked}. Supported version is {VERSION}"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, told)
+            message = f"{asked}. Supported version is {VERSION}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
         if not request.resource_name or not request.endpoint or Path(request.endpoint).name != request.endpoint:
-            told = "resource_name and endpoint are required; endpoint must be the name of a socket in this directory"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, told)
+            message = "resource_name and endpoint are required; endpoint must be the name of a socket in this directory"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
         endpoint = self._open_endpoint(request.resource_name, self._directory / request.endpoint)
         try:
             await endpoint.open()

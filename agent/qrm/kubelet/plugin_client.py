@@ -146,8 +146,8 @@ class PluginEndpoint:
     async def _call(self, method: str, request: Any, *, seconds: float | None = None) -> Any:
         left = self._silent_until - self._monotonic()
         if left > 0:
-            told = f"an earlier call timed out; calls resume in {left:.0f} s"
-            raise PluginCallError(self.resource, method, "UNAVAILABLE", told)
+            message = f"an earlier call timed out; calls resume in {left:.0f} s"
+            raise PluginCallError(self.resource, method, "UNAVAILABLE", message)
         stub = getattr(self._stub, method)
         timeout = self._call_seconds if seconds is None else seconds
         began, failed = perf_counter(), True

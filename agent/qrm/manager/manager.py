@@ -101,8 +101,8 @@ class Manager:
             except (NotAllocated, OSError) as error:
                 failed = {error.container: {error.resource: str(error)}} if isinstance(error, NotAllocated) else {}
                 back = await self._undo(pod, new=new)
-                told = f"Allocate failed due to {error_text(error)}, which is unexpected"
-                return Admission(False, UNEXPECTED_ERROR, told, decided, offered, failed, back)
+                message = f"Allocate failed due to {error_text(error)}, which is unexpected"
+                return Admission(False, UNEXPECTED_ERROR, message, decided, offered, failed, back)
             lacks = {each.name: self.missing(pod.uid, each.name) for each in pod.containers}
             return Admission(
                 admitted=True,
@@ -251,8 +251,8 @@ class Manager:
             return given
         if suffices(own, request):
             return given
-        told = f"requested {request.quantity:g}, but got {own.allocated_quantity:g}"
-        raise PluginCallError(request.resource_name, "Allocate", "NOT_OURS", told)
+        message = f"requested {request.quantity:g}, but got {own.allocated_quantity:g}"
+        raise PluginCallError(request.resource_name, "Allocate", "NOT_OURS", message)
 
     def _check_applicable(
         self, pod: QrmPod, container: PodContainer, resource: str, more: Mapping[str, AllocationInfo]
@@ -262,8 +262,8 @@ class Manager:
         try:
             checked_properties({**self.allocations.of(pod.uid, container.name), **more}, cpus=self.settings.cpus)
         except BadProperty as error:
-            told = f"container {container.name}: {error}"
-            raise NotAllocated(told, container=container.name, resource=resource) from None
+            message = f"container {container.name}: {error}"
+            raise NotAllocated(message, container=container.name, resource=resource) from None
 
     def _requests(
         self, pod: QrmPod, container: PodContainer, kind: ContainerType, index: int
@@ -280,8 +280,8 @@ class Manager:
             if name not in self.plugins or quantity <= 0 or not math.isfinite(quantity):
                 continue
             if name in found:
-                told = f"container {container.name} requests {name} under two names; one of them is {asked}"
-                raise NotAllocated(told, container=container.name, resource=name)
+                message = f"container {container.name} requests {name} under two names; one of them is {asked}"
+                raise NotAllocated(message, container=container.name, resource=name)
             own = quantity / 1000 if asked == RECLAIMED_MILLICPU != name else quantity
             found[name] = ResourceRequest(
                 pod_uid=pod.uid,
@@ -368,8 +368,8 @@ class Manager:
             try:
                 await endpoint.pre_start(request)
             except PluginCallError as error:
-                told, resource = str(error), request.resource_name
-                raise NotAllocated(told, container=request.container_name, resource=resource) from None
+                message, resource = str(error), request.resource_name
+                raise NotAllocated(message, container=request.container_name, resource=resource) from None
 
     async def reconcile(self, pods: Sequence[QrmPod], apply: Apply) -> Reconciled:
         """Run one round: replace the stored allocations with the allocations that the plug-ins report, and apply them
@@ -378,14 +378,14 @@ class Manager:
         async with self._lock:
             active = {pod.uid for pod in pods}
             await self._remove_ended(active)
-            told = await self.plugins.reported()
-            await self._drop_orphans(told, active)
+            message = await self.plugins.reported()
+            await self._drop_orphans(message, active)
             self._lacking = {key: lacks for key, lacks in self._lacking.items() if key[0] in active and lacks}
             failed: dict[str, str] = {}
             running = self._running(pods)
             for pod, container, kind, index in running:
                 try:
-                    await self._renew(pod, container, kind, index, told)
+                    await self._renew(pod, container, kind, index, message)
                 except NotAllocated as error:
                     failed[f"{pod.key}/{container.name}"] = str(error)
             await self._save()

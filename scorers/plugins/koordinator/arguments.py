@@ -132,8 +132,8 @@ class LoadAwareSchedulingArgs(
                 found.append(f'aggregated.{_camel(name)}: must be a duration like "5m", not negative (given: {text!r})')
         if self.estimator and self.estimator not in ESTIMATORS:
             near = difflib.get_close_matches(self.estimator, ESTIMATORS, n=1)
-            told = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(ESTIMATORS))}"
-            found.append(f"estimator: unknown estimator {self.estimator!r}; {told}")
+            message = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(ESTIMATORS))}"
+            found.append(f"estimator: unknown estimator {self.estimator!r}; {message}")
         if self.owner_history is not None and self.estimator != OWNER_HISTORY:
             named = self.estimator or DEFAULT
             found.append(f'ownerHistory: {named} does not use it; set estimator to "{OWNER_HISTORY}"')

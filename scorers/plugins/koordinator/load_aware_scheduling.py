@@ -339,8 +339,8 @@ class LoadAwareScheduling:
             inputs["fallback"] = EQUAL_SCORES
 
         def reason(i: int) -> str:
-            told = self._reason(view, percent[:, i], int(rows[i]), i, float(values[i]))
-            return f"most nodes have no valid metrics, so all score 0; {told}" if few else told
+            message = self._reason(view, percent[:, i], int(rows[i]), i, float(values[i]))
+            return f"most nodes have no valid metrics, so all score 0; {message}" if few else message
 
         return Scores(values.astype(np.float64), steps, inputs, reason)
 
@@ -355,12 +355,12 @@ class LoadAwareScheduling:
         """The estimates of a node with the names of Koordinator's debug endpoint: amounts by resource, and the pods
         included."""
         self._reserve()
-        told: dict[str, Any] = {}
+        message: dict[str, Any] = {}
         for name, which in ESTIMATES.items():
             amounts = self.assigned_pods.sums(which, np.array([row], dtype=np.int64))[:, 0].tolist()
-            told[name] = dict(zip(self._names, amounts, strict=True))
-            told[f"{name}Pods"] = self.assigned_pods.adding(which, row)
-        return told
+            message[name] = dict(zip(self._names, amounts, strict=True))
+            message[f"{name}Pods"] = self.assigned_pods.adding(which, row)
+        return message
 
     # --- computation -------------------------------------------------------------------------------------------------
 
@@ -420,8 +420,8 @@ class LoadAwareScheduling:
             "podClass": priority_class(pod.pod),
             "nodeMetricSource": self.args.node_metric_source,
         }
-        if told := self._estimator.explain(pod):
-            inputs["estimator"] = told
+        if message := self._estimator.explain(pod):
+            inputs["estimator"] = message
         if not self.metrics.pods_known:
             seconds = self.args.report_interval_seconds
             age = "the report interval of their node" if seconds is None else f"{seconds} s"

@@ -104,11 +104,11 @@ class WrittenNodeMetric(msgspec.Struct, frozen=True):
         return None if policy is None else self._policy(policy)
 
     def _policy(self, policy: _Policy) -> PolicyOverride:
-        told = policy.node_aggregate_policy
+        message = policy.node_aggregate_policy
         durations = None
-        if told is not None and told.durations is not None:
+        if message is not None and message.durations is not None:
             # durations that cannot be parsed cannot be served, so they are skipped
-            durations = tuple(int(seconds) for text in told.durations if (seconds := read_duration(text)))
+            durations = tuple(int(seconds) for text in message.durations if (seconds := read_duration(text)))
         return PolicyOverride(policy.report_interval_seconds, policy.aggregate_duration_seconds, durations)
 
     @property

@@ -358,12 +358,12 @@ class KubeClient:
         try:
             yield
         except (KubeError, aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
-            told = error if isinstance(error, KubeError) else _translate(error, what=resource.full_name)
-            if isinstance(told, KubeUnauthorized) or (isinstance(told, KubeRefused) and told.status is None):
+            message = error if isinstance(error, KubeError) else _translate(error, what=resource.full_name)
+            if isinstance(message, KubeUnauthorized) or (isinstance(message, KubeRefused) and message.status is None):
                 retired, self._current = self._current, None
                 if retired is not None and not retired.users:
                     await self._end(retired)
-            raise (told.with_server(self._server, private=self._private) if self._server else told) from error
+            raise (message.with_server(self._server, private=self._private) if self._server else message) from error
 
 
 def _abort_response(response: aiohttp.ClientResponse) -> None:

@@ -179,7 +179,7 @@ class Informer(Generic[ItemT]):
     async def _watch(self) -> None:
         """Watch until the server ends the watch."""
         loop = asyncio.get_running_loop()
-        began, heard = loop.time(), False
+        began, received = loop.time(), False
         events = self._client.watch(
             self.resource, since=self._version, selector=self._selector, seconds=self._watch_seconds
         )
@@ -195,12 +195,12 @@ class Informer(Generic[ItemT]):
                 elif event.problem:
                     self._leave_out(event.key, event.problem)
                 self._version = event.version or self._version
-                self._failures, heard = 0, True
+                self._failures, received = 0, True
         finally:
             await events.aclose()
-        if not heard:
+        if not received:
             self._version = ""
-        if heard or loop.time() - began >= min(LASTED_S, self._watch_seconds / 2):
+        if received or loop.time() - began >= min(LASTED_S, self._watch_seconds / 2):
             self._failures = 0
         else:
             await self._pause()
@@ -229,8 +229,8 @@ class Informer(Generic[ItemT]):
 
     def _failed(self, error: KubeError) -> None:
         if self.error is None:
-            told = f"{error}. {error.hint}" if error.hint else str(error)
-            log.warning("cannot watch %s; the local copy may be out of date: %s", self.resource.full_name, told)
+            message = f"{error}. {error.hint}" if error.hint else str(error)
+            log.warning("cannot watch %s; the local copy may be out of date: %s", self.resource.full_name, message)
         self.error = error
         self._tried.set()
 

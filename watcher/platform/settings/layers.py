@@ -345,8 +345,8 @@ def _misspelt_legacy(environ: Mapping[str, str]) -> Iterator[str]:
             continue
         guess = nearest(name, known)
         names = ", ".join(LEGACY_PREFIX + each for each in known)
-        told = f"did you mean {LEGACY_PREFIX}{guess}?" if guess else f"known variables: {names}"
-        yield f"environment {_printable(variable)} ignored: unknown setting; {told}"
+        message = f"did you mean {LEGACY_PREFIX}{guess}?" if guess else f"known variables: {names}"
+        yield f"environment {_printable(variable)} ignored: unknown setting; {message}"
 
 
 def _names_level(text: str) -> bool:

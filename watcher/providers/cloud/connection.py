@@ -120,8 +120,8 @@ class CloudConnection:
         try:
             yield
         except (ProviderError, TimeoutError, OSError, aiohttp.ClientError) as error:
-            told = provider_error_of(error, tls=self.address.startswith("https:"))
-            raise with_address(told, self.address, scrub=self.scrub) from error
+            message = provider_error_of(error, tls=self.address.startswith("https:"))
+            raise with_address(message, self.address, scrub=self.scrub) from error
 
     def _connected(self) -> HttpClient:
         if self._exchange is None:

@@ -147,8 +147,8 @@ def _plan(config: DatadogConfig, metric: Metric, usual: _DefaultQuery) -> CloudQ
     tags = ",".join((config.node_label, *usual.by))
     width = round(_bucket(config))
     asks = tuple((f"avg:{name}{{{scope}}} by {{{tags}}}.rollup(avg, {width})", weight) for name, weight in usual.parts)
-    told = f"{usual.shown} of {{{scope}}}"
-    return CloudQueryPlan(metric, asks, usual.unit, told, usual.reason, usual.start, config.node_label)
+    message = f"{usual.shown} of {{{scope}}}"
+    return CloudQueryPlan(metric, asks, usual.unit, message, usual.reason, usual.start, config.node_label)
 
 
 def _scope(config: DatadogConfig) -> str:
@@ -308,10 +308,10 @@ class Datadog:
         """Query the points with one request, for any number of hosts. Times are in unix seconds, `deadline` in event
         loop time. Raises ProviderError."""
         body = question(plan, since, until, bucket=_bucket(self._config))
-        heard = await self.connection.post(
+        received = await self.connection.post(
             PATH, body, read=lambda answer: read_answer(answer, plan=plan), deadline=deadline
         )
-        return replace(heard.content, clock_offset_s=heard.clock_offset_s)
+        return replace(received.content, clock_offset_s=received.clock_offset_s)
 
     def _credentials(self) -> Mapping[str, str]:
         app_key = self._config.app_key or read_secret("provider.app_key_file", self._config.app_key_file)

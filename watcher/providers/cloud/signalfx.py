@@ -188,8 +188,8 @@ class SignalFx:
             "endMs": str(math.ceil(1000 * until)),
             "resolution": str(round(1000 * BUCKET_S)),
         }
-        heard = await self.connection.get(POINTS, query, read=read_points, deadline=deadline)
-        points, odd, warnings = heard.content
+        received = await self.connection.get(POINTS, query, read=read_points, deadline=deadline)
+        points, odd, warnings = received.content
         names = self._names.setdefault(text, _SeriesDimensions())
         async with names.lock:
             if points.keys() - names.dimensions.keys() - names.unknown:
@@ -199,7 +199,7 @@ class SignalFx:
                 f"the service returns at most {MOST_SERIES} time series, and there are more: set a narrower search",
             )
         reply = _named(points, names.dimensions, label=plan.label)
-        return replace(reply, odd=odd, warnings=warnings, clock_offset_s=heard.clock_offset_s)
+        return replace(reply, odd=odd, warnings=warnings, clock_offset_s=received.clock_offset_s)
 
     async def _learn(self, names: _SeriesDimensions, text: str, wanted: Any, *, deadline: float) -> None:
         """Reload the dimensions of all time series of a search."""

@@ -101,8 +101,8 @@ class InfluxTransport:
             async with asyncio.timeout_at(deadline):
                 return await attempt()
         except (ProviderError, TimeoutError, OSError, aiohttp.ClientError) as error:
-            told = provider_error_of(error, tls=self._endpoint.has_tls)
-            raise with_address(told, self.address, scrub=self._endpoint.scrub) from error
+            message = provider_error_of(error, tls=self._endpoint.has_tls)
+            raise with_address(message, self.address, scrub=self._endpoint.scrub) from error
 
     # --- choice of the query language --------------------------------------------------------------------------------
 

@@ -84,17 +84,17 @@ class PodReader:
         if not self._started:
             self._started = True
             await self._placed.start()
-        told = await self._client.list(POD_METRICS)
+        message = await self._client.list(POD_METRICS)
         await self._placed.wait()
-        if not told.items:
+        if not message.items:
             raise NoPodUsage("metrics-server returned no pods", hint="After its start, metrics-server needs a minute.")
         nodes = {key: item.spec.node_name for key, item in self._placed.objects.items()}
-        fetch = await asyncio.to_thread(read_pods, _unhurried(told.items), nodes, source=self._source, now=now)
+        fetch = await asyncio.to_thread(read_pods, _unhurried(message.items), nodes, source=self._source, now=now)
         if not fetch.usage.pods:
             raise NoPodUsage(
-                f"metrics-server returned {len(told.items)} pods, but none of them is running in the cluster"
+                f"metrics-server returned {len(message.items)} pods, but none of them is running in the cluster"
             )
-        return replace(fetch, findings=(*fetch.findings, *self._state_findings(told.unread, now)))
+        return replace(fetch, findings=(*fetch.findings, *self._state_findings(message.unread, now)))
 
     def _state_findings(self, unread: Mapping[str, str], now: float) -> Iterator[Finding]:
         """Findings about unreadable pod objects and about an informer with errors."""

@@ -84,13 +84,13 @@ def read_usage(
     findings: list[Finding] = []
     rows: dict[str, tuple[float, list[float]]] = {}
     windows = []
-    told: dict[str, NodeMetrics] = {}
+    message: dict[str, NodeMetrics] = {}
     for item in usage:
-        if key_of(item) in told:
+        if key_of(item) in message:
             reason = "metrics-server returned the node several times; the last entry is used"
             findings.append(Finding(FindingKind.DUPLICATE_SERIES, key_of(item), "", now, reason, Remedy.COMBINED))
-        told[key_of(item)] = item
-    for name, item in told.items():
+        message[key_of(item)] = item
+    for name, item in message.items():
         if name not in nodes:
             reason = "metrics-server returned the node, but the cluster has no node with this name"
             findings.append(Finding(FindingKind.UNKNOWN_NODE, name, "", now, reason, Remedy.DROPPED))
@@ -106,7 +106,7 @@ def read_usage(
         else:
             rows[name] = at, [_share(item, nodes[name], key=key, now=now, findings=findings) for key in keys]
             windows.append(read_duration(item.window))
-    for name in nodes.keys() - told.keys():
+    for name in nodes.keys() - message.keys():
         reason = "metrics-server did not return the node: it may be new, or its kubelet unreachable"
         findings.append(Finding(FindingKind.MISSING, name, "", now, reason, Remedy.LEFT_OUT))
     names = tuple(rows)

@@ -107,9 +107,9 @@ def missing_part(envelope: Envelope) -> str:
     VictoriaMetrics has a field for it. Thanos, Mimir, and Prometheus with remote storage send a warning. Prometheus
     also sends warnings about questionable queries, which start with "PromQL".
     """
-    told = [printable(warning) for warning in envelope.warnings or () if not _is_remark(warning)]
-    if told:
-        return told[0] + (f" (and {len(told) - 1} more)" if len(told) > 1 else "")
+    message = [printable(warning) for warning in envelope.warnings or () if not _is_remark(warning)]
+    if message:
+        return message[0] + (f" (and {len(message) - 1} more)" if len(message) > 1 else "")
     return "the response is marked as partial (isPartial)" if envelope.isPartial else ""
 
 

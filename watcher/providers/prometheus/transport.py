@@ -236,7 +236,7 @@ class _PrometheusSession(requests.Session):
                 allow_redirects=False,
                 stream=True,
             )
-            heard = time.time()
+            received = time.time()
             with response:
                 self._line.answering = response.raw
                 if self._line.unwanted.is_set():  # aborted while neither socket nor response was accessible
@@ -247,7 +247,7 @@ class _PrometheusSession(requests.Session):
             raise translate(error, tls=self._endpoint.address.startswith("https:")) from error
         finally:
             self._line.answering = None
-        return self._understood(response, body=body, sent=sent, heard=heard)
+        return self._understood(response, body=body, sent=sent, heard=received)
 
     def _understood(
         self, response: requests.Response, *, body: bytes, sent: Mapping[str, str], heard: float
