@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 
 
 class SamplePipeline:
-    """Owner of the history. `source` is the name of the source on the wire; metrics to backfill are marked in `backfill`;
-    `tag` is the prefix of the tags of published snapshots; `stores`: tick records are needed for a store."""
+    """Owner of the history. `source` is the name of the source on the wire; metrics to backfill are marked in
+    `backfill`; `tag` is the prefix of the tags of published snapshots; `stores`: tick records are needed for a
+    store."""
 
     def __init__(
         self, config: RefreshConfig, *, source: str, backfill: Backfill, clock: Clock, tag: str, stores: bool
