@@ -74,8 +74,9 @@ class ClusterActions:
     # --- evictions ---------------------------------------------------------------------------------------------------
 
     async def objection(self, step: EvictStep) -> tuple[StepOutcome, str] | None:
-        """Why this pod must not be evicted, with the step's result; None if it may be. It reads the pod from the API,
-        because the node's data may be outdated, and a critical pod must never be evicted. Raises KubeUnreachable."""
+        """The reason why this pod must not be evicted, with the step's result; None if it may be. It reads the pod from
+        the API, because the node's data may be outdated, and a critical pod must never be evicted. Raises
+        KubeUnreachable."""
         now = self._monotonic()
         self._not_before = {uid: until for uid, until in self._not_before.items() if until > now}
         if (until := self._not_before.get(step.uid)) is not None:
@@ -152,7 +153,7 @@ class ClusterActions:
         else:
             self._silent_since = None
 
-    async def tell_seldom(self, about: EventSubject, *, reason: str, message: str, warning: bool = True) -> None:
+    async def tell_rarely(self, about: EventSubject, *, reason: str, message: str, warning: bool = True) -> None:
         """Write an Event about a repeated action on a pod: at most one per reason in EVENT_INTERVAL_S."""
         now = self._clock()
         lately = {each: at for each, at in self._told_at.items() if 0.0 <= now - at < EVENT_INTERVAL_S}

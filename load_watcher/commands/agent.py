@@ -42,13 +42,13 @@ _OWN = ("node", "policies", "state_file", "host", "port")
 @click.option(
     "--preview",
     is_flag=True,
-    help="Make and report decisions without changing anything; overrides agent.mode. Not together with --enforce. "
-    "[default, unless agent.mode is enforce]",
+    help="Make and report decisions without changing anything; overrides agent.mode. Cannot be combined with "
+    "--enforce. [default, unless agent.mode is enforce]",
 )
 @click.option(
     "--enforce",
     is_flag=True,
-    help="Carry out the decisions: throttle, evict and taint; overrides agent.mode. Not together with --preview.",
+    help="Carry out the decisions: throttle, evict and taint; overrides agent.mode. Cannot be combined with --preview.",
 )
 @click.option(
     "--once",

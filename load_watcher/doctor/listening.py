@@ -92,8 +92,8 @@ async def port(examination: CheckContext) -> Sequence[CheckResult]:
 
 
 async def _unlike(session: aiohttp.ClientSession, url: str, settings: Settings) -> str:
-    """Describe the differences between the running service's settings and these; "" if there are none, or if they are
-    unknown.
+    """Describe the differences between the settings of the running service and `settings`; "" if there are none, or if
+    they are unknown.
     """
     _, body = await _get(session, f"{url}/readyz")
     try:
@@ -167,7 +167,9 @@ async def service(examination: CheckContext) -> Sequence[CheckResult]:
     found = examination.the(Settings)
     url = examination.url or examination.the(DetectedService).url
     if not url:
-        return [skipped(f"no service runs at {own_url(found)}", "to check another one, give its address with --url")]
+        return [
+            skipped(f"no service runs at {own_url(found)}", "to check another service, give its address with --url")
+        ]
     where = without_credentials(url)
     try:
         async with _session(found, url=url) as session:
@@ -183,7 +185,7 @@ async def service(examination: CheckContext) -> Sequence[CheckResult]:
                 examination.leave(Exposition(page.decode(errors="replace") if status == 200 else ""))
             return results
     except (aiohttp.ClientError, OSError) as error:
-        cure = "check that it runs and that the address is right; inside a pod, another address may be needed"
+        cure = "check that it runs and that the address is correct; inside a pod, another address may be needed"
         return [fail(f"no response from {where}: {_reason(error)}", cure)]
 
 

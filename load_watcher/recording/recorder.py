@@ -35,7 +35,7 @@ class RecordError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What to record: the service at `address`, for `duration` seconds (None: until stopped), with a poll every
+    """The service at `address`, for `duration` seconds (None: until stopped), with a poll every
     `every` seconds."""
 
     address: str

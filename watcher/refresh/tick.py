@@ -116,7 +116,7 @@ class Refresher:
         ours = samples_of_cluster(restored, self.config.cluster)
         if ours is None:
             log.warning(
-                "stored samples not loaded: they are of another cluster (cluster.name is %s)",
+                "stored samples not loaded: they belong to another cluster (cluster.name is %s)",
                 self.config.cluster or "not set",
             )
             return

@@ -118,7 +118,7 @@ class SqliteFile(Database):
     def check_still_there(self) -> None:
         """Raise OSError if the file was moved or removed: SQLite would continue to write to the old file."""
         if not self.path.exists() or identity_of(self.path) != self._identity:
-            raise OSError(f"{self.path} was moved away or replaced while it was open; restart the service")
+            raise OSError(f"{self.path} was moved or replaced while it was open; restart the service")
 
     # --- space -------------------------------------------------------------------------------------------------------
 

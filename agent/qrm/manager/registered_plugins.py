@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 PLUGIN_ABSENCE_GRACE_S = 300.0
 """Seconds after a plug-in has stopped until its resource counts as removed."""
 PLUGIN_STARTUP_S = 10.0
-"""Seconds after the registration of a plug-in in which an empty list of allocations is ignored."""
+"""Period after the registration of a plug-in, in seconds, in which an empty list of allocations is ignored."""
 
 
 @dataclass(slots=True)

@@ -162,9 +162,9 @@ def _aligned(cpus: int, to: int) -> int:
 def pool_sizes(
     available: int, expandable: Mapping[str, int], unexpandable: Mapping[str, int], *, expand: bool
 ) -> dict[str, int]:
-    """Distribute the available CPUs among pools. If the pools want more than available, all are reduced in proportion.
-    If CPUs are left over and `expand` is set, the `expandable` pools grow. Otherwise each pool gets the size it wants.
-    If there are fewer CPUs than pools, each pool gets the full number, and they share all CPUs."""
+    """Distribute the available CPUs among pools. If the pools need more CPUs than are available, all pools are reduced
+    in proportion. If CPUs are left over and `expand` is set, the `expandable` pools grow. Otherwise, each pool gets the
+    size that it needs. If there are fewer CPUs than pools, each pool gets the full number, and they share all CPUs."""
     wanted = {**expandable, **unexpandable}
     fixed = sum(unexpandable.values())
     if sum(wanted.values()) > available:

@@ -36,7 +36,8 @@ DELTA, PROD_USAGE, PROD_DELTA, ESTIMATED = range(4)
 
 @dataclass(frozen=True, slots=True)
 class AssignedPod:
-    """A pod on a node (`row`). `at` is s and `until` is D (None: no such time), both in unix seconds."""
+    """A pod on a node (`row`). `at` is the time of the assignment (s); `until` is the time until which the pod counts
+    as its estimate (D), None without such a time. Both are in unix seconds."""
 
     pod: PodKey
     row: int

@@ -416,7 +416,7 @@ def test_a_file_that_is_moved_away_under_a_running_service_is_noticed(tmp_path: 
             await eventually(lambda: not store.status.ok, what="the move to be noticed")
             return store.status.error
 
-    assert f"{path} was moved away or replaced while it was open; restart the service" == asyncio.run(run())
+    assert f"{path} was moved or replaced while it was open; restart the service" == asyncio.run(run())
 
 
 def test_a_large_file_is_checked_whole_after_damage_was_seen(tmp_path: Path, healthy: Path) -> None:

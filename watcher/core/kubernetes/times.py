@@ -1,6 +1,6 @@
 """Kubernetes times and durations, as in its JSON.
 
-Pure: text in, numbers out.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class OutageDecision:
     """The guard's decision for one tick; arrays [n] in the order of the nodes passed to `OutageGuard.step`.
 
     `held` nodes are served although they would be quarantined; `quarantined` nodes are not served; `late` nodes are
-    served and fell behind together with many others. `age_s` is the age in seconds of held and late nodes, NaN for all
+    served and fell behind in a partial outage. `age_s` is the age in seconds of held and late nodes, NaN for all
     other nodes. `lost` maps known nodes that departed in a mass to the time of their last sample (unix seconds); if it
     is not empty, a list of all nodes would be incomplete (503).
     """
@@ -307,11 +307,11 @@ def _outages(tick: _Tick, held: Bool, late: Bool, lost: Mapping[str, float], fle
     parts = []
     if lost:
         parts.append(
-            f"{len(lost)} of {fleet} known nodes ({some_of(lost)}) went silent together; the list of all nodes is"
-            " refused, because schedulers would treat it as complete: check the monitoring of these nodes"
+            f"{len(lost)} of {fleet} known nodes ({some_of(lost)}) became silent at the same time; the list of all"
+            " nodes is refused, because schedulers would treat it as complete: check the monitoring of these nodes"
         )
     if held.any():
-        parts.append(f"{named(held)} froze together; their last values are held for now: check their exporters")
+        parts.append(f"{named(held)} froze at the same time; their last values are still served: check their exporters")
     if late.any():
-        parts.append(f"{named(late)} fell behind together; their last values are held for now")
+        parts.append(f"{named(late)} fell behind at the same time; their last values are still served")
     return (_outage(tick.now, "; ".join(parts), Remedy.LEFT_OUT if lost else Remedy.HELD),) if parts else ()

@@ -142,7 +142,7 @@ def _printable(name: str) -> str:
 
 
 def _nearest_key(key: str) -> str:
-    """Return a cure that names the most similar setting, or the settings of the table."""
+    """Return a fix that names the most similar setting, or the settings of the table."""
     table, _, name = key.rpartition(".")
     siblings = {each.rpartition(".")[2]: each for each in (*KEYS, *INNER_TABLES) if each.rpartition(".")[0] == table}
     if guess := nearest(name, siblings):
