@@ -153,7 +153,7 @@ class ClusterActions:
         else:
             self._silent_since = None
 
-    async def tell_rarely(self, about: EventSubject, *, reason: str, message: str, warning: bool = True) -> None:
+    async def tell_seldom(self, about: EventSubject, *, reason: str, message: str, warning: bool = True) -> None:
         """Write an Event about a repeated action on a pod: at most one per reason in EVENT_INTERVAL_S."""
         now = self._clock()
         lately = {each: at for each, at in self._told_at.items() if 0.0 <= now - at < EVENT_INTERVAL_S}

@@ -196,7 +196,7 @@ class PlanRun:
                 EventSubject("Pod", step.pod, step.uid),
                 f"page cache reclaimed, {result.text}: {step.reason}",
             )
-            await self.means.cluster.tell_rarely(about, reason="PageCacheReclaimed", message=message)
+            await self.means.cluster.tell_seldom(about, reason="PageCacheReclaimed", message=message)
         return result
 
     def _reclaim(self, step: ReclaimStep) -> StepResult:

@@ -123,7 +123,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     given = {**before, **{name: value for name, value in own.items() if value}}
     settings, everything = _settings(given, mode=None)
     if missing_ok and not settings.state_file.exists():
-        click.echo(f"{settings.state_file} does not exist: no agent has run here, nothing to restore")
+        click.echo(f"{settings.state_file} does not exist: no agent has run on this node; nothing to restore")
         return
     try:
         found = asyncio.run(service_restore.restore(settings, everything))

@@ -251,7 +251,7 @@ def summarize_findings(findings: Sequence[FindingEntry]) -> Iterator[CheckResult
 
 
 def _unauthorised() -> CheckResult:
-    cure = "set server.token_file to the file with its token, as for serve; server.protect_reads is on there"
+    cure = "set server.token_file to the file with the token of the service; the service has server.protect_reads"
     return fail("the service requires its token for reads", cure)
 
 

@@ -98,7 +98,7 @@ async def ask(
             answer, status = await response.read(), response.status
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         reason = str(error) or type(error).__name__
-        hint = "check that load-watcher runs there and has [scheduler.NAME] in its settings"
+        hint = "check that load-watcher runs at this address and has [scheduler.NAME] in its settings"
         raise ExtenderClientError(f"no response from {url}: {reason}", hint=hint) from error
     try:
         document: dict[str, Any] = msgspec.json.decode(answer, type=dict[str, Any])

@@ -80,8 +80,7 @@ class NotReadyDocument(ReadyDocument, kw_only=True):
 
 
 class LostNode(msgspec.Struct):
-    """A node that is missing in a partial outage (partial outage). `sampled` is the time of its last sample in
-    unix seconds."""
+    """A node that is missing in a partial outage. `sampled` is the time of its last sample in unix seconds."""
 
     name: str
     sampled: float

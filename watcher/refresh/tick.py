@@ -90,7 +90,7 @@ class Refresher:
             stores=store is not None,
         )
         self._born = self._clock.monotonic()
-        self._warm = False  # once the service has had its windows, it stays ready
+        self._warm = False  # True after the first complete windows: the service then stays ready
         self._last_began = self._clock.monotonic()
         self._last_clocks: tuple[float, float] | None = None
         self._tick_lock = asyncio.Lock()
@@ -290,7 +290,7 @@ class Refresher:
             self._source.names_compared(self.published.snapshot.nodes, self._digest.index)
         self._account(fetch, now=now, since=since)
         if fetch.plans and self._spans.complete:
-            self._digest.restored = None  # the history contains all of it now
+            self._digest.restored = None  # the history contains all restored samples
         return True
 
     async def _backfill(self, deadline: float) -> None:

@@ -430,8 +430,8 @@ _HINTS = {
     sqlite3.SQLITE_FULL: _FULL_DISK,
     sqlite3.SQLITE_IOERR: _FULL_DISK + ", and it must be on a local file system",
     sqlite3.SQLITE_READONLY: "give this user write access to the file and its directory",
-    sqlite3.SQLITE_CANTOPEN: "give this user write access to the file and its directory, and free space there",
-    sqlite3.SQLITE_BUSY: "another program has the database open: close it there",
+    sqlite3.SQLITE_CANTOPEN: "give this user write access to the file and its directory, and free space on its disk",
+    sqlite3.SQLITE_BUSY: "another program has the database open: close the database in that program",
 }
 
 

@@ -225,9 +225,9 @@ def headroom(
     max_utilization: float = 0.0,
     max_oversold: float = 1.2,
 ) -> float:
-    """CPUs that offline pods are offered. It grows from `last` while the utilization of the pool is below `target` (0
-    to 1), and falls while it is above `max_utilization` (0: never). The result is at least `supply` (CPUs of the pool)
-    and at most `max_oversold` times that."""
+    """Return the number of CPUs to offer to offline pods. The number grows from `last` while the utilization of the
+    pool is below `target` (0 to 1), and falls while the utilization is above `max_utilization` (0: never). The result
+    is at least `supply` (CPUs of the pool) and at most `max_oversold` times that."""
     oversold = 0.0
     if utilization < target:
         oversold = supply * (target - utilization)

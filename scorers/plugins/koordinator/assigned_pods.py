@@ -164,7 +164,7 @@ class AssignedPods:
 
 
 def _widened(array: npt.NDArray[ScalarT], size: int) -> npt.NDArray[ScalarT]:
-    """The array with at least `size` elements in the last dimension; 25% more than needed when it grows."""
+    """The array with at least `size` elements in the last dimension; a copy has 25% more elements than needed."""
     more = size + size // 4 - array.shape[-1]
     if size <= array.shape[-1]:
         return array

@@ -1,4 +1,4 @@
-"""Kubernetes times and durations, as in its JSON.
+"""Times and durations in the JSON format of Kubernetes.
 
 Pure: no I/O, no clock.
 """

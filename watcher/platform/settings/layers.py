@@ -86,7 +86,7 @@ def _cure_of(text: str) -> str:
     first = next((line for line in map(str.strip, text.splitlines()) if line and line[0] != "#"), "")
     if _YAML.match(first):
         return 'it looks like YAML; TOML has [server] and below it port = 2020, in place of "server:" and "port: 2020"'
-    return "fix the syntax there"
+    return "fix the syntax at this place"
 
 
 def _take_document(layer: SourceValues, document: Mapping[str, Any], *, origin: str) -> None:
