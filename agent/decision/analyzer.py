@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from agent.decision.analysis import Analysis, AnalyzerState, Demand, NodeEvent, PodDemand, RuleState
+from agent.decision.eligible_pods import allowed, matches_everything
 from agent.decision.explanation import number
 from agent.decision.plan import RuleFinding, RuleVerdict
-from agent.decision.selection import allowed, matches_everything
 from agent.decision.watermark import gathered
 from agent.metrics.action_metric import ActionMetric
 from agent.metrics.cpu_quota import Originals, owed_cpu, owed_memory

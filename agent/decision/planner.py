@@ -22,12 +22,12 @@ from dataclasses import replace
 
 from agent.decision import explanation
 from agent.decision.analysis import Analysis
+from agent.decision.eligible_pods import protection
+from agent.decision.gap_closing import CLOSED, StagePlanner
 from agent.decision.ledger import set_since
 from agent.decision.plan import Mode, Plan
 from agent.decision.plan_inputs import PlanInputs, gaps
-from agent.decision.selection import protection
 from agent.decision.soft_limits import memory_high_restored, weight_restored
-from agent.decision.stage_planner import CLOSED, StagePlanner
 from agent.metrics.action_metric import PodSteps
 from agent.metrics.cpu_quota import is_original, knobs_of
 from agent.model import KnobStep, QuotaStep, SchedulingStep, Step

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from agent.executor.control_map import ControlMap
+from agent.executor.enforcement_switch import ControlMap
 from agent.executor.report import StepOutcome
 from agent.model import CRITICAL_PRIORITY, SCHEDULING_CONDITION, SCHEDULING_TAINT, EvictStep, SchedulingStep
 from watcher.core.kubernetes.errors import KubeError, KubeNotFound, KubeUnreachable

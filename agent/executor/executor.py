@@ -20,7 +20,7 @@ from agent.cgroups.base import Quota
 from agent.decision.eviction_limits import Budget
 from agent.decision.plan import Plan
 from agent.executor.cluster import ClusterActions
-from agent.executor.control_map import EnforcementSwitch
+from agent.executor.enforcement_switch import EnforcementSwitch
 from agent.executor.groups import Groups, conflicting_agents, process_names
 from agent.executor.knob_writer import KnobWriter, RestoreResult
 from agent.executor.permissions import ExecutorMeans, OnExit, Permissions

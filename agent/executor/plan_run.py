@@ -15,7 +15,7 @@ from agent.audit.database import AuditError
 from agent.audit.entries import AuditEntry, AuditOutcome
 from agent.cgroups.base import CPU_MAX, CPU_WEIGHT, MEMORY_HIGH
 from agent.cgroups.errors import CgroupError
-from agent.executor.control_map import ControlData, EnforcementSwitch
+from agent.executor.enforcement_switch import ControlData, EnforcementSwitch
 from agent.executor.knob_writer import RestoreResult, with_change
 from agent.executor.permissions import ExecutorMeans
 from agent.executor.report import EnforcementLevel, PlanReport, StepOutcome, StepResult, used_by

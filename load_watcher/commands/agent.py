@@ -42,8 +42,9 @@ _OWN = ("node", "policies", "state_file", "host", "port")
 @click.option(
     "--preview",
     is_flag=True,
-    help="Make and report decisions without changing anything; overrides agent.mode. Cannot be combined with "
-    "--enforce. [default, unless agent.mode is enforce]",
+    help="Make and report decisions without carrying them out; only the state file is written. Overrides agent.mode. "
+    "Cannot be combined with --enforce. "
+    "[default, unless agent.mode is enforce]",
 )
 @click.option(
     "--enforce",

@@ -60,9 +60,9 @@ def compare(**given: Any) -> None:
 
     The comparison covers metric values, missing nodes, and the node that TargetLoadPacking would choose.
 
-    Exit code 0: they agree; 1: they differ: a node or a value is missing or a value differs in more than half of the
-    comparisons, or the chosen nodes differ in at least half of them; 2: the first comparison failed (later failures are
-    skipped), or the arguments are invalid.
+    Exit code 0: they agree; 1: they differ: in more than half of the comparisons, a node or a value is missing or a
+    value differs; or in at least half of them, the chosen nodes differ; 2: the first comparison failed (later failures
+    are skipped), or the arguments are invalid.
     """
     import asyncio
     from contextlib import suppress

@@ -24,7 +24,7 @@ def check(file: Path) -> None:
     Validates the settings that result from FILE and the environment variables, and prints every problem. The variable
     LOAD_WATCHER_CONFIG is ignored.
 
-    Exit code 0: valid; 2: invalid.
+    Exit code 0: valid; 2: invalid, or FILE does not exist.
     """
     settings = load_or_exit({"config": file, "assigned": {}})
     for notice in settings.notices:

@@ -13,9 +13,9 @@ from watcher.core.koordinator.written_objects import WRITTEN
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import NODE_METRICS, NODES, PODS
 from watcher.core.kubernetes.wire import Resource
-from watcher.core.naming.node_index import NodeIndex
-from watcher.core.naming.node_index import describe_match as in_words
-from watcher.core.naming.resolution import STRENGTH
+from watcher.core.naming.evidence import STRENGTH
+from watcher.core.naming.name_resolver import NodeIndex
+from watcher.core.naming.name_resolver import describe_match as in_words
 from watcher.koordinator.lease import LEASE, lease_namespace
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import (

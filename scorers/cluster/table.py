@@ -22,8 +22,8 @@ from scorers.cluster.columns import AmountColumns
 from scorers.cluster.load import I64, NodeLoadColumns
 from scorers.cluster.node_metrics import NodeMetric
 from scorers.cluster.pods import ENDED, PodInfo, identity, pod_info, scheduled_at
-from scorers.cluster.recent_pods import RecentPods
 from scorers.cluster.resources import amounts
+from scorers.cluster.unmeasured_pods import RecentPods
 from watcher.client import Columns, PodColumns
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.model import MetricType, Window

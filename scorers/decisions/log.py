@@ -24,8 +24,8 @@ import numpy.typing as npt
 from scorers.cluster.pods import PodInfo, identity
 from scorers.cluster.table import ClusterTable
 from scorers.decisions import records
+from scorers.decisions.decision_document import BOUND, DELETED
 from scorers.decisions.records import PlacementDecision, PlacementOutcome
-from scorers.decisions.why import BOUND, DELETED
 from scorers.plugin_api.wire import MAX_EXTENDER_PRIORITY
 from scorers.profiles.ranking import FilterResult, ProfileRunner, RankResult
 from watcher.core.decisions import DecisionOutcome, DecisionStore, StoredDecision

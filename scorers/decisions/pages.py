@@ -11,9 +11,9 @@ from aiohttp import hdrs, web
 
 from scorers.cluster.pods import identity, scheduled_at
 from scorers.decisions import records
+from scorers.decisions.decision_document import ASKED_AGAIN, BOUND, PENDING, UNKNOWN, OutcomeState, decision_document
 from scorers.decisions.log import MICROSECONDS, DecisionLog, storable
 from scorers.decisions.records import PlacementDecision, PlacementOutcome
-from scorers.decisions.why import ASKED_AGAIN, BOUND, PENDING, UNKNOWN, OutcomeState, decision_document
 from watcher.core.decisions import DecisionStore, DecisionsUnavailable, StoredDecision
 from watcher.core.kubernetes.objects import Pod
 from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure

@@ -17,8 +17,8 @@ from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.errors import KubeError, KubeUnreachable
 from watcher.core.kubernetes.node_facts import capacities_of
 from watcher.core.kubernetes.objects import NODES, Node, ObjectMetadata
-from watcher.core.naming.node_index import NodeIndex
-from watcher.core.naming.resolution import KnownNode
+from watcher.core.naming.evidence import KnownNode
+from watcher.core.naming.name_resolver import NodeIndex
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import AccessFinder, KubeAccess
 from watcher.platform.kube.shared_informer import SharedInformer
@@ -135,7 +135,7 @@ def from_settings(settings: Settings) -> ClusterNodes | None:
 
 async def read_index(settings: Settings) -> NodeIndex:
     """List the nodes of the cluster once, for commands that explain names (`NodeIndex.resolve`,
-    `node_index.describe_match`). Raises KubeError."""
+    `name_resolver.describe_match`). Raises KubeError."""
     client = KubeClient(_access(settings))
     try:
         listing = await client.list(NODES)

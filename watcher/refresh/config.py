@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from watcher.core.naming.node_index import NodeIndex
+from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.review import findings as review_limits
 from watcher.core.windows.backfill import LATE_INTERVALS
 from watcher.model import TickRecord, Window

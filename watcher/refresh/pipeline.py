@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from watcher.core.naming import node_index
-from watcher.core.naming.node_index import NodeIndex
+from watcher.core.naming import name_resolver
+from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.naming.renames import NamedBatch, NodeRenames, apply_renames
 from watcher.core.publishing.documents import Published, SilentBody
 from watcher.core.review import faults, samples
@@ -117,9 +117,9 @@ class SamplePipeline:
             return
         for resolution in {id(each.resolution): each.resolution for each in named}.values():
             if resolution is not None:
-                yield from node_index.findings(resolution, self.index, now=now)
+                yield from name_resolver.findings(resolution, self.index, now=now)
         seen = set(self._history.names).union(*(each.batch.nodes for each in named))
-        yield from node_index.missing_findings(self.index.without_series(seen), now=now)
+        yield from name_resolver.missing_findings(self.index.without_series(seen), now=now)
 
     # --- review and provenance ---------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from watcher.core.naming import node_index
-from watcher.core.naming.node_index import NodeIndex
+from watcher.core.naming import name_resolver
+from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.pods.table import (
     PODS,
     SLOT_S,
@@ -205,7 +205,7 @@ class PodRefresher:
         if index is None:
             return usage
         resolution = index.resolve(tuple(sorted({name for name in usage.nodes if name})))
-        findings.extend(node_index.findings(resolution, index, now=now))
+        findings.extend(name_resolver.findings(resolution, index, now=now))
         if not resolution.translated:
             return usage
         known = dict(zip(resolution.names, resolution.nodes, strict=True))

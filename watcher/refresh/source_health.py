@@ -13,7 +13,7 @@ from watcher.model import METRIC_BY_KEY, Finding, FindingKind, ProviderHealth
 
 if TYPE_CHECKING:
     from watcher.clock import Clock
-    from watcher.core.naming.node_index import NodeIndex
+    from watcher.core.naming.name_resolver import NodeIndex
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from agent.decision.analysis import Analysis, AnalyzerState, PodDemand
 from agent.decision.analyzer import analyze, merge
+from agent.decision.eligible_pods import protection
 from agent.decision.plan import RuleVerdict
-from agent.decision.selection import protection
 from agent.metrics.options import DecisionOptions
 from agent.model import (
     AvoidanceAction,

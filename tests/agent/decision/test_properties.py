@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.decision.analysis import Demand, PodDemand
+from agent.decision.eligible_pods import protection
 from agent.decision.eviction_limits import Budget, EvictionLimits
+from agent.decision.gap_closing import CLOSED
 from agent.decision.ledger import falling, with_steps
 from agent.decision.plan import Mode, Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
-from agent.decision.selection import protection
-from agent.decision.stage_planner import CLOSED
 from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS

@@ -13,10 +13,10 @@ import pytest
 
 from agent.decision.analysis import AnalyzerState, Demand, PodDemand
 from agent.decision.analyzer import analyze, merge
+from agent.decision.eligible_pods import matches
 from agent.decision.plan import Mode, Plan, RuleVerdict
 from agent.decision.plan_inputs import PlanInputs, divided, gaps, most_urgent
 from agent.decision.planner import plan
-from agent.decision.selection import matches
 from agent.decision.watermark import gathered
 from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics, upstream_metrics

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agent.audit.entries import AuditOutcome
 from agent.decision.eviction_limits import EvictionLimits, EvictionRecord
 from agent.decision.plan import Plan
-from agent.executor.control_map import ControlData, EnforcementSwitch, allowed_nodes, read_control, refusal
+from agent.executor.enforcement_switch import ControlData, EnforcementSwitch, allowed_nodes, read_control, refusal
 from agent.executor.executor import Executor
 from agent.executor.report import PlanReport, StepOutcome
 from tests.agent.executor.node import CONTROL, NOW, FakeNode, always, events, evict, generous, with_api

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from agent.executor.control_map import read_control
+from agent.executor.enforcement_switch import read_control
 from agent.policy.crds import RESOURCES, definition, definitions
 from tests.agent.policy.writing import a_rule, an_object, node_qos
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agent.executor.control_map import ENFORCEMENT, NODES_AT_ONCE, PER_MINUTE, RECENT
+from agent.executor.enforcement_switch import ENFORCEMENT, NODES_AT_ONCE, PER_MINUTE, RECENT
 from agent.policy import schema
 from agent.policy.policy_set import read_texts
 from tests.agent.policy.writing import METRICS, text_of, throttling

@@ -13,15 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scorers.decisions import records
-from scorers.decisions.records import (
-    BEST_NODES,
-    FilterRecord,
-    PlacementDecision,
-    PlacementOutcome,
-    RankedNodes,
-    RankingRecord,
-)
-from scorers.decisions.why import (
+from scorers.decisions.decision_document import (
     ASKED_AGAIN,
     BOUND,
     DELETED,
@@ -31,6 +23,14 @@ from scorers.decisions.why import (
     decision_document,
     ordinal,
     outcome_sentence,
+)
+from scorers.decisions.records import (
+    BEST_NODES,
+    FilterRecord,
+    PlacementDecision,
+    PlacementOutcome,
+    RankedNodes,
+    RankingRecord,
 )
 from scorers.plugin_api.framework import Scores, Verdicts
 from scorers.profiles.profiles import PluginSettings

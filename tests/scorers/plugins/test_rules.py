@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.recent_pods import RecentPods
 from scorers.cluster.resources import limits_of, requests_of
 from scorers.cluster.table import ClusterTable
+from scorers.cluster.unmeasured_pods import RecentPods
 from scorers.plugin_api.arguments import ArgumentsError
 from scorers.plugin_api.framework import create_plugin
 from scorers.plugins import beta

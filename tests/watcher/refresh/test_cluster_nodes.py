@@ -13,8 +13,8 @@ from tests.fakes.kube_rules import status_object
 from tests.waiting import eventually
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.errors import KubeForbidden
-from watcher.core.naming.node_index import NodeIndex
-from watcher.core.naming.resolution import Evidence, KnownNode
+from watcher.core.naming.evidence import Evidence, KnownNode
+from watcher.core.naming.name_resolver import NodeIndex
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.problems import SettingsError

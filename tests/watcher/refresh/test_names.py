@@ -12,8 +12,8 @@ import pytest
 
 from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.watcher.refresh.test_tick import Records, every, kinds, numbers, served, wave
-from watcher.core.naming.node_index import NodeIndex
-from watcher.core.naming.resolution import KnownNode
+from watcher.core.naming.evidence import KnownNode
+from watcher.core.naming.name_resolver import NodeIndex
 from watcher.model import RestoredSamples
 from watcher.refresh.config import NAMES_S, NAMES_WHEN_SERVING_S, RefreshConfig
 from watcher.refresh.tick import Refresher

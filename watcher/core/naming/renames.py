@@ -5,7 +5,7 @@ assigned to a node; a node joins that was scraped before; a node is replaced, an
 node. `NodeRenames` resolves the names of batches and detects such changes; `apply_renames` applies them to the history
 and the guard.
 
-Pure: no I/O, no clock. node_index.py resolves names at one moment.
+Pure: no I/O, no clock. name_resolver.py resolves names at one moment.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from watcher.core.naming.node_index import NodeIndex, describe_match
-from watcher.core.naming.resolution import Match, Resolution
+from watcher.core.naming.evidence import Match, Resolution
+from watcher.core.naming.name_resolver import NodeIndex, describe_match
 from watcher.core.review.findings import report
 from watcher.core.review.outage import OutageGuard
 from watcher.core.windows.history import History

@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from watcher.core.naming.node_index import without_port
+from watcher.core.naming.name_resolver import without_port
 from watcher.core.pods.table import PODS, PodOrigin, PodUsage
 from watcher.core.queries.matchers import Matcher, narrowed
 from watcher.model import Finding, FindingKind, Remedy

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from watcher.core.naming.node_index import without_port
+from watcher.core.naming.name_resolver import without_port
 from watcher.core.queries.matchers import LABEL, Matcher, narrowed
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric, MetricType

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from watcher.arrays import F64, I64
-from watcher.core.naming.node_index import without_port
+from watcher.core.naming.name_resolver import without_port
 from watcher.model import SOURCE_UNITS, SeriesBatch
 from watcher.platform.net.redaction import printable
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2
+from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in agent/qrm/protos/qrm_resourceplugin_v1alpha1_pb2_grpc.py depends on'
+        + ' but the generated code in agent/qrm/kubelet/protos/qrm_resourceplugin_v1alpha1_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,8 +36,8 @@ class RegistrationStub(object):
         """
         self.Register = channel.unary_unary(
                 '/resourceplugin.v1alpha1.Registration/Register',
-                request_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RegisterRequest.SerializeToString,
-                response_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.Empty.FromString,
+                request_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RegisterRequest.SerializeToString,
+                response_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.Empty.FromString,
                 _registered_method=True)
 
 
@@ -55,8 +55,8 @@ def add_RegistrationServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Register': grpc.unary_unary_rpc_method_handler(
                     servicer.Register,
-                    request_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RegisterRequest.FromString,
-                    response_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.Empty.SerializeToString,
+                    request_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RegisterRequest.FromString,
+                    response_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.Empty.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -84,8 +84,8 @@ class Registration(object):
             request,
             target,
             '/resourceplugin.v1alpha1.Registration/Register',
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RegisterRequest.SerializeToString,
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.Empty.FromString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RegisterRequest.SerializeToString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.Empty.FromString,
             options,
             channel_credentials,
             insecure,
@@ -108,53 +108,53 @@ class ResourcePluginStub(object):
         """
         self.GetTopologyHints = channel.unary_unary(
                 '/resourceplugin.v1alpha1.ResourcePlugin/GetTopologyHints',
-                request_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceRequest.SerializeToString,
-                response_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceHintsResponse.FromString,
+                request_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceRequest.SerializeToString,
+                response_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceHintsResponse.FromString,
                 _registered_method=True)
         self.GetPodTopologyHints = channel.unary_unary(
                 '/resourceplugin.v1alpha1.ResourcePlugin/GetPodTopologyHints',
-                request_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceRequest.SerializeToString,
-                response_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceHintsResponse.FromString,
+                request_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceRequest.SerializeToString,
+                response_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceHintsResponse.FromString,
                 _registered_method=True)
         self.RemovePod = channel.unary_unary(
                 '/resourceplugin.v1alpha1.ResourcePlugin/RemovePod',
-                request_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RemovePodRequest.SerializeToString,
-                response_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RemovePodResponse.FromString,
+                request_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RemovePodRequest.SerializeToString,
+                response_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RemovePodResponse.FromString,
                 _registered_method=True)
         self.GetResourcesAllocation = channel.unary_unary(
                 '/resourceplugin.v1alpha1.ResourcePlugin/GetResourcesAllocation',
-                request_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetResourcesAllocationRequest.SerializeToString,
-                response_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetResourcesAllocationResponse.FromString,
+                request_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetResourcesAllocationRequest.SerializeToString,
+                response_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetResourcesAllocationResponse.FromString,
                 _registered_method=True)
         self.GetTopologyAwareResources = channel.unary_unary(
                 '/resourceplugin.v1alpha1.ResourcePlugin/GetTopologyAwareResources',
-                request_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareResourcesRequest.SerializeToString,
-                response_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareResourcesResponse.FromString,
+                request_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareResourcesRequest.SerializeToString,
+                response_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareResourcesResponse.FromString,
                 _registered_method=True)
         self.GetTopologyAwareAllocatableResources = channel.unary_unary(
                 '/resourceplugin.v1alpha1.ResourcePlugin/GetTopologyAwareAllocatableResources',
-                request_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareAllocatableResourcesRequest.SerializeToString,
-                response_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareAllocatableResourcesResponse.FromString,
+                request_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareAllocatableResourcesRequest.SerializeToString,
+                response_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareAllocatableResourcesResponse.FromString,
                 _registered_method=True)
         self.GetResourcePluginOptions = channel.unary_unary(
                 '/resourceplugin.v1alpha1.ResourcePlugin/GetResourcePluginOptions',
-                request_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.Empty.SerializeToString,
-                response_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourcePluginOptions.FromString,
+                request_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.Empty.SerializeToString,
+                response_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourcePluginOptions.FromString,
                 _registered_method=True)
         self.Allocate = channel.unary_unary(
                 '/resourceplugin.v1alpha1.ResourcePlugin/Allocate',
-                request_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceRequest.SerializeToString,
-                response_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceAllocationResponse.FromString,
+                request_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceRequest.SerializeToString,
+                response_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceAllocationResponse.FromString,
                 _registered_method=True)
         self.AllocateForPod = channel.unary_unary(
                 '/resourceplugin.v1alpha1.ResourcePlugin/AllocateForPod',
-                request_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceRequest.SerializeToString,
-                response_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceAllocationResponse.FromString,
+                request_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceRequest.SerializeToString,
+                response_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceAllocationResponse.FromString,
                 _registered_method=True)
         self.PreStartContainer = channel.unary_unary(
                 '/resourceplugin.v1alpha1.ResourcePlugin/PreStartContainer',
-                request_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PreStartContainerRequest.SerializeToString,
-                response_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PreStartContainerResponse.FromString,
+                request_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PreStartContainerRequest.SerializeToString,
+                response_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PreStartContainerResponse.FromString,
                 _registered_method=True)
 
 
@@ -226,53 +226,53 @@ def add_ResourcePluginServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'GetTopologyHints': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTopologyHints,
-                    request_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceRequest.FromString,
-                    response_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceHintsResponse.SerializeToString,
+                    request_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceRequest.FromString,
+                    response_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceHintsResponse.SerializeToString,
             ),
             'GetPodTopologyHints': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPodTopologyHints,
-                    request_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceRequest.FromString,
-                    response_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceHintsResponse.SerializeToString,
+                    request_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceRequest.FromString,
+                    response_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceHintsResponse.SerializeToString,
             ),
             'RemovePod': grpc.unary_unary_rpc_method_handler(
                     servicer.RemovePod,
-                    request_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RemovePodRequest.FromString,
-                    response_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RemovePodResponse.SerializeToString,
+                    request_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RemovePodRequest.FromString,
+                    response_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RemovePodResponse.SerializeToString,
             ),
             'GetResourcesAllocation': grpc.unary_unary_rpc_method_handler(
                     servicer.GetResourcesAllocation,
-                    request_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetResourcesAllocationRequest.FromString,
-                    response_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetResourcesAllocationResponse.SerializeToString,
+                    request_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetResourcesAllocationRequest.FromString,
+                    response_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetResourcesAllocationResponse.SerializeToString,
             ),
             'GetTopologyAwareResources': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTopologyAwareResources,
-                    request_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareResourcesRequest.FromString,
-                    response_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareResourcesResponse.SerializeToString,
+                    request_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareResourcesRequest.FromString,
+                    response_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareResourcesResponse.SerializeToString,
             ),
             'GetTopologyAwareAllocatableResources': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTopologyAwareAllocatableResources,
-                    request_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareAllocatableResourcesRequest.FromString,
-                    response_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareAllocatableResourcesResponse.SerializeToString,
+                    request_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareAllocatableResourcesRequest.FromString,
+                    response_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareAllocatableResourcesResponse.SerializeToString,
             ),
             'GetResourcePluginOptions': grpc.unary_unary_rpc_method_handler(
                     servicer.GetResourcePluginOptions,
-                    request_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.Empty.FromString,
-                    response_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourcePluginOptions.SerializeToString,
+                    request_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.Empty.FromString,
+                    response_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourcePluginOptions.SerializeToString,
             ),
             'Allocate': grpc.unary_unary_rpc_method_handler(
                     servicer.Allocate,
-                    request_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceRequest.FromString,
-                    response_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceAllocationResponse.SerializeToString,
+                    request_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceRequest.FromString,
+                    response_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceAllocationResponse.SerializeToString,
             ),
             'AllocateForPod': grpc.unary_unary_rpc_method_handler(
                     servicer.AllocateForPod,
-                    request_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceRequest.FromString,
-                    response_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceAllocationResponse.SerializeToString,
+                    request_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceRequest.FromString,
+                    response_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceAllocationResponse.SerializeToString,
             ),
             'PreStartContainer': grpc.unary_unary_rpc_method_handler(
                     servicer.PreStartContainer,
-                    request_deserializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PreStartContainerRequest.FromString,
-                    response_serializer=agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PreStartContainerResponse.SerializeToString,
+                    request_deserializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PreStartContainerRequest.FromString,
+                    response_serializer=agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PreStartContainerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -300,8 +300,8 @@ class ResourcePlugin(object):
             request,
             target,
             '/resourceplugin.v1alpha1.ResourcePlugin/GetTopologyHints',
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceRequest.SerializeToString,
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceHintsResponse.FromString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceRequest.SerializeToString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceHintsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -327,8 +327,8 @@ class ResourcePlugin(object):
             request,
             target,
             '/resourceplugin.v1alpha1.ResourcePlugin/GetPodTopologyHints',
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceRequest.SerializeToString,
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceHintsResponse.FromString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceRequest.SerializeToString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceHintsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -354,8 +354,8 @@ class ResourcePlugin(object):
             request,
             target,
             '/resourceplugin.v1alpha1.ResourcePlugin/RemovePod',
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RemovePodRequest.SerializeToString,
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RemovePodResponse.FromString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RemovePodRequest.SerializeToString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.RemovePodResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -381,8 +381,8 @@ class ResourcePlugin(object):
             request,
             target,
             '/resourceplugin.v1alpha1.ResourcePlugin/GetResourcesAllocation',
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetResourcesAllocationRequest.SerializeToString,
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetResourcesAllocationResponse.FromString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetResourcesAllocationRequest.SerializeToString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetResourcesAllocationResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -408,8 +408,8 @@ class ResourcePlugin(object):
             request,
             target,
             '/resourceplugin.v1alpha1.ResourcePlugin/GetTopologyAwareResources',
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareResourcesRequest.SerializeToString,
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareResourcesResponse.FromString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareResourcesRequest.SerializeToString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareResourcesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -435,8 +435,8 @@ class ResourcePlugin(object):
             request,
             target,
             '/resourceplugin.v1alpha1.ResourcePlugin/GetTopologyAwareAllocatableResources',
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareAllocatableResourcesRequest.SerializeToString,
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareAllocatableResourcesResponse.FromString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareAllocatableResourcesRequest.SerializeToString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.GetTopologyAwareAllocatableResourcesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -462,8 +462,8 @@ class ResourcePlugin(object):
             request,
             target,
             '/resourceplugin.v1alpha1.ResourcePlugin/GetResourcePluginOptions',
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.Empty.SerializeToString,
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourcePluginOptions.FromString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.Empty.SerializeToString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourcePluginOptions.FromString,
             options,
             channel_credentials,
             insecure,
@@ -489,8 +489,8 @@ class ResourcePlugin(object):
             request,
             target,
             '/resourceplugin.v1alpha1.ResourcePlugin/Allocate',
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceRequest.SerializeToString,
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceAllocationResponse.FromString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceRequest.SerializeToString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.ResourceAllocationResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -516,8 +516,8 @@ class ResourcePlugin(object):
             request,
             target,
             '/resourceplugin.v1alpha1.ResourcePlugin/AllocateForPod',
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceRequest.SerializeToString,
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceAllocationResponse.FromString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceRequest.SerializeToString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PodResourceAllocationResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -543,8 +543,8 @@ class ResourcePlugin(object):
             request,
             target,
             '/resourceplugin.v1alpha1.ResourcePlugin/PreStartContainer',
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PreStartContainerRequest.SerializeToString,
-            agent_dot_qrm_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PreStartContainerResponse.FromString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PreStartContainerRequest.SerializeToString,
+            agent_dot_qrm_dot_kubelet_dot_protos_dot_qrm__resourceplugin__v1alpha1__pb2.PreStartContainerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watcher.core.naming.node_index import NodeIndex
+from watcher.core.naming.evidence import KnownNode
+from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.naming.renames import NamedBatch, NodeRenames, apply_renames
-from watcher.core.naming.resolution import KnownNode
 from watcher.core.review.findings import ReviewLimits
 from watcher.core.review.outage import OutageGuard
 from watcher.core.review.samples import combine

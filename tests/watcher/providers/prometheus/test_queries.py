@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watcher.core.naming.node_index import without_port
+from watcher.core.naming.name_resolver import without_port
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
 from watcher.providers.prometheus.queries import (

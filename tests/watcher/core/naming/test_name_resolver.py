@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watcher.core.naming.node_index import NodeIndex, describe_match, findings, missing_findings, without_port
-from watcher.core.naming.resolution import Evidence, KnownNode
+from watcher.core.naming.evidence import Evidence, KnownNode
+from watcher.core.naming.name_resolver import NodeIndex, describe_match, findings, missing_findings, without_port
 from watcher.core.review.findings import FleetFinding
 from watcher.model import FindingKind, Remedy
 

@@ -1,5 +1,5 @@
-"""Plans the stages of one demand: throttle, reclaim, lower memory.high, evict, restore. See agent/decision/planner.py
-for the rules.
+"""Closes the gaps of one demand, stage by stage: throttle, reclaim, lower memory.high, evict, restore. See
+agent/decision/planner.py for the rules.
 
 Pure: no I/O, no clock.
 """
@@ -12,10 +12,10 @@ from math import ceil
 
 from agent.decision import explanation
 from agent.decision.analysis import Demand, PodDemand
+from agent.decision.eligible_pods import protection
 from agent.decision.ledger import lowered, pods_being_evicted, raised, recently_set, set_since
 from agent.decision.plan import Mode, Stage, StageCandidate, StageKind
 from agent.decision.plan_inputs import PlanInputs, divided, gaps, in_flight, most_urgent
-from agent.decision.selection import protection
 from agent.decision.soft_limits import memory_high_lowered, memory_high_restored, weight_lowered, weight_restored
 from agent.decision.watermark import Watermarks, gap_below
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps

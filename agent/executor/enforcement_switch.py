@@ -1,4 +1,4 @@
-"""The control ConfigMap, which stops all agents of a cluster and holds the eviction budget that they share.
+"""The emergency switch of all agents of a cluster: the control ConfigMap, with their shared eviction budget.
 
     data:
       enforcement: "on"            # on | off: no new steps | restore: off, and all original values are restored now

@@ -21,7 +21,7 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from ipaddress import IPv6Address, ip_address
 
-from watcher.core.naming.resolution import (
+from watcher.core.naming.evidence import (
     CANDIDATES,
     NEAR,
     NEARBY_NAMES,
