@@ -141,7 +141,8 @@ def passes(cluster: Cluster, *, rounds: int) -> dict[str, float]:
 
 
 def after_a_tick(cluster: Cluster) -> float:
-    """Return the milliseconds until LowRiskOverCommitment has computed all its distributions in steps."""
+    """Return the milliseconds until LowRiskOverCommitment has computed all its distributions, a limited number in each
+    step."""
     cluster.table.set_load(loads(cluster.nodes[::-1]), now=NOW)
     began = time.perf_counter()
     list(cluster.profile.prepare())

@@ -30,7 +30,7 @@ class Told:
     output: str
 
     def __str__(self) -> str:
-        return "\n".join(f"{each.status} {each.name}: {each.what} (cure: {each.cure})" for each in self.lines)
+        return "\n".join(f"{each.status} {each.name}: {each.what} (fix: {each.cure})" for each in self.lines)
 
     def of(self, name: str, *statuses: str) -> tuple[Line, ...]:
         """The lines of a check, of these statuses or of all."""
@@ -39,7 +39,7 @@ class Told:
     def one(self, name: str, status: str, *words: str) -> Line:
         """The one line of a check with this status whose text or cure has all these words."""
         found = [
-            line for line in self.of(name, status) if all(word in f"{line.what} cure: {line.cure}" for word in words)
+            line for line in self.of(name, status) if all(word in f"{line.what} fix: {line.cure}" for word in words)
         ]
         assert len(found) == 1, f"{len(found)} lines of {name} are {status} and have {words}:\n{self}"
         return found[0]

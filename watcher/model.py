@@ -70,7 +70,7 @@ SOURCE_UNITS: Mapping[str, tuple[Unit, float]] = {
 
 
 class Combine(StrEnum):
-    """How several series of one node are combined into one."""
+    """Operation that combines several series of one node into one."""
 
     NEWEST_MAX = "newest, then maximum"
     SUM = "sum"

@@ -74,8 +74,9 @@ class AuditError(Exception):
 
 
 def _unusable(path: Path) -> str:
-    """Why the existing file cannot be used as the audit file; "" if it can, or if there is none. Raises AuditError if
-    it belongs to another program or a newer version, and sqlite3.Error or OSError if it cannot be checked."""
+    """The reason why the existing file cannot be used as the audit file; "" if it can, or if there is none. Raises
+    AuditError if it belongs to another program or a newer version, and sqlite3.Error or OSError if it cannot be
+    checked."""
     try:
         with path.open("rb") as file:
             header = file.read(100)
@@ -100,9 +101,9 @@ def _unusable(path: Path) -> str:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > SCHEMA:
             raise AuditError(
-                f"{path} was written by a newer load-watcher (schema {version}, this version supports {SCHEMA})",
-                hint="Run the newer version (its `load-watcher agent restore` restores all values), or move the file"
-                " away.",
+                f"{path} was written by a newer load-watcher (schema {version}; this version supports {SCHEMA})",
+                hint="Run the newer version (its `load-watcher agent restore` restores all values), or move the file "
+                "to another directory.",
             )
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         return "" if verdict == "ok" else f"it is damaged ({verdict})"

@@ -92,7 +92,7 @@ class StoredOriginal:
 
     @property
     def knob(self) -> Knob:
-        """Which knob the value belongs to (cpu.max, cpu.weight or memory.high)."""
+        """The knob of the value: cpu.max, cpu.weight or memory.high."""
         return base.knob_of(self.original)
 
     @property

@@ -87,8 +87,9 @@ class Audit:
             if why and not replace_damaged:
                 raise AuditError(
                     f"the audit file {path} cannot be used: {why}",
-                    hint="If it is the agent's file, move it away to continue without it; throttled containers then"
-                    " keep their quota until they restart. Otherwise, name the agent's file with --state-file.",
+                    hint="If it is the agent's file, move it to another directory to continue without it; throttled "
+                    "containers then keep their quota until they restart. Otherwise, specify the agent's file with "
+                    "--state-file.",
                 )
             if why:
                 notice = _move_damaged_aside(path, why, now=now)

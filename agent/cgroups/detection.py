@@ -50,7 +50,7 @@ class Version(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the control groups of this machine are arranged. `driver` is None if no kubelet groups were found. `nest` is
+    """Layout of the control groups of this machine. `driver` is None if no kubelet groups were found. `nest` is
     the parent group of the kubelet's groups, "" for none."""
 
     root: str

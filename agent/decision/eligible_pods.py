@@ -28,7 +28,7 @@ def matches(policy: PodQos, pod: PodState, options: DecisionOptions) -> bool:
 
 
 def matches_everything(policy: PodQos) -> bool:
-    """Whether the PodQOS selects every pod of the node, which is seldom intended."""
+    """Whether the PodQOS selects every pod of the node, which is rarely intended."""
     selects = policy.selector is not None and bool(policy.selector.requirements)
     return policy.scopes is not None and not policy.scopes and not selects
 
@@ -43,8 +43,8 @@ def allowed(
 
 
 def protection(pod: PodState, own: frozenset[str]) -> str:
-    """Why this pod must never be changed; "" if it may be. `own` has uids and namespace/names of the agent's own
-    pods."""
+    """The reason why this pod must never be changed; "" if it may be. `own` has uids and namespace/names of the agent's
+    own pods."""
     if pod.uid in own or pod.key in own:
         return "it is the agent's own pod"
     if pod.terminating:

@@ -33,7 +33,8 @@ class EvictionLimits:
     owner: int = 1
 
     def refusal(self, past: tuple[EvictionRecord, ...], step: EvictStep) -> str:
-        """Why a limit forbids this eviction, given the evictions of the last `window` seconds; "" if allowed."""
+        """The reason why a limit forbids this eviction, given the evictions of the last `window` seconds; "" if
+        allowed."""
         namespace = step.pod.partition("/")[0]
         of_namespace = [each for each in past if each.namespace == namespace]
         of_owner = [each for each in of_namespace if step.owner and each.owner == step.owner]
@@ -54,12 +55,12 @@ class EvictionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The eviction limits with the evictions of the last `window` seconds."""
+    """The eviction limits, and in `past` the evictions of the last `limits.window` seconds."""
 
     limits: EvictionLimits
     past: tuple[EvictionRecord, ...] = ()
 
     def refusal(self, planned: tuple[EvictStep, ...], step: EvictStep) -> str:
-        """Why a limit forbids this eviction after the `planned` ones; "" if allowed."""
+        """The reason why a limit forbids this eviction after the `planned` ones; "" if allowed."""
         more = tuple(EvictionRecord(0.0, each.pod.partition("/")[0], each.owner) for each in planned)
         return self.limits.refusal(self.past + more, step)

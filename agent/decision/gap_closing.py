@@ -184,8 +184,8 @@ class StagePlanner:
         return (replace(stage, candidates=self._candidates(task, metric)),)
 
     def _recent(self, kind: StageKind, pod: PodState) -> str:
-        """Why a pod gets no further step while its last one is pending, in a stage without a computed gap; "" if it
-        may."""
+        """The reason why a pod gets no further step while its last one is pending, in a stage without a computed gap;
+        "" if it may."""
         ledger, now = self._given.ledger, self._given.state.time
         recent: Collection[str] = lowered(ledger, now) if kind == "throttle" else raised(ledger, now)
         if kind != "evict" and any(container.id in recent for container in pod.containers):
@@ -253,14 +253,14 @@ class StagePlanner:
         return self._given.state.value(metric.name), metric.scale(self._given.state)
 
     def _futile(self, looked: _Considered) -> str:
-        """Why evicting this pod would not reduce the gap; "" if it would."""
+        """The reason why evicting this pod would not reduce the gap; "" if it would."""
         evicts = any(isinstance(step, EvictStep) for step in looked.planned.steps)
         if not evicts or UpstreamQuirk.FUTILE in self._given.options.quirks:
             return ""
         return "" if looked.planned.released.get(looked.metric.resource, 0.0) > CLOSED else "it would release nothing"
 
     def _too_many(self, task: _Task, planned: PodSteps) -> str:
-        """Why the node's eviction limits forbid evicting this pod too; "" if they allow it."""
+        """The reason why the node's eviction limits forbid evicting this pod too; "" if they allow it."""
         if self._given.budget is None:
             return ""
         chosen = tuple(step for each in task.chosen for step in each.planned.steps if isinstance(step, EvictStep))
@@ -426,7 +426,7 @@ def _reclaiming(pod: PodState, metric: ActionMetric, gap: float) -> PodSteps:
 
 
 def _refusal(kind: StageKind, planned: PodSteps) -> str:
-    """Why there are no steps for the pod; "" if there are."""
+    """The reason why there are no steps for the pod; "" if there are."""
     if planned.problem:
         return planned.problem
     return "" if planned.steps else f"it has nothing to {kind}"

@@ -75,7 +75,7 @@ class StageCandidate:
 
 
 class Mode(StrEnum):
-    """How a stage chooses its pods."""
+    """Method by which a stage chooses its pods."""
 
     PRECISE = "precise"
     """Pods in order until the gap is closed."""

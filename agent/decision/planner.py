@@ -58,8 +58,8 @@ def plan(analysis: Analysis, given: PlanInputs) -> Plan:
 
 
 def still_needed(step: Step, made: Plan, given: PlanInputs, done: Collection[Step] = ()) -> str:
-    """Why a step is not needed any more, given a newly read state; "" if it is needed. `done` are the steps of this
-    plan that were carried out already; their planned release reduces the gap.
+    """The reason why a step is not needed any more, given a newly read state; "" if it is needed. `done` are the steps
+    of this plan that were carried out already; their planned release reduces the gap.
 
     A step of a stage without a computed gap is needed as long as its pod exists."""
     if isinstance(step, SchedulingStep):

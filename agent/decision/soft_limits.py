@@ -45,7 +45,7 @@ def weight_lowered(pod: PodState, knobs: PodKnobs, quotas: PodSteps) -> PodSteps
 def weight_restored(pod: PodState, knobs: PodKnobs, metric: str) -> PodSteps:
     """Plan restoring the original cpu.weight in one step."""
     if knobs.weight is None:
-        return PodSteps(problem="its cpu.weight cannot be read now")
+        return PodSteps(problem="its cpu.weight is currently unreadable")
     step = KnobStep(pod.key, pod.uid, CPU_WEIGHT, knobs.weight, knobs.original_weight, metric, kind="restore")
     return PodSteps((step,))
 
@@ -81,7 +81,7 @@ def memory_high_lowered(pod: PodState, knobs: PodKnobs, metric: str, gap: float)
 def memory_high_restored(pod: PodState, knobs: PodKnobs, metric: str) -> PodSteps:
     """Plan restoring the original memory.high in one step."""
     if knobs.memory_high is None:
-        return PodSteps(problem="its memory.high cannot be read now")
+        return PodSteps(problem="its memory.high is currently unreadable")
     before, after = limit(knobs.memory_high), limit(knobs.original_high)
     return PodSteps((KnobStep(pod.key, pod.uid, MEMORY_HIGH, before, after, metric, kind="restore"),))
 

@@ -74,8 +74,9 @@ class ClusterActions:
     # --- evictions ---------------------------------------------------------------------------------------------------
 
     async def objection(self, step: EvictStep) -> tuple[StepOutcome, str] | None:
-        """Why this pod must not be evicted, with the step's result; None if it may be. It reads the pod from the API,
-        because the node's data may be outdated, and a critical pod must never be evicted. Raises KubeUnreachable."""
+        """The reason why this pod must not be evicted, with the step's result; None if it may be. It reads the pod from
+        the API, because the node's data may be outdated, and a critical pod must never be evicted. Raises
+        KubeUnreachable."""
         now = self._monotonic()
         self._not_before = {uid: until for uid, until in self._not_before.items() if until > now}
         if (until := self._not_before.get(step.uid)) is not None:

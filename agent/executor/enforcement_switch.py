@@ -85,8 +85,8 @@ def read_control(data: Mapping[str, str]) -> ControlData:
 
 
 def refusal(control: ControlData, *, node: str, nodes: int, now: float) -> str:
-    """Why the budget forbids an eviction on `node`, in a cluster of `nodes` nodes; "" if it allows it. `now` in unix
-    seconds. Pure."""
+    """The reason why the budget forbids an eviction on `node`, in a cluster of `nodes` nodes; "" if it allows it. `now`
+    in unix seconds. Pure."""
     if control.problem:
         return control.problem
     last = fresh(control.recent, now)

@@ -1,4 +1,4 @@
-"""What the executor may do, and what it does with its changes when the agent stops."""
+"""Permitted actions of the executor, and the treatment of its changes when the agent stops."""
 
 from __future__ import annotations
 

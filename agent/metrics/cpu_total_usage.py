@@ -11,7 +11,7 @@ NAME = "cpu_total_usage"
 
 
 def metrics(chains: Chains) -> tuple[ActionMetric, ...]:
-    """The metric; its steps release millicores."""
+    """Metric of the total CPU usage of the node in millicores; its steps release millicores."""
     return (
         ActionMetric(
             name=NAME,

@@ -26,7 +26,7 @@ def _if_extended(function: ThrottleFunction) -> ThrottleFunction:
 
 
 def metrics(_: Chains) -> tuple[ActionMetric, ...]:
-    """The metric, in cores; its steps release millicores."""
+    """Metric of the extended CPU usage in cores; its steps release millicores."""
     return (
         ActionMetric(
             name=NAME,

@@ -15,7 +15,7 @@ from typing import Self
 
 
 class Counting(StrEnum):
-    """How samples above and below a watermark lead to the verdicts TRIGGERED and RESTORED."""
+    """Rule for counting samples above and below a watermark until the verdict TRIGGERED or RESTORED."""
 
     LATCHED = "latched"
     """Consecutive samples; only a triggered rule is restored, in every cycle until its pods are restored in full."""
@@ -26,7 +26,7 @@ class Counting(StrEnum):
 
 
 class Order(StrEnum):
-    """Which chains of sort keys to use (agent/metrics/sorters.py): `seed` of this project, `upstream` of Crane."""
+    """The chains of sort keys (agent/metrics/sorters.py): `seed` of this project, `upstream` of Crane."""
 
     SEED = "seed"
     UPSTREAM = "upstream"

@@ -3,7 +3,7 @@
 Two features of YAML are rejected because they would hide mistakes: duplicate keys (the second would silently replace
 the first) and aliases (a few lines can expand to gigabytes).
 
-Pure: text in, values out.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read and check a set of policies as a whole, and select the policies that apply to a node.
 
-Pure: texts and labels in, values out.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

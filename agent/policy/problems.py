@@ -1,4 +1,4 @@
-"""Problems found in policies, each with its location and a cure.
+"""Problems found in policies, each with its location and a fix.
 
 All problems are collected in one pass, so that the author can fix them together: reading continues after a problem, and
 the set is rejected as a whole.

@@ -248,8 +248,8 @@ class ClusterPolicies:
 
 
 def _waiting(informer: Informer[CustomObject]) -> str:
-    """Why the objects of a kind are not known yet; "" if they are. (If the API fails later, the last known objects
-    remain.)"""
+    """The reason why the objects of a kind are not known yet; "" if they are. (If the API fails later, the last known
+    objects remain.)"""
     if informer.synced.is_set() or isinstance(informer.error, KubeNoApi):
         return ""
     return "has not been listed yet" if informer.error is None else f"cannot be listed: {informer.error}"

@@ -134,7 +134,7 @@ def _accepted(kind: Any) -> str:
 
 
 def _quoting(kind: Any, given: object) -> str:
-    """The cure if YAML parsed a string as another type."""
+    """The fix for a string that YAML parsed as another type."""
     bare = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
     if bare is not str or not isinstance(given, (bool, int, float)):
         return ""

@@ -83,7 +83,7 @@ def check_kubelet(settings: QrmSettings) -> None:
         try:
             policy = msgspec.json.decode(path.read_bytes(), type=_KubeletState).policy_name
         except (OSError, msgspec.DecodeError):
-            continue  # no such file, or a format that only the kubelet knows
+            continue  # no such file, or a format that only the kubelet supports
         if policy in (harmless, ""):
             continue
         message = f"the kubelet of this node sets cpusets itself: {path} contains the policy {policy}"

@@ -1,4 +1,4 @@
-"""The reconcile loop: admits new pods, applies the plug-ins' allocations to containers, and forgets pods that ended.
+"""The reconcile loop: admits new pods, applies the plug-ins' allocations to containers, and removes pods that ended.
 
 Only a patched kubelet can ask the manager before a container starts. With an unmodified kubelet, a pod that cannot be
 admitted is already running. It is reported (Event, metric, /qrm) and left unchanged; its admission is retried when
@@ -179,7 +179,7 @@ class Reconciler:
         await asyncio.gather(*self._report_tasks, return_exceptions=True)
 
     async def round(self) -> ReconcileRound:
-        """Run one round: admit new pods, forget pods that ended, and apply the plug-ins' allocations to containers."""
+        """Run one round: admit new pods, remove pods that ended, and apply the plug-ins' allocations to containers."""
         began = self._monotonic()
         result, trouble = Reconciled(), ""
         try:

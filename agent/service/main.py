@@ -24,7 +24,7 @@ from watcher.platform.telemetry.instruments import Instruments
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.05
-MOST_LOOKS = 12  # of --once: two minutes with the default interval
+MOST_LOOKS = 12  # two minutes with the default interval
 """Maximum number of cycles of --once. LOOK_PATIENCE_S is how long it waits for kubelet and API, LOOK_AGAIN_S how often
 it checks them; a source that has not responded by then counts as missing."""
 GARBAGE_AFTER = 20_000

@@ -44,8 +44,8 @@ CGROUP_DRIVER = about(
 )
 CGROUP_NEST = about(
     values.NAME,
-    "Parent of the kubelet's control groups (its cgroupRoot, without slashes). Default: detected (none, or that of "
-    "kind).",
+    "Parent of the kubelet's control groups (its cgroupRoot, without slashes). Default: detected "
+    "automatically (none, or kubelet in a kind cluster).",
     example='"kubelet"',
 )
 

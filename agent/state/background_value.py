@@ -31,7 +31,7 @@ class BackgroundValue(Generic[T]):
         self.copy: T | None = None
         """The last value received; None before the first."""
         self.failure = ""
-        """Why the value is not being updated, with the hint; "" while refreshing works."""
+        """The reason why the value is not being updated, with the hint; "" while refreshing works."""
         self._what = what
         self._refresh = refresh
         self._interval = interval

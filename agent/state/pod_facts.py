@@ -1,10 +1,11 @@
-"""Decode pod objects from the API or the kubelet: attributes that decide about actions, and the requested resources.
+"""Decode pod objects from the API or the kubelet: attributes that permit or forbid actions, and the requested
+resources.
 
 A static pod comes from a file on the node. The kubelet names its control group after the hash of that file; the API has
 it as a mirror pod with another uid, and the hash in an annotation. The kubelet's own list has the source annotation on
 every pod, so its value matters, not its presence (Crane checks only its presence).
 
-Pure: objects in, facts out.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parsers for the /proc files of the node.
 
-Pure: bytes in, numbers out; ValueError for content that the kernel never writes.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ def print_error(told: object, hint: str = "", *, of: str = "load-watcher") -> No
 
 
 def print_settings_problems(error: SettingsError) -> None:
-    """Print every problem of the settings, each with its cure, to standard error."""
+    """Print every problem of the settings, each with its fix, to standard error."""
     count = len(error.problems)
     print_error(f"{count} problem{'s' if count > 1 else ''} in the settings")
     for problem in error.problems:
         click.echo(f"\n{click.style(problem.key, bold=True)}: {problem.message}", err=True)
-        click.echo(f"  {click.style('cure:', fg='green')} {problem.cure}", err=True)
+        click.echo(f"  {click.style('fix:', fg='green')} {problem.cure}", err=True)

@@ -12,7 +12,7 @@ from load_watcher.cli.exit_codes import FAILED, print_error
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-WIDE = 1000  # characters, more than any row has
+WIDE = 1000  # maximum width of a row in characters; rows are shorter
 
 
 def print_tables(document: Iterable[RenderableType]) -> None:

@@ -43,13 +43,13 @@ _OWN = ("node", "policies", "state_file", "host", "port")
     "--preview",
     is_flag=True,
     help="Make and report decisions without carrying them out; only the state file is written. Overrides agent.mode. "
-    "Not together with --enforce. "
+    "Cannot be combined with --enforce. "
     "[default, unless agent.mode is enforce]",
 )
 @click.option(
     "--enforce",
     is_flag=True,
-    help="Carry out the decisions: throttle, evict and taint; overrides agent.mode. Not together with --preview.",
+    help="Carry out the decisions: throttle, evict and taint; overrides agent.mode. Cannot be combined with --preview.",
 )
 @click.option(
     "--once",
@@ -124,7 +124,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     given = {**before, **{name: value for name, value in own.items() if value}}
     settings, everything = _settings(given, mode=None)
     if missing_ok and not settings.state_file.exists():
-        click.echo(f"{settings.state_file} does not exist: no agent has run here, nothing to restore")
+        click.echo(f"{settings.state_file} does not exist: no agent has run on this node; nothing to restore")
         return
     try:
         found = asyncio.run(service_restore.restore(settings, everything))

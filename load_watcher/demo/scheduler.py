@@ -303,4 +303,4 @@ async def mark_responses_simulated(app: web.Application) -> AsyncIterator[None]:
 
 
 async def _say(_request: web.Request, response: web.StreamResponse) -> None:
-    response.headers[SIMULATED] = "load-watcher demo: nothing here is real"
+    response.headers[SIMULATED] = "load-watcher demo: all data is generated"

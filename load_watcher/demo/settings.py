@@ -48,7 +48,7 @@ def banner_lines(cluster: SimulatedCluster) -> list[str]:
     nodes, pods, speed = len(cluster.nodes), len(cluster.pods()), cluster.fleet.pattern.speed
     day = write_duration(round(DAY / speed))
     return [
-        f"a simulated cluster, nothing here is real: {nodes} node{'s' if nodes > 1 else ''}, {pods} pods, "
+        f"simulated cluster, all data is generated: {nodes} node{'s' if nodes > 1 else ''}, {pods} pods; "
         f"a simulated day takes {day}",
         *cluster.fleet.faults.descriptions(),
     ]

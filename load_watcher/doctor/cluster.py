@@ -86,7 +86,12 @@ def required_permissions(found: Settings, environ: Mapping[str, str]) -> Sequenc
         purpose = "the capacity of the nodes" if source else "the names of the nodes"
         needed.append(Permission("list", NODES, purpose, vital=source or must_name))
         needed.append(
-            Permission("watch", NODES, "changes of the nodes; without it, they are listed once a minute", vital=False)
+            Permission(
+                "watch",
+                NODES,
+                "changes of the nodes; without this permission, the nodes are listed once a minute",
+                vital=False,
+            )
         )
     if source and found.refresh.pods != "off" and not found.agents.configured:
         must = found.refresh.pods == "on"
@@ -259,7 +264,7 @@ def _evidence(visit: TickResult, index: NodeIndex) -> str:
 
 
 def _strange(visit: TickResult, index: NodeIndex) -> Iterator[CheckResult]:
-    """Yield a warning for each name of the source that is not a node of the cluster, with a cure."""
+    """Yield a warning for each name of the source that is not a node of the cluster, with a fix."""
     matches = index.resolve(visit.names).matches
     if visit.named:
         unmapped = [f"{name} {in_words(match, index)}" for name, match in matches.items() if not match.node]
@@ -275,7 +280,7 @@ def _strange(visit: TickResult, index: NodeIndex) -> Iterator[CheckResult]:
 
 
 def _cure(visit: TickResult, *, whole: bool = False) -> str:
-    """Return the cure for one name that is not a node, or (`whole`) for a source without any known node name."""
+    """Return the fix for one name that is not a node, or (`whole`) for a source without any known node name."""
     if visit.named and whole:
         return f"check that the source and the kubeconfig belong to the same cluster; if so, {LABEL_CURE}"
     if visit.named:

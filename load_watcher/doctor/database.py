@@ -44,7 +44,7 @@ def _judge(seen: DatabaseCheck, found: Settings, *, serving: bool) -> Iterator[C
     state = f"has schema {seen.revision}"
     if seen.revision is None:
         server = is_server(found.store.url)
-        state = "has no tables yet, serve will create them" if server else "does not exist yet, serve will create it"
+        state = "has no tables yet; serve will create them" if server else "does not exist yet; serve will create it"
     elif seen.revision != seen.newest:
         state += f", but {seen.newest} is needed"
     message = f"{seen.where} is writable and {state}"
@@ -61,7 +61,7 @@ def _judge(seen: DatabaseCheck, found: Settings, *, serving: bool) -> Iterator[C
 
 
 def _room(free: int, *, may_grow: int) -> CheckResult:
-    message = f"{free / MB:,.0f} MB are free, the database may grow by {max(0, may_grow) / MB:,.0f} MB"
+    message = f"{free / MB:,.0f} MB are free; the database may grow by {max(0, may_grow) / MB:,.0f} MB"
     if free < LITTLE_ROOM and free < may_grow:
         return warn(message, "free disk space, or lower store.max_size")
     return ok(message)

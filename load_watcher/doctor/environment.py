@@ -29,12 +29,12 @@ async def settings(examination: CheckContext) -> Sequence[CheckResult]:
 
 
 async def surroundings(examination: CheckContext) -> Sequence[CheckResult]:
-    """Check valid settings for mistakes in this environment: TLS files, and settings that do not suit a pod."""
+    """Check valid settings for mistakes in this environment: TLS files, and settings that are unsuitable for a pod."""
     found = examination.get(Settings)
     results = [*await in_thread(lambda: list(_certificates(found)))]
     results += list(_odd(found, in_cluster=IN_CLUSTER in examination.environ, node="NODE_NAME" in examination.environ))
     where = "a pod of a cluster" if IN_CLUSTER in examination.environ else "not a pod"
-    return results or [ok(f"{where}; the settings suit it")]
+    return results or [ok(f"{where}; the settings match this environment")]
 
 
 def _certificates(found: Settings) -> Iterator[CheckResult]:

@@ -92,8 +92,8 @@ async def port(examination: CheckContext) -> Sequence[CheckResult]:
 
 
 async def _unlike(session: aiohttp.ClientSession, url: str, settings: Settings) -> str:
-    """Describe the differences between the running service's settings and these; "" if there are none, or if they are
-    unknown.
+    """Describe the differences between the settings of the running service and `settings`; "" if there are none, or if
+    they are unknown.
     """
     _, body = await _get(session, f"{url}/readyz")
     try:
@@ -167,7 +167,9 @@ async def service(examination: CheckContext) -> Sequence[CheckResult]:
     found = examination.get(Settings)
     url = examination.url or examination.get(DetectedService).url
     if not url:
-        return [skipped(f"no service runs at {own_url(found)}", "to check another one, give its address with --url")]
+        return [
+            skipped(f"no service runs at {own_url(found)}", "to check another service, give its address with --url")
+        ]
     where = without_credentials(url)
     try:
         async with _session(found, url=url) as session:
@@ -183,7 +185,7 @@ async def service(examination: CheckContext) -> Sequence[CheckResult]:
                 examination.put(Exposition(page.decode(errors="replace") if status == 200 else ""))
             return results
     except (aiohttp.ClientError, OSError) as error:
-        cure = "check that it runs and that the address is right; inside a pod, another address may be needed"
+        cure = "check that it runs and that the address is correct; inside a pod, another address may be needed"
         return [fail(f"no response from {where}: {_reason(error)}", cure)]
 
 
@@ -249,7 +251,7 @@ def summarize_findings(findings: Sequence[FindingEntry]) -> Iterator[CheckResult
 
 
 def _unauthorised() -> CheckResult:
-    cure = "set server.token_file to the file with its token, as for serve; server.protect_reads is on there"
+    cure = "set server.token_file to the file with the token of the service; the service has server.protect_reads"
     return fail("the service requires its token for reads", cure)
 
 

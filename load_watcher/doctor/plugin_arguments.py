@@ -55,7 +55,7 @@ def _trimaran(name: str, args: Mapping[str, Any], *, where: str) -> Iterator[Che
     """Yield the problems of the arguments of a Trimaran plug-in."""
     for old in sorted(OLD_ARGS.keys() & args.keys()):
         yield fail(
-            f"{where}: {old} is an argument of older versions, and refused now",
+            f"{where}: {old} is an argument of older versions; current versions refuse it",
             f"write {OLD_ARGS[old]}, or watcherAddress",
         )
     yield from unknown_fields({key: args[key] for key in args if key not in OLD_ARGS}, ARGS[name], where=where)

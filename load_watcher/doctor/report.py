@@ -1,7 +1,7 @@
 """Output of the report: text lines as the results arrive, or one JSON document.
 
-Each result is one line, with its cure below. On a terminal the lines are coloured and fitted to its width, with a
-spinner while checks run; otherwise lines are never wrapped.
+Each result is one line, with its fix on the next line. On a terminal the lines are coloured and fitted to its width,
+with a spinner while checks run; otherwise lines are never wrapped.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class Printer:
             self._waiting.stop()
 
     def tell(self, result: CheckResult) -> None:
-        """Print one result, and its cure on the next line."""
+        """Print one result, and its fix on the next line."""
         if not self._console.is_terminal:
             self._plain(f"{result.status.value:<7} {result.check:<{NAME_WIDTH}} {result.what}")
             if result.cure:
-                self._plain(f"{'':<7} {'':<{NAME_WIDTH}} cure: {result.cure}")
+                self._plain(f"{'':<7} {'':<{NAME_WIDTH}} fix: {result.cure}")
             return
         row = Table.grid(padding=(0, 1))
         row.add_column(width=7)
@@ -83,7 +83,7 @@ class Printer:
         row.add_column(overflow="fold", ratio=1)
         row.add_row(Text(result.status.value, STYLES[result.status]), Text(result.check), Text(result.what))
         if result.cure:
-            row.add_row("", "", Text.assemble(("cure: ", "cyan"), result.cure))
+            row.add_row("", "", Text.assemble(("fix: ", "cyan"), result.cure))
         self._console.print(row)
 
     def close(self, report: DoctorReport) -> None:

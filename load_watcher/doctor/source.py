@@ -36,7 +36,7 @@ EXPORTERS = {
     MetricType.ENERGY: "Kepler (or Scaphandre) is scraped",
     MetricType.GPU: "the DCGM exporter is scraped",
 }
-"""Exporters of the metric types that node exporter does not provide, for a cure."""
+"""Exporters of the metric types that node exporter does not provide, for the suggested fix."""
 RAREST_S = 2 * MAX_CADENCE_S
 """Maximum distance of samples in seconds: a window is valid with half the samples expected at the longest cadence, but
 at least two, so the distance may also be at most half the window."""
@@ -241,7 +241,7 @@ async def freshness(examination: CheckContext) -> Sequence[CheckResult]:
     snapshot, limit = visit.snapshot, found.refresh.max_staleness
     if snapshot is None or not snapshot.nodes:
         cure = (
-            "see the results of the series; check that the exporters are scraped and that the source's clock is right"
+            "see the results of the series; check that the exporters are scraped and that the source's clock is correct"
         )
         return [fail("no node has a sample that is recent enough to be served", cure)]
     age = visit.at - snapshot.end
@@ -251,7 +251,9 @@ async def freshness(examination: CheckContext) -> Sequence[CheckResult]:
         cure = "check their exporters; nodes silent for longer than refresh.max_staleness are not served"
         return [
             ok(message),
-            warn(f"nodes that are silent, or frozen together with many: {shorten_nodes(silent, snapshot.nodes)}", cure),
+            warn(
+                f"nodes that are silent, or frozen in a partial outage: {shorten_nodes(silent, snapshot.nodes)}", cure
+            ),
         ]
     if age > limit / 2:
         cure = f"the source lags; above {limit:.0f} s (refresh.max_staleness) nothing is served"
@@ -280,9 +282,13 @@ async def cadence(examination: CheckContext) -> Sequence[CheckResult]:
         cure = "lower the scrape interval (or the interval of the recording rule) to a minute or less"
         return [fail(f"{message}, not frequent enough for the {shortest.label} window", cure)]
     if without:
-        cure = "check that they are scraped often enough; new nodes need half a window. They have only latest values"
-        nodes = shorten_nodes(without, snapshot.nodes)
-        return [warn(f"{message}; nodes without the {shortest.label} window of CPU: {nodes}", cure)]
+        cure = "check that these nodes are scraped often enough; a new node has only latest values for half a window"
+        return [
+            warn(
+                f"{message}; nodes without the {shortest.label} window of CPU: {shorten_nodes(without, snapshot.nodes)}",
+                cure,
+            )
+        ]
     return [ok(f"{message}, frequent enough for the windows {', '.join(window.label for window in snapshot.windows)}")]
 
 

@@ -154,14 +154,16 @@ def _circles(profile: ProfilePlugins, evictor: EvictionThresholds) -> Iterator[C
     for resource, begins in sorted(evictor.node.items()):
         limit = closed.get(resource)
         if limit is not None and limit.percent >= begins:
-            yield _circle(profile, limit, f"{resource}", evictor, begins, "its threshold")
+            yield _circle(profile, limit, f"{resource}", evictor, begins, f"the threshold of {limit.plugin}")
         elif limit is None and resource in filled and filled[resource].percent >= begins:
             yield _circle(profile, filled[resource], resource, evictor, begins, "targetUtilization")
     to_prod = prod_filter_limits(profile.use)
     for resource, begins in sorted(evictor.prod.items()):
         limit = to_prod.get(resource)
         if limit is not None and limit.percent >= begins:
-            yield _circle(profile, limit, f"{resource} by prod pods", evictor, begins, "its prod threshold")
+            yield _circle(
+                profile, limit, f"{resource} by prod pods", evictor, begins, f"the prod threshold of {limit.plugin}"
+            )
 
 
 def _circle(

@@ -35,8 +35,8 @@ class RecordError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What to record: the service at `address`, for `duration` seconds (None: until stopped), with a poll every
-    `every` seconds."""
+    """Parameters of a recording: the service at `address`, polled every `every` seconds, for `duration` seconds (None:
+    until stopped)."""
 
     address: str
     duration: float | None = None
@@ -167,7 +167,9 @@ class _RecordedService:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             message = f"{self._url} is not reachable: {str(error) or type(error).__name__}"
             raise _ServiceError(
-                message, "check that load-watcher is running there; --url URL selects another service", is_final=True
+                message,
+                "check that load-watcher is running at this address; --url URL selects another service",
+                is_final=True,
             ) from error
         if status == 200:
             try:

@@ -169,7 +169,7 @@ def _table(summaries: Sequence[RunSummary]) -> Iterable[str]:
 
 def _cell(name: str, summary: RunSummary, all_of_them: Sequence[RunSummary]) -> str:
     value: float | None = getattr(summary, name)
-    if value is None:  # then it is None for all runs
+    if value is None:  # a value that is None for one run is None for all runs
         return f"<td>{_shown(value)}</td>"
     best = name != _NEITHER and value == min(getattr(each, name) for each in all_of_them)
     mark = ' class="best"' if best and len(all_of_them) > 1 else ""

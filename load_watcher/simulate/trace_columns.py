@@ -67,8 +67,9 @@ class NodeChange:
 
 @dataclass(frozen=True, slots=True)
 class TraceColumns:
-    """`names` of all nodes that ever exist, sorted; `changes` to them in time order. `load` has one series per node, in
-    unix seconds; `usage` one per pod, by its age in seconds. `pods` are in order of arrival."""
+    """A trace as columns. `names`: the nodes of the whole trace, sorted; `changes`: additions, updates and removals of
+    nodes in time order. `load` has one series per node, in unix seconds; `usage` one per pod, by its age in seconds.
+    `pods` are in order of arrival."""
 
     begins: float
     ends: float

@@ -98,7 +98,7 @@ async def ask(
             answer, status = await response.read(), response.status
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         reason = str(error) or type(error).__name__
-        hint = "check that load-watcher runs there and has [scheduler.NAME] in its settings"
+        hint = "check that load-watcher runs at this address and has [scheduler.NAME] in its settings"
         raise ExtenderClientError(f"no response from {url}: {reason}", hint=hint) from error
     try:
         document: dict[str, Any] = msgspec.json.decode(answer, type=dict[str, Any])
@@ -190,7 +190,8 @@ def _why(node: Mapping[str, Any]) -> str:
 
 
 def reasons_of(plugins: Sequence[Mapping[str, Any]]) -> str:
-    """Return the reasons of plug-ins; of several, one line each with name and score."""
+    """Return the reasons of plug-ins; with several plug-ins, each reason is on a line with the name and the score of
+    its plug-in."""
     if len(plugins) == 1:
         return str(plugins[0]["reason"])
     scores = (f" {number(each['score'], form='.0f')}" if "score" in each else "" for each in plugins)

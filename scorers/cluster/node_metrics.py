@@ -398,7 +398,8 @@ class WindowMetrics(_Columns):
         return np.where(np.isnan(message), REPORT_INTERVAL_S, message)
 
     def _percent(self, rows: I64, of: Callable[[MetricType], F64]) -> F64:
-        """The percentages [resources, n] of these rows from `of`; NaN if unknown."""
+        """Return the usage of these rows in percent [resources, n]; `of` returns the column of a metric. NaN if
+        unknown."""
         found = np.full((len(self.resources), len(rows)), np.nan)
         for i, kind in enumerate(LOADS.get(name) for name in self.resources):
             if kind is not None:

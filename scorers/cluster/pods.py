@@ -1,4 +1,4 @@
-"""What the plug-ins need to know about a pod."""
+"""The attributes of a pod that plug-ins use."""
 
 from __future__ import annotations
 

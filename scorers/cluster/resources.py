@@ -1,7 +1,8 @@
 """Effective requests and limits of a pod, computed as Kubernetes does, as integers.
 
 CPU is in millicores, every other resource in its own unit (bytes, devices), rounded up as kube-scheduler does
-(`MilliValue`, `Value`). Integers make sums over the pods of a node independent of the order in which pods come and go.
+(`MilliValue`, `Value`). Integers make sums over the pods of a node independent of the order in which pods are added and
+removed.
 
 Pure: no I/O, no clock.
 """

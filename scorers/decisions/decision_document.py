@@ -23,8 +23,8 @@ BOUND, DELETED, ASKED_AGAIN, PENDING, UNKNOWN = "bound", "deleted", "asked_again
 
 @dataclass(frozen=True, slots=True)
 class OutcomeState:
-    """What happened to the pod: `outcome` if it was recorded. Otherwise `kind` is ASKED_AGAIN (kube-scheduler called
-    the extender again at `time`, unix seconds), PENDING, BOUND, or UNKNOWN."""
+    """Outcome of a decision for its pod: `outcome` if it was recorded. Otherwise `kind` is ASKED_AGAIN (kube-scheduler
+    called the extender again at `time`, unix seconds), PENDING, BOUND, or UNKNOWN."""
 
     kind: str
     outcome: PlacementOutcome | None = None

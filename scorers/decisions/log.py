@@ -65,7 +65,7 @@ class _CachedRanking:
 
 @dataclass(frozen=True, slots=True)
 class RankedResponse:
-    """A prioritize response: of `asked` nodes the table knows `names`, in rows `rows`. `scores_sent`: whether the
+    """A prioritize response: of `asked` nodes the table contains `names`, in rows `rows`. `scores_sent`: whether the
     scores were sent to kube-scheduler; `reserved`: the node on which the pod is reserved, "" if none."""
 
     names: Sequence[str]
@@ -124,7 +124,7 @@ class DecisionLog:
     def filtered(
         self, profile: str, info: PodInfo, names: Sequence[str], filtered: FilterResult, *, asked: int
     ) -> None:
-        """Record a filter response: of `asked` nodes the table knows `names`."""
+        """Record a filter response: of `asked` nodes the table contains `names`."""
         if self.is_on:
             self._later(self._record_filtered, self._begin(profile, info), filtered, names, asked)
 

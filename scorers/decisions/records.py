@@ -96,9 +96,10 @@ class RankedNodes(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RankingRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A prioritize response: of `asked` nodes `unknown` were unknown and `of` were ranked; `best` are the first of
-    these. kube-scheduler receives integers from 0 to `most`; `tied` nodes share the highest. `reserved` is the node on
-    which the pod was reserved, "" if none. `withheld`: 0 was sent for all nodes because too few of them are known."""
+    """A prioritize response: of `asked` nodes, `unknown` are unknown to the table and `of` are ranked; `best` are the
+    highest-ranked nodes. kube-scheduler receives integers from 0 to `most`; `tied` nodes share the highest. `reserved`
+    is the node on which the pod was reserved, "" if none. `withheld`: 0 was sent for all nodes because too few of them
+    are known."""
 
     asked: int
     unknown: int

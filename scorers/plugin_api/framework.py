@@ -23,7 +23,7 @@ Bool = npt.NDArray[np.bool_]
 
 MAX_SCORE = 100.0
 EQUAL_SCORES = "equal scores for all nodes"
-"""Fallback of a plug-in that scores all nodes alike when there is no load data."""
+"""Fallback of a plug-in that gives all nodes the same score when there is no load data."""
 
 PluginT = TypeVar("PluginT", covariant=True)
 

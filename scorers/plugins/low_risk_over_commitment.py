@@ -1,7 +1,7 @@
 """LowRiskOverCommitment: prefer nodes where bursting pods are least likely to exceed the capacity (upstream Trimaran).
 
 For CPU and memory, two risks from 0 to 1 are computed. `requests` and `limits` are the sums over the node's pods and
-the pod to place (limits raised to requests, requests cut at allocatable); `capacity` is the node's allocatable:
+the pod to place (limits raised to requests, requests limited to allocatable); `capacity` is the node's allocatable:
 
     limit risk = (limits - capacity) / (limits - requests)        if limits > capacity, otherwise 0
     load risk  = 1 - P(load <= t)                                 t = requests without the pod / capacity

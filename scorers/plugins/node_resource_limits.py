@@ -98,7 +98,7 @@ def read_ratio(ratio: object) -> int:
 
 
 def scaled(allocatable: I64, ratio: I64) -> I64:
-    """Return allocatable * ratio / 100 [n], rounded down and cut to LARGEST. Avoids the 64-bit overflow of the direct
+    """Return allocatable * ratio / 100 [n], rounded down, at most LARGEST. Avoids the 64-bit overflow of the direct
     product."""
     whole, rest = np.divmod(allocatable, 100)
     exact: I64 = np.minimum(whole * ratio + rest * ratio // 100, LARGEST)

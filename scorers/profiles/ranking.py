@@ -100,8 +100,8 @@ class ProfileRunner:
             yield from plugin.prepare(self._table)
 
     def fallbacks(self, *, now: float) -> dict[str, str]:
-        """Return, by plug-in with a fallback, the input it currently uses instead of load, "" for load. Without nodes,
-        nothing is scored, so no fallback is reported."""
+        """Return the current input of each plug-in with a fallback: "" for load, otherwise the name of the fallback.
+        Without nodes, no plug-in scores, so no fallback is reported."""
         there_are_nodes = bool(self._table.known.any())
         falling = [plugin for _, plugin in self.scoring if isinstance(plugin, FallbackPlugin)]
         return {plugin.name: plugin.fallback(self._table, now=now) if there_are_nodes else "" for plugin in falling}

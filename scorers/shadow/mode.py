@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 I64 = npt.NDArray[np.int64]
 
 MAX_BINDING_AGE_S = 30.0
-"""Maximum age of a binding in seconds when it is observed; the load at the time of an older binding is unknown, so it
-is left out."""
+"""Maximum age of a binding in seconds when it is observed; the load at the time of an older binding is unknown, so the
+binding is left out."""
 REQUEST_TTL_S = 10.0
 MAX_REQUESTS = 256
 """Maximum number of pods whose candidate nodes are stored: 10 MB at 5,000 nodes."""

@@ -175,7 +175,7 @@ def share(hits: Sequence[bool], blocks: Sequence[int]) -> dict[str, Any]:
 def effective_number(hits: F64, counts: F64) -> float:
     """Return the effective sample size of these blocks [b]: p (1 - p) / the between-block variance of the share p,
     reduced if that variance is estimated from few blocks (Korn and Graubard 1998: by the square of z / t). If all
-    bindings are alike or there is one block, return the number of blocks."""
+    bindings have the same result or there is one block, return the number of blocks."""
     total, blocks = float(counts.sum()), len(counts)
     value = float(hits.sum()) / total
     if blocks < 2 or value in (0.0, 1.0):

@@ -164,7 +164,7 @@ def test_bad_settings_end_every_command_with_all_problems(run, tmp_path, command
     for text in ("server.port: must be a whole number", "server.prot: unknown setting", "did you mean server.port?"):
         assert text in result.stderr
     assert "provider.token: must be text" in result.stderr
-    assert result.stderr.count("cure:") >= 3
+    assert result.stderr.count("fix:") >= 3
     assert "s3cret" not in result.stderr
     assert os.listdir(tmp_path) == ["x.toml"]
 

@@ -109,5 +109,5 @@ def plugin(machine: CpuTopology, roles: RoleTable) -> ScratchDisks:
     disks = dict(pair.split("=") for pair in os.environ.get("SCRATCH_DISKS", "").split())
     numbered = {disk: int(node) for disk, node in disks.items()}
     if strange := set(numbered.values()) - machine.nodes.keys():
-        raise ValueError(f"SCRATCH_DISKS names NUMA nodes that this machine has not: {sorted(strange)}")
+        raise ValueError(f"SCRATCH_DISKS names NUMA nodes that do not exist on this machine: {sorted(strange)}")
     return ScratchDisks(numbered)

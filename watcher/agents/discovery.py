@@ -55,7 +55,8 @@ class AgentEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryProblem:
-    """Why some or all endpoints of `where`, a name or a pod selection, are missing. `refused`: do not retry."""
+    """The reason why some or all endpoints of `where`, a name or a pod selection, are missing. `refused`: do not
+    retry."""
 
     where: str
     message: str
@@ -163,7 +164,7 @@ class ServingPod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def trouble(self) -> str:
-        """Why the pod must not be requested, "" if it may be."""
+        """The reason why the pod must not be requested, "" if it may be."""
         if self.metadata.deletion_timestamp is not None:
             return "is terminating"
         if self.status.phase != "Running":

@@ -28,7 +28,8 @@ class AgentEntry(msgspec.Struct):
 
 
 class AgentTrouble(msgspec.Struct):
-    """Why some or all processes of a kind could not be discovered. `of` is the DNS name or the pod selector."""
+    """The reason why some or all processes of a kind could not be discovered. `of` is the DNS name or the pod
+    selector."""
 
     kind: str
     of: str

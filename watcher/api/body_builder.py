@@ -62,8 +62,8 @@ class BodyBuilder:
     async def cached_body(
         self, encoding: Encoding, make: Callable[[], bytes], *, kept: BodyCache, etag: Callable[[Encoding], str]
     ) -> bytes:
-        """The body built by `make` in a content coding, from the cache `kept` (key: ETag) if present. The cache also
-        stores the plain body."""
+        """Return the body that `make` builds, compressed with `encoding`. The cache `kept` (key: ETag) stores the
+        compressed and the plain body."""
         key = etag(encoding)
         body = kept.get(key)
         if body is None:

@@ -65,7 +65,7 @@ def row_of(published: Published, host: str) -> int:
         raise ApiError(
             503,
             "partial_outage",
-            f"node {truncated(host)!r} went missing together with many others",
+            f"node {truncated(host)!r} is missing in a partial outage",
             "/api/v1/findings shows since when",
         )
     raise unknown_host_error(host, quarantined=host in published.snapshot.quarantined)

@@ -80,8 +80,7 @@ class NotReadyDocument(ReadyDocument, kw_only=True):
 
 
 class LostNode(msgspec.Struct):
-    """A node that went missing together with many others (partial outage). `sampled` is the time of its last sample in
-    unix seconds."""
+    """A node that is missing in a partial outage. `sampled` is the time of its last sample in unix seconds."""
 
     name: str
     sampled: float
@@ -170,7 +169,7 @@ PODS = Operation(
         Parameter("host", "only pods on the nodes with these names", repeatable=True),
         Parameter("namespace", "only pods in these namespaces", repeatable=True),
     ),
-    'With refresh.pods = "auto" pod usage is collected only after the first request, which returns 404.',
+    'With refresh.pods = "auto", pod usage is collected only after the first request, which returns 404.',
 )
 NODE_METRICS = Operation(
     "The windows as Koordinator NodeMetrics",

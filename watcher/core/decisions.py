@@ -56,7 +56,7 @@ class StoredShadow:
 
 
 class DecisionsUnavailable(Exception):
-    """Stored decisions cannot be read now; `hint` describes the fix for the operator."""
+    """Stored decisions are currently unreadable; `hint` describes the fix for the operator."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

@@ -48,7 +48,7 @@ Series = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class HostMetric:
-    """How a metric is read from this host: source, unit, reason for the choice, message for a host that lacks the
+    """Rule for reading a metric from this host: source, unit, reason for the choice, message for a host that lacks the
     metric, and the kernel's own averaging time in seconds."""
 
     expression: str

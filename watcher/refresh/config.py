@@ -53,7 +53,7 @@ class RefreshConfig:
 
     @property
     def reach(self) -> float:
-        """How many seconds back samples are fetched. A window ends with the newest sample, which may be old, so the
+        """Age limit of fetched samples, in seconds. A window ends with the newest sample, which may be old, so the
         longest window begins earlier than its length ago."""
         return self.windows[-1].seconds + LATE_INTERVALS * self.interval
 

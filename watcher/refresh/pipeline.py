@@ -90,7 +90,7 @@ class SamplePipeline:
 
     def process(self, fetch: Fetch, now: float, present: bool) -> list[Finding]:
         """Review and append fetched samples; return the findings. `now` is in unix seconds; `present`: the fetch has
-        the newest samples, it is not a slice of a backfill."""
+        the newest samples and is not a slice of a backfill."""
         named = self._named(fetch.batches, now=now, present=present)
         found = [*fetch.findings, *self._settle_provenance(fetch, named, now)]
         found.extend(apply_renames(named, history=self._history, guard=self.guard, now=now))

@@ -151,7 +151,7 @@ class PodRefresher:
 
     def _due(self) -> bool:
         if not self.wanted:
-            self.published, self._failure = None, ""  # not requested: the data would only age
+            self.published, self._failure = None, ""  # not requested: stored data would only become outdated
             return False
         return self._clock.monotonic() - self._asked_at >= SLOT_S - EARLY_S
 

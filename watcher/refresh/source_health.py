@@ -30,7 +30,7 @@ class SourceHealth:
         self._source = source
         self._clock = clock
         self._absent: frozenset[str] = frozenset()  # keys of SCORED_BY whose absence was logged
-        self._strange = False  # no served name is a cluster node's; this was logged
+        self._strange = False  # the log states that no served name is the name of a cluster node
 
     def down(self, reason: str, *, hint: str) -> None:
         """Record that the source returned nothing, and log the change."""

@@ -90,7 +90,7 @@ class Refresher:
             stores=store is not None,
         )
         self._started_at = self._clock.monotonic()
-        self._warm = False  # once the service has had its windows, it stays ready
+        self._warm = False  # True after the first complete windows: the service then stays ready
         self._last_began = self._clock.monotonic()
         self._last_clocks: tuple[float, float] | None = None
         self._tick_lock = asyncio.Lock()
@@ -116,7 +116,7 @@ class Refresher:
         ours = samples_of_cluster(restored, self.config.cluster)
         if ours is None:
             log.warning(
-                "stored samples not loaded: they are of another cluster (cluster.name is %s)",
+                "stored samples not loaded: they belong to another cluster (cluster.name is %s)",
                 self.config.cluster or "not set",
             )
             return
@@ -290,7 +290,7 @@ class Refresher:
             self._source.names_compared(self.published.snapshot.nodes, self._pipeline.index)
         self._record_failures(fetch, now=now, since=since)
         if fetch.plans and self._backfill_plan.complete:
-            self._pipeline.restored = None  # the history contains all of it now
+            self._pipeline.restored = None  # the history contains all restored samples
         return True
 
     async def _backfill(self, deadline: float) -> None:

@@ -150,7 +150,7 @@ def _check_origin(content: _Handover, own_origin: TransferOrigin, bounds: Transf
         raise TransferRejected("they are from another source: the settings in [provider] differ")
     if content.resolution != bounds.resolution:
         raise TransferRejected(
-            f"its refresh.resolution is {content.resolution}s, that of this replica {bounds.resolution}s"
+            f"refresh.resolution is {content.resolution}s in the other replica and {bounds.resolution}s in this replica"
         )
     for time in (content.end, content.timestamp):
         age = bounds.now - time

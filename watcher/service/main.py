@@ -88,7 +88,7 @@ def _why_not(error: OSError, settings: Settings) -> str:
     if error.errno is not None and error.errno in errno.errorcode:
         reason = os.strerror(error.errno)
     if error.errno == errno.EADDRINUSE:
-        cure = "run load-watcher doctor to find the process that listens there; stop it, or set another port by --port"
+        cure = "run load-watcher doctor to find the process that listens on this port; stop it, or set --port"
     else:
         cure = "set server.host to an address of this machine, and server.port to a port that this user may listen on"
     return f"{settings.server.host}:{settings.server.port}: {reason}\n  {cure}"

@@ -192,7 +192,7 @@ class Database(ABC):
         if len(found) != 1 or found[0] not in REVISIONS:
             raise StoreUnusable(
                 f"{self.name} was written by a newer version of load-watcher: its schema is "
-                f"{', '.join(map(str, found))}, the newest known to this version is {REVISIONS[-1]}",
+                f"{', '.join(map(str, found))}, but the newest schema known to this version is {REVISIONS[-1]}",
                 hint="run the newer version again; to continue with this one, " + self.recovery_hint,
             )
         return str(found[0])

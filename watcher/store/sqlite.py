@@ -118,7 +118,7 @@ class SqliteFile(Database):
     def check_not_replaced(self) -> None:
         """Raise OSError if the file was moved or removed: SQLite would continue to write to the old file."""
         if not self.path.exists() or identity_of(self.path) != self._identity:
-            raise OSError(f"{self.path} was moved away or replaced while it was open; restart the service")
+            raise OSError(f"{self.path} was moved or replaced while it was open; restart the service")
 
     # --- space -------------------------------------------------------------------------------------------------------
 
@@ -430,8 +430,8 @@ _HINTS = {
     sqlite3.SQLITE_FULL: _FULL_DISK,
     sqlite3.SQLITE_IOERR: _FULL_DISK + ", and it must be on a local file system",
     sqlite3.SQLITE_READONLY: "give this user write access to the file and its directory",
-    sqlite3.SQLITE_CANTOPEN: "give this user write access to the file and its directory, and free space there",
-    sqlite3.SQLITE_BUSY: "another program has the database open: close it there",
+    sqlite3.SQLITE_CANTOPEN: "give this user write access to the file and its directory, and free space on its disk",
+    sqlite3.SQLITE_BUSY: "another program has the database open: close the database in that program",
 }
 
 

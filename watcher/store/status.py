@@ -1,4 +1,4 @@
-"""What the store reports about itself, and its log of failures."""
+"""Status of the store, and the log of its failures."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class ManagerSettings:
     nic_roles: frozenset[str] = frozenset()
     """Roles of pods that get a network card without requesting one."""
     recent: float = ADMISSION_GRACE_S
-    """As ADMISSION_GRACE_S; 0 if admitted pods come from the list that also reports the ended pods."""
+    """Grace period like ADMISSION_GRACE_S; 0 s if one list reports both the admitted and the ended pods."""
     cpus: CpuSet | None = None
     """The online CPUs; allocations with other CPUs are rejected. None if unknown."""
 

@@ -174,7 +174,7 @@ class Manager:
         enough = stored is not None and suffices(stored, own or request)
         if stored is not None and enough and stored.hints and not self._unknown_node_hints(stored.hints):
             return stored.hints
-        # A sufficient allocation without NUMA hints, such as one from a pool, is kept while the plug-in is away.
+        # A sufficient allocation without NUMA hints, such as one from a pool, is kept while the plug-in is unavailable.
         unasked = None if stored is not None and enough and not stored.hints else ()
         endpoint = self.plugins.endpoint(request.resource_name)
         if endpoint is None:

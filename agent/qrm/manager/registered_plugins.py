@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 PLUGIN_ABSENCE_GRACE_S = 300.0
 """Seconds after a plug-in has stopped until its resource counts as removed."""
 PLUGIN_STARTUP_S = 10.0
-"""Seconds after the registration of a plug-in in which an empty list of allocations is ignored."""
+"""Period after the registration of a plug-in, in seconds, in which an empty list of allocations is ignored."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class RegisteredPlugins:
         return known.endpoint if known else None
 
     def live(self) -> list[tuple[str, ResourcePluginClient]]:
-        """The plug-ins that serve their resource now, with the resource."""
+        """The resources that a plug-in currently serves, each with its plug-in, sorted by name."""
         return [(name, known.endpoint) for name, known in sorted(self._plugins.items()) if known.endpoint]
 
     async def remembers(self, name: str, endpoint: ResourcePluginClient) -> bool:
@@ -87,7 +87,7 @@ class RegisteredPlugins:
         and first serve the containers that have allocations."""
         known = self._plugins[name]
         if known.remembers or not endpoint.options.reconcile or name not in self._allocations.resources:
-            known.remembers = True  # from now on it made all stored allocations itself
+            known.remembers = True  # all allocations stored from now on are its own
             return True
         try:
             known.remembers = bool(await endpoint.allocations())

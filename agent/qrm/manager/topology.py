@@ -91,7 +91,7 @@ def check_nodes(policy: TopologyPolicy, count: int) -> None:
     """Raises ValueError if the policy does not support this number of NUMA nodes."""
     if policy is not TopologyPolicy.NONE and count > MOST_NODES:
         raise ValueError(
-            f"the topology policy {policy} supports at most {MOST_NODES} NUMA nodes, this machine has {count}; "
+            f"the topology policy {policy} supports at most {MOST_NODES} NUMA nodes, but this machine has {count}; "
             f"use the policy {TopologyPolicy.NONE}"
         )
 

@@ -162,9 +162,9 @@ def _aligned(cpus: int, to: int) -> int:
 def pool_sizes(
     available: int, expandable: Mapping[str, int], unexpandable: Mapping[str, int], *, expand: bool
 ) -> dict[str, int]:
-    """Distribute the available CPUs among pools. If the pools want more than available, all are reduced in proportion.
-    If CPUs are left over and `expand` is set, the `expandable` pools grow. Otherwise each pool gets the size it wants.
-    If there are fewer CPUs than pools, each pool gets the full number, and they share all CPUs."""
+    """Distribute the available CPUs among pools. If the pools need more CPUs than are available, all pools are reduced
+    in proportion. If CPUs are left over and `expand` is set, the `expandable` pools grow. Otherwise, each pool gets the
+    size that it needs. If there are fewer CPUs than pools, each pool gets the full number, and they share all CPUs."""
     wanted = {**expandable, **unexpandable}
     fixed = sum(unexpandable.values())
     if sum(wanted.values()) > available:
@@ -225,9 +225,9 @@ def headroom(
     max_utilization: float = 0.0,
     max_oversold: float = 1.2,
 ) -> float:
-    """CPUs that offline pods are offered. It grows from `last` while the utilization of the pool is below `target` (0
-    to 1), and falls while it is above `max_utilization` (0: never). The result is at least `supply` (CPUs of the pool)
-    and at most `max_oversold` times that."""
+    """Return the number of CPUs to offer to offline pods. The number grows from `last` while the utilization of the
+    pool is below `target` (0 to 1), and falls while the utilization is above `max_utilization` (0: never). The result
+    is at least `supply` (CPUs of the pool) and at most `max_oversold` times that."""
     oversold = 0.0
     if utilization < target:
         oversold = supply * (target - utilization)

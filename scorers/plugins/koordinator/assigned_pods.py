@@ -36,7 +36,8 @@ DELTA, PROD_USAGE, PROD_DELTA, ESTIMATED = range(4)
 
 @dataclass(frozen=True, slots=True)
 class AssignedPod:
-    """A pod on a node (`row`). `at` is s and `until` is D (None: no such time), both in unix seconds."""
+    """A pod on a node (`row`). `at` is the time of the assignment (s); `until` is the time until which the pod counts
+    as its estimate (D), None without such a time. Both are in unix seconds."""
 
     pod: PodKey
     row: int
@@ -163,7 +164,7 @@ class AssignedPods:
 
 
 def _widened(array: npt.NDArray[ScalarT], size: int) -> npt.NDArray[ScalarT]:
-    """The array with at least `size` elements in the last dimension; 25% more than needed when it grows."""
+    """The array with at least `size` elements in the last dimension; a copy has 25% more elements than needed."""
     more = size + size // 4 - array.shape[-1]
     if size <= array.shape[-1]:
         return array

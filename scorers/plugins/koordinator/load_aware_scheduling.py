@@ -23,8 +23,8 @@ all nodes score 0 if most of the given nodes are in one of these states.
 For a percentile over a duration that a NodeMetric does not have, only the estimates are used, as in Koordinator. A
 window of the watcher that is less than half full counts as such a duration. Without a duration, the longest available
 window of a node is used, or the mean if it has none. A resource that the windows do not have for a node is ignored in
-filtering and scores 0. If the usage of pods is unknown, pods of all classes are treated alike, and pods older than a
-report interval are assumed to be included in the usage of their node.
+filtering and scores 0. If the usage of pods is unknown, pods of all classes are treated in the same way, and pods older
+than a report interval are assumed to be included in the usage of their node.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def test_pods_are_told_of_from_the_start_unless_they_are_not_wanted(tmp_path: Pa
 def test_it_says_that_it_is_simulated_and_what_goes_wrong() -> None:
     """Nodes by name, and how long a day is."""
     first, *faults = demo_settings.banner_lines(SimulatedCluster(24, seed=1, speed=24.0, begun=1e9))
-    assert first.startswith("a simulated cluster, nothing here is real: 24 nodes, ")
+    assert first.startswith("simulated cluster, all data is generated: 24 nodes, ")
     assert first.endswith("a simulated day takes 1h")
     assert len(faults) == 4
     (alone,) = demo_settings.banner_lines(SimulatedCluster(1, seed=1, speed=1.0, begun=1e9))

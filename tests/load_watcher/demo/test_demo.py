@@ -68,7 +68,7 @@ def test_windows_are_whole_at_once_and_nothing_claims_to_be_real(demo: Demo) -> 
     }
     assert len(whole | faulty) == 24
     assert all(0.0 <= each["value"] <= 100.0 for node in nodes.values() for each in node["metrics"][:4])
-    assert "nothing here is real" in demo.log()
+    assert "all data is generated" in demo.log()
     assert 'id="simulated"' in demo.get("/").text
 
 
@@ -81,7 +81,7 @@ def test_windows_are_whole_at_once_and_nothing_claims_to_be_real(demo: Demo) -> 
 )
 def test_every_answer_says_that_it_is_simulated(demo: Demo, path: str) -> None:
     """Errors too, and documents that name no source."""
-    assert "nothing here is real" in demo.get(path).headers["X-Simulated"]
+    assert "all data is generated" in demo.get(path).headers["X-Simulated"]
 
 
 def test_the_faults_are_found_where_they_are(demo: Demo) -> None:

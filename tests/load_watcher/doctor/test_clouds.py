@@ -75,6 +75,6 @@ def test_all_nodes_stand_still():
         for name in ("cpu.utilization", "memory.utilization"):
             server.put(name, {"host": "node-1"}, minutes(), 20.0)
         said = ask("SignalFx", server.url, token=TOKEN)
-    said.one("samples", "fail", "partial_outage", "froze together", "check their exporters")
+    said.one("samples", "fail", "partial_outage", "froze at the same time", "check their exporters")
     said.one("samples", "warn", "frozen: node-1")
     said.one("freshness", "warn", "node-1 (1 of 1 node)")

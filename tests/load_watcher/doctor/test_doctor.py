@@ -149,7 +149,7 @@ def test_text_is_a_line_for_each_result_whatever_its_length(source: list[str]):
     (series,) = (line for line in lines if line.startswith("ok      series       CPU: instance:node_cpu:ratio"))
     assert len(series) > 80
     assert "skipped scheduler    no scheduler configuration given" in lines
-    assert "                     cure: give one with --scheduler-config FILE to check it" in lines
+    assert "                     fix: give one with --scheduler-config FILE to check it" in lines
     assert " 0 warnings, 0 failed, 9 skipped" in lines[-1]
 
 
@@ -342,7 +342,7 @@ def test_what_answers_is_no_load_watcher():
 def test_a_database_that_is_there_or_will_be(tmp_path: Path):
     """Nothing is made or changed by looking."""
     told = doctor("--set", "provider.metrics=CPU")
-    told.one("database", "ok", "does not exist yet, serve will create it")
+    told.one("database", "ok", "does not exist yet; serve will create it")
     assert [] == os.listdir(tmp_path)
     upgrade(database_at("sqlite:///load-watcher.db"))
     before = {name: Path(name).read_bytes() for name in sorted(os.listdir(tmp_path))}
@@ -378,7 +378,7 @@ def test_a_database_of_a_newer_version():
 def test_a_database_on_a_server(server_database: str):
     """Empty, made, in use by a watcher of the same name, and one that cannot be reached; never with its password."""
     mine = ("--store-url", server_database, "--set", "store.watcher_id=a", "--set", "provider.metrics=CPU")
-    doctor(*mine).one("database", "ok", "has no tables yet, serve will create them")
+    doctor(*mine).one("database", "ok", "has no tables yet; serve will create them")
     upgrade(database_at(server_database))
     doctor(*mine).one("database", "ok", "has schema 0004")
     with database_at(server_database, watcher="a") as other:

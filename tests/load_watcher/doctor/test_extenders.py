@@ -119,7 +119,7 @@ def test_one_thing_wrong_is_named_with_its_cure(
 ) -> None:
     """Whatever else follows from it."""
     found = told(changes)
-    texts = [f"{each.what} cure: {each.cure}" for each in found if each.status == status]
+    texts = [f"{each.what} fix: {each.cure}" for each in found if each.status == status]
     assert any(all(word.casefold() in text.casefold() for word in words) for text in texts), found
     assert all(each.cure for each in found)
 

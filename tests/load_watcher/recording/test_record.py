@@ -379,7 +379,7 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     assert "already exists" in told.stderr
     told = run.invoke(main, ["record", *nobody, "-o", str(tmp_path / "new.csv")])
     assert (2, False) == (told.exit_code, (tmp_path / "new.csv").exists())
-    assert "check that load-watcher is running there; --url URL selects another service" in told.stderr
+    assert "check that load-watcher is running at this address; --url URL selects another service" in told.stderr
     by_its_old_name = run.invoke(main, ["record", "--watcher", "http://127.0.0.1:1", "-o", str(tmp_path / "new.csv")])
     assert (2, told.stderr) == (by_its_old_name.exit_code, by_its_old_name.stderr)
     told = run.invoke(main, ["record", "-o", str(tmp_path / "no" / "a.csv")])

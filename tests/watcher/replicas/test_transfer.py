@@ -75,7 +75,11 @@ def test_a_hole_and_a_carried_value_stay_what_they_are() -> None:
     [
         (SAMPLES, {"origin": TransferOrigin("here", THERE.fingerprint)}, "from this process"),
         (SAMPLES, {"origin": TransferOrigin.of(instance="there", asked=["metrics-server", "other"])}, "another source"),
-        (SAMPLES, {"bounds": replace(BOUNDS, resolution=30)}, "resolution is 15s, that of this replica 30s"),
+        (
+            SAMPLES,
+            {"bounds": replace(BOUNDS, resolution=30)},
+            "resolution is 15s in the other replica and 30s in this replica",
+        ),
         (SAMPLES, {"bounds": replace(BOUNDS, now=NOW + 291.0)}, "301 s old"),
         (SAMPLES, {"bounds": replace(BOUNDS, now=NOW - 41.0)}, "-31 s old"),
         (replace(SAMPLES, timestamp=NOW + 1e6), {}, "s old"),

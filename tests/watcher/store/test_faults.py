@@ -311,7 +311,7 @@ UNUSABLE = [
     (not_a_database, "is not an SQLite database"),
     (of_another_program, "is a database of another program .tables dashboard"),
     (of_another_program_with_alembic, "is a database of another program .tables alembic_version, dashboard"),
-    (newer, "newer version of load-watcher: its schema is 9999, the newest known to this version is 0004"),
+    (newer, "newer version of load-watcher: its schema is 9999, but the newest schema known to this version is 0004"),
     (newer_and_killed, "newer version of load-watcher"),
 ]
 
@@ -416,7 +416,7 @@ def test_a_file_that_is_moved_away_under_a_running_service_is_noticed(tmp_path: 
             await eventually(lambda: not store.status.ok, what="the move to be noticed")
             return store.status.error
 
-    assert f"{path} was moved away or replaced while it was open; restart the service" == asyncio.run(run())
+    assert f"{path} was moved or replaced while it was open; restart the service" == asyncio.run(run())
 
 
 def test_a_large_file_is_checked_whole_after_damage_was_seen(tmp_path: Path, healthy: Path) -> None:

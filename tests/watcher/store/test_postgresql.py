@@ -384,7 +384,7 @@ def of_another_program_with_alembic(url: str) -> None:
 
 
 UNUSABLE = [
-    (newer, "newer version of load-watcher: its schema is 9999, the newest known to this version"),
+    (newer, "newer version of load-watcher: its schema is 9999, but the newest schema known to this version"),
     (of_another_program, "contains tables of another program with conflicting names .tick."),
     (of_another_program_with_alembic, "contains tables of another program with conflicting names .alembic_version."),
 ]

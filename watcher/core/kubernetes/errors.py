@@ -4,7 +4,7 @@ Failures fall into three groups: transient failures are retried, refusals requir
 versions (which the server no longer has) require a new list. Kubernetes reports the failure in a Status object, a proxy
 in between in a web page; both are converted here into one of the errors below.
 
-Pure: responses in, errors out.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

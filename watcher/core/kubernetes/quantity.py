@@ -3,7 +3,7 @@
 A quantity is a decimal number with a suffix, with a precision of one billionth. As an integer number of billionths it
 is exact in Python, so the only rounding occurs in the final division of two quantities.
 
-Pure: text in, numbers out.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

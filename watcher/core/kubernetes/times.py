@@ -1,6 +1,6 @@
-"""Kubernetes times and durations, as in its JSON.
+"""Times and durations in the JSON format of Kubernetes.
 
-Pure: text in, numbers out.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

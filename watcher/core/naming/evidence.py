@@ -1,4 +1,4 @@
-"""How a name of the source matches a node of the cluster: evidence, strength, and the result."""
+"""Match of a name of the source with a node of the cluster: evidence, strength, and the result."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Resolution:
     names: tuple[str, ...]
     matches: Mapping[str, Match]
     created: Mapping[str, float]
-    """Source name -> creation time of its node (unix seconds), for evidence that another node may have had before:
-    addresses and labels."""
+    """Source name -> creation time of its node in unix seconds; only for matches by address or label, which an earlier
+    node may have had."""
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:

@@ -122,7 +122,7 @@ def _changes(
 
 def _moved(match: Match, owner: str, index: NodeIndex, *, now: float) -> Finding:
     now_is = describe_match(match, index)
-    reason = f"{match.source} {now_is} now and was node {owner}; its earlier samples are not this node's"
+    reason = f"{match.source} {now_is}, but was node {owner} before; the earlier samples belong to the previous node"
     return Finding(FindingKind.NODE_NAMES, match.node, "", now, reason, Remedy.DROPPED)
 
 

@@ -1,9 +1,9 @@
 """Pod usage: each pod's newest reading, and one reading per minute over the longest window.
 
 Schedulers that consider pods need each pod's share of its node's load, whether the node's value already includes the
-pod (so every reading has the time that its source reports), and a workload's recent usage. Thousands of pods come and
-go, so the data is stored in columns. Adding a fetch creates a new table from the old one in a few passes over arrays; a
-published table is immutable.
+pod (so every reading has the time that its source reports), and a workload's recent usage. Thousands of pods are
+created and deleted, so the data is stored in columns. Adding a fetch creates a new table from the old one in a few
+passes over arrays; a published table is immutable.
 
 Pure: no I/O, no clock.
 """

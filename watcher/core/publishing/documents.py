@@ -255,7 +255,7 @@ class EncodedDocument:
 
 def encode(snapshot: Snapshot, selection: Selection, ends: NodeFrames | None = None) -> EncodedDocument:
     """Encode the document of a selection. Nodes without a value are left out: the Go client treats an empty node and an
-    absent node alike. `ends` is the result of `node_frames` for this snapshot, if already computed."""
+    absent node in the same way. `ends` is the result of `node_frames` for this snapshot, if already computed."""
     parts = [
         MetricColumn(part.metric, part.operator, part.rollup, to_wire(part.values))
         for part in select(snapshot, selection)
@@ -371,7 +371,7 @@ class SilentBody:
 
     @classmethod
     def of(cls, document: SilentDocument) -> SilentBody:
-        """Encode and compress the document."""
+        """Encode the document as JSON, and compress it with every content coding."""
         text = msgspec.json.encode(document)
         tag = hashlib.blake2s(text, digest_size=8).hexdigest()
         names = frozenset(node.name for node in document.nodes)

@@ -1,4 +1,4 @@
-"""Which part of a document a request selects, and in which shape."""
+"""Selection of a part of a document by a request, and the shape of the response."""
 
 from __future__ import annotations
 

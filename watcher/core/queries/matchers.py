@@ -3,7 +3,7 @@
 Matchers are written as in PromQL, `cluster="prod-1"`, and inserted into selectors. Values may contain quotes,
 backslashes and braces, so only `Matcher.__str__` writes them into a query.
 
-Pure: strings in, strings out.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

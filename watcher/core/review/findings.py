@@ -181,7 +181,7 @@ def _of_cells(
     times = [now] * len(newest) if now is not None else cells.time[newest].tolist()
 
     def reason(i: int) -> str:
-        others = f" ({counts[i]} samples, this is the newest)" if counts[i] > 1 else ""
+        others = f" ({counts[i]} samples; this is the newest)" if counts[i] > 1 else ""
         return text(float(cells.value[newest[i]]), float(cells.time[newest[i]])) + others
 
     names = [cells.names[node] for node in cells.node[newest]]

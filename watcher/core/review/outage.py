@@ -30,8 +30,8 @@ class OutageDecision:
     """The guard's decision for one tick; arrays [n] in the order of the nodes passed to `OutageGuard.step`.
 
     `held` nodes are served although they would be quarantined; `quarantined` nodes are not served; `late` nodes are
-    served and fell behind together with many others. `age_s` is the age in seconds of held and late nodes, NaN for all
-    other nodes. `lost` maps known nodes that departed in a mass to the time of their last sample (unix seconds); if it
+    served and fell behind in a partial outage. `age_s` is the age in seconds of held and late nodes, NaN for all
+    other nodes. `lost` maps known nodes of a mass departure to the time of their last sample (unix seconds); if it
     is not empty, a list of all nodes would be incomplete (503).
     """
 
@@ -46,7 +46,7 @@ class OutageDecision:
 @dataclass(slots=True)
 class _Departure:
     """A known node that would leave the list: time of departure, time of its last sample (both unix seconds), whether
-    it is frozen (otherwise it vanished), and whether it departed in a mass."""
+    it is frozen (otherwise it vanished), and whether it is part of a mass departure."""
 
     since: float
     newest: float
@@ -78,7 +78,8 @@ class OutageGuard:
     are older than that by definition. After that both are lost, and a list without them is refused instead of served.
     Fewer nodes leave the list one by one, each with a finding. "At once" means within two adjacent ticks, because the
     samples of an outage's nodes become stale over a cadence, not at the same time. Lost nodes are forgotten when so
-    many are back that the rest is not a mass, or after `forget_after_s`: then the fleet has really shrunk.
+    many are back that the missing nodes are too few for an outage, or after `forget_after_s`: then the fleet has really
+    shrunk.
 
     Nodes that have vanished before the first step are unknown to the guard, except the nodes passed to `expect_back`:
     after a restart, an incomplete list that was refused must still be refused. In observe mode no node is quarantined;
@@ -177,7 +178,8 @@ class OutageGuard:
         return vanished
 
     def _find_mass(self, tick: _Tick, returned: int) -> int:
-        """Mark the recent departures as a mass if there are enough; return the number of nodes before they departed."""
+        """Mark the recent departures as a mass departure if there are enough; return the number of nodes before
+        them."""
         recent = [d for d in self._departures.values() if self._is_recent(d, tick.now)]
         earlier = sum(d.mass and not self._is_recent(d, tick.now) for d in self._departures.values())
         fleet = len(tick.served.keys() & self._known.keys()) + returned + len(recent) + earlier
@@ -187,7 +189,8 @@ class OutageGuard:
         return fleet
 
     def _settle(self, now: float, fleet: int, returned: Sequence[_Departure]) -> tuple[Finding, ...]:
-        """End a mass that has become too small or has lasted longer than `forget_after_s`; remove old departures."""
+        """End a mass departure that has become too small or is older than `forget_after_s` seconds; remove old
+        departures."""
         mass = {name: d for name, d in self._departures.items() if d.mass}
         back = sum(departure.mass for departure in returned)
         patience = self.limits.forget_after_s
@@ -235,8 +238,8 @@ class OutageGuard:
         return OutageDecision(held, quarantined, late, age_s, lost, findings)
 
     def _late(self, tick: _Tick, fleet: int) -> Bool:
-        """Return the nodes that fell behind by more than max(2 cadences, an interval) if they are a mass; otherwise
-        none."""
+        """Return the nodes that fell behind by more than max(2 cadences, an interval) if they are enough for a mass
+        departure; otherwise none."""
         patience = np.fmax(LATE_CADENCES * tick.cadence, self.limits.interval_s)
         late = ~tick.vanishing & ~tick.standing & (tick.now - tick.newest > patience)
         return late if self._is_mass(int(np.count_nonzero(late)), fleet) else np.zeros(len(late), dtype=bool)
@@ -244,8 +247,8 @@ class OutageGuard:
     # --- findings ---
 
     def _gone_singly(self, tick: _Tick, vanished: Sequence[str]) -> tuple[Finding, ...]:
-        """Report nodes that vanished at this step, not in a mass: stale if the history still has them, otherwise
-        missing."""
+        """Report nodes that vanished at this step, without a mass departure: stale if the history still has them,
+        otherwise missing."""
         alone = [name for name in vanished if not self._departures[name].mass]
         listed = set(tick.nodes) if alone else set()
         stale, missing = [name for name in alone if name in listed], [name for name in alone if name not in listed]
@@ -307,11 +310,11 @@ def _outages(tick: _Tick, held: Bool, late: Bool, lost: Mapping[str, float], fle
     parts = []
     if lost:
         parts.append(
-            f"{len(lost)} of {fleet} known nodes ({some_of(lost)}) went silent together; the list of all nodes is"
-            " refused, because schedulers would treat it as complete: check the monitoring of these nodes"
+            f"{len(lost)} of {fleet} known nodes ({some_of(lost)}) became silent at the same time; the list of all"
+            " nodes is refused, because schedulers would treat it as complete: check the monitoring of these nodes"
         )
     if held.any():
-        parts.append(f"{named(held)} froze together; their last values are held for now: check their exporters")
+        parts.append(f"{named(held)} froze at the same time; their last values are still served: check their exporters")
     if late.any():
-        parts.append(f"{named(late)} fell behind together; their last values are held for now")
+        parts.append(f"{named(late)} fell behind at the same time; their last values are still served")
     return (_outage(tick.now, "; ".join(parts), Remedy.LEFT_OUT if lost else Remedy.HELD),) if parts else ()

@@ -1,4 +1,4 @@
-"""Results of checks: a status, one line of text, and a cure.
+"""Results of checks: a status, one line of text, and a fix.
 
 Pure: no I/O, no clock.
 """

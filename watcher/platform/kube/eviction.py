@@ -47,7 +47,8 @@ class EvictionOutcome(StrEnum):
     EVICTED = "evicted"
     """Accepted: the pod ends within its grace period."""
     GONE = "gone"
-    """The pod does not exist, has another uid, or its namespace is being deleted: the pod goes without an eviction."""
+    """The pod does not exist, has another uid, or its namespace is being deleted: the pod will be deleted without an
+    eviction."""
     PROTECTED = "protected"
     """A PodDisruptionBudget allowed no disruption until the deadline."""
     FORBIDDEN = "forbidden"

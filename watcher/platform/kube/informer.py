@@ -77,9 +77,9 @@ class Informer(Generic[ItemT]):
         self.synced = asyncio.Event()
         """Set once the first list is complete."""
         self.error: KubeError | None = None
-        """Why the copy is currently not being updated; None while it is."""
+        """The reason why the copy is currently not being updated; None while it is."""
         self.undecodable: dict[str, str] = {}
-        """Why objects do not fit their type, by name; these objects are not in `objects`."""
+        """The reason why objects do not fit their type, by name; these objects are not in `objects`."""
         self._client = client
         self._selector = selector
         self._listeners = [] if on_change is None else [on_change]

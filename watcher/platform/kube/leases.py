@@ -133,7 +133,7 @@ class Election:
             if lease.spec.holder_identity == self._identity:
                 await self._write(lease, {"holderIdentity": "", "leaseDurationSeconds": 1})
         except KubeError as error:
-            log.debug("the Lease %s was not released, it will expire: %s", self.key, error)
+            log.debug("the Lease %s was not released; it will expire: %s", self.key, error)
 
     async def _write(self, lease: Lease, spec: dict[str, object]) -> None:
         change = {"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec}

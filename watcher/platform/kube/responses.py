@@ -4,7 +4,7 @@ An object that does not fit its type is reported separately and does not affect 
 contain values that its definition never validated. A response that does not come from a Kubernetes API raises
 KubeMalformed, with the beginning of the response.
 
-Pure: bytes in, objects out.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

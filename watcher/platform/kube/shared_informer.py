@@ -44,12 +44,12 @@ class SharedInformer(Generic[ItemT]):
 
     @property
     def unread(self) -> Mapping[str, str]:
-        """Why objects do not fit their type, by name; these objects are not in `objects`."""
+        """The reason why objects do not fit their type, by name; these objects are not in `objects`."""
         return {} if self._copy is None else self._copy.informer.undecodable
 
     @property
     def error(self) -> KubeError | None:
-        """Why the copy is currently not being updated; None while it is."""
+        """The reason why the copy is currently not being updated; None while it is."""
         return None if self._copy is None else self._copy.informer.error
 
     async def start(self) -> None:

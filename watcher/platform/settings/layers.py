@@ -86,7 +86,7 @@ def _cure_of(text: str) -> str:
     first = next((line for line in map(str.strip, text.splitlines()) if line and line[0] != "#"), "")
     if _YAML.match(first):
         return 'it looks like YAML; TOML has [server] and below it port = 2020, in place of "server:" and "port: 2020"'
-    return "fix the syntax there"
+    return "fix the syntax at this place"
 
 
 def _take_document(layer: SourceValues, document: Mapping[str, Any], *, origin: str) -> None:
@@ -142,7 +142,7 @@ def _printable(name: str) -> str:
 
 
 def _nearest_key(key: str) -> str:
-    """Return a cure that names the most similar setting, or the settings of the table."""
+    """Return a fix that names the most similar setting, or the settings of the table."""
     table, _, name = key.rpartition(".")
     siblings = {each.rpartition(".")[2]: each for each in (*KEYS, *INNER_TABLES) if each.rpartition(".")[0] == table}
     if guess := nearest(name, siblings):

@@ -1,6 +1,6 @@
 """Problems of the settings.
 
-All problems are collected and raised together, each with its key, a message and a cure, so that a user can fix all of
+All problems are collected and raised together, each with its key, a message and a fix, so that a user can fix all of
 them in one attempt.
 """
 

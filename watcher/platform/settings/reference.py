@@ -126,7 +126,7 @@ A setting is read from the first of these sources that has it:
 3. the TOML file: `--config FILE`, or else `LOAD_WATCHER_CONFIG`, or else `load-watcher.toml` in the working directory
 4. the default
 
-`load-watcher config check FILE` validates a file and prints every problem with its cure. `load-watcher config show`
+`load-watcher config check FILE` validates a file and prints every problem with its fix. `load-watcher config show`
 prints the settings in effect with their origins; secrets are hidden.
 [load-watcher.example.toml](../load-watcher.example.toml) is an example file with every setting and its default.
 

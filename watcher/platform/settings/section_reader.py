@@ -20,8 +20,8 @@ TableT = TypeVar("TableT", bound=SettingsTable)
 def read_table(
     table: type[TableT], given: Mapping[str, Any], *, section: str, cwd: Path
 ) -> tuple[TableT, list[Problem]]:
-    """Return the table, with defaults for missing keys, and all problems; unknown keys get the nearest known key as the
-    cure. Relative paths are resolved against `cwd`.
+    """Return the table, with defaults for missing keys, and all problems; the fix for an unknown key is the nearest
+    known key. Relative paths are resolved against `cwd`.
     """
     known = {field.name: setting_of(field) for field in settings_fields(table)}
     values: dict[str, Any] = {}

@@ -5,7 +5,7 @@ functions for counters, but they differ in edge cases, defaults and deviations. 
 server: a query returns the stored points of a few fields, which are the same in both languages. cpu_load.py
 computes the loads.
 
-Pure: strings and numbers in, strings out. Names are quoted only in this file.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

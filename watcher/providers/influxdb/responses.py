@@ -101,7 +101,8 @@ def _series(raw: msgspec.Raw) -> _InfluxqlSeries:
         ) from error
     if "time" not in series.columns or any(len(row) != len(series.columns) for row in series.values):
         raise ProviderMalformed(
-            f"the rows of a series have no time, or differ from its columns: {printable(', '.join(series.columns))}",
+            "rows of a series have no time, or their number of values differs from the columns: "
+            + printable(", ".join(series.columns)),
             hint="A configured query must be a SELECT.",
         )
     return series

@@ -256,7 +256,7 @@ class MetricsServerProvider:
         except KubeError as error:
             self._error = _translate(error)
         except Exception as error:  # an internal error: the next response may be readable
-            log.exception("a response of metrics-server could not be read, its samples are missing")
+            log.exception("a response of metrics-server could not be read; its samples are missing")
             self._error = ProviderMalformed(f"the response could not be read: {type(error).__name__}")
         else:
             self._error, self._answered = None, True

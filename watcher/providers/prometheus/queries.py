@@ -8,7 +8,7 @@ timestamps. All others are *expressions*, evaluated at chosen times. A computed 
 its exporter stopped (`rate(x[5m])` needs two samples in five minutes), so an expression has a *guard*: it returns a
 node only if the node's raw series had a sample within two scrape intervals.
 
-Pure: strings and numbers in, strings and numbers out.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -289,8 +289,8 @@ class NodeNames:
 
 @dataclass(frozen=True, slots=True)
 class NodeLabel:
-    """How a series names its node: by `label`, without the port if `strip_port`. With `joined` (a label of
-    node_uname_info), the node is looked up by the instance."""
+    """Rule that derives the node name of a series: from `label`, without the port if `strip_port`. With `joined` (a
+    label of node_uname_info), the node is looked up by the instance."""
 
     label: str
     strip_port: bool = False

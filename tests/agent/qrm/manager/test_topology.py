@@ -173,7 +173,7 @@ def test_the_order_of_providers_does_not_matter(policy: TopologyPolicy, given: l
 
 def test_more_numa_nodes_than_can_be_weighed_are_refused():
     assert merge(TopologyPolicy.NONE, range(9), []).admit
-    with pytest.raises(ValueError, match="at most 8 NUMA nodes, this machine has 9; use the policy none"):
+    with pytest.raises(ValueError, match="at most 8 NUMA nodes, but this machine has 9; use the policy none"):
         merge(TopologyPolicy.RESTRICTED, range(9), [])
 
 

@@ -110,7 +110,7 @@ def test_a_package_that_cannot_be_imported_is_named(reachable: Path) -> None:
 
 def test_its_own_complaint_is_told(reachable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCRATCH_DISKS", "nvme0=7")
-    assert "SCRATCH_DISKS names NUMA nodes that this machine has not: [7]" in refused()[0]
+    assert "SCRATCH_DISKS names NUMA nodes that do not exist on this machine: [7]" in refused()[0]
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_an_address_that_goes_to_another_node_takes_no_samples_along():
     assert {"b": [1, 2, 3, 4]} == story.kept
     (finding,) = found
     assert (FindingKind.NODE_NAMES, Remedy.DROPPED, "new") == (finding.kind, finding.remedy, finding.node)
-    assert f"{A} is node new (by its InternalIP) now and was node old" in finding.reason
+    assert f"{A} is node new (by its InternalIP), but was node old before" in finding.reason
     story.tick(A, B, nodes=[at(A, "new"), at(B, "b")], back=2)
     assert [5] == story.kept["new"]
 

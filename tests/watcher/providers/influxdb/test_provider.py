@@ -459,7 +459,7 @@ def test_flux_that_went_wrong_after_it_said_200(content: bytes, kind: type[Provi
         (b"{}", ProviderMalformed, "not a response to InfluxQL"),
         (b'{"status":"success","data":{}}', ProviderMalformed, "not a response to InfluxQL"),
         (series({"host": "a"}, ["usage_idle"], [NOW * 1000, 5.0], partial=True), ProviderMalformed, "is truncated"),
-        (series({"host": "a"}, ["usage_idle"], [NOW * 1000]), ProviderMalformed, "differ from its columns"),
+        (series({"host": "a"}, ["usage_idle"], [NOW * 1000]), ProviderMalformed, "differs from the columns"),
         (series({"host": "a"}, ["usage_idle"], [None, 1]), ProviderMalformed, "has no time"),
         (HEALTHY_INFLUXQL.replace(b"60", b'"x"'), ProviderMalformed, "not a number"),
     ],

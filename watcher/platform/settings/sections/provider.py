@@ -35,7 +35,7 @@ class QuerySettings(SettingsTable):
         default=0.0,
         metadata=about(
             quantities.duration(highest=HOUR),
-            "Period over which the expression itself averages (5m for rate[5m]), since this lowers the deviations.",
+            "Averaging period of the expression (5m for rate[5m]). Averaging lowers the deviations.",
         ),
     )
     guard: str | None = field(
