@@ -283,12 +283,8 @@ async def cadence(examination: CheckContext) -> Sequence[CheckResult]:
         return [fail(f"{message}, not frequent enough for the {shortest.label} window", cure)]
     if without:
         cure = "check that these nodes are scraped often enough; a new node has only latest values for half a window"
-        return [
-            warn(
-                f"{message}; nodes without the {shortest.label} window of CPU: {shorten_nodes(without, snapshot.nodes)}",
-                cure,
-            )
-        ]
+        nodes = shorten_nodes(without, snapshot.nodes)
+        return [warn(f"{message}; nodes without the {shortest.label} window of CPU: {nodes}", cure)]
     return [ok(f"{message}, frequent enough for the windows {', '.join(window.label for window in snapshot.windows)}")]
 
 

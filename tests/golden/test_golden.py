@@ -34,7 +34,7 @@ def expected(group: str) -> dict[str, str]:
             text = path.read_text("utf-8")
             for old, new in renames():
                 text = text.replace(old, new)
-            if name.endswith("metrics.txt"):  # its lines are sorted
+            if name.endswith("/metrics.txt"):  # its lines are sorted
                 text = "".join(sorted(text.splitlines(keepends=True)))
             found[name] = text
     return found
