@@ -33,7 +33,7 @@ from agent.service.node_settings import (
 )
 from watcher.platform.net.loopback import is_loopback
 from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.declaring import about
+from watcher.platform.settings.field_metadata import about
 from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.section_reader import read_table
 from watcher.platform.settings.values import InvalidValue, ValueKind

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from agent.cgroups.paths import Driver
 from watcher.platform.settings import values
-from watcher.platform.settings.declaring import SettingsTable, about
+from watcher.platform.settings.field_metadata import SettingsTable, about
 from watcher.platform.settings.problems import Problem
 
 ANY_PORT = values.integer(lowest=0, highest=65535)

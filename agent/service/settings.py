@@ -29,7 +29,7 @@ from agent.service.node_settings import (
 )
 from watcher.platform.net.loopback import is_loopback
 from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.declaring import SettingsTable, about, settings_fields
+from watcher.platform.settings.field_metadata import SettingsTable, about, settings_fields
 from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.reference import format_table
 from watcher.platform.settings.section_reader import read_table

@@ -32,8 +32,8 @@ from aiohttp import hdrs, web
 from scorers.cluster.pods import PodInfo, identity, pod_info
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.log import DecisionLog, RankedResponse
-from scorers.extender.explanation import measured, score_document, verdict_document
 from scorers.extender.manifest import POD_TEMPLATE_PATHS, read_pasted_pod
+from scorers.extender.score_documents import measured, score_document, verdict_document
 from scorers.extender.telemetry import SchedulerTelemetry
 from scorers.plugin_api import wire
 from scorers.plugin_api.arguments import schema_of

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from agent.qrm.plugins.nic import Nic, NicAddress
 from agent.qrm.settings import QrmSettings, read_settings, validate
 from load_watcher.main import main
-from watcher.platform.settings.declaring import settings_fields
+from watcher.platform.settings.field_metadata import settings_fields
 
 
 def read(**given: Any) -> QrmSettings:

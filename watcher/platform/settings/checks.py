@@ -19,7 +19,7 @@ from watcher.core.queries.influxdb import SINCE, UNTIL, is_template
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
 from watcher.platform.settings.addresses import has_password, is_server
-from watcher.platform.settings.declaring import settings_fields
+from watcher.platform.settings.field_metadata import settings_fields
 from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.quantities import write_duration
 from watcher.platform.settings.tables import KEYS, QUERIES, Settings

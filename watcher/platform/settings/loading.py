@@ -17,7 +17,7 @@ from watcher import model
 from watcher.platform import provider_names
 from watcher.platform.settings.addresses import is_server
 from watcher.platform.settings.checks import DEADLINE, conflicts
-from watcher.platform.settings.declaring import settings_fields
+from watcher.platform.settings.field_metadata import settings_fields
 from watcher.platform.settings.layers import (
     CONFIG,
     DEFAULT_FILE,

@@ -15,7 +15,7 @@ from typing import Any
 
 from watcher import model
 from watcher.platform.settings.checks import value_of
-from watcher.platform.settings.declaring import setting_of, settings_fields
+from watcher.platform.settings.field_metadata import setting_of, settings_fields
 from watcher.platform.settings.layers import LEGACY
 from watcher.platform.settings.sections.provider import QuerySettings
 from watcher.platform.settings.tables import KEYS, QUERIES, TABLES, Key, Settings

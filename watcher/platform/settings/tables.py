@@ -17,7 +17,7 @@ from typing import Any
 
 from watcher import model
 from watcher.platform.settings import addresses
-from watcher.platform.settings.declaring import Setting, SettingsTable, setting_of, settings_fields
+from watcher.platform.settings.field_metadata import Setting, SettingsTable, setting_of, settings_fields
 from watcher.platform.settings.sections.kubernetes import KubernetesSettings
 from watcher.platform.settings.sections.peers import AgentsSettings, DashboardSettings, PeersSettings
 from watcher.platform.settings.sections.provider import ProviderSettings, QuerySettings

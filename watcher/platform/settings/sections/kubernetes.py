@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from watcher.platform.settings import values
-from watcher.platform.settings.declaring import SettingsTable, about
+from watcher.platform.settings.field_metadata import SettingsTable, about
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 from watcher.core.pods.selector import PodSelection
 from watcher.platform.settings import addresses, quantities, selections, values
-from watcher.platform.settings.declaring import SettingsTable, about
+from watcher.platform.settings.field_metadata import SettingsTable, about
 
 
 def _peer_address(read: Callable[[Any], str]) -> Callable[[Any], str]:

@@ -10,7 +10,7 @@ from watcher import model
 from watcher.core.queries.influxdb import DIALECTS
 from watcher.core.queries.matchers import Matcher
 from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.declaring import SettingsTable, about
+from watcher.platform.settings.field_metadata import SettingsTable, about
 from watcher.platform.settings.matchers import MATCHERS
 from watcher.platform.settings.model_values import TYPES
 from watcher.platform.settings.quantities import HOUR

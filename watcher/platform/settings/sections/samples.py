@@ -7,7 +7,7 @@ from pathlib import Path
 
 from watcher import model
 from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.declaring import SettingsTable, about
+from watcher.platform.settings.field_metadata import SettingsTable, about
 from watcher.platform.settings.model_values import DEFAULT_WINDOWS, TYPES_ONLY, WINDOWS
 from watcher.platform.settings.quantities import DAY, MINUTE
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from watcher import model
 from watcher.core.koordinator.collect_policy import PolicyRule
 from watcher.platform.settings import values
-from watcher.platform.settings.declaring import SettingsTable, about
+from watcher.platform.settings.field_metadata import SettingsTable, about
 from watcher.platform.settings.model_values import LEVEL, OPERATORS, TYPES_ONLY, WINDOW_LABELS, WINDOWS
 from watcher.platform.settings.policy_rules import AGGREGATE_DURATION, POLICY_RULES, REPORT_INTERVAL
 
