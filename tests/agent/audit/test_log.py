@@ -283,7 +283,7 @@ FULL = textwrap.dedent("""
             break
     else:
         sys.exit("it was never full")
-    print(len(audit.deeds()) > 0)
+    print(len(audit.entries()) > 0)
 """)
 
 

@@ -240,12 +240,12 @@ def tell(deed):
 
 layout = find_layout(str(directory / "cgroup"))
 tree = open_tree(layout)
-audit = Audit.open(directory / "agent.db", now=0.0, tell=tell)
+audit = Audit.open(directory / "agent.db", now=0.0, on_entry=tell)
 quotas = KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0)
 for number in range(4):
     step = throttle(number)
     entry = AuditEntry(time=0.0, kind="throttle", pod=step.pod, uid=step.uid, container_id=step.container_id)
-    quotas.carry_out(step, entry)
+    quotas.apply(step, entry)
 """
 
 

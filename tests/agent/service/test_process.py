@@ -219,7 +219,7 @@ def test_restore_touches_no_file_that_it_cannot_use(machine: Machine):
     result = run(machine, "restore", "--missing-ok", "--state-file", str(file))
     assert result.returncode == 1
     assert f"the audit file {file} cannot be used: it is not a SQLite database" in result.stderr
-    assert "name the agent's file with --state-file" in result.stderr
+    assert "specify the agent's file with --state-file" in result.stderr
     assert [each.name for each in machine.root.glob("somebody*")] == ["somebody.db"]
     assert file.read_text() == "something of somebody's\n"
 

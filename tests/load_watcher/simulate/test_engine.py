@@ -96,7 +96,7 @@ def test_a_pod_that_was_there_is_placed_anew_where_that_is_wanted():
         pod("y", owner="DaemonSet/y"), BindRecord(BEGUN, "y", "b"),
     )  # fmt: skip
     assert {"x": "b", "y": "b"} == placed(of, run(of))
-    assert {"x": "a", "y": "b"} == placed(of, run(of, anew=True))
+    assert {"x": "a", "y": "b"} == placed(of, run(of, place_existing=True))
 
 
 def test_a_daemon_runs_on_its_node_and_counts_as_no_use_of_it():

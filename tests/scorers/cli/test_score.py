@@ -179,7 +179,7 @@ def test_programs_get_json(live: Live) -> None:
         (("--profile", "other"), POD, "profiles are: default"),
         (("--plugin", "Peaks"), POD, "its plug-ins: HighLoadFilter, TargetLoadPacking"),
         (("--node", "n99", "--node", "n98"), POD, "unknown node: n98, n99"),
-        (("--url", "http://127.0.0.1:1"), POD, "check that load-watcher runs there"),
+        (("--url", "http://127.0.0.1:1"), POD, "check that load-watcher runs at this address"),
         ((), "kind: Service", "no pod found, only: Service"),
         ((), "kindd: Pod", "no pod found, only: an object without a kind"),
         ((), "- kind: Pod", "no pod found, only: a list"),

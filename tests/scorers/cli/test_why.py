@@ -114,7 +114,7 @@ def _asking(name: str) -> dict[str, object]:
         (("web", "--at", "soon"), "at='soon' is not a time\n  use unix seconds, a date like"),
         (("web", "--at", "1h ago"), "at or before this time\n  its first decision is from 2023-11-14T22:13:20Z"),
         (("a/b/c",), "'a/b/c' is not a pod name\n  ?pod=NAMESPACE/NAME"),
-        (("web", "--url", "http://127.0.0.1:1"), "check that load-watcher runs there"),
+        (("web", "--url", "http://127.0.0.1:1"), "check that load-watcher runs at this address"),
     ],
 )
 def test_what_cannot_be_told_is_said(served: Served, arguments: tuple[str, ...], said: str) -> None:
