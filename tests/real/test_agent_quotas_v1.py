@@ -124,7 +124,7 @@ def tell(deed):
 
 layout = Layout(root, Version(version), Driver.CGROUPFS, nest=nest)
 tree = open_tree(layout)
-audit = Audit.open(Path(file), now=0.0, on_entry=tell)
+audit = Audit.open(Path(file), now=0.0, tell=tell)
 quotas = KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0)
 for number in (3, 4, 5):
     step = throttle(number, before=70_000)

@@ -240,7 +240,7 @@ def tell(deed):
 
 layout = find_layout(str(directory / "cgroup"))
 tree = open_tree(layout)
-audit = Audit.open(directory / "agent.db", now=0.0, on_entry=tell)
+audit = Audit.open(directory / "agent.db", now=0.0, tell=tell)
 quotas = KnobWriter(audit, KubeletGroups(lambda: layout, lambda: tree), clock=lambda: 0.0)
 for number in range(4):
     step = throttle(number)
