@@ -21,10 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import msgspec
 
 from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, write
-from tests.agent.qrm.test_main import NICS, RESERVED, Qrm, World, given, the_seeds_machine
+from tests.agent.qrm.test_main import NICS, RESERVED, World, given, the_seeds_machine
 from tests.agent.service.test_process import POD, UID, Machine
 from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.prometheus import Asked, FakePrometheus, matrix, vector
@@ -155,9 +156,6 @@ def prometheus(asked: Asked) -> bytes:
 class Frozen(Service):
     """A service whose wall clock does not move."""
 
-    def command(self) -> list[str]:
-        return [*PROGRAM, *[str(each) for each in super().command()][3:]]
-
     def environment(self) -> Mapping[str, str]:
         return {**super().environment(), **FROZEN}
 
@@ -195,9 +193,9 @@ def file_name(path: str) -> str:
     return re.sub(r"[^a-zA-Z0-9.]+", "-", path).strip("-")
 
 
-def answer(service: Service, path: str, **headers: str) -> str:
+def answer(service: Service, path: str) -> str:
     """Status, the headers that a client reads, and the body."""
-    got = service.get(path, headers={"Accept-Encoding": "identity", **headers})
+    got = service.get(path, headers={"Accept-Encoding": "identity"})
     kept = [
         f"{key}: {got.headers[key]}" for key in ("Content-Type", "Cache-Control", "Allow", "ETag") if key in got.headers
     ]
@@ -301,15 +299,11 @@ def extender() -> Texts:
                 found[f"demo/{file_name(path)}.txt"] = answer(service, path)
             for verb in ("filter", "prioritize", "explain"):
                 got = service.session.post(f"{service.url}/scheduler/default/{verb}", json=body)
-                found[f"demo/{verb}.txt"] = f"{got.status_code}\n\n{shape_of(verb, got.json())}"
+                found[f"demo/{verb}.txt"] = f"{got.status_code}\n\n{json.dumps(got.json(), indent=1, sort_keys=True)}\n"
             for path in ("/scheduler/decisions?pod=shop/web", "/scheduler/decisions", "/scheduler/shadow?from=x"):
                 found[f"demo/{file_name(path)}.txt"] = answer(service, path)
             found["demo/metrics.txt"] = metric_lines(service.get("/metrics").text)
     return found
-
-
-def shape_of(verb: str, content: Any) -> str:
-    return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
 # --- the agent and the QoS Resource Manager --------------------------------------------------------------------------
@@ -338,11 +332,6 @@ def agent() -> Texts:
         }
 
 
-class FrozenQrm(Qrm):
-    def command(self) -> list[str]:
-        return [*PROGRAM, *[str(each) for each in super().command()][3:]]
-
-
 def qrm() -> Texts:
     """Two pods in dry-run mode: pages, the checkpoint, and the bytes of the pod-resources API."""
     with the_seeds_machine() as world:
@@ -350,7 +339,6 @@ def qrm() -> Texts:
 
 
 def _qrm(world: World) -> Texts:
-    import grpc
 
     from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2, qrm_podresources_v1_pb2_grpc
 
