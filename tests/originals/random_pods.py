@@ -110,4 +110,4 @@ def _status(source: random.Random, name: str) -> dict[str, Any]:
 def without_resize(pod: dict[str, Any]) -> dict[str, Any]:
     """The pod as it is when a resize is not reported."""
     fields = ("containerStatuses", "initContainerStatuses", "resources", "allocatedResources")
-    return {**pod, "status": {name: value for name, value in pod["status"].items() if name not in fields}}
+    return {**pod, "status": {name: value for name, value in pod.get("status", {}).items() if name not in fields}}

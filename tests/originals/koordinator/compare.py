@@ -138,14 +138,20 @@ def _without_resizes(case: Case) -> Case:
     return {**case, "pods": [without_resize(each) for each in case["pods"]]}
 
 
+def _with_positive_threshold(case: Case) -> Case:
+    annotations = case["node"]["metadata"].get("annotations", {})
+    if "-5" in annotations.get(THRESHOLDS, ""):
+        annotations[THRESHOLDS] = annotations[THRESHOLDS].replace("-5", "1")
+    return case
+
+
 def _has_negative_threshold(outcome: Outcome) -> bool:
-    """Koordinator rejects the node for the resource, whatever its usage is; load-watcher uses its arguments."""
+    """Koordinator rejects the node for the resource, whatever its usage is, or because of its age."""
     annotation = outcome.case["node"]["metadata"].get("annotations", {}).get(THRESHOLDS, "")
-    return (
-        '"cpu":-5' in annotation
-        and outcome.check == "filter"
-        and outcome.original == ["Unschedulable", "node(s) cpu usage exceed threshold"]
-    )
+    if '"cpu":-5' not in annotation or outcome.check != "filter":
+        return False
+    exceeds = ["Unschedulable", "node(s) cpu usage exceed threshold"]
+    return outcome.original == exceeds or explained_by(_with_positive_threshold)(outcome)
 
 
 def _is_stricter(outcome: Outcome) -> bool:
