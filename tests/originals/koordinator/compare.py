@@ -6,7 +6,7 @@ import copy
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from scorers.cluster.pods import pod_info
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.framework import create_plugin
 from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
-from tests.originals.frame import Case, CaseComparison, DifferenceClass, Original, Outcome
+from tests.originals.frame import Case, CaseComparison, DifferenceClass, Original, Outcome, explained_by
 from tests.originals.koordinator.cases import NODE, RESERVE_POD, THRESHOLDS, random_case
 from tests.originals.programs import ask_lines
 from tests.originals.random_pods import without_resize
@@ -113,32 +113,22 @@ def _part(check: str, answer: Answer) -> Any:
 # --- documented differences ------------------------------------------------------------------------------------------
 
 
-def explained_by(*changes: Callable[[Case], Case]) -> Callable[[Outcome], bool]:
-    """Whether load-watcher gives the original's answer to the changed case."""
-
-    def explains(outcome: Outcome) -> bool:
-        changed = copy.deepcopy(outcome.case)
-        for change in changes:
-            changed = change(changed)
-        if changed == outcome.case or outcome.check == "arguments":
-            return False
-        product = ask_product(changed)
-        return "error" not in product and bool(_part(outcome.check, product) == outcome.original)
-
-    return explains
+def _answer(case: Case, outcome: Outcome) -> Any:
+    product = ask_product(case)
+    return None if "error" in product else _part(outcome.check, product)
 
 
-def _without_placeholders(case: Case) -> Case:
+def _without_placeholders(case: Case, _: Outcome) -> Case:
     for each in (*case["pods"], *case["reserved"]):
         each["metadata"].get("annotations", {}).pop(RESERVE_POD, None)
     return case
 
 
-def _without_resizes(case: Case) -> Case:
+def _without_resizes(case: Case, _: Outcome) -> Case:
     return {**case, "pods": [without_resize(each) for each in case["pods"]]}
 
 
-def _with_positive_threshold(case: Case) -> Case:
+def _with_positive_threshold(case: Case, _: Outcome) -> Case:
     annotations = case["node"]["metadata"].get("annotations", {})
     if "-5" in annotations.get(THRESHOLDS, ""):
         annotations[THRESHOLDS] = annotations[THRESHOLDS].replace("-5", "1")
@@ -147,11 +137,10 @@ def _with_positive_threshold(case: Case) -> Case:
 
 def _has_negative_threshold(outcome: Outcome) -> bool:
     """Koordinator rejects the node for the resource, whatever its usage is, or because of its age."""
-    annotation = outcome.case["node"]["metadata"].get("annotations", {}).get(THRESHOLDS, "")
-    if '"cpu":-5' not in annotation or outcome.check != "filter":
+    if outcome.check != "filter" or _with_positive_threshold(copy.deepcopy(outcome.case), outcome) == outcome.case:
         return False
     exceeds = ["Unschedulable", "node(s) cpu usage exceed threshold"]
-    return outcome.original == exceeds or explained_by(_with_positive_threshold)(outcome)
+    return outcome.original == exceeds or explained_by(_answer, _with_positive_threshold)(outcome)
 
 
 def _is_stricter(outcome: Outcome) -> bool:
@@ -174,7 +163,7 @@ ORIGINAL = Original(
             "placeholder pods of reservations are not counted",
             f"{LOAD_AWARE}/pod_assign_cache.go:290; changed after v1.8.0 by koordinator-sh/koordinator#2921",
             "a placeholder uses nothing; load-watcher follows the version after v1.8.0",
-            explained_by(_without_placeholders),
+            explained_by(_answer, _without_placeholders),
         ),
         DifferenceClass(
             "a node's annotation with a threshold below 0 is ignored",
@@ -186,7 +175,7 @@ ORIGINAL = Original(
             "a pod with an in-place resize is estimated from the larger of old and new resources",
             f"{LOAD_AWARE}/estimator/default_estimator.go:75 (PodRequests without UseStatusResources)",
             "load-watcher counts a pod as kube-scheduler does until the resize is complete",
-            explained_by(_without_resizes),
+            explained_by(_answer, _without_resizes, _without_placeholders),
         ),
         DifferenceClass(
             "arguments that Koordinator does not check are refused",
