@@ -69,7 +69,7 @@ def pod(source: random.Random, name: str, *, node: str = "", names: Sequence[str
     if chance(source, 0.12):
         spec["overhead"] = {"cpu": "250m", "memory": "120Mi"}
     if chance(source, 0.08):
-        spec["resources"] = resources(source)
+        spec["resources"] = _pod_level_resources(source)
     status: dict[str, Any] = {"phase": "Running"}
     if node:
         spec["nodeName"] = node
@@ -77,6 +77,23 @@ def pod(source: random.Random, name: str, *, node: str = "", names: Sequence[str
             _resize(source, spec, status)
     metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
+
+
+def _pod_level_resources(source: random.Random) -> dict[str, Any]:
+    """Pod-level resources; the API server adds missing requests, unless all is empty."""
+    found = resources(source) if chance(source, 0.8) else {}
+    if any(found.values()):
+        defaults = {
+            name: quantity(source, name, source.choice([0, 100, 1500, source.randint(1, 9000)])) for name in COMPUTE
+        }
+        found["requests"] = {**defaults, **found.get("limits", {}), **found.get("requests", {})}
+    return found
+
+
+def has_defaults(pod: dict[str, Any]) -> bool:
+    """Whether a reduced pod still has the requests that the API server adds to pod-level resources."""
+    found = pod.get("spec", {}).get("resources") or {}
+    return not any(found.values()) or set(COMPUTE) <= found.get("requests", {}).keys()
 
 
 def _init_container(source: random.Random, name: str, names: Sequence[str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareSchedulin
 from tests.originals.frame import Case, CaseComparison, DifferenceClass, Original, Outcome, explained_by
 from tests.originals.koordinator.cases import NODE, RESERVE_POD, THRESHOLDS, random_case
 from tests.originals.programs import ask_lines
-from tests.originals.random_pods import without_resize
+from tests.originals.random_pods import has_defaults, without_resize
 from watcher.core.kubernetes.objects import Node, Pod
 
 NOW = 1_900_000_000.0
@@ -96,7 +96,7 @@ class LoadAwareSchedulingComparison(CaseComparison):
     def is_valid(self, case: Case) -> bool:
         """Names are needed to find the objects again."""
         pods = [*case["pods"], *case["reserved"], case["pod"]]
-        named = all({"name", "uid"} <= each.get("metadata", {}).keys() for each in pods)
+        named = all({"name", "uid"} <= each.get("metadata", {}).keys() and has_defaults(each) for each in pods)
         bound = all(each.get("spec", {}).get("nodeName") for each in case["pods"])
         objects = [case["node"], *([case["nodeMetric"]] if case["nodeMetric"] is not None else [])]
         return named and bound and all(each.get("metadata", {}).get("name") for each in objects)

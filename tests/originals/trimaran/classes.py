@@ -64,8 +64,7 @@ def _with_latest_first(case: Case, outcome: Outcome) -> Case:
 def _answer(case: Case, outcome: Outcome) -> Any:
     answer = ask_product(case, Peaks.name if outcome.check in PEAKS else outcome.check)
     if outcome.check == WATTS:
-        watts = answer["rises"].get(outcome.subject)
-        return None if watts is None else rounded(watts)
+        return rounded(answer["rises"].get(outcome.subject, 0.0))  # upstream: 0 for a node without room
     return answer["scores"][outcome.subject]
 
 
@@ -100,8 +99,14 @@ def _has_no_rise(outcome: Outcome) -> bool:
 
 
 def _is_rounding(outcome: Outcome) -> bool:
+    """The product's score is exact for the original's costs, and the original's score differs by one point."""
     answer = _peaks_answer(outcome)
-    return answer is not None and abs(answer["scores"][outcome.subject] - outcome.original) == 1
+    if answer is None or len(answer["rises"]) < len(answer["scores"]):
+        return False
+    costs = outcome.context[0]["raw"]
+    lowest, highest = min(costs.values()), max(costs.values())
+    exact = 100 - 100 * (costs[outcome.subject] - lowest) // max(1, highest - lowest)
+    return bool(answer["scores"][outcome.subject] == exact and abs(exact - outcome.original) == 1)
 
 
 def _is_stricter(outcome: Outcome) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.originals.frame import Case, CaseComparison, Original, Outcome
 from tests.originals.programs import ask_lines
+from tests.originals.random_pods import has_defaults
 from tests.originals.trimaran.cases import body, random_case
 from tests.originals.trimaran.classes import CLASSES
 from tests.originals.trimaran.product import WATTS, Answer, ask_product, rounded
@@ -43,6 +44,7 @@ class TrimaranComparison(CaseComparison):
         nodes = {each.get("metadata", {}).get("name") for each in case["nodes"]}
         pods = [*case["pods"], case["pod"]]
         named = all({"name", "namespace", "uid"} <= each.get("metadata", {}).keys() for each in pods)
+        named = named and all(map(has_defaults, pods))
         placed = {each.get("spec", {}).get("nodeName") for each in case["pods"]}
         complete = all(len(each) == 3 for of in case["load"].values() for each in of)
         return bool(nodes) and None not in nodes and named and placed <= nodes and complete and len(case["args"]) > 0
