@@ -41,12 +41,13 @@ class Outcome:
 class DifferenceClass:
     """A documented class of differences. `citation` is a place in the compared version of the original (file:line,
     issue or pull request). `explains` returns whether the class explains exactly this difference; it is called only
-    for unequal outcomes."""
+    for unequal outcomes of the `checks`, by default of all."""
 
     name: str
     citation: str
     reason: str
     explains: Callable[[Outcome], bool]
+    checks: tuple[str, ...] = ()
 
 
 Change = Callable[[Case, Outcome], Case]
@@ -131,7 +132,8 @@ class Original:
 
     def class_of(self, outcome: Outcome) -> DifferenceClass | None:
         """The documented class of an unequal outcome, None if it is not documented."""
-        return next((each for each in self.classes if each.explains(outcome)), None)
+        found = (each for each in self.classes if not each.checks or outcome.check in each.checks)
+        return next((each for each in found if each.explains(outcome)), None)
 
     def is_undocumented(self, outcome: Outcome) -> bool:
         return not outcome.equal and self.class_of(outcome) is None
