@@ -194,8 +194,9 @@ def forced_until(pod: Pod, rules: EstimatorArgs, *, scheduled: float) -> float |
 
 def _seconds(pod: Pod, annotation: str, rules: EstimatorArgs, otherwise: int | None) -> int:
     text = pod.metadata.annotations.get(annotation, "") if rules.allow_customize_estimation else ""
-    if text.isascii() and text.isdigit() and len(text) < 10:
-        return int(text)
+    digits = text.removeprefix("+")
+    if digits.isascii() and digits.isdigit() and len(digits) < 10:
+        return int(digits)
     return otherwise or 0
 
 

@@ -39,6 +39,10 @@ NODE_THRESHOLDS = (
     '{"usageThresholds":{"cpu":0,"memory":0}}',
     '{"usageThresholds":{"unknown/x":1}}',
     '{"usageThresholds":{"cpu":-5}}',
+    '{"usageThresholds":{"memory":150}}',
+    '{"aggregatedUsage":{"usageThresholds":{"cpu":40},"usageAggregationType":"p42"}}',
+    '{"aggregatedUsage":{"usageThresholds":{"cpu":30},"usageAggregationType":"avg","usageAggregatedDuration":"-5m"}}',
+    '{"aggregatedUsage":{"usageThresholds":{"cpu":30},"usageAggregationType":"avg","usageAggregatedDuration":"x"}}',
     '{"usageThresholds":{"cpu":"30"}}',
     '{"aggregatedUsage":{"usageThresholds":{"cpu":40},"usageAggregationType":"p95","usageAggregatedDuration":"5m"}}',
     '{"aggregatedUsage":{"usageThresholds":{"cpu":25},"usageAggregationType":"p90"}}',
@@ -51,6 +55,8 @@ POD_FACTORS = (
     '{"cpu":150,"memory":10}',
     '{"cpu":0}',
     '{"memory":33,"example.com/gpu":50}',
+    '{"cpu":-10}',
+    '{"memory":2000}',
     "{}",
     '{"cpu":"80"}',
     "nonsense",
@@ -195,7 +201,9 @@ def _assigned_pod(source: random.Random, number: int) -> dict[str, Any]:
     conditions = found["status"].setdefault("conditions", [])
     if chance(source, 0.85):
         status = "True" if chance(source, 0.95) else "False"
-        conditions.append({"type": "PodScheduled", "status": status, "lastTransitionTime": f"@{at}"})
+        scheduled = {"type": "PodScheduled", "status": status}
+        set_by_chance(source, scheduled, "lastTransitionTime", 0.97, lambda: f"@{at}")
+        conditions.append(scheduled)
     if chance(source, 0.7):
         condition = {"type": "Initialized", "status": "True" if chance(source, 0.85) else "False"}
         later = min(-1, at + source.choice([0, 1, 5, 60]))

@@ -43,7 +43,7 @@ import (
 )
 
 // Creating the plug-in waits twice for a poll of 100 ms.
-const parallel = 16
+const parallel = 64
 
 type scheduleCase struct {
 	Args       json.RawMessage         `json:"args"`

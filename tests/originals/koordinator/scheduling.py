@@ -20,7 +20,7 @@ from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.framework import create_plugin
 from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
 from tests.originals.frame import Case, CaseComparison, DifferenceClass, Outcome, explained_by
-from tests.originals.koordinator.cases import NODE, RESERVE_POD, THRESHOLDS, random_case
+from tests.originals.koordinator.cases import FACTORS, NODE, RESERVE_POD, THRESHOLDS, random_case
 from tests.originals.programs import ask_lines
 from tests.originals.random_pods import has_defaults, without_resize
 from watcher.core.kubernetes.objects import Node, Pod
@@ -130,19 +130,25 @@ def _without_resizes(case: Case, _: Outcome) -> Case:
     return {**case, "pods": [without_resize(each) for each in case["pods"]]}
 
 
-def _with_positive_threshold(case: Case, _: Outcome) -> Case:
-    annotations = case["node"]["metadata"].get("annotations", {})
-    if "-5" in annotations.get(THRESHOLDS, ""):
-        annotations[THRESHOLDS] = annotations[THRESHOLDS].replace("-5", "1")
-    return case
+INVALID_THRESHOLDS = ('"cpu":-5', '"memory":150', "p42", "-5m")
+INVALID_FACTORS = ('"cpu":-10', '"memory":2000')
 
 
-def _has_negative_threshold(outcome: Outcome) -> bool:
-    """Koordinator rejects the node for the resource, whatever its usage is, or because of its age."""
-    if _with_positive_threshold(copy.deepcopy(outcome.case), outcome) == outcome.case:
-        return False
-    exceeds = ["Unschedulable", "node(s) cpu usage exceed threshold"]
-    return outcome.original == exceeds or explained_by(_answer, _with_positive_threshold)(outcome)
+def _ignores_node_annotation(outcome: Outcome) -> bool:
+    """The node has an invalid annotation, and load-watcher's answer is the same without it."""
+    changed = copy.deepcopy(outcome.case)
+    annotation = changed["node"]["metadata"].get("annotations", {}).pop(THRESHOLDS, "")
+    return any(text in annotation for text in INVALID_THRESHOLDS) and _answer(changed, outcome) == outcome.product
+
+
+def _ignores_pod_annotation(outcome: Outcome) -> bool:
+    """A pod has an invalid annotation, and load-watcher's answer is the same without it."""
+    changed, found = copy.deepcopy(outcome.case), False
+    for each in (*changed["pods"], *changed["reserved"], changed["pod"]):
+        annotations = each["metadata"].get("annotations", {})
+        if any(text in annotations.get(FACTORS, "") for text in INVALID_FACTORS):
+            found = bool(annotations.pop(FACTORS))
+    return found and _answer(changed, outcome) == outcome.product
 
 
 def _is_stricter(outcome: Outcome) -> bool:
@@ -165,10 +171,17 @@ CLASSES = (
         SCHEDULING,
     ),
     DifferenceClass(
-        "a node's annotation with a threshold below 0 is ignored",
-        f"{LOAD_AWARE}/load_aware.go:327; apis/extension/load_aware.go (GetCustomUsageThresholds)",
-        "Koordinator does not check the annotation and rejects the node for every pod",
-        _has_negative_threshold,
+        "an invalid annotation of a node is ignored as a whole",
+        f"{LOAD_AWARE}/helper.go:81; apis/extension/load_aware.go (GetCustomUsageThresholds)",
+        "Koordinator does not check it: it rejects the node for every pod if a threshold is below 0",
+        _ignores_node_annotation,
+        SCHEDULING,
+    ),
+    DifferenceClass(
+        "an annotation of a pod with a factor outside 0 to 1000 is ignored",
+        f"{LOAD_AWARE}/estimator/default_estimator.go:53; apis/extension/load_aware.go (GetCustomEstimatedScalingFactors)",
+        "Koordinator does not check it: a negative factor makes the load of the node smaller",
+        _ignores_pod_annotation,
         SCHEDULING,
     ),
     DifferenceClass(
