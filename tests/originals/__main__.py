@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.originals.frame import CaseComparison, Comparison, DifferenceClass, Original, Outcome
 from tests.originals.programs import program
-from tests.originals.recording import record
+from tests.originals.recording import record, recorded_file
 from tests.originals.shrinking import smallest_outcome
 
 HERE = Path(__file__).parent
@@ -42,9 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
         original = load(name)
         executable = program(name)
         if options.record:
-            print(record(original, executable, cases=options.cases), flush=True)
+            print(record(original, executable, recorded_file(name), cases=options.cases), flush=True)
             continue
-        undocumented += _compare(original, executable, seed=options.seed, cases=options.cases)
+        undocumented += compare(original, executable, seed=options.seed, cases=options.cases)
     if undocumented:
         print(f"{undocumented} differences are outside the documented classes", file=sys.stderr)
     return int(undocumented > 0)
@@ -59,10 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _compare(original: Original, executable: Path, *, seed: int, cases: int | None) -> int:
-    """Print the table of an original and its undocumented differences; return how many there are."""
+def compare(original: Original, executable: Path, *, seed: int, cases: int | None = None) -> int:
+    """Print the tables of an original, the documented classes that occur, and undocumented differences; return how many
+    of these there are."""
     print(f"{original.name}: {original.version}, seed {seed}", flush=True)
-    undocumented = 0
+    undocumented, began = 0, time.monotonic()
     for comparison in original.comparisons:
         started = time.monotonic()
         number = cases or comparison.default_cases
@@ -74,7 +75,7 @@ def _compare(original: Original, executable: Path, *, seed: int, cases: int | No
         for found in tally.unexplained():
             print("\n".join(f"    {line}" for line in _difference(original, comparison, executable, found)), flush=True)
         undocumented += tally.undocumented.total()
-    print()
+    print(f"{original.name}: {time.monotonic() - began:.1f} s, {undocumented} undocumented differences\n", flush=True)
     return undocumented
 
 

@@ -28,14 +28,14 @@ def recorded_file(name: str) -> Path:
     return HERE / name / "recorded.json.gz"
 
 
-def read_records(name: str) -> dict[str, list[Record]]:
+def read_records(path: Path) -> dict[str, list[Record]]:
     """The recorded cases of an original by comparison."""
-    content = json.loads(gzip.decompress(recorded_file(name).read_bytes()))
+    content = json.loads(gzip.decompress(path.read_bytes()))
     return {comparison: [(case, answer) for case, answer in records] for comparison, records in content.items()}
 
 
-def record(original: Original, program: Path, *, cases: int | None) -> str:
-    """Choose cases of a fixed seed by what they cover and write them; return a line for the user."""
+def record(original: Original, program: Path, path: Path, *, cases: int | None = None) -> str:
+    """Choose cases of a fixed seed by what they cover and write them to a file; return a line for the user."""
     chosen: dict[str, list[Record]] = {}
     comparisons = [each for each in original.comparisons if isinstance(each, CaseComparison)]
     for comparison in comparisons:
@@ -47,7 +47,6 @@ def record(original: Original, program: Path, *, cases: int | None) -> str:
     while len(content := _compressed(chosen)) > LIMIT:
         longest = max(chosen, key=lambda name: len(json.dumps(chosen[name])))
         chosen[longest] = chosen[longest][: len(chosen[longest]) * 9 // 10]
-    path = recorded_file(original.name)
     path.write_bytes(content)
     counts = ", ".join(f"{len(records)} cases of {name}" for name, records in chosen.items())
     return f"{path}: {counts}, {len(content)} bytes"

@@ -172,14 +172,14 @@ CLASSES = (
     ),
     DifferenceClass(
         "an invalid annotation of a node is ignored as a whole",
-        f"{LOAD_AWARE}/helper.go:81; apis/extension/load_aware.go (GetCustomUsageThresholds)",
+        f"{LOAD_AWARE}/helper.go:83 (GetCustomUsageThresholds)",
         "Koordinator does not check it: it rejects the node for every pod if a threshold is below 0",
         _ignores_node_annotation,
-        SCHEDULING,
+        ("filter",),
     ),
     DifferenceClass(
         "an annotation of a pod with a factor outside 0 to 1000 is ignored",
-        f"{LOAD_AWARE}/estimator/default_estimator.go:53; apis/extension/load_aware.go (GetCustomEstimatedScalingFactors)",
+        f"{LOAD_AWARE}/estimator/default_estimator.go:60 (GetCustomEstimatedScalingFactors)",
         "Koordinator does not check it: a negative factor makes the load of the node smaller",
         _ignores_pod_annotation,
         SCHEDULING,
