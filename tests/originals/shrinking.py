@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.originals.frame import Case, CaseComparison, Original, Outcome
+from tests.originals.frame import Case, CaseComparison, Original, Outcome, copy_of
 
 ROUNDS = 60
 CANDIDATES = 120  # of a round: one start of the original's program answers all of them
@@ -68,7 +67,7 @@ def _parts(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def _without(case: Case, path: tuple[Any, ...]) -> Case:
-    reduced = copy.deepcopy(case)
+    reduced = copy_of(case)
     part: Any = reduced
     for key in path[:-1]:
         part = part[key]

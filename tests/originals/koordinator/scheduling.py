@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 import re
@@ -19,7 +18,7 @@ from scorers.cluster.pods import pod_info
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.framework import create_plugin
 from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
-from tests.originals.frame import Case, CaseComparison, DifferenceClass, Outcome, explained_by
+from tests.originals.frame import Case, CaseComparison, DifferenceClass, Outcome, copy_of, explained_by
 from tests.originals.koordinator.cases import FACTORS, NODE, RESERVE_POD, THRESHOLDS, random_case
 from tests.originals.programs import ask_lines
 from tests.originals.random_pods import has_defaults, without_resize
@@ -136,14 +135,14 @@ INVALID_FACTORS = ('"cpu":-10', '"memory":2000')
 
 def _ignores_node_annotation(outcome: Outcome) -> bool:
     """The node has an invalid annotation, and load-watcher's answer is the same without it."""
-    changed = copy.deepcopy(outcome.case)
+    changed = copy_of(outcome.case)
     annotation = changed["node"]["metadata"].get("annotations", {}).pop(THRESHOLDS, "")
     return any(text in annotation for text in INVALID_THRESHOLDS) and _answer(changed, outcome) == outcome.product
 
 
 def _ignores_pod_annotation(outcome: Outcome) -> bool:
     """A pod has an invalid annotation, and load-watcher's answer is the same without it."""
-    changed, found = copy.deepcopy(outcome.case), False
+    changed, found = copy_of(outcome.case), False
     for each in (*changed["pods"], *changed["reserved"], changed["pod"]):
         annotations = each["metadata"].get("annotations", {})
         if any(text in annotations.get(FACTORS, "") for text in INVALID_FACTORS):

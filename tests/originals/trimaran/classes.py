@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from itertools import combinations
 from typing import Any
 
 from scorers.plugins.load_variation_risk_balancing import LoadVariationRiskBalancing
 from scorers.plugins.low_risk_over_commitment import LowRiskOverCommitment
 from scorers.plugins.peaks import Peaks
-from tests.originals.frame import Case, DifferenceClass, Outcome, explained_by
+from tests.originals.frame import Case, DifferenceClass, Outcome, copy_of, explained_by
 from tests.originals.random_pods import without_resize
 from tests.originals.trimaran.product import WATTS, Answer, ask_product, rounded
 
@@ -79,7 +78,7 @@ def _peaks_answer(outcome: Outcome) -> Answer | None:
     theirs, ours = outcome.context
     for size in range(3):
         for changes in combinations((_with_latest_first, _with_containers_only), size):
-            case = copy.deepcopy(outcome.case)
+            case = copy_of(outcome.case)
             for change in changes:
                 case = change(case, outcome)
             answer = ask_product(case, Peaks.name) if changes else ours
