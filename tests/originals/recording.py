@@ -14,7 +14,7 @@ from tests.originals.frame import Case, CaseComparison, Original
 HERE = Path(__file__).parent
 SEED = 1
 LIMIT = 280_000  # bytes of a file
-WANTED = 1  # recorded cases for each feature
+WANTED = 2  # recorded cases for each feature
 MOST_VALUES = 20  # a text with more different values at one place is not a feature
 
 Record = tuple[Case, Any]
