@@ -1,16 +1,16 @@
 """Emulates the analyzer of Crane v0.11.0 (analyzer/analyzer.go: Analyze, computeActionContext, merge).
 
-Faults: samples below do not reset the count of samples above (analyzer.go:285), and a rule is restored in one cycle
-only (:297); without rules nothing is decided, so pods of a removed policy stay throttled (:198); a restore within the
-cool-down starts the cool-down again (:541); the action's grace period has no effect (executor/podinfo/pod_info.go:119).
+A rule is restored in one cycle only (analyzer.go:297). Without rules nothing is decided, so pods of a removed policy
+stay throttled (:198).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from agent.model import AvoidanceAction, CpuThrottle, PodState, Rule, State
+from tests.reference.crane.faults import CraneFault
 from tests.reference.crane.pod_qos import CranePodQos, matches
 
 Marks = dict[str, list[float]]
@@ -41,14 +41,16 @@ class CraneDecision:
     evict: Marks = field(default_factory=dict)
     down_pods: dict[str, CpuThrottle] = field(default_factory=dict)
     up_pods: dict[str, CpuThrottle] = field(default_factory=dict)
-    evict_pods: list[str] = field(default_factory=list)
+    evict_pods: dict[str, float | None] = field(default_factory=dict)
 
 
 class CraneAnalyzer:
-    """Keeps the counts from one cycle to the next."""
+    """Keeps the counts from one cycle to the next. `evict_pods` of its decisions have grace periods in seconds only if
+    NO_GRACE is among the `repaired` faults. If COUNTING is, no rule is restored."""
 
-    def __init__(self, policies: CranePolicies) -> None:
+    def __init__(self, policies: CranePolicies, repaired: Set[CraneFault] = frozenset()) -> None:
         self._policies = policies
+        self._repaired = repaired
         self._above: dict[str, int] = {}
         self._below: dict[str, int] = {}
         self._event_triggered: set[str] = set()
@@ -84,6 +86,8 @@ class CraneAnalyzer:
                 made.triggered.append(key)
             return
         self._below[key] = min(self._below.get(key, 0) + 1, rule.restore_threshold)
+        if CraneFault.COUNTING in self._repaired:
+            self._above[key] = 0
         if self._above.get(key, 0) >= rule.avoidance_threshold and self._below[key] >= rule.restore_threshold:
             self._above[key] = 0
             made.restored.append(key)
@@ -102,14 +106,15 @@ class CraneAnalyzer:
         enforced = self._enforced()
         made.restore = not enforced
         for rule in enforced:
-            if rule.key in made.triggered:
-                break
             action = self._policies.actions.get(rule.action)
+            if rule.key in made.triggered and (action or CraneFault.UNKNOWN_ACTION not in self._repaired):
+                break
             if action is None or rule.key not in made.restored:
                 continue
-            if self._last_triggered is not None and now <= self._last_triggered + action.cool_down_seconds:
+            if self._last_triggered is None or now > self._last_triggered + action.cool_down_seconds:
+                made.restore = True
+            elif CraneFault.COOL_DOWN not in self._repaired:
                 break
-            made.restore = True
         else:
             return
         made.disable, made.restore = True, False
@@ -117,7 +122,7 @@ class CraneAnalyzer:
 
     def _merge(self, rule: Rule, action: AvoidanceAction, pods: Iterable[PodState], made: CraneDecision) -> None:
         allowing = [each for each in self._policies.pod_qos if action.name in each.actions]
-        chosen = [pod.key for pod in pods if any(matches(each, pod) for each in allowing)]
+        chosen = [pod.key for pod in pods if any(matches(each, pod, self._repaired) for each in allowing)]
         for verdict, marks, ratios in (
             (made.triggered, made.down, made.down_pods),
             (made.restored, made.up, made.up_pods),
@@ -128,7 +133,10 @@ class CraneAnalyzer:
                     ratios[key] = _larger(ratios.get(key, action.throttle), action.throttle)
         if action.evicts and rule.key in made.triggered:
             made.evict[rule.metric] = sorted([*made.evict.get(rule.metric, ()), rule.watermark])
-            made.evict_pods += [key for key in chosen if key not in made.evict_pods]
+            grace = action.grace_seconds if CraneFault.NO_GRACE in self._repaired else None
+            for key in chosen:
+                known = [each for each in (made.evict_pods.get(key), grace) if each is not None]
+                made.evict_pods[key] = min(known, default=None)
 
 
 def _larger(first: CpuThrottle, second: CpuThrottle) -> CpuThrottle:

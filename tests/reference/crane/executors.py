@@ -1,22 +1,16 @@
 """Emulates the executors of Crane v0.11.0 (executor/watermark.go, evict.go, throttle.go).
 
-Faults: throttling and restoring share one map of gaps, so throttling to a computed gap never happens
-(watermark.go:228); a missing metric that no rule names counts as missing (watermark.go:148, :202); where usage is
-missing, restoring takes the pods of throttling and panics (throttle.go:227); the excess enlarges the gap of
-restoring (watermark.go:232); a release closes the gap of one metric only (evict.go:106); pods that release nothing
-are evicted (evict.go:98); an eviction that fails counts as released (cpu_usage.go:205); the release of a pod is
-that of its last container (cpu_usage.go:105, :190); pods are restored in the order of throttling (throttle.go:198).
-
-`CraneInputs.repaired` removes the first and the third fault, without which nothing is throttled or restored. Metrics
-are processed in the order of the watermarks; Crane's order is random.
+`CraneInputs.repaired` has the faults of Crane that are left out. Metrics are processed in the order of the watermarks;
+Crane's order is random. With several metrics, the release of a pod reduces the gap of one metric only (evict.go:106).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from agent.model import CRITICAL_PRIORITY, ContainerState, CpuThrottle, PodState
+from agent.model import CRITICAL_PRIORITY, ContainerState, CpuThrottle, Original, PodState
+from tests.reference.crane.faults import CraneFault
 from tests.reference.crane.quotas import CraneQuota, lowered, raised
 from tests.reference.crane.sorters import ordered
 
@@ -57,7 +51,8 @@ METRICS: Mapping[str, CraneMetric] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CraneInputs:
     """What an executor gets. `ratios` are by pod key; `absent` are keys of pods that the cache does not have; `failing`
-    are container ids that the runtime refuses and keys of pods that the API refuses to evict."""
+    are container ids that the runtime refuses and keys of pods that the API refuses to evict. `originals` are quotas by
+    container id, which only a repaired fault uses."""
 
     state: Mapping[str, float]
     pods: Sequence[PodState] = ()
@@ -65,7 +60,17 @@ class CraneInputs:
     excess: float = 0.0
     absent: frozenset[str] = frozenset()
     failing: frozenset[str] = frozenset()
-    repaired: bool = False
+    originals: Mapping[str, Original] = field(default_factory=dict)
+    repaired: frozenset[CraneFault] = frozenset()
+
+    def without_repaired_pods(self, kind: str) -> CraneInputs:
+        """Leave out the pods that are candidates by a repaired fault only."""
+        pods, repaired = list(self.pods), self.repaired
+        if CraneFault.PROTECTED in repaired:
+            pods = [pod for pod in pods if not _is_critical(pod)]
+        if CraneFault.FAILED_EVICTIONS in repaired and kind == "evict":
+            pods = [pod for pod in pods if pod.key not in self.absent and pod.key not in self.failing]
+        return replace(self, pods=pods)
 
 
 @dataclass(slots=True)
@@ -87,9 +92,9 @@ def eviction_gaps(given: CraneInputs, marks: Marks) -> Gaps:
     gaps: Gaps = {}
     for name, metric in METRICS.items():
         used = given.state.get(name)
-        if used is None:
+        if used is None and (name in marks or CraneFault.ANY_MISSED not in given.repaired):
             gaps[name] = None
-        elif name in marks:
+        elif used is not None and name in marks:
             gap = (1.0 + given.excess) * (max(0.0, used) - marks[name][0])
             if not metric.per_cent:
                 gaps[name] = gap
@@ -99,7 +104,7 @@ def eviction_gaps(given: CraneInputs, marks: Marks) -> Gaps:
 
 
 def throttling_gaps(given: CraneInputs, down: Marks, up: Marks) -> tuple[Gaps, Gaps]:
-    """The gaps of throttling and of restoring, which are one map unless they are `repaired`."""
+    """The gaps of throttling and of restoring, which are one map unless SHARED_GAPS is repaired."""
     lower: Gaps = {}
     higher: Gaps = {}
     for name, metric in METRICS.items():
@@ -112,8 +117,9 @@ def throttling_gaps(given: CraneInputs, down: Marks, up: Marks) -> tuple[Gaps, G
         if name in down:
             lower[name] = (1.0 + given.excess) * (max(0.0, used) - down[name][0])
         if name in up:
-            higher[name] = (1.0 + given.excess) * (up[name][0] - max(0.0, used))
-    return (lower if given.repaired else dict(higher)), higher
+            excess = -given.excess if CraneFault.RESTORE_EXCESS in given.repaired else given.excess
+            higher[name] = (1.0 + excess) * (up[name][0] - max(0.0, used))
+    return (lower if CraneFault.SHARED_GAPS in given.repaired else dict(higher)), higher
 
 
 def quantified(kind: str, marks: Marks) -> tuple[list[str], list[str]]:
@@ -128,6 +134,7 @@ def _supports(kind: str, name: str) -> bool:
 
 def evict(given: CraneInputs, marks: Marks) -> CranePlan:
     """EvictExecutor.Avoid."""
+    given = given.without_repaired_pods("evict")
     pods, made = list(given.pods), CranePlan([pod.key for pod in given.pods])
     if not pods:
         return made
@@ -140,8 +147,10 @@ def evict(given: CraneInputs, marks: Marks) -> CranePlan:
         return made
     for name in able:
         metric = METRICS[name]
-        pods = ordered(metric.sorter, pods)
+        pods = ordered(metric.sorter, pods, given.repaired)
         pending = [pod for pod in pods if pod.key not in made.executed]
+        if CraneFault.FUTILE in given.repaired:
+            pending = [pod for pod in pending if metric.freed(pod) > 0.0]
         while (gap := made.gaps.get(name)) is not None and gap > 0.0 and pending:
             pod = pending.pop(0)
             made.executed.append(pod.key)
@@ -153,22 +162,40 @@ def evict(given: CraneInputs, marks: Marks) -> CranePlan:
 
 def _goes(pod: PodState, given: CraneInputs) -> bool:
     """Whether the eviction of the pod succeeds (utils.EvictPodWithGracePeriod refuses critical pods)."""
-    critical = pod.static or pod.priority >= CRITICAL_PRIORITY
-    return not critical and pod.key not in given.absent and pod.key not in given.failing
+    return not _is_critical(pod) and pod.key not in given.absent and pod.key not in given.failing
+
+
+def _is_critical(pod: PodState) -> bool:
+    return pod.static or pod.priority >= CRITICAL_PRIORITY
 
 
 def throttle(given: CraneInputs, down: Marks, up: Marks | None = None) -> CranePlan:
     """ThrottleExecutor.Avoid."""
+    given = given.without_repaired_pods("throttle")
     gaps, _ = throttling_gaps(given, down, up or {})
-    return _turn(given, down, gaps, given.pods, lowered)
+
+    def change(container: ContainerState, ratio: CpuThrottle) -> CraneQuota | None:
+        return lowered(container, ratio, given.repaired)
+
+    return _turn(given, down, gaps, given.pods, change)
 
 
 def restore(given: CraneInputs, up: Marks, down: Marks | None = None, down_pods: Sequence[PodState] = ()) -> CranePlan:
     """ThrottleExecutor.Restore; the pods of `given` are the ones to restore."""
+    given = given.without_repaired_pods("restore")
     if not given.pods:
         return CranePlan([])
     _, gaps = throttling_gaps(given, down or {}, up)
-    return _turn(given, up, gaps, given.pods if given.repaired else down_pods, raised)
+
+    def change(container: ContainerState, ratio: CpuThrottle) -> CraneQuota | None:
+        original, cores = given.originals.get(container.id), given.state.get("cpu_core_numbers")
+        return raised(container, ratio, given.repaired, original, cores)
+
+    all_pods = given.pods if CraneFault.RESTORE_INDEX in given.repaired else down_pods
+    return _turn(given, up, gaps, all_pods, change, is_backward=CraneFault.RESTORE_ORDER in given.repaired)
+
+
+Change = Callable[[ContainerState, CpuThrottle], CraneQuota | None]
 
 
 def _turn(
@@ -176,7 +203,9 @@ def _turn(
     marks: Marks,
     gaps: Gaps,
     all_pods: Sequence[PodState],
-    change: Callable[[ContainerState, CpuThrottle], CraneQuota | None],
+    change: Change,
+    *,
+    is_backward: bool = False,
 ) -> CranePlan:
     """Change quotas; `all_pods` are indexed where no gap can be computed."""
     pods, made = list(given.pods), CranePlan([pod.key for pod in given.pods])
@@ -186,39 +215,38 @@ def _turn(
     if others or None in made.gaps.values():
         for place in range(len(pods) if able else 0):
             if place >= len(all_pods):
-                made.panicked = True
+                made.panicked, made.failed = True, False
                 break
             _change(all_pods[place], given, change, made)
         return made
     for name in able:
-        pods = ordered(METRICS[name].sorter, pods)
-        for pod in pods:
+        pods = ordered(METRICS[name].sorter, pods, given.repaired)
+        for pod in reversed(pods) if is_backward else pods:
             gap = made.gaps.get(name)
             if gap is None or gap <= 0.0:
                 break
-            made.gaps[name] = gap - _change(pod, given, change, made)
+            made.gaps[name] = gap - _change(pod, given, change, made, is_precise=True)
     made.order = [pod.key for pod in pods]
     return made
 
 
-def _change(
-    pod: PodState,
-    given: CraneInputs,
-    change: Callable[[ContainerState, CpuThrottle], CraneQuota | None],
-    made: CranePlan,
-) -> float:
-    """Change the quotas of one pod; returns the release of the last container that was changed."""
+def _change(pod: PodState, given: CraneInputs, change: Change, made: CranePlan, *, is_precise: bool = False) -> float:
+    """Change the quotas of one pod; returns the release, which is that of the last container that was changed."""
     if pod.key in given.absent:
         made.failed = True
         return 0.0
-    released = 0.0
+    released = total = 0.0
     for container in pod.containers:
         new = change(container, given.ratios.get(pod.key, CpuThrottle())) if container.name else None
         if new is None:
+            continue
+        is_idle = container.quota in (None, 0) and new.released == 0.0
+        if is_precise and is_idle and CraneFault.NO_RELEASE in given.repaired:
             continue
         if container.id in given.failing:
             made.failed = True
             continue
         made.calls.append((container.id, new.quota))
         released = released if new.released is None else new.released
-    return released
+        total += new.released or 0.0
+    return total if CraneFault.LAST_CONTAINER in given.repaired else released

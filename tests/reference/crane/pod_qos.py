@@ -1,16 +1,19 @@
 """Selects the pods of a PodQOS as Crane v0.11.0 does (analyzer/podqos-fetcher.go: match).
 
-Faults: an empty list of scopes matches every pod; of several priorities with NotIn, only the last one counts
-(podqos-fetcher.go:151); a priority below 0 cannot be written (:129); a pod without a priority causes a panic (:131).
-The last fault is not emulated: a PodState always has a priority.
+An empty list of scopes matches every pod. A pod without a priority causes a panic (podqos-fetcher.go:131), which is not
+emulated: a PodState always has a priority.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from agent.model import LabelSelector, PodState
+from tests.reference.crane.faults import CraneFault
+
+RANGE = re.compile(r"(-?\d+)(?:-(-?\d+))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class CranePodQos:
     scopes: tuple[CraneScope, ...] | None = None
 
 
-def matches(policy: CranePodQos, pod: PodState) -> bool:
+def matches(policy: CranePodQos, pod: PodState, repaired: Set[CraneFault] = frozenset()) -> bool:
     """Whether the PodQOS selects the pod."""
     if policy.scopes is None and not policy.labels.requirements:
         return False
@@ -40,7 +43,10 @@ def matches(policy: CranePodQos, pod: PodState) -> bool:
         return False
     texts: Mapping[str, str] = {"Namespace": pod.namespace, "QOSClass": pod.qos.value}
     for scope in policy.scopes or ():
-        inside = _priority(scope, pod.priority) if scope.name == "Priority" else _text(scope, texts[scope.name])
+        if scope.name == "Priority":
+            inside = _priority(scope, pod.priority, repaired)
+        else:
+            inside = _text(scope, texts[scope.name])
         if not inside:
             return False
     return True
@@ -52,16 +58,19 @@ def _text(scope: CraneScope, text: str) -> bool:
     return (text in scope.values) == (scope.operator == "In")
 
 
-def _priority(scope: CraneScope, priority: int) -> bool:
-    hits = [_hits(value, priority) for value in scope.values]
+def _priority(scope: CraneScope, priority: int, repaired: Set[CraneFault]) -> bool:
+    hits = [_hits(value, priority, repaired) for value in scope.values]
     if scope.operator == "In":
         return any(hits)
-    return scope.operator == "NotIn" and bool(hits) and not hits[-1]
+    excluded = any(hits) if CraneFault.LAST_PRIORITY in repaired else bool(hits) and hits[-1]
+    return scope.operator == "NotIn" and bool(hits) and not excluded
 
 
-def _hits(value: str, priority: int) -> bool:
+def _hits(value: str, priority: int, repaired: Set[CraneFault]) -> bool:
     """Whether `N` or `A-B` covers the priority."""
-    parts = value.split("-")
-    if not all(part.isdecimal() for part in parts) or len(parts) > 2:
+    found = RANGE.fullmatch(value)
+    if found is None:
         return False
-    return int(parts[0]) <= priority <= int(parts[-1])
+    if CraneFault.NEGATIVE_PRIORITY not in repaired and "-" in found[1] + (found[2] or ""):
+        return False
+    return int(found[1]) <= priority <= int(found[2] or found[1])

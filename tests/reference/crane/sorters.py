@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from agent.model import PodState
 from agent.qos import QosClass
+from tests.reference.crane.faults import CraneFault
 
 TOLERANCE = 1e-9
 """utils.AlmostEqual (pkg/utils/util.go:72)."""
@@ -50,13 +51,15 @@ def _uses_elastic(limit: Callable[[PodState], float | None]) -> Compare:
     return lambda first, second: bool(limit(second)) - bool(limit(first))
 
 
-def _elastic_share(of: Callable[[PodState], float | None], limit: Callable[[PodState], float | None]) -> Compare:
-    """The used fraction of the extended limit. Crane keeps the limits in thousandths (pkg/utils/pod.go:273)."""
+def _elastic_share(
+    of: Callable[[PodState], float | None], limit: Callable[[PodState], float | None], scale: float
+) -> Compare:
+    """The used fraction of the extended limit, divided by `scale`."""
 
     def compare(first: PodState, second: PodState) -> int:
         if not limit(first) or not limit(second):  # the key before this one has separated the two pods
             return 0
-        shares = [(of(pod) or 0.0) / ((limit(pod) or 0.0) * 1_000.0) for pod in (first, second)]
+        shares = [(of(pod) or 0.0) / ((limit(pod) or 0.0) * scale) for pod in (first, second)]
         return _numbers(*shares)
 
     return compare
@@ -78,39 +81,36 @@ def _memory_limit(pod: PodState) -> float | None:
     return pod.extended_memory_limit
 
 
-CHAINS: Mapping[str, tuple[Compare, ...]] = {
-    "general": (_priority, _qos_class, _running_time),
-    "cpu": (
-        _uses_elastic(_cpu_limit),
-        _priority,
-        _qos_class,
-        _usage(_cpu),
-        _elastic_share(_cpu, _cpu_limit),
-        _running_time,
-    ),
-    "mem": (
-        _uses_elastic(_memory_limit),
-        _priority,
-        _qos_class,
-        _usage(_memory),
-        _elastic_share(_memory, _memory_limit),
-        _running_time,
-    ),
-}
+def _chains(scale: float) -> Mapping[str, tuple[Compare, ...]]:
+    def chain(of: Callable[[PodState], float | None], limit: Callable[[PodState], float | None]) -> tuple[Compare, ...]:
+        share = _elastic_share(of, limit, scale)
+        return (_uses_elastic(limit), _priority, _qos_class, _usage(of), share, _running_time)
+
+    return {
+        "general": (_priority, _qos_class, _running_time),
+        "cpu": chain(_cpu, _cpu_limit),
+        "mem": chain(_memory, _memory_limit),
+    }
 
 
-def compare(sorter: str, first: PodState, second: PodState) -> int:
-    """Below 0 if the first pod is acted on first, and 0 if Crane takes the two pods for equal."""
-    return next((result for key in CHAINS[sorter] if (result := key(first, second))), 0)
+CHAINS = _chains(1_000.0)
+"""Crane keeps extended limits in thousandths (pkg/utils/pod.go:273)."""
+REPAIRED_CHAINS = _chains(1.0)
+"""The chains without the fault SHARES."""
 
 
-def ordered(sorter: str, pods: Iterable[PodState]) -> list[PodState]:
+def ordered(sorter: str, pods: Iterable[PodState], repaired: Set[CraneFault] = frozenset()) -> list[PodState]:
     """Sort at most `MOST_PODS` pods with the insertion sort of Go: near equality is not transitive, so the result
     depends on the algorithm."""
+    keys = (REPAIRED_CHAINS if CraneFault.SHARES in repaired else CHAINS)[sorter]
+
+    def compare(first: PodState, second: PodState) -> int:
+        return next((result for key in keys if (result := key(first, second))), 0)
+
     done: list[PodState] = []
-    for pod in pods:
+    for pod in sorted(pods, key=lambda each: each.key) if CraneFault.TIES in repaired else pods:
         place = len(done)
-        while place and compare(sorter, pod, done[place - 1]) < 0:
+        while place and compare(pod, done[place - 1]) < 0:
             place -= 1
         done.insert(place, pod)
     if len(done) > MOST_PODS:

@@ -13,6 +13,7 @@ from tests.agent.crane import VECTORS, cases, names, pod_of, state_of, watermark
 from tests.reference.crane import executors, sorters
 from tests.reference.crane.analyzer import CraneAnalyzer, CranePolicies
 from tests.reference.crane.executors import CraneInputs, CranePlan
+from tests.reference.crane.faults import FATAL
 from tests.reference.crane.pod_qos import CranePodQos, CraneScope, matches
 from tests.reference.crane.v06 import V06Rule
 
@@ -34,7 +35,7 @@ def inputs_of(case: dict[str, Any], pods: list[dict[str, Any]], *, repaired: boo
         failing=frozenset(
             [*case["input"].get("fail_containers", ()), *(pod_of(each).key for each in pods if each.get("evict_fails"))]
         ),
-        repaired=repaired,
+        repaired=FATAL if repaired else frozenset(),
     )
 
 
