@@ -99,8 +99,8 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
     type: str = ""
     status: str = ""
-    reason: str = ""
     last_transition_time: datetime | None = None
+    reason: str = ""
 
     def __post_init__(self) -> None:
         force_setattr(self, "type", _one_text(self.type))
