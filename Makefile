@@ -5,8 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 PYTEST_ARGS ?=
+# The Kubernetes version of the tests with a real control plane: tests/modules has 1.36, 1.35, and 1.34.
+KUBERNETES ?= $(or $(LOAD_WATCHER_KUBERNETES),1.36)
+export LOAD_WATCHER_KUBERNETES := $(KUBERNETES)
 # The top-level packages that exist; mypy fails for a missing argument.
-TYPED := $(wildcard load_watcher watcher scorers agent migrations tests benchmarks scripts/real-parts scripts/real-kube scripts/soak)
+TYPED := $(wildcard load_watcher watcher scorers agent migrations tests benchmarks scripts/real-parts scripts/go-programs scripts/soak)
 
 RULE := deploy/components/prometheusrule/prometheusrule.yaml
 
@@ -15,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install dev serve demo test test-fast lint format types check bench soak alerts constraints kube \
-        real-parts clean
+        kubernetes originals fleet real-parts clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +35,7 @@ serve: $(VENV)/.installed ## run the service with its default settings; pass fla
 demo: $(VENV)/.installed ## run the service with a simulated cluster and the extender; ARGS="--nodes 100"
 	$(BIN)/load-watcher demo $(ARGS)
 
-test: $(VENV)/.installed-dev real-parts ## run all tests, including those with a real Prometheus and other real components
+test: $(VENV)/.installed-dev real-parts kubernetes ## run all tests, including those with a real Prometheus and other real components
 	$(PYTEST)
 
 test-fast: $(VENV)/.installed-dev ## run the tests not marked slow: under a minute on two cores
@@ -65,9 +68,19 @@ constraints: $(VENV)/.made ## update constraints.txt to the newest releases; com
 	sed -i '/^[^#]/d' constraints.txt
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/==/<=/' >> constraints.txt
 
-kube: $(VENV)/.installed-dev real-parts ## build a real Kubernetes control plane if missing, and run the tests that need it
-	@$(BIN)/python scripts/real-kube
-	LOAD_WATCHER_REQUIRE_KUBE=1 $(BIN)/python -m pytest -m real_apiserver tests/real $(PYTEST_ARGS)
+kube: $(VENV)/.installed-dev real-parts ## run the tests that need a real Kubernetes; KUBERNETES=1.35 selects the version
+	@$(BIN)/python scripts/go-programs kubernetes $(KUBERNETES)
+	LOAD_WATCHER_REQUIRE_REAL=1 $(BIN)/python -m pytest -m real_apiserver tests $(PYTEST_ARGS)
+
+kubernetes: $(VENV)/.made ## build kube-apiserver, kube-scheduler, kubectl, and etcd into the cache if missing
+	@$(BIN)/python scripts/go-programs --optional kubernetes $(KUBERNETES)
+
+originals: $(VENV)/.installed-dev ## compare with Koordinator, Trimaran, Crane, and Katalyst; ARGS="--seed 7 crane"
+	$(BIN)/python -m tests.originals $(ARGS)
+
+fleet: $(VENV)/.installed-dev ## run thousands of agents against a real API server; ARGS="--agents 500"
+	@$(BIN)/python scripts/go-programs kubernetes $(KUBERNETES)
+	$(BIN)/python -m benchmarks.fleet $(ARGS)
 
 real-parts: $(VENV)/.made ## download the real components for tests into .real-parts
 	@$(BIN)/python scripts/real-parts

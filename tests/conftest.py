@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-# What changes how load-watcher, or a library of its, behaves. The two that steer the tests themselves stay.
+# What changes how load-watcher, or a library of its, behaves. Those that steer the tests themselves stay.
 STEERING_PREFIXES = ("LOAD_WATCHER_", "METRICS_PROVIDER_", "SIGNALFX_", "DATADOG_", "KUBERNETES_", "OTEL_")
 STEERING_NAMES = {
     "ENABLE_OPENSHIFT_AUTH",
@@ -56,7 +56,12 @@ STEERING_NAMES = {
     "HTTPS_PROXY",
     "NO_PROXY",
 }
-OF_THE_TESTS = {"LOAD_WATCHER_REAL_PARTS", "LOAD_WATCHER_REQUIRE_REAL", "LOAD_WATCHER_REQUIRE_KUBE"}
+OF_THE_TESTS = {
+    "LOAD_WATCHER_CACHE",
+    "LOAD_WATCHER_KUBERNETES",
+    "LOAD_WATCHER_REAL_PARTS",
+    "LOAD_WATCHER_REQUIRE_REAL",
+}
 
 
 @pytest.fixture(autouse=True)

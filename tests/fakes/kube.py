@@ -549,6 +549,7 @@ class FakeKube:
             raise Refusal(409, f'Operation cannot be fulfilled on Pod "{name}": {why}', name=name, kind="Pod")
         if pod["status"]["phase"] != "Pending" and "deletionTimestamp" not in pod["metadata"]:
             self._ask_budgets(pod)
+        pod = _disrupted(pod)
         self._end(asked.key, pod, grace=options.get("gracePeriodSeconds", 30))
         return web.json_response(
             {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201
@@ -639,6 +640,13 @@ class FakeKube:
     def _whole(self, resource: str, item: Item) -> Item:
         """As a watch has it: with kind and apiVersion, which the items of a list lack."""
         return {"kind": self._kinds[resource].name, "apiVersion": resource.rpartition("/")[0], **item}
+
+
+def _disrupted(pod: Item) -> Item:
+    """A pod with the condition that the eviction API has set since 1.26."""
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    others = [each for each in pod["status"].get("conditions", []) if each["type"] != condition["type"]]
+    return {**pod, "status": {**pod["status"], "conditions": [*others, condition]}}
 
 
 def _covers(budget: Item, pod: Item) -> bool:

@@ -1,8 +1,7 @@
-"""A real Kubernetes control plane: etcd, kube-apiserver and kube-scheduler, as `make kube` builds them.
+"""A real Kubernetes control plane: etcd, kube-apiserver and kube-scheduler, as `scripts/go-programs` builds them.
 
-Tests that need it are marked `real_apiserver`. They run under `make kube`, which sets LOAD_WATCHER_REQUIRE_KUBE=1, or
-where KUBE_APISERVER_BIN says that there is one; any other run skips them, built or not, so that it takes no longer on
-one machine than on another.
+Tests that need it are marked `real_apiserver`. LOAD_WATCHER_KUBERNETES selects the version, such as 1.35; the default
+is 1.36. Without the programs, the tests are skipped, or fail under LOAD_WATCHER_REQUIRE_REAL=1.
 """
 
 import base64
@@ -19,26 +18,30 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.real.parts import UNPACKED, Server, free_port
+from tests.modules.programs import kubernetes
+from tests.real.parts import Server, free_port
 from tests.waiting import wait_for
 from watcher.core.kubernetes.wire import Resource
 
 VARIABLES = {"kube-apiserver": "KUBE_APISERVER_BIN", "kube-scheduler": "KUBE_SCHEDULER_BIN", "etcd": "ETCD_BIN"}
+"""Environment variables with the path of a program that replaces the built one."""
 DEFAULT_NAMESPACE = "/api/v1/namespaces/default"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 READY_SECONDS = 90.0  # 5 s on an idle machine; here it shares two cores with whatever else there is
 
 
 def find_kube_program(program: str) -> Path:
-    """The path of a program of VARIABLES; without it the test is skipped, or fails where they are required."""
-    required = os.environ.get("LOAD_WATCHER_REQUIRE_KUBE") == "1"
+    """Return the path of a program; if it is missing, the test is skipped, or fails under LOAD_WATCHER_REQUIRE_REAL."""
     if named := os.environ.get(VARIABLES[program]):
         return Path(named)
-    if not required:
-        pytest.skip("a real control plane is wanted by make kube only")
-    if (built := UNPACKED / "kube" / "bin" / program).exists():
+    module = kubernetes()
+    built = module.directory / program
+    if built.exists():
         return built
-    pytest.fail(f"{program} is not in {UNPACKED / 'kube/bin'} nor named by {VARIABLES[program]}: run make kube")
+    reason = f"{program} is neither in {module.directory} nor in {VARIABLES[program]}: run make kube"
+    if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 class Etcd(Server):
@@ -204,24 +207,29 @@ class Scheduler(Server):
         self._program = find_kube_program("kube-scheduler")
         self._config = directory / "scheduler.json"  # JSON is YAML
         whole = {
-            "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
             "clientConnection": {"kubeconfig": str(api.kubeconfig(directory / "kubeconfig"))},
             "leaderElection": {"leaderElect": False},
-            "healthzBindAddress": f"127.0.0.1:{self.port}",
-            "metricsBindAddress": f"127.0.0.1:{self.port}",
             **config,
         }
         self._config.write_text(json.dumps(whole))
+        self._certificate = [f"--tls-cert-file={api.directory}/server.pem"]
+        self._certificate += [f"--tls-private-key-file={api.directory}/server.key"]
+        self.session.verify = str(api.directory / "ca.pem")
 
     def command(self) -> Sequence[str | Path]:
         return [
             self._program,
             f"--config={self._config}",
             "--bind-address=127.0.0.1",
-            f"--port={self.port}",
-            "--secure-port=0",
+            f"--secure-port={self.port}",
+            *self._certificate,
         ]
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
 
     def is_ready(self) -> bool:
         return self.session.get(f"{self.url}/healthz", timeout=10).ok

@@ -18,7 +18,7 @@ from tests.real.kube import ApiServer
 from watcher.core.kubernetes.objects import CustomObject
 from watcher.core.kubernetes.wire import Resource
 
-pytestmark = pytest.mark.real_apiserver
+pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def metric(name: str) -> dict[str, Any]:
     return {"apiVersion": METRICS.group_version, "kind": "NodeMetric", "metadata": {"name": name}}
 
 
-def eviction(name: str, version: str = "policy/v1beta1", **options: Any) -> Question:
+def eviction(name: str, version: str = "policy/v1", **options: Any) -> Question:
     """An Eviction."""
     body = {"apiVersion": version, "kind": "Eviction", "metadata": {"name": name, "namespace": "cmp"}}
     return Question("POST", f"{PODS}/{name}/eviction", {**body, "deleteOptions": options})
@@ -197,7 +197,7 @@ def shape(content: dict[str, Any]) -> Any:
         return kind, content["apiVersion"], bool(metadata["resourceVersion"]), more, [*map(shape, content["items"])]
     spec, status = content.get("spec", {}), content.get("status", {})
     return {
-        "kind": (kind, content.get("apiVersion", "").replace("policy/v1beta1", "policy/v1")),
+        "kind": (kind, content.get("apiVersion", "")),
         "metadata": [metadata.get(each) for each in ("name", "namespace", "labels", "deletionGracePeriodSeconds")],
         "known": all(metadata.get(each) for each in ("uid", "resourceVersion", "creationTimestamp")),
         "leaves": "deletionTimestamp" in metadata,
@@ -221,7 +221,7 @@ def ask_real(server: ApiServer, question: Question) -> requests.Response:
     headers = {"Content-Type": question.content_type}
     if question.token:
         headers["Authorization"] = f"Bearer {server.nobodys}"
-    path = question.path.replace("{budgets}", "/apis/policy/v1beta1/namespaces/cmp/poddisruptionbudgets")
+    path = question.path.replace("{budgets}", "/apis/policy/v1/namespaces/cmp/poddisruptionbudgets")
     return server.ask(question.method, path, question.body, headers=headers)
 
 
@@ -248,7 +248,7 @@ def test_a_custom_resource_is_answered_for_as_by_the_real_one(apiserver: ApiServ
 def test_the_fake_answers_as_the_real_one(apiserver: ApiServer, name: str):
     """Question by question."""
     real = transcript(name, lambda question: ask_real(apiserver, question))
-    with FakeKube(token="", evictions=("policy/v1beta1",)) as server:
+    with FakeKube(token="") as server:
         fake = transcript(name, lambda question: ask_fake(server, question))
     for (question, expected), (_, answer) in zip(real, fake, strict=True):
         assert expected == answer, question

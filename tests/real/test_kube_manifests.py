@@ -1,7 +1,4 @@
-"""Our manifests before a real API server: it takes each of them, and what the service account may do is what it needs.
-
-It is of Kubernetes 1.20, which knows PodDisruptionBudgets as policy/v1beta1 only: those are left out.
-"""
+"""The manifests on a real API server: it accepts each of them, and the service account may do what it needs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +10,14 @@ from tests.deploy.test_manifests import SHOWING
 from tests.real.kube import ApiServer
 from tests.real.parts import REPOSITORY
 
-pytestmark = pytest.mark.real_apiserver
+pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
 
 ACCOUNT = {"Impersonate-User": "system:serviceaccount:load-watcher:load-watcher"}
 PREFIXES = {
     "v1": "/api/v1",
     "apps/v1": "/apis/apps/v1",
     "networking.k8s.io/v1": "/apis/networking.k8s.io/v1",
+    "policy/v1": "/apis/policy/v1",
     "rbac.authorization.k8s.io/v1": "/apis/rbac.authorization.k8s.io/v1",
 }
 PLURALS = {"NetworkPolicy": "networkpolicies"}
@@ -41,7 +39,7 @@ def installed(request: pytest.FixtureRequest, apiserver: ApiServer, tmp_path: Pa
     rendered = charted(SHOWING["agents"]) if request.param == "helm" else composed(tmp_path, overlay, "agents")
     for name in ("load-watcher", "load-watcher-agent"):
         apiserver.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})  # 409 where it is there already
-    created = [each for each in rendered if each["kind"] not in ("PodDisruptionBudget", "Namespace")]
+    created = [each for each in rendered if each["kind"] != "Namespace"]
     for manifest in created:
         apiserver.make(collection(manifest), **manifest)
     yield created

@@ -29,7 +29,7 @@ from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
 from watcher.platform.kube.leases import Election
 
-pytestmark = pytest.mark.real_apiserver
+pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
 
 SECONDS = 90.0
 STATUS = {"Content-Type": "application/merge-patch+json"}

@@ -1,4 +1,4 @@
-"""The real kube-scheduler asks our extender, and pods land where the extender would have them."""
+"""The real kube-scheduler with the extender: pods are bound to the node that the extender ranks first."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ from tests.conftest import RunService
 from tests.real.kube import ApiServer, Scheduler
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.real_apiserver
+pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
 
 PODS = "/api/v1/namespaces/default/pods"
 NODES = ("favoured", "other")
+# The other node has no metrics.
+TRACE = """time,record,node,cpu,memory
+1700000000,node,favoured,64,68719476736
+1700000000,load,favoured,6.4,6871947673
+1700086400,end,,,
+"""
 CONFIG = """
 [refresh]
 interval = "1s"
@@ -34,7 +40,9 @@ def test_pods_land_on_the_node_that_the_extender_favours(apiserver: ApiServer, r
     for name in NODES:
         apiserver.make("/api/v1/nodes", metadata={"name": name}, status=status)
     config = CONFIG.format(kubeconfig=apiserver.kubeconfig(tmp_path / "kubeconfig"))
-    service = run_service("--provider", "host", config=config, env={"NODE_NAME": "favoured"})
+    trace = tmp_path / "trace.csv"
+    trace.write_text(TRACE)
+    service = run_service("--provider", "replay", "--trace", str(trace), config=config)
     wait_for(lambda: set(known(service)) == set(NODES) and known(service)["favoured"]["load"], what="nodes and load")
     extender = {
         "urlPrefix": f"{service.url}/scheduler/default",

@@ -25,7 +25,13 @@ DEFAULT_FILE = "load-watcher.toml"
 PREFIX = "LOAD_WATCHER_"
 CONFIG = "LOAD_WATCHER_CONFIG"
 INNER_TABLES = frozenset(".".join(key.table[:depth]) for key in KEYS.values() for depth in range(2, len(key.table) + 1))
-NOT_SETTINGS = (CONFIG, "LOAD_WATCHER_REAL_PARTS", "LOAD_WATCHER_REQUIRE_REAL", "LOAD_WATCHER_REQUIRE_KUBE")
+NOT_SETTINGS = (
+    CONFIG,
+    "LOAD_WATCHER_CACHE",
+    "LOAD_WATCHER_KUBERNETES",
+    "LOAD_WATCHER_REAL_PARTS",
+    "LOAD_WATCHER_REQUIRE_REAL",
+)
 
 _YAML = re.compile(r"---|[\w.]+:(\s|$)")  # possible begin of a YAML document; never valid in TOML
 

@@ -561,7 +561,12 @@ def test_what_kubernetes_says_of_its_services_is_no_setting(loaded):
 
 def test_variables_that_steer_tests_are_no_settings(loaded):
     """What only steers the test suite may stand in the environment of a service that it starts."""
-    steering = {"LOAD_WATCHER_REAL_PARTS": "/x", "LOAD_WATCHER_REQUIRE_REAL": "1", "LOAD_WATCHER_REQUIRE_KUBE": "1"}
+    steering = {
+        "LOAD_WATCHER_CACHE": "/x",
+        "LOAD_WATCHER_KUBERNETES": "1.36",
+        "LOAD_WATCHER_REAL_PARTS": "/x",
+        "LOAD_WATCHER_REQUIRE_REAL": "1",
+    }
     assert loaded(environ=steering).origins["server.port"]
 
 

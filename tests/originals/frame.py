@@ -1,0 +1,110 @@
+"""What a comparison with an original consists of. `tests/originals/NAME/compare.py` defines `ORIGINAL`.
+
+An original is a module folder with a Go program (`go.mod`, `go.sum`, `main.go`), its comparisons, and the documented
+classes of differences. A comparison yields outcomes: the answer of the original and the answer of the product to the
+same question. A `CaseComparison` generates random cases, can reduce a case, and can record cases.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+Case = dict[str, Any]
+"""A case as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Both answers to one question; equal answers compare equal. `check` is a line of the report. `subject` is the part
+    of the case that the answers are about (for example the name of a node), `context` further data for the classes."""
+
+    check: str
+    case: Case
+    original: Any
+    product: Any
+    subject: str = ""
+    context: Any = None
+
+    @property
+    def equal(self) -> bool:
+        return bool(self.original == self.product)
+
+
+@dataclass(frozen=True, slots=True)
+class DifferenceClass:
+    """A documented class of differences. `citation` is a place in the compared version of the original (file:line,
+    issue or pull request). `explains` returns whether the class explains exactly this difference; it is called only
+    for unequal outcomes."""
+
+    name: str
+    citation: str
+    reason: str
+    explains: Callable[[Outcome], bool]
+
+
+class Comparison(Protocol):
+    """Outcomes for a seed. The same seed and number of cases give the same cases."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def default_cases(self) -> int: ...
+
+    def outcomes(self, program: Path, *, seed: int, cases: int) -> Iterator[Outcome]: ...
+
+
+class CaseComparison(ABC):
+    """A comparison of independent random cases."""
+
+    name: str
+    default_cases: int
+
+    @abstractmethod
+    def generate(self, source: random.Random) -> Case:
+        """A random case."""
+
+    @abstractmethod
+    def ask_original(self, program: Path, cases: Sequence[Case]) -> list[Any]:
+        """The answers of the original as JSON, in the order of the cases."""
+
+    @abstractmethod
+    def compare(self, case: Case, original: Any) -> Iterator[Outcome]:
+        """The outcomes of a case, given the answer of the original."""
+
+    def is_valid(self, case: Case) -> bool:
+        """Whether a reduced case is still a case that both sides accept."""
+        return True
+
+    def cases(self, seed: int, number: int) -> list[Case]:
+        """Cases of a seed; a greater number only adds cases."""
+        return [self.generate(random.Random(f"{self.name} {seed} {index}")) for index in range(number)]
+
+    def outcomes(self, program: Path, *, seed: int, cases: int) -> Iterator[Outcome]:
+        """The outcomes of all cases of a seed."""
+        generated = self.cases(seed, cases)
+        for case, answer in zip(generated, self.ask_original(program, generated), strict=True):
+            yield from self.compare(case, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """An original. `name` is its folder and its Go program, `version` the Go module and its version. The first class
+    that explains a difference counts it."""
+
+    name: str
+    version: str
+    comparisons: tuple[Comparison, ...]
+    classes: tuple[DifferenceClass, ...]
+
+    def class_of(self, outcome: Outcome) -> DifferenceClass | None:
+        """The documented class of an unequal outcome, None if it is not documented."""
+        return next((each for each in self.classes if each.explains(outcome)), None)
+
+    def is_undocumented(self, outcome: Outcome) -> bool:
+        return not outcome.equal and self.class_of(outcome) is None
