@@ -7,13 +7,17 @@ whose windows are full at the first refresh.
 from __future__ import annotations
 
 import random
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
-from tests.real.kube import ApiServer
+from tests.real.kube import ApiServer, Scheduler
+from tests.real.parts import REPOSITORY
 from tests.service import Service
 from tests.waiting import wait_for
 from watcher.traces.records import Begin, EndRecord, LoadRecord, NodeRecord
@@ -130,3 +134,45 @@ def wait_until_loaded(service: Service, nodes: Mapping[str, NodeLoad], *, profil
         return len(covers) == 2 * len(measured) and all(900.0 in each for each in covers)
 
     wait_for(is_loaded, what="nodes and load of the scorers")
+
+
+class ExtendedScheduler(Scheduler):
+    """kube-scheduler with load-watcher as extender, as `deploy/scheduler/extender.yaml` configures it; `extender` are
+    changes of that. Its log contains each attempt, and each failed call of the extender."""
+
+    def __init__(self, directory: Path, api: ApiServer, service: Service, **extender: Any) -> None:
+        shipped = yaml.safe_load((REPOSITORY / "deploy/scheduler/extender.yaml").read_text())
+        (given,) = shipped["extenders"]
+        extenders = [{**given, "urlPrefix": f"{service.url}/scheduler/default", **extender}]
+        super().__init__(directory, api, profiles=shipped["profiles"], extenders=extenders)
+
+    def command(self) -> Sequence[str | Path]:
+        return [*super().command(), "-v=5"]
+
+    def attempts(self) -> Counter[str]:
+        """Return how often the scheduler tried to place each pod."""
+        return Counter(re.findall(r'"Attempting to schedule pod".* pod="default/([\w-]+)"', self.log()))
+
+    def failed_prioritize(self) -> set[str]:
+        """Return the pods for which the extender gave no scores."""
+        return set(re.findall(r'"Failed to run extender\'s priority function.* pod="default/([\w-]+)"', self.log()))
+
+
+def add_pods(api: ApiServer, names: Sequence[str], *, cpu: str = "100m", **spec: Any) -> None:
+    """Create pods for the scheduler of the shipped configuration."""
+    container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}
+    for name in names:
+        api.make(
+            PODS, metadata={"name": name}, spec={"schedulerName": "load-watcher", "containers": [container], **spec}
+        )
+
+
+def decision_about(service: Service, pod: str) -> dict[str, Any]:
+    """Return the newest decision about a pod whose outcome is known."""
+
+    def found() -> dict[str, Any]:
+        answer = service.get(f"/scheduler/decisions?pod=default/{pod}")
+        decision: dict[str, Any] = answer.json()["decision"] if answer.status == 200 else {}
+        return decision if decision and decision["outcome"]["kind"] == "bound" else {}
+
+    return wait_for(found, what=f"the decision about {pod}")

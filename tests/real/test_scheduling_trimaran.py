@@ -52,6 +52,7 @@ class PluginScheduler(Scheduler):
 
     def __init__(self, directory: Path, api: ApiServer, **config: Any) -> None:
         super().__init__(directory, api, **config)
+        self._read = 0
         self._program = scheduler_plugins().directory / "scheduler"
         if not self._program.exists():
             reason = f"{self._program} is missing: run scripts/go-programs scheduler-plugins"
@@ -63,9 +64,14 @@ class PluginScheduler(Scheduler):
         return [*super().command(), "-v=10"]
 
     def scores(self, pod: str) -> dict[str, int]:
-        """Return the scores of a Trimaran plug-in for a pod by node."""
-        found = SCORED.findall(self.log())
-        return {node: int(score) for name, plugin, node, score in found if name == pod and plugin in PLUGINS}
+        """Return the scores of a Trimaran plug-in for a pod by node. Reads the log from where the last pod ended."""
+        with self._log_path.open("rb") as log:
+            log.seek(self._read)
+            text = log.read()
+        found = SCORED.findall(text.decode(errors="replace"))
+        scores = {node: int(score) for name, plugin, node, score in found if name == pod and plugin in PLUGINS}
+        self._read += len(text) if scores else 0
+        return scores
 
 
 def shipped_profile(plugin: str, address: str) -> dict[str, Any]:
@@ -105,14 +111,12 @@ def nodes(apiserver: ApiServer) -> Iterator[dict[str, NodeLoad]]:
 
 
 @pytest.fixture
-def service(
-    apiserver: ApiServer, run_service: RunService, nodes: dict[str, NodeLoad], tmp_path: Path
-) -> Iterator[Service]:
+def service(apiserver: ApiServer, run_service: RunService, nodes: dict[str, NodeLoad], tmp_path: Path) -> Service:
     trace = write_trace(tmp_path / "trace.csv", nodes, seed=SEED)
     config = settings(apiserver, tmp_path)
     made = run_service("--provider", "replay", "--trace", str(trace), config=config)
     wait_until_loaded(made, nodes, profile="targetloadpacking")
-    yield made
+    return made
 
 
 def pod(number: int) -> dict[str, Any]:
