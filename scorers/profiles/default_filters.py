@@ -5,8 +5,6 @@ The ranking of a manifest does, because its user names any nodes or none. As in 
 pkg/scheduler/framework/plugins: NodeResourcesFit, NodeUnschedulable, TaintToleration, and of NodeAffinity the node
 selector. Other rules (required affinity, topology spread, ports, volumes, devices of DRA) are not computed; `unchecked`
 names those that the pod has.
-
-Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

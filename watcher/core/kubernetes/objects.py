@@ -245,7 +245,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
         force_setattr(self, "priority_class_name", _one_text(self.priority_class_name))
 
 
-class ContainerStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class ReportedResources(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Resources of a container on its node: `resources` as set, None if not reported; requests as granted by the
     kubelet in `allocated_resources`."""
 
@@ -268,8 +268,8 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
     qos_class: str = ""
     start_time: datetime | None = None
     conditions: tuple[Condition, ...] = ()
-    container_statuses: tuple[ContainerStatus, ...] = ()
-    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    container_statuses: tuple[ReportedResources, ...] = ()
+    init_container_statuses: tuple[ReportedResources, ...] = ()
     resources: Resources | None = None
     allocated_resources: Quantities | None = None
 
@@ -298,13 +298,15 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
             kept = _differing(status.init_container_statuses, spec.init_containers)
             force_setattr(status, "init_container_statuses", kept)
         if status.resources is not None or status.allocated_resources is not None:
-            whole = ContainerStatus("", status.resources, status.allocated_resources)
+            whole = ReportedResources("", status.resources, status.allocated_resources)
             if spec.resources is None or not whole.differs_from(spec.resources):
                 force_setattr(status, "resources", None)
                 force_setattr(status, "allocated_resources", None)
 
 
-def _differing(statuses: tuple[ContainerStatus, ...], containers: tuple[Container, ...]) -> tuple[ContainerStatus, ...]:
+def _differing(
+    statuses: tuple[ReportedResources, ...], containers: tuple[Container, ...]
+) -> tuple[ReportedResources, ...]:
     specs = {each.name: each.resources for each in containers}
     return tuple(each for each in statuses if each.name in specs and each.differs_from(specs[each.name]))
 

@@ -19,11 +19,11 @@ import msgspec
 from watcher.core.kubernetes.objects import (
     Condition,
     Container,
-    ContainerStatus,
     Pod,
     PodSpec,
     Quantities,
     Quantity,
+    ReportedResources,
     Resources,
 )
 from watcher.core.kubernetes.quantity import nano
@@ -38,7 +38,7 @@ def spec_in_effect(pod: Pod) -> PodSpec:
     infeasible = is_infeasible(status.conditions)
     of_pod = spec.resources
     if of_pod is not None and status.resources is not None:
-        found = in_effect(of_pod, ContainerStatus("", status.resources, status.allocated_resources), infeasible)
+        found = in_effect(of_pod, ReportedResources("", status.resources, status.allocated_resources), infeasible)
         of_pod = Resources(_only(found.requests, of_pod.requests), _only(found.limits, of_pod.limits))
     return msgspec.structs.replace(
         spec,
@@ -60,7 +60,7 @@ def is_infeasible(conditions: Iterable[Condition]) -> bool:
     return any(each.type == "PodResizePending" and each.reason == "Infeasible" for each in conditions)
 
 
-def in_effect(spec: Resources, reported: ContainerStatus, infeasible: bool) -> Resources:
+def in_effect(spec: Resources, reported: ReportedResources, infeasible: bool) -> Resources:
     """Return the resources of one container that count now. Raises ValueError for an invalid quantity."""
     actual = reported.resources
     if actual is None:
@@ -74,7 +74,7 @@ def in_effect(spec: Resources, reported: ContainerStatus, infeasible: bool) -> R
 
 
 def _in_effect(
-    containers: tuple[Container, ...], statuses: tuple[ContainerStatus, ...], infeasible: bool, *, init: bool = False
+    containers: tuple[Container, ...], statuses: tuple[ReportedResources, ...], infeasible: bool, *, init: bool = False
 ) -> tuple[Container, ...]:
     reported = {each.name: each for each in statuses}
     return tuple(
