@@ -7,10 +7,12 @@ same question. A `CaseComparison` generates random cases, can reduce a case, and
 
 from __future__ import annotations
 
+import copy
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,6 +47,31 @@ class DifferenceClass:
     citation: str
     reason: str
     explains: Callable[[Outcome], bool]
+
+
+Change = Callable[[Case, Outcome], Case]
+"""Changes a copy of a case so that the product answers the changed case as the original answers the case. It returns
+the case unchanged where the difference cannot occur."""
+
+
+def explained_by(answer: Callable[[Case, Outcome], Any], change: Change, *others: Change) -> Callable[[Outcome], bool]:
+    """Return whether the change, if necessary together with other changes, removes the difference: `answer` is the
+    product's answer for a changed case, comparable with that of the outcome."""
+
+    def explains(outcome: Outcome) -> bool:
+        for size in range(len(others) + 1):
+            for together in combinations(others, size):
+                changed = outcome.case
+                for each in (*together, change):
+                    before, changed = changed, each(copy.deepcopy(changed), outcome)
+                    if changed == before:
+                        break
+                else:
+                    if answer(changed, outcome) == outcome.original:
+                        return True
+        return False
+
+    return explains
 
 
 class Comparison(Protocol):

@@ -1,43 +1,25 @@
-"""The Go programs of the originals, in `<cache>/originals/NAME/<hash of the module's files>/NAME`."""
+"""Run the Go programs of the originals."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-MODULE_FILES = ("go.mod", "go.sum", "*.go")
+from tests.modules import programs
+
+BUILD = Path(__file__).parents[2] / "scripts" / "go-programs"
 
 
 def program(name: str) -> Path:
-    """The path of a program; it is built if the cache does not have it, which takes minutes."""
-    module = HERE / name
-    path = _cache() / "originals" / name / _hash(module) / name
-    if not path.exists():
-        print(f"building {name} into {path} (several minutes with an empty Go build cache)", flush=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        built = path.with_suffix(".new")
-        subprocess.run(["nice", "-n", "10", "go", "build", "-o", str(built), "."], cwd=module, check=True)
-        built.replace(path)
-    return path
-
-
-def _cache() -> Path:
-    if given := os.environ.get("LOAD_WATCHER_CACHE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "load-watcher"
-
-
-def _hash(module: Path) -> str:
-    digest = hashlib.sha256()
-    for each in sorted(path for pattern in MODULE_FILES for path in module.glob(pattern)):
-        digest.update(each.name.encode() + b"\0" + each.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+    """The path of an original's program; it is built if the cache does not have it, which takes minutes."""
+    module = programs.original(name)
+    if module.missing:
+        subprocess.run([sys.executable, str(BUILD), "original", name], check=True)
+    return module.directory / name
 
 
 def ask_lines(path: Path, questions: Iterable[Any], *arguments: str) -> list[Any]:

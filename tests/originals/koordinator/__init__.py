@@ -1,0 +1,1 @@
+"""Koordinator: its plug-in LoadAwareScheduling, and its type NodeMetric."""

@@ -1,0 +1,1 @@
+"""Trimaran: the four score plug-ins of scheduler-plugins that read load-watcher."""
