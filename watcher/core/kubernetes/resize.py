@@ -39,7 +39,8 @@ def spec_in_effect(pod: Pod) -> PodSpec:
     of_pod = spec.resources
     if of_pod is not None and status.resources is not None:
         found = in_effect(of_pod, ReportedResources("", status.resources, status.allocated_resources), infeasible)
-        of_pod = Resources(_only(found.requests, of_pod.requests), _only(found.limits, of_pod.limits))
+        limits = found.limits or of_pod.limits  # an infeasible resize of a pod without limits: those of the spec
+        of_pod = Resources(_only(found.requests, of_pod.requests), _only(limits, of_pod.limits))
     return msgspec.structs.replace(
         spec,
         containers=_in_effect(spec.containers, status.container_statuses, infeasible),
