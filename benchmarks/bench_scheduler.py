@@ -4,10 +4,13 @@
     python -m benchmarks.bench_scheduler --nodes 5000 --pods 1000
 
 The pods are replicas of one workload. The rate is the number of pods divided by the time from the first attempt to
-place a pod to the last binding, both from the log of kube-scheduler; its limit on requests to the API is raised. If a
-pod leaves no room for an equal one on its node, kube-scheduler without an extender reuses the ranking for the next pod
-(opportunistic batching, KEP-5598). Therefore small pods and pods with a node each are measured, and the feature is also
-turned off. All programs share the machine: kube-apiserver, etcd, kube-scheduler, and load-watcher.
+place a pod to the last binding, both from the log of kube-scheduler; its limit on requests to the API is raised. The
+cycle is the mean time to find the node of a pod, one pod after the other; bindings run at the same time.
+
+If a pod leaves no room for an equal one on its node, kube-scheduler without an extender can reuse the ranking for the
+next pod (opportunistic batching, KEP-5598), unless the pods have topology spread constraints; the default constraints
+of kube-scheduler count. Therefore small pods and pods with a node each are measured, also without default constraints.
+All programs share the machine: kube-apiserver, etcd, kube-scheduler, and load-watcher.
 
 Needs the programs of `scripts/go-programs kubernetes`.
 """
@@ -19,7 +22,7 @@ import random
 import re
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from pathlib import Path
@@ -42,7 +45,8 @@ from tests.real.scheduled_cluster import (
 from tests.service import Service
 from tests.waiting import wait_for
 
-BATCHING = "OpportunisticBatching"
+NO_SPREADING = {"name": "PodTopologySpread", "args": {"defaultingType": "List"}}
+"""Configuration of the plug-in without default constraints."""
 CORES = 8
 KINDS = {"many on a node": "10m", "one on a node": f"{CORES // 2 + 1}"}
 """CPU request of a pod, by kind."""
@@ -50,6 +54,7 @@ BINDING_TIMEOUT_S = 600.0
 LOGGED = re.compile(
     r'^I\d{4} (\d\d:\d\d:\d\d\.\d{6}) .*"(Attempting to schedule pod|Successfully bound pod)', re.MULTILINE
 )
+CYCLE = "scheduler_scheduling_algorithm_duration_seconds"
 COUNT = 'load_watcher_scheduler_request_duration_seconds_count{profile="default",verb="prioritize"}'
 PROFILE = """
 [scheduler.default]
@@ -59,16 +64,16 @@ plugins = [ { name = "TargetLoadPacking" } ]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A configuration of kube-scheduler: `verbs` of the extender, empty without one; feature gates."""
+    """A configuration of kube-scheduler: `verbs` of the extender, empty without one; `spreads` by default."""
 
     title: str
     verbs: tuple[str, ...] = ()
-    gates: Mapping[str, bool] | None = None
+    spreads: bool = True
 
 
 SETUPS = (
     Setup("no extender"),
-    Setup("no extender, opportunistic batching off", gates={BATCHING: False}),
+    Setup("no extender, no default spreading", spreads=False),
     Setup("extender: prioritize", ("prioritize",)),
     Setup("extender: filter and prioritize", ("filter", "prioritize")),
 )
@@ -84,24 +89,45 @@ class MeasuredScheduler(Scheduler):
         directory.mkdir(parents=True)
         client = {"kubeconfig": str(api.kubeconfig(directory / "kubeconfig")), "qps": 5000, "burst": 5000}
         extenders: list[Any] = [extender] if setup.verbs else []
-        config = {"profiles": shipped["profiles"], "extenders": extenders, "clientConnection": client}
-        super().__init__(directory, api, **config)
-        gates = ",".join(f"{name}={str(on).lower()}" for name, on in (setup.gates or {}).items())
-        self._gates = [f"--feature-gates={gates}"] if gates else []
+        plugins: list[Any] = [] if setup.spreads else [NO_SPREADING]
+        profiles = [{**profile, "pluginConfig": plugins} for profile in shipped["profiles"]]
+        super().__init__(directory, api, profiles=profiles, extenders=extenders, clientConnection=client)
 
     def command(self) -> Sequence[str | Path]:
-        return [*super().command(), "-v=3", *self._gates]
+        return [*super().command(), "-v=3", "--authorization-always-allow-paths=/healthz,/metrics"]
 
     def seconds(self) -> float:
         """Return the time from the first attempt to the last binding."""
         times = [datetime.combine(date.min, time.fromisoformat(text)) for text, _ in LOGGED.findall(self.log())]
         return (max(times) - min(times)).total_seconds()
 
+    def hints(self) -> int:
+        """Return the number of pods that were placed by the ranking of another pod."""
+        return self.log().count("OpportunisticBatch provided node hint")
 
-def measure(
-    api: ApiServer, service: Service, setup: Setup, directory: Path, *, pods: int, cpu: str
-) -> tuple[float, int]:
-    """Return pods per second, and for how many pods the extender gave scores."""
+    def cycle_s(self) -> float:
+        """Return the mean time of finding a node."""
+        found = {}
+        for line in self.session.get(f"{self.url}/metrics", timeout=60).text.splitlines():
+            if line.startswith(CYCLE):
+                name, _, value = line.removeprefix(CYCLE).partition(" ")
+                found[name] = float(value)
+        return found["_sum"] / found["_count"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Pods per second, mean time of a scheduling cycle, pods placed by the ranking of another pod, and responses of the
+    extender with scores."""
+
+    rate: float
+    cycle_s: float
+    hints: int
+    scored: int
+
+
+def measure(api: ApiServer, service: Service, setup: Setup, directory: Path, *, pods: int, cpu: str) -> Measured:
+    """Place the pods once."""
     container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": cpu, "memory": "16Mi"}}}
     spec = {"schedulerName": "load-watcher", "containers": [container]}
     for i in range(pods):
@@ -109,10 +135,10 @@ def measure(
     before = answered(service)
     with MeasuredScheduler(directory, api, setup, service) as scheduler:
         wait_for(lambda: all(bindings(api).values()), what="all pods to be bound", timeout=BINDING_TIMEOUT_S)
-        seconds = scheduler.seconds()
+        rate, cycle_s, hints = pods / scheduler.seconds(), scheduler.cycle_s(), scheduler.hints()
     api.ask("DELETE", PODS, {"gracePeriodSeconds": 0})
     wait_for(lambda: not bindings(api), what="the pods to be deleted")
-    return pods / seconds, answered(service) - before
+    return Measured(rate, cycle_s, hints, answered(service) - before)
 
 
 def answered(service: Service) -> int:
@@ -125,24 +151,29 @@ def results(
     api: ApiServer, service: Service, directory: Path, *, nodes: int, pods: int, rounds: int
 ) -> Iterator[Table]:
     """Measure all configurations in turn, `rounds` times."""
+    columns = ["pods per second", "ratio", "cycle", "ratio", "reused rankings", "pods with scores of the extender"]
     for kind, cpu in KINDS.items():
-        rates: dict[str, list[float]] = {setup.title: [] for setup in SETUPS}
-        scored: dict[str, int] = {}
+        measured: dict[str, list[Measured]] = {setup.title: [] for setup in SETUPS}
         for number in range(rounds):
             for i, setup in enumerate(SETUPS):
                 place = directory / f"scheduler-{cpu}-{number}-{i}"
-                rate, scored[setup.title] = measure(api, service, setup, place, pods=pods, cpu=cpu)
-                rates[setup.title].append(rate)
-        base = statistics.median(rates[SETUPS[0].title])
-        table = Table(
-            f"{pods:,} equal pods, {kind}, on {nodes:,} nodes; median of {rounds}",
-            ["kube-scheduler 1.36", "pods per second", "compared with no extender", "pods with scores of the extender"],
-        )
-        for setup in SETUPS:
-            rate = statistics.median(rates[setup.title])
-            count = f"{scored[setup.title]:,}" if setup.verbs else "–"
-            table.add(setup.title, amount(rate), f"{rate / base:.2f}", count)
+                measured[setup.title].append(measure(api, service, setup, place, pods=pods, cpu=cpu))
+        title = f"{pods:,} equal pods, {kind}, on {nodes:,} nodes; median of {rounds}"
+        table = Table(title, ["kube-scheduler 1.36", *columns])
+        medians = {title: median(each) for title, each in measured.items()}
+        base = medians[SETUPS[0].title]
+        for title, found in medians.items():
+            rates = amount(found.rate), f"{found.rate / base.rate:.2f}"
+            cycles = amount(1e3 * found.cycle_s, "ms"), f"{found.cycle_s / base.cycle_s:.2f}"
+            table.add(title, *rates, *cycles, f"{found.hints:,}", f"{found.scored:,}")
         yield table
+
+
+def median(measured: Sequence[Measured]) -> Measured:
+    """Return the median of each quantity."""
+    names = ("rate", "cycle_s", "hints", "scored")
+    rate, cycle_s, hints, scored = (statistics.median(getattr(each, name) for each in measured) for name in names)
+    return Measured(rate, cycle_s, int(hints), int(scored))
 
 
 def main() -> None:
