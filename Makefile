@@ -53,7 +53,7 @@ types: $(VENV)/.installed-dev ## run mypy in strict mode
 
 check: lint types test ## run lint, types, and test
 
-bench: $(VENV)/.installed-dev real-parts ## run every benchmarks/bench_*.py; ARGS=--write-docs updates the tables in docs/
+bench: $(VENV)/.installed-dev real-parts kubernetes ## run every benchmarks/bench_*.py; ARGS=--write-docs updates the tables in docs/
 	$(BIN)/python -m benchmarks $(ARGS)
 
 soak: $(VENV)/.installed-dev real-parts ## run the service and Prometheus with injected faults for 20 minutes; ARGS="--minutes 5"
@@ -70,10 +70,12 @@ constraints: $(VENV)/.made ## update constraints.txt to the newest releases; com
 
 kube: $(VENV)/.installed-dev real-parts ## run the tests that need a real Kubernetes; KUBERNETES=1.35 selects the version
 	@$(BIN)/python scripts/go-programs kubernetes $(KUBERNETES)
+	@$(BIN)/python scripts/go-programs scheduler-plugins
 	LOAD_WATCHER_REQUIRE_REAL=1 $(BIN)/python -m pytest -m real_apiserver tests $(PYTEST_ARGS)
 
-kubernetes: $(VENV)/.made ## build kube-apiserver, kube-scheduler, kubectl, and etcd into the cache if missing
+kubernetes: $(VENV)/.made ## build Kubernetes and the scheduler of scheduler-plugins into the cache if missing
 	@$(BIN)/python scripts/go-programs --optional kubernetes $(KUBERNETES)
+	@$(BIN)/python scripts/go-programs --optional scheduler-plugins
 
 originals: $(VENV)/.installed-dev ## compare with Koordinator, Trimaran, Crane, and Katalyst; ARGS="--seed 7 crane"
 	$(BIN)/python -m tests.originals $(ARGS)

@@ -33,6 +33,7 @@ QUICK = {
     "pods": "--pods 50 100 --rounds 1",
     "provider": "--nodes 20",
     "qrm": "--pods 5 --rounds 5",
+    "scheduler": "--nodes 10 --pods 5 --rounds 1",
     "scoring": "--nodes 50 100 --rounds 3",
     "serving": "--nodes 50 --seconds 1 --rounds 1",
     "simulate": "--nodes 10 --pods 40 --hours 1",

@@ -4,8 +4,8 @@
     python -m benchmarks.bench_kube --pods 500
 
 The pods belong to Deployments of ten replicas, with two containers, five labels, and the fields that a real API server
-adds: managed fields, kubectl's last applied configuration, container statuses, and five conditions. An informer in a
-separate process receives them over a real socket, page by page.
+adds: managed fields, kubectl's last applied configuration, tolerations, container statuses with resources, and five
+conditions. An informer in a separate process receives them over a real socket, page by page.
 """
 
 from __future__ import annotations
@@ -59,14 +59,28 @@ def pod(number: int) -> dict[str, Any]:
             "ownerReferences": [owner],
             "managedFields": [{"manager": "kubelet", "operation": "Update", "time": moment, "fieldsV1": fields}],
         },
-        "spec": {"nodeName": f"node-{number % 500}", "priority": 0, "containers": containers},
+        "spec": {
+            "nodeName": f"node-{number % 500}",
+            "priority": 0,
+            "containers": containers,
+            "tolerations": [
+                {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute"}
+                for key in ("not-ready", "unreachable")
+            ],
+        },
         "status": {
             "phase": "Running",
             "qosClass": "Burstable",
             "startTime": moment,
             "conditions": [{"type": kind, "status": "True", "lastTransitionTime": moment} for kind in conditions],
             "containerStatuses": [
-                {"name": each["name"], "containerID": f"containerd://{chance.getrandbits(256):064x}", "ready": True}
+                {
+                    "name": each["name"],
+                    "containerID": f"containerd://{chance.getrandbits(256):064x}",
+                    "ready": True,
+                    "allocatedResources": each["resources"]["requests"],
+                    "resources": each["resources"],
+                }
                 for each in containers
             ],
         },

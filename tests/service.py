@@ -94,3 +94,16 @@ class Service(Server):
 
         wait_for(answered, what=f"{path} to answer {status}", timeout=timeout)
         return answers[-1]
+
+
+class TlsService(Service):
+    """A service over https, asked with the certificates of `folder`."""
+
+    def __init__(self, directory: Path, *arguments: str, folder: Path, **options: Any) -> None:
+        super().__init__(directory, *arguments, **options)
+        self.session.verify = str(folder / "ca.pem")
+        self.session.cert = (str(folder / "client.pem"), str(folder / "client.key"))
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.__main__ import DOCUMENT, QUICK, available, section, written
 from benchmarks.report import Table, amount, at_least, at_most
+from tests.real.kube import find_kube_program
 from tests.real.parts import REPOSITORY
 
 CELLS = re.compile(r"^\|.*\|$", re.MULTILINE)
@@ -56,6 +57,14 @@ def test_the_benchmark_of_the_store_says_how_much_a_day_takes() -> None:
 def test_a_benchmark_against_real_parts_prints_its_table(name: str, lines: int) -> None:
     """Every line of each table is there: a header, a rule, and what was measured."""
     assert len(rows(output_of("--quick", name))) == lines
+
+
+@pytest.mark.slow
+@pytest.mark.real_apiserver
+def test_the_benchmark_of_the_scheduler_prints_its_tables() -> None:
+    """Two tables of four configurations. Without the programs, the test is skipped."""
+    find_kube_program("kube-scheduler")
+    assert len(rows(output_of("--quick", "scheduler"))) == 12
 
 
 def test_every_benchmark_has_a_tiny_size_and_a_place_in_the_document() -> None:

@@ -18,8 +18,16 @@ import msgspec
 from agent.model import ContainerState, PodState
 from agent.qos import QosClass
 from agent.state.readings import PodFacts
-from watcher.core.kubernetes.objects import Container, ObjectMetadata, Quantities
+from watcher.core.kubernetes.objects import (
+    Condition,
+    Container,
+    ObjectMetadata,
+    Quantities,
+    ReportedResources,
+    Resources,
+)
 from watcher.core.kubernetes.quantity import nano
+from watcher.core.kubernetes.resize import in_effect, is_infeasible
 from watcher.core.kubernetes.times import read_time
 from watcher.core.kubernetes.wire import Resource
 
@@ -33,13 +41,19 @@ DEFAULT_GRACE_S = 30.0
 NANO = 1e9
 
 
-class ContainerStatus(msgspec.Struct, frozen=True, rename={"container_id": "containerID"}, gc=False):
+_NAMES = {"container_id": "containerID", "allocated_resources": "allocatedResources"}
+
+
+class ContainerStatus(msgspec.Struct, frozen=True, rename=_NAMES, gc=False):
     """Status of a container: `container_id` is "containerd://" followed by the id, "" before the container is created;
-    `state` has one key: waiting, running or terminated."""
+    `state` has one key: waiting, running or terminated. `resources` are those that are set, `allocated_resources` the
+    requests that the kubelet has granted."""
 
     name: str = ""
     container_id: str = ""
     state: dict[str, Any] = {}
+    resources: Resources | None = None
+    allocated_resources: Quantities | None = None
 
 
 class AgentPodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -58,6 +72,7 @@ class AgentPodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
     phase: str = ""
     qos_class: str = ""
     start_time: str | None = None
+    conditions: tuple[Condition, ...] | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
 
@@ -76,13 +91,10 @@ PODS: Resource[AgentPod] = Resource("", "v1", "pods", AgentPod)
 def facts_of(pod: AgentPod) -> PodFacts:
     """Convert a pod object. Raises ValueError for an invalid quantity."""
     metadata, spec, status = pod.metadata, pod.spec, pod.status
-    declared = {each.name: each for each in (*spec.containers, *spec.init_containers)}
-    running = [
-        each
-        for each in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
-        if "running" in each.state and each.name in declared
-    ]
-    resources = [each.resources for each in spec.containers]
+    statuses = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+    declared = _in_effect((*spec.containers, *spec.init_containers), statuses, is_infeasible(status.conditions or ()))
+    running = [each for each in statuses if "running" in each.state and each.name in declared]
+    resources = [declared[each.name].resources for each in spec.containers]
     state = PodState(
         namespace=metadata.namespace,
         name=metadata.name,
@@ -108,6 +120,22 @@ def facts_of(pod: AgentPod) -> PodFacts:
         extended=frozenset(each.name for each in declared.values() if _has_extended(each.resources.limits)),
         extended_cpu_request=_extended((each.requests for each in resources), EXTENDED_CPU) or 0.0,
     )
+
+
+def _in_effect(
+    containers: Iterable[Container], statuses: Iterable[ContainerStatus], infeasible: bool
+) -> dict[str, Container]:
+    """The containers by name; during an in-place resize with the resources that count (`resize`), so that a container
+    is not throttled below a request that the kubelet still guarantees."""
+    reported = {each.name: ReportedResources(each.name, each.resources, each.allocated_resources) for each in statuses}
+    found = {}
+    for container in containers:
+        status = reported.get(container.name)
+        if status is not None and status.differs_from(container.resources):
+            resources = in_effect(container.resources, status, infeasible)
+            container = msgspec.structs.replace(container, resources=resources)
+        found[container.name] = container
+    return found
 
 
 def is_static(annotations: Mapping[str, str]) -> bool:

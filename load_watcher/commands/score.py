@@ -44,9 +44,11 @@ if TYPE_CHECKING:
 def score(manifest: Any, **given: Any) -> None:
     """Rank nodes for the pod in a manifest.
 
-    The service ranks them as its scheduler extender would, without reserving resources for the pod. POD.yaml contains a
-    Pod or an object with a pod template, for example a Deployment; "-" reads standard input. The text output lists the
-    40 best nodes, the JSON output lists all.
+    The service ranks them as its scheduler extender would, without reserving resources for the pod. Nodes that
+    kube-scheduler would reject are listed last, with the reason: no room for the requests, unschedulable, a taint that
+    the pod does not tolerate, or another node selector. Affinity, topology spread, ports and volumes are not checked.
+    POD.yaml contains a Pod or an object with a pod template, for example a Deployment; "-" reads standard input. The
+    text output lists the 40 best nodes, the JSON output lists all.
 
     Exit code 0: ranked; 2: the arguments or the manifest are invalid, or the request failed.
     """

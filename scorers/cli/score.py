@@ -61,7 +61,8 @@ async def explain(
 def by_plugins(document: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
     """Return the response as if the profile had only these plug-ins. Raises ExtenderClientError for a plug-in that the
     profile lacks."""
-    profile, there = document["profile"], sorted({each["name"] for each in document["nodes"][0]["plugins"]})
+    own = (each["name"] for each in document["nodes"][0]["plugins"] if not _is_of_kube_scheduler(each))
+    profile, there = document["profile"], sorted(set(own))
     if missing := sorted(set(wanted) - set(there)):
         message = f"the profile {profile} has no plug-in {', '.join(missing)}"
         raise ExtenderClientError(
@@ -72,13 +73,18 @@ def by_plugins(document: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, 
 
 
 def _by_plugins(node: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-    """Recompute a node's score as the weighted mean, as in `ranking`; a missing score counts as 0."""
-    plugins = [each for each in node["plugins"] if each["name"] in wanted]
+    """Recompute a node's score as the weighted mean, as in `ranking`; a missing score counts as 0. The filters of
+    kube-scheduler stay."""
+    plugins = [each for each in node["plugins"] if each["name"] in wanted or _is_of_kube_scheduler(each)]
     scoring = _scoring({"plugins": plugins})
     total = sum(each["weight"] * min(max(each["score"] or 0.0, 0.0), 100.0) for each in scoring)
     passes = all(each["passes"] for each in plugins if each["point"] == "filter")
     score = total / sum(each["weight"] for each in scoring) if scoring else 0.0
     return {**node, "score": score, "passes": passes, "plugins": plugins}
+
+
+def _is_of_kube_scheduler(plugin: Mapping[str, Any]) -> bool:
+    return "of" in plugin
 
 
 async def ask(
@@ -140,6 +146,8 @@ def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[Rende
     yield _ranking(shown, now=document["time"])
     if len(nodes) > len(shown):
         yield f"and {len(nodes) - len(shown)} more nodes; --node NODE or -o json shows them"
+    if unchecked := document["pod"].get("unchecked"):
+        yield escape(f"rules of the pod that were not checked: {', '.join(unchecked)}")
     if unknown := document.get("unknown"):
         yield escape(f"unknown nodes: {', '.join(unknown)}")
     if explained:

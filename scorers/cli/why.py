@@ -63,6 +63,7 @@ def _filter(filtered: Mapping[str, Any]) -> Iterator[RenderableType]:
             names, more = ", ".join(each["nodes"]), each["count"] - len(each["nodes"])
             message = f"{names} and {more:,} more" if more else names
             yield escape(f"  {plugin['name']} rejected {each['count']:,}: {each['reason']} ({message})")
+    yield from _reserved(filtered)
 
 
 def _unknown(answer: Mapping[str, Any]) -> str:
@@ -87,8 +88,12 @@ def _ranking(ranking: Mapping[str, Any]) -> Iterator[RenderableType]:
     for node in nodes:
         table.add_row(*_row(node, several=several))
     yield table
-    if ranking["reserved"]:
-        yield escape(f"the pod was reserved on {ranking['reserved']} until it was bound")
+    yield from _reserved(ranking)
+
+
+def _reserved(answer: Mapping[str, Any]) -> Iterator[RenderableType]:
+    if node := answer.get("reserved"):
+        yield escape(f"the pod was reserved on {node} until it was bound")
 
 
 def _weighted(plugin: Mapping[str, Any]) -> str:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Literal, cast, get_args
 
-from watcher.core.kubernetes.objects import Container, Pod, Quantities, Quantity, Resources
+from watcher.core.kubernetes.objects import Container, Pod, PodSpec, Quantities, Quantity, Resources
 from watcher.core.kubernetes.quantity import nano
+from watcher.core.kubernetes.resize import spec_in_effect
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -77,26 +78,30 @@ def _asked_for(quantities: tuple[tuple[str, Quantity], ...]) -> Amounts:
 def requests_of(pod: Pod) -> Amounts:
     """Return the effective requests of a pod (component-helpers, `PodRequests`): the sum over containers and sidecars,
     or the highest need while an init container runs if that is more. Pod-level requests replace this result; the
-    overhead is added."""
-    asked = _of_containers(pod, lambda resources: resources.requests)
-    asked = _overridden(asked, pod.spec.resources, lambda resources: resources.requests)
-    return _added(asked, nonnegative_amounts(pod.spec.overhead))
+    overhead is added. During an in-place resize, old and new requests count as described in `resize`."""
+    return _effective_requests(spec_in_effect(pod), lambda resources: resources.requests)
 
 
 def counted_requests_of(pod: Pod) -> Amounts:
     """Return CPU (millicores) and memory (bytes) as kube-scheduler's scoring counts them (`NonZeroRequested`): a
     container without a request counts with a default, so that pods without requests are spread too."""
-    asked = _of_containers(pod, lambda resources: {**DEFAULT_REQUESTS, **resources.requests})
-    asked = _overridden(asked, pod.spec.resources, lambda resources: resources.requests)
-    total = _added(asked, nonnegative_amounts(pod.spec.overhead))
+    total = _effective_requests(spec_in_effect(pod), lambda resources: {**DEFAULT_REQUESTS, **resources.requests})
     return {name: total.get(name, 0) for name in DEFAULT_REQUESTS}
 
 
 def limits_of(pod: Pod) -> Amounts:
-    """Return the effective limits of a pod (`PodLimits`); the overhead is added only to resources with a limit."""
-    most = _of_containers(pod, lambda resources: resources.limits)
-    most = _overridden(most, pod.spec.resources, lambda resources: resources.limits)
-    return _added(most, {name: size for name, size in nonnegative_amounts(pod.spec.overhead).items() if name in most})
+    """Return the effective limits of a pod (`PodLimits`), as `requests_of`; the overhead is added only to resources
+    with a limit above 0."""
+    spec = spec_in_effect(pod)
+    most = _of_containers(spec, lambda resources: resources.limits)
+    most = _overridden(most, spec.resources, lambda resources: resources.limits)
+    return _added(most, {name: size for name, size in nonnegative_amounts(spec.overhead).items() if most.get(name)})
+
+
+def _effective_requests(spec: PodSpec, of_container: Callable[[Resources], Quantities]) -> dict[str, int]:
+    asked = _of_containers(spec, of_container)
+    asked = _overridden(asked, spec.resources, lambda resources: resources.requests)
+    return _added(asked, nonnegative_amounts(spec.overhead))
 
 
 def limits_raised_to_requests(limits: Amounts, requests: Amounts) -> Amounts:
@@ -123,8 +128,9 @@ def is_best_effort(pod: Pod) -> bool:
 
 
 def _deciding(pod: Pod) -> list[Resources]:
-    """Return the resources that determine the class: pod-level resources if set, otherwise those of the containers."""
-    if pod.spec.resources is not None and _is_set(pod.spec.resources):
+    """Return the resources that determine the class: pod-level resources if the pod has the field, even if it is empty
+    (`ComputePodQOS`), otherwise those of the containers."""
+    if pod.spec.resources is not None:
         return [pod.spec.resources]
     return [container.resources for container in (*pod.spec.containers, *pod.spec.init_containers)]
 
@@ -139,15 +145,15 @@ def _compute(quantities: Quantities) -> Amounts:
     return {name: read[name] for name in (CPU, MEMORY) if read.get(name, 0) > 0}
 
 
-def _of_containers(pod: Pod, part: Callable[[Resources], Quantities]) -> dict[str, int]:
+def _of_containers(spec: PodSpec, part: Callable[[Resources], Quantities]) -> dict[str, int]:
     total: dict[str, int] = {}
-    for container in pod.spec.containers:
+    for container in spec.containers:
         total = _added(total, nonnegative_amounts(part(container.resources)))
-    if not pod.spec.init_containers:
+    if not spec.init_containers:
         return total
     sidecars: dict[str, int] = {}
     at_most: dict[str, int] = {}
-    for container in pod.spec.init_containers:
+    for container in spec.init_containers:
         own = nonnegative_amounts(part(container.resources))
         if _is_sidecar(container):
             sidecars = _added(sidecars, own)

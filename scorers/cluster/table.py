@@ -26,6 +26,7 @@ from scorers.cluster.resources import amounts
 from scorers.cluster.unmeasured_pods import RecentPods
 from watcher.client import Columns, PodColumns
 from watcher.core.kubernetes.objects import Node, Pod
+from watcher.core.kubernetes.resize import resize_state
 from watcher.model import MetricType, Window
 
 Bool = npt.NDArray[np.bool_]
@@ -67,8 +68,10 @@ class _AssignedPod:
     until: float = np.inf  # end of a reservation, unix seconds; inf for a bound pod
 
     def is_unchanged(self, pod: Pod, *, row: int | None, at: float) -> bool:
-        """Return whether node, time, and spec of the pod are unchanged."""
-        return (self.row, self.at) == (row, at) and self.info.pod.spec == pod.spec
+        """Return whether node, time, and resources of the pod are unchanged."""
+        known = self.info.pod
+        same = (self.row, self.at) == (row, at) and known.spec == pod.spec
+        return same and resize_state(known) == resize_state(pod)
 
     def is_irrelevant_update(self, pod: Pod) -> bool:
         """Return whether the other fields that plug-ins read are unchanged: many pod events change only the phase."""

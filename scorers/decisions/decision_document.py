@@ -69,6 +69,7 @@ def _filter(filtered: FilterRecord) -> dict[str, Any]:
         "asked": filtered.asked,
         "unknown": filtered.unknown,
         "passed": filtered.passed,
+        "reserved": filtered.reserved or None,
         "plugins": [
             {
                 "name": plugin.name,

@@ -122,11 +122,19 @@ class DecisionLog:
     # --- events from the extender ------------------------------------------------------------------------------------
 
     def filtered(
-        self, profile: str, info: PodInfo, names: Sequence[str], filtered: FilterResult, *, asked: int
+        self,
+        profile: str,
+        info: PodInfo,
+        names: Sequence[str],
+        filtered: FilterResult,
+        *,
+        asked: int,
+        reserved: str = "",
     ) -> None:
-        """Record a filter response: of `asked` nodes the table contains `names`."""
+        """Record a filter response: of `asked` nodes the table contains `names`; the pod is reserved on the node
+        `reserved`, "" if none."""
         if self.is_on:
-            self._later(self._record_filtered, self._begin(profile, info), filtered, names, asked)
+            self._later(self._record_filtered, self._begin(profile, info), filtered, names, asked, reserved)
 
     def ranked(self, profile: ProfileRunner, info: PodInfo, answered: RankedResponse) -> None:
         """Record a prioritize response, as part of the filter decision before it if that is recent."""
@@ -201,8 +209,10 @@ class DecisionLog:
             log.error(what, decision.namespace, decision.name, error, exc_info=error)
         self._failure_logged = True
 
-    def _record_filtered(self, opened: _OpenDecision, filtered: FilterResult, names: Sequence[str], asked: int) -> None:
-        passed = records.filter_record(filtered, names, asked=asked)
+    def _record_filtered(
+        self, opened: _OpenDecision, filtered: FilterResult, names: Sequence[str], asked: int, reserved: str
+    ) -> None:
+        passed = records.filter_record(filtered, names, asked=asked, reserved=reserved)
         opened.decision = msgspec.structs.replace(opened.decision, filtered=passed)
 
     def _record_ranked(self, opened: _OpenDecision, answered: RankedResponse, sampled: F64, most: int) -> None:

@@ -64,13 +64,14 @@ class FilterPluginRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FilterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A filter response: of `asked` nodes `unknown` were unknown to the table; `filter_record` nodes passed, including
-    the unknown ones."""
+    """A filter response: of `asked` nodes `unknown` were unknown to the table; `passed` nodes passed, including the
+    unknown ones. `reserved` is the node on which the pod was reserved because no other node passed, "" if none."""
 
     asked: int
     unknown: int
     passed: int
     plugins: tuple[FilterPluginRecord, ...] = ()
+    reserved: str = ""
 
 
 class ScorePluginRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -166,14 +167,14 @@ def _first(amounts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(amounts.items())[:MOST_RESOURCES])
 
 
-def filter_record(filtered: FilterResult, names: Sequence[str], *, asked: int) -> FilterRecord:
+def filter_record(filtered: FilterResult, names: Sequence[str], *, asked: int, reserved: str = "") -> FilterRecord:
     """Build the filter record from the verdicts about the known nodes `names` [n], of `asked` nodes in the request."""
     unknown = asked - len(names)
     through = np.ones(len(names), dtype=np.bool_)
     for _, verdicts in filtered.parts:
         through &= verdicts.passed
     seen = tuple(_filter_seen(each, verdicts, names) for each, verdicts in filtered.parts)
-    return FilterRecord(asked, unknown, int(np.count_nonzero(through)) + unknown, seen)
+    return FilterRecord(asked, unknown, int(np.count_nonzero(through)) + unknown, seen, reserved)
 
 
 def _filter_seen(each: PluginSettings, verdicts: Verdicts, names: Sequence[str]) -> FilterPluginRecord:

@@ -6,7 +6,9 @@ it.
 
 An extender has no Reserve hook, and kube-scheduler starts on the next pod before it binds the previous one. To keep two
 pods in quick succession from seeing the same empty node, prioritize reserves the pod on the best node (`reserve =
-"prioritize"`) until the pod is bound, until the next request about it, or for five seconds.
+"prioritize"`) until the pod is bound, until the next request about it, or for five seconds. kube-scheduler does not
+call prioritize if a single node is feasible (`schedulePod` in schedule_one.go); it calls filter with a nominated node
+alone. If a single node passes, filter therefore reserves the pod there.
 
 Special cases: a node that the table does not know passes every filter and scores 0; if the table knows fewer than half
 of the nodes, all score 0. An empty node list returns an empty list. Invalid quantities of the pod are an error: `Error`
@@ -33,13 +35,14 @@ from scorers.cluster.pods import PodInfo, identity, pod_info
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.log import DecisionLog, RankedResponse
 from scorers.extender.manifest import POD_TEMPLATE_PATHS, read_pasted_pod
-from scorers.extender.score_documents import measured, score_document, verdict_document
+from scorers.extender.score_documents import measured, ranked_nodes
 from scorers.extender.telemetry import SchedulerTelemetry
 from scorers.plugin_api import wire
 from scorers.plugin_api.arguments import schema_of
 from scorers.plugin_api.framework import EstimatingPlugin
 from scorers.plugin_api.wire import plain
-from scorers.profiles.ranking import FilterResult, ProfileRunner, RankResult
+from scorers.profiles.default_filters import default_verdicts, unchecked
+from scorers.profiles.ranking import ProfileRunner
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
 from scorers.shadow.mode import ShadowMode
 from watcher.core.kubernetes.objects import Pod
@@ -155,7 +158,8 @@ class Extender:
     # --- requests of kube-scheduler ----------------------------------------------------------------------------------
 
     async def filter(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """ExtenderArgs -> ExtenderFilterResult, with the reason for each rejected node."""
+        """ExtenderArgs -> ExtenderFilterResult, with the reason for each rejected node; reserve the pod if a single
+        node passes and reserving is configured."""
         args, names = await self._args(request)
         profile = self._profile(captured[0])
         try:
@@ -168,9 +172,11 @@ class Extender:
         if self._shadow is not None:
             self._shadow.record_request(info.key, rows, verb="filter")
         filtered = profile.filter(info, rows, now=self._now())
+        failures = filtered.failures(there)
+        reserved = self._reserve_on_only_node(profile, info, names, failures)
         if self._decisions is not None:
-            self._decisions.filtered(captured[0], info, there, filtered, asked=len(names))
-        return _json(wire.filter_result(args, names, filtered.failures(there), filtered.unresolvable(there)))
+            self._decisions.filtered(captured[0], info, there, filtered, asked=len(names), reserved=reserved)
+        return _json(wire.filter_result(args, names, failures, filtered.unresolvable(there)))
 
     async def prioritize(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """ExtenderArgs -> HostPriorityList, and reserve the pod on the best node if configured."""
@@ -256,8 +262,10 @@ class Extender:
         without_itself = partial(self.table.without_reservation, info.key)
         with without_itself():
             ranked, filtered = profile.rank(info, rows, now=now), profile.filter(info, rows, now=now)
+            defaults = default_verdicts(info, self.table, rows)
         message = self._explained(profile, info, there, names, now=now)
-        nodes = islice(self._explained_nodes(there, rows, ranked, filtered), most)
+        ordered = ranked_nodes(self.table.load, there, rows, ranked, (defaults, filtered), now=now)
+        nodes = islice(ordered, most)
         message["of"] = len(there)
         message["nodes"] = await _collect_in_chunks(nodes, within=without_itself)
         return message
@@ -325,6 +333,20 @@ class Extender:
         self.table.expire(self._now())
         self.table.release(identity(pod))
 
+    def _reserve_on_only_node(
+        self, profile: ProfileRunner, info: PodInfo, names: Sequence[str], failures: Mapping[str, str]
+    ) -> str:
+        """Reserve the pod if exactly one node passes; return the node, "" if there is no reservation."""
+        if profile.settings.reserve != "prioritize" or len(names) - len(failures) != 1:
+            return ""
+        node = next((name for name in names if name not in failures), "")
+        row = self.table.row.get(node)
+        if row is None or not self.table.known[row]:
+            return ""
+        now = self._now()
+        self.table.reserve(info.pod, node, now=now, until=now + RESERVED_S)
+        return node
+
     def _count_bound(self, pod: Pod, node: str) -> None:
         """Count a bound pod now; the watch reports it later."""
         now = self._now()
@@ -352,33 +374,18 @@ class Extender:
         columns = self.table.load.columns
         return {
             "profile": profile.settings.name,
-            "pod": {"key": info.key, "requests": dict(info.requests), "limits": dict(info.limits)},
+            "pod": {
+                "key": info.key,
+                "requests": dict(info.requests),
+                "limits": dict(info.limits),
+                "unchecked": unchecked(info.pod),
+            },
             "time": now,
             "load": None
             if columns is None
             else {"source": columns.source, "window_end": columns.window_end, "age_s": now - columns.window_end},
             "unknown": sorted(set(names) - set(known)),
         }
-
-    def _explained_nodes(
-        self, known: Sequence[str], rows: I64, ranked: RankResult, filtered: FilterResult
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the nodes, best first. Reads no amounts from the table, which may change between two nodes."""
-        failures = filtered.failures(known)
-        load, now = self.table.load, self._now()
-        values, sampled, where = ranked.values.tolist(), load.sampled()[rows], load.where[rows].tolist()
-        for i in sorted(range(len(known)), key=lambda i: (known[i] in failures, -values[i], known[i])):
-            yield {
-                "name": known[i],
-                "score": plain(ranked.values[i]),
-                "passes": known[i] not in failures,
-                "sampled": plain(sampled[i]),
-                **measured(load.columns, where[i], now=now),
-                "plugins": [
-                    *(verdict_document(each, verdicts, i) for each, verdicts in filtered.parts),
-                    *(score_document(each, scores, i) for each, scores in ranked.parts),
-                ],
-            }
 
     def _node(self, name: str, reserved: Sequence[str], profile: str) -> dict[str, Any]:
         table, row = self.table, self.table.row[name]

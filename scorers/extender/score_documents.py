@@ -2,14 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from scorers.cluster.load import NodeLoadColumns
 from scorers.plugin_api.framework import Scores, Verdicts
 from scorers.plugin_api.wire import plain, plain_map
+from scorers.profiles.default_filters import KUBE_SCHEDULER
 from scorers.profiles.profiles import PluginSettings
+from scorers.profiles.ranking import FilterResult, RankResult
 from watcher.client import Columns
+
+I64 = npt.NDArray[np.int64]
+
+
+def ranked_nodes(
+    load: NodeLoadColumns,
+    names: Sequence[str],
+    rows: I64,
+    ranked: RankResult,
+    verdicts: tuple[FilterResult, FilterResult],
+    *,
+    now: float,
+) -> Iterator[dict[str, Any]]:
+    """Yield the nodes `names` [n] in these table rows, best first, then the rejected ones. `verdicts` are those of
+    kube-scheduler, which are shown only if they reject, and of the profile. Reads no amounts from the table, which may
+    change between two nodes."""
+    defaults, filtered = verdicts
+    rejected = defaults.failures(names).keys() | filtered.failures(names).keys()
+    values, sampled, where = ranked.values.tolist(), load.sampled()[rows], load.where[rows].tolist()
+    for i in sorted(range(len(names)), key=lambda i: (names[i] in rejected, -values[i], names[i])):
+        own = [(each, part) for each, part in defaults.parts if part.codes[i]]
+        yield {
+            "name": names[i],
+            "score": plain(ranked.values[i]),
+            "passes": names[i] not in rejected,
+            "sampled": plain(sampled[i]),
+            **measured(load.columns, where[i], now=now),
+            "plugins": [
+                *({"of": KUBE_SCHEDULER, **verdict_document(each, part, i)} for each, part in own),
+                *(verdict_document(each, part, i) for each, part in filtered.parts),
+                *(score_document(each, scores, i) for each, scores in ranked.parts),
+            ],
+        }
 
 
 def measured(columns: Columns | None, column: int, *, now: float) -> dict[str, Any]:

@@ -36,7 +36,8 @@ from scorers.cluster.resources import CPU, MEMORY, Amounts, amount, amounts
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments
 from scorers.plugin_api.framework import Scores, Verdicts
-from watcher.core.kubernetes.objects import Container, Node, Pod, Quantity
+from watcher.core.kubernetes.objects import Container, Node, Pod, PodSpec, Quantity
+from watcher.core.kubernetes.resize import spec_in_effect
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +157,7 @@ class NodeResourceLimits:
         self._ratio = {name: read_ratio(ratio) for name, ratio in arguments.limit_to_allocatable_ratio.items()}
         self._table = table
         self._sums = _Sums()
-        self._last: tuple[Pod, _PodLimit] | None = None
+        self._last: tuple[PodSpec, _PodLimit] | None = None
         table.listen(self)
 
     # --- event handlers ----------------------------------------------------------------------------------------------
@@ -268,33 +269,34 @@ class NodeResourceLimits:
 
     def _limit_of(self, pod: Pod) -> _PodLimit:
         """Return the limits of a pod, cached for the last pod, which is filtered, scored, and counted in succession."""
-        if self._last is None or self._last[0].spec != pod.spec:
-            self._last = pod, self._counted(pod)
+        spec = spec_in_effect(pod)
+        if self._last is None or self._last[0] != spec:
+            self._last = spec, self._counted(spec)
         return self._last[1]
 
-    def _counted(self, pod: Pod) -> _PodLimit:
+    def _counted(self, spec: PodSpec) -> _PodLimit:
         limits, unlimited = {}, set()
         for name in self._names:
-            found = self._limit_of_resource(pod, name)
+            found = self._limit_of_resource(spec, name)
             if found is None:
                 unlimited.add(name)
             else:
                 limits[name] = found
         return _PodLimit(limits, frozenset(unlimited))
 
-    def _limit_of_resource(self, pod: Pod, name: str) -> int | None:
+    def _limit_of_resource(self, spec: PodSpec, name: str) -> int | None:
         """Return the sum over containers and sidecars, or the highest need while an init container runs if that is
         more, plus overhead; None if a container counts as the node's whole allocatable."""
-        whole = {} if pod.spec.resources is None else amounts(pod.spec.resources.limits)
-        overhead = amounts(pod.spec.overhead).get(name, 0)
+        whole = {} if spec.resources is None else amounts(spec.resources.limits)
+        overhead = amounts(spec.overhead).get(name, 0)
         if name in whole:
             return whole[name] + overhead
-        containers = [self._limit_of_container(container, name) for container in pod.spec.containers]
-        inits = [self._limit_of_container(container, name) for container in pod.spec.init_containers]
+        containers = [self._limit_of_container(container, name) for container in spec.containers]
+        inits = [self._limit_of_container(container, name) for container in spec.init_containers]
         if None in containers or None in inits:
             return None
         total, sidecars, at_most = sum(filter(None, containers)), 0, 0
-        for container, limit in zip(pod.spec.init_containers, inits, strict=True):
+        for container, limit in zip(spec.init_containers, inits, strict=True):
             if container.restart_policy == "Always":
                 sidecars, total = sidecars + (limit or 0), total + (limit or 0)
                 at_most = max(at_most, sidecars)

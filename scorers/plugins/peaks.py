@@ -79,15 +79,16 @@ def rises(models: F64, current: F64, predicted: F64) -> F64:
 
 
 def normalised(rise: F64) -> F64:
-    """Scale linearly from 100 for the lowest to 0 for the highest, rounded down; 100 for all if they are equal; NaN
-    stays NaN."""
+    """Scale linearly from 100 for the lowest to 0 for the highest, rounded up to whole scores; 100 for all if they are
+    equal; NaN stays NaN. Divides first: multiplied first, the highest would often be 99.99… and score 1 (upstream does
+    so)."""
     known = ~np.isnan(rise)
     if not known.any():
         return rise
     low, high = float(np.nanmin(rise)), float(np.nanmax(rise))
     if low == high:
         return np.where(known, 100.0, np.nan)
-    return 100.0 - np.trunc(100.0 * (rise - low) / (high - low))
+    return 100.0 - np.trunc(100.0 * ((rise - low) / (high - low)))
 
 
 class Peaks:

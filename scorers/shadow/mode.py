@@ -23,6 +23,7 @@ from scorers.cluster.resources import CPU
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.records import integer_scores
 from scorers.plugin_api.wire import MAX_EXTENDER_PRIORITY
+from scorers.profiles.default_filters import lacking_room, matches_selector
 from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow import records
 from scorers.shadow.records import GRACE_S, LATER_S, MICROSECONDS, Candidates, Choice, Kind, Load, ShadowBinding
@@ -260,20 +261,15 @@ class ShadowMode:
         table = self._table
         fits = table.known.copy()
         with table.without_pod(info.key):
-            room = table.allocatable.column("pods")
-            fits &= (room == 0) | (table.pods < room)  # 0: not specified
-            for resource, wanted in info.requests.items():
-                if wanted > 0:
-                    fits &= table.allocatable.column(resource) - table.requested.column(resource) >= wanted
+            for lacks in lacking_room(info, table, np.arange(len(table))).values():
+                fits &= ~lacks
         tolerated = self._taints.get(table.names[row], frozenset())
         for name, taints in self._taints.items():
             if not taints <= tolerated and name in table.row:
                 fits[table.row[name]] = False
-        if selector := pod.spec.node_selector:
+        if pod.spec.node_selector:
             for i in np.flatnonzero(fits).tolist():
-                there = table.node(table.names[i])
-                labels = {} if there is None else there.metadata.labels
-                fits[i] = all(labels.get(key) == value for key, value in selector.items())
+                fits[i] = matches_selector(pod, table.node(table.names[i]))
         return np.flatnonzero(fits)
 
     def _choice(self, profile: ProfileRunner, info: PodInfo, node: str, names: Sequence[str]) -> Choice:

@@ -1,8 +1,10 @@
 """Real components that several modules of this directory share."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import trustme
 
 from tests.real.kube import ApiServer, Etcd
 
@@ -13,3 +15,19 @@ def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     directory = tmp_path_factory.mktemp("kube")
     with Etcd(directory / "etcd") as etcd, ApiServer(directory / "api", etcd) as server:
         yield server
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    """A folder with an authority, and a server's and a client's certificate of it."""
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    for name, certificate in (
+        ("server", authority.issue_cert("127.0.0.1")),
+        ("client", authority.issue_cert("scheduler@example.org")),
+    ):
+        certificate.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
+        certificate.private_key_pem.write_to_path(folder / f"{name}.key")
+    return folder

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import OF_THE_TESTS, STEERING_NAMES, STEERING_PREFIXES, RunService
 from tests.real.parts import Server, new_secret
-from tests.service import Service
+from tests.service import Service, TlsService
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
 pytestmark = pytest.mark.real
@@ -230,37 +230,6 @@ def test_a_client_that_goes_away_is_forgotten(service: Service):
 
 
 # --- TLS and tokens --------------------------------------------------------------------------------------------------
-
-
-class TlsService(Service):
-    """The same over https, asked with the certificates of `folder`."""
-
-    def __init__(self, directory: Path, *arguments: str, folder: Path, **options: Any) -> None:
-        super().__init__(directory, *arguments, **options)
-        self.session.verify = str(folder / "ca.pem")
-        self.session.cert = (str(folder / "client.pem"), str(folder / "client.key"))
-
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self.port}"
-
-
-@pytest.fixture
-def certificates(tmp_path: Path) -> Path:
-    """A folder with an authority, and a server's and a client's certificate of it."""
-    import trustme
-
-    folder = tmp_path / "tls"
-    folder.mkdir()
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(folder / "ca.pem")
-    for name, certificate in (
-        ("server", authority.issue_cert("127.0.0.1")),
-        ("client", authority.issue_cert("scheduler@example.org")),
-    ):
-        certificate.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
-        certificate.private_key_pem.write_to_path(folder / f"{name}.key")
-    return folder
 
 
 def tls_settings(folder: Path, *, clients: bool) -> str:

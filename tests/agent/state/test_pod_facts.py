@@ -126,3 +126,25 @@ def test_a_limit_of_0_is_none_and_a_quantity_that_is_none_is_refused():
 def test_null_where_go_writes_null():
     status = {"containerStatuses": None, "initContainerStatuses": None, "startTime": None}
     assert read(pod("a", UID, status=status)).containers == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "actual", "conditions", "request_"),
+    [
+        ("500m", "3", [], 3.0),
+        ("3", "500m", [], 3.0),
+        ("3", "500m", ["Deferred"], 3.0),
+        ("3", "500m", ["Infeasible"], 0.5),
+    ],
+    ids=["smaller", "larger", "deferred", "infeasible"],
+)
+def test_requests_during_a_resize(spec: str, actual: str, conditions: list[str], request_: float):
+    """The request that the kubelet still guarantees counts, so that the container is not throttled below it."""
+    content = pod("a", UID)
+    (container,), (status,) = content["spec"]["containers"], content["status"]["containerStatuses"]
+    container["resources"] = {"requests": {"cpu": spec, "memory": "2Gi"}}
+    status["resources"] = {"requests": {"cpu": actual, "memory": "1Gi"}}
+    content["status"]["conditions"] = [{"type": "PodResizePending", "reason": reason} for reason in conditions]
+    found = read(content).pod
+    assert found.containers[0].cpu_request == request_
+    assert found.memory_request == (1 if conditions == ["Infeasible"] else 2) << 30

@@ -67,6 +67,19 @@ def test_nodes_are_ranked_as_a_table(live: Live) -> None:
     ]
 
 
+def test_nodes_without_room_are_last_and_name_the_resource(live: Live) -> None:
+    """Also if only one plug-in ranks, and rules that are not checked are named."""
+    large = POD.replace('"1"', '"5"').replace("spec:", "spec:\n  topologySpreadConstraints: [{topologyKey: zone}]")
+    for arguments, why in (((), "NodeResourcesFit: no room: cpu"), (("--plugin", "TargetLoadPacking"), "no room: cpu")):
+        result = score(live, *arguments, manifest=large)
+        lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+        assert "rules of the pod that were not checked: topology spread constraints" in lines
+        assert f"a rejected 7 s {why}" in lines
+    told = json.loads(score(live, "--plugin", "TargetLoadPacking", "-o", "json", manifest=large).stdout)
+    assert [each["passes"] for each in told["nodes"]] == [False, False]
+    assert "its plug-ins: HighLoadFilter, TargetLoadPacking;" in score(live, "--plugin", "x", manifest=large).stderr
+
+
 def test_where_no_terminal_is_a_node_is_a_line(live: Live) -> None:
     """However narrow somebody's terminal is: grep finds the node with its score and its reason."""
     command = ["score", "-", "--url", f"http://127.0.0.1:{live.port}"]

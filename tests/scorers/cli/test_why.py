@@ -94,6 +94,7 @@ def test_what_is_odd_is_told(served: Served) -> None:
     served.post("prioritize", {**_asking("n00"), "NodeNames": ["n01", "x", "y"]})
     said = why(served, "odd").stdout
     assert "filter: 3 of 3 nodes passed, 2 of them unknown" in said
+    assert "the pod was reserved" not in said.partition("ranking")[0]
     assert "ranking of 1 nodes, 2 of them unknown" in said
     assert "TargetLoadPacking had no load data; fallback: allocation" in said
     assert "no requests or limits" not in said

@@ -51,6 +51,7 @@ def cpu(milli: int, limit: int | None = None, **more: Any) -> dict[str, Any]:
         # overhead: on requests always, on limits where there is one
         ({"containers": [cpu(100)], "overhead": {"cpu": "10m"}}, 110, 0),
         ({"containers": [cpu(100, 200)], "overhead": {"cpu": "10m"}}, 110, 210),
+        ({"containers": [cpu(100)], "initContainers": [cpu(0, 0)], "overhead": {"cpu": "10m"}}, 110, 0),
         # of the pod as a whole: in the place of the containers, the overhead still on top
         ({"containers": [cpu(100)], "resources": cpu(700, 900), "overhead": {"cpu": "10m"}}, 710, 910),
         ({"containers": [cpu(100)], "resources": {"requests": {"memory": "1Gi"}}}, 100, 0),
@@ -77,6 +78,17 @@ def test_nobody_asks_for_less_than_nothing(spec: dict[str, Any]) -> None:
     """It would make room on the fullest node. The API server lets no such pod in, and here anybody may ask."""
     with pytest.raises(ValueError, match=r"^cpu: must not be negative \(given: '-"):
         pod_info(pod(**spec))
+
+
+def test_a_resize_counts_with_the_old_requests_until_the_status_has_the_new_ones() -> None:
+    """The scoring of kube-scheduler adds its default only if neither names the resource."""
+    main = {"name": "c0", "resources": {"requests": {"cpu": "3"}}, "allocatedResources": {"cpu": "3"}}
+    of = pod(containers=[cpu(500, 800)], overhead={"cpu": "10m"}, status={"containerStatuses": [main]})
+    info = pod_info(of)
+    assert (info.requests, info.limits, info.raised_limits) == ({"cpu": 3010}, {"cpu": 810}, {"cpu": 3010})
+    assert info.counted_requests == {"cpu": 3010, "memory": 200 << 20}
+    done = pod(containers=[cpu(500, 800)], status={"containerStatuses": [{"name": "c0", "resources": cpu(500, 800)}]})
+    assert requests_of(done) == {"cpu": 500}
 
 
 def test_only_cpu_memory_and_hugepages_may_be_of_the_pod_as_a_whole() -> None:
@@ -126,6 +138,10 @@ def test_qos_classes(containers: list[Any], expected: str) -> None:
 
 
 def test_the_class_of_a_pod_with_resources_as_a_whole_is_theirs() -> None:
-    """KEP-2837."""
+    """KEP-2837. An empty field decides, too (ComputePodQOS)."""
     whole = {"limits": {"cpu": "1", "memory": "1Gi"}}
+    burstable = [{"requests": {"cpu": "1"}}]
+    assert qos_class(pod(containers=burstable, resources={})) == "BestEffort"
+    assert qos_class(pod(containers=burstable, resources={"requests": {"cpu": "0"}})) == "BestEffort"
+    assert qos_class(pod(containers=burstable, resources={"requests": {"memory": "1Gi"}})) == "Burstable"
     assert qos_class(pod(containers=[{}, {"requests": {"cpu": "1"}}], resources=whole)) == "Guaranteed"

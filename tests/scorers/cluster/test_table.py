@@ -127,6 +127,22 @@ class Events(RuleBasedStateMachine):
             self.pods[name] = msgspec.convert(again, Pod)
             self.table.set_pod(old, self.pods[name], now=NOW)
 
+    @rule(
+        name=st.sampled_from(["p0", "p1", "p2"]),
+        cpu=st.sampled_from([None, "50m", "3"]),
+        reason=st.sampled_from(["", "Infeasible"]),
+    )
+    def pod_is_resized(self, name: str, cpu: str | None, reason: str) -> None:
+        """The kubelet reports its progress in the status; the spec stays."""
+        if old := self.pods.get(name):
+            again = msgspec.to_builtins(old, str_keys=True)
+            pending = [{"type": "PodResizePending", "status": "True", "reason": reason}]
+            reported = [{"name": "c0", "resources": {"requests": {"cpu": cpu}}}] if cpu else []
+            kept = [each for each in again["status"]["conditions"] if each["type"] != "PodResizePending"]
+            again["status"] |= {"conditions": kept + pending, "containerStatuses": reported}
+            self.pods[name] = msgspec.convert(again, Pod)
+            self.table.set_pod(old, self.pods[name], now=NOW)
+
     @rule(name=st.sampled_from(["p0", "p1", "p2"]), weight=st.sampled_from(["1", "2", "3"]))
     def pod_is_labelled(self, name: str, weight: str) -> None:
         """Plug-ins that keep sums of their own may go by that."""

@@ -134,7 +134,7 @@ def test_filter_and_prioritize_are_one_decision_with_all_that_led_to_it(served: 
     assert expected == found["pod"]
     assert {"source": "Test", "window_end": NOW - 12, "age_s": 12.0, "window": "15m"} == found["load"]
     (rejecting,) = found["filter"].pop("plugins")
-    assert {"asked": 16, "unknown": 1, "passed": 15} == found["filter"]
+    assert {"asked": 16, "unknown": 1, "passed": 15, "reserved": None} == found["filter"]
     assert ("HighLoadFilter", 90.0) == (rejecting["name"], rejecting["inputs"]["usageThresholds"]["cpu"])
     reason = "node(s) cpu load with the pod is above the threshold"
     assert [{"reason": reason, "count": 1, "nodes": ["n00"]}] == rejecting["rejected"]
@@ -191,6 +191,7 @@ def test_a_filter_that_rejects_all_is_a_decision_too(served: Served) -> None:
 def test_one_node_that_is_left_is_not_scored(served: Served) -> None:
     """kube-scheduler takes it as it is."""
     served.post("filter", asking("n00", "n01"))
+    assert "n01" == served.why()["decision"]["filter"]["reserved"]
     served.event(node="n01")
     told = "bound to n01 0.5 s later: kube-scheduler requested no scores, because only one node passed the filters"
     assert told == served.outcome()["sentence"]

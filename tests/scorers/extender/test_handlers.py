@@ -260,6 +260,84 @@ def test_reservations_may_be_left_out(reserve: str) -> None:
     assert made.table.reserved == {}
 
 
+def test_filter_reserves_the_pod_if_a_single_node_passes() -> None:
+    """kube-scheduler then requests no scores: for a nominated node, and if the filters leave one node."""
+    made = Served(a_cluster())
+    with made.live:
+        made.post("filter", asking("cold", "warm", name="two"))
+        assert made.table.reserved == {}
+        made.post("filter", asking("warm", name="nominated"))
+        made.post("filter", asking("hot", "cold", name="one", milli=500))
+        assert made.table.reserved == {"nominated": "warm", "one": "cold"}
+        # another extender rejected the nominated node: all nodes follow, and prioritize decides
+        made.post("filter", asking("cold", "warm", name="nominated"))
+        assert made.table.reserved == {"one": "cold"}
+        made.post("prioritize", asking("cold", "warm", name="nominated"))
+        assert made.table.reserved == {"nominated": "warm", "one": "cold"}
+        # scheduled again: replaced, not counted twice
+        made.post("filter", asking("warm", name="one", milli=500))
+        assert made.table.reserved == {"nominated": "warm", "one": "warm"}
+        assert made.table.requested.of(made.table.row["cold"]) == {}
+        # never bound: it expires
+        made.clock.now += RESERVED_S
+        made.post("filter", asking("hot", name="rejected"))
+        assert made.table.reserved == {}
+
+
+def test_filter_reserves_nothing_on_a_node_that_it_does_not_know(served: Served) -> None:
+    served.post("filter", asking("nobody"))
+    served.post("filter", asking("hot"))
+    assert served.table.reserved == {}
+
+
+@pytest.mark.parametrize("reserve", ["bind", "off"])
+def test_filter_reserves_only_if_prioritize_does(reserve: str) -> None:
+    made = Served(a_cluster(), reserve=reserve)
+    with made.live:
+        made.post("filter", asking("cold"))
+    assert made.table.reserved == {}
+
+
+def test_a_bound_pod_is_not_reserved_by_filter(served: Served) -> None:
+    """A late request must not move a pod that the watch has already reported."""
+    served.table.set_pod(None, pod("web", node="warm", containers=[{"requests": {"cpu": "1"}}]), now=NOW)
+    served.post("filter", asking("cold"))
+    assert served.table.reserved == {}
+    assert served.table.requested.of(served.table.row["warm"]) == {"cpu": 1000}
+
+
+def test_the_ranking_lists_nodes_last_that_kube_scheduler_would_reject(served: Served) -> None:
+    """With the reason. Requests of kube-scheduler, which has rejected them itself, are answered as before."""
+    full = pod("db", node="warm", containers=[{"requests": {"cpu": "3950m"}}], scheduled=NOW - 900)
+    served.table.set_pod(None, full, now=NOW)
+    wanted = asking("cold", "warm", "hot", milli=100)
+    told = served.post("explain", {**wanted, "NodeNames": None}).json()
+    assert [(each["name"], each["passes"]) for each in told["nodes"]] == [
+        ("cold", True),
+        ("warm", False),
+        ("hot", False),
+    ]
+    own = [plugin for plugin in told["nodes"][1]["plugins"] if "of" in plugin]
+    assert [(each["name"], each["of"], each["reason"]) for each in own] == [
+        ("NodeResourcesFit", "kube-scheduler", "no room: cpu")
+    ]
+    assert told["nodes"][1]["score"] > told["nodes"][0]["score"]
+    assert not any("of" in plugin for plugin in told["nodes"][0]["plugins"])
+    assert scores(served.post("prioritize", wanted))["warm"] > 0
+    assert served.post("filter", wanted).json()["NodeNames"] == ["cold", "warm"]
+
+
+def test_the_pod_that_is_explained_takes_no_room_from_itself(served: Served) -> None:
+    """Neither reserved nor bound."""
+    wanted = asking("cold", milli=2500)
+    served.post("prioritize", wanted)
+    assert [each["passes"] for each in served.post("explain", wanted).json()["nodes"]] == [True]
+    bound = pod("web", node="cold", containers=[{"requests": {"cpu": "2500m"}}])
+    served.table.set_pod(None, bound, now=NOW)
+    assert [each["passes"] for each in served.post("explain", wanted).json()["nodes"]] == [True]
+    assert served.table.requested.of(served.table.row["cold"]) == {"cpu": 2500}
+
+
 def test_explaining_reserves_nothing(served: Served) -> None:
     served.post("explain", asking("cold", "warm"))
     assert served.table.reserved == {}

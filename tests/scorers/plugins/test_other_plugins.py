@@ -46,6 +46,17 @@ def test_golden_normalisation(case):
         assert peaks.normalised(np.full(len(raw), np.nan)).tolist() == pytest.approx([np.nan] * len(raw), nan_ok=True)
 
 
+@given(st.lists(st.floats(-1e9, 1e9, allow_subnormal=False), min_size=1, max_size=8))
+def test_the_highest_rise_scores_zero_and_the_lowest_a_hundred(rises):
+    """Upstream multiplies before it divides, so that its highest rise sometimes scores 1."""
+    rise = np.array(rises)
+    scores = peaks.normalised(rise)
+    if rise.min() < rise.max():
+        assert set(scores[rise == rise.max()]) == {0.0}
+    assert set(scores[rise == rise.min()]) == {100.0}
+    assert (np.diff(scores[np.argsort(rise)]) <= 0).all()
+
+
 def test_what_cannot_be_told_is_no_favourite():
     """No metrics, no model, no room, no capacity: 0. Upstream prefers these four."""
     nodes = [node(name, {"cpu": "4"}) for name in ("low", "high", "silent", "no-model", "full")] + [node("empty", {})]
@@ -275,6 +286,21 @@ def test_a_pod_counts_the_same_before_and_after_it_is_placed():
     cluster.set_pod(None, pod("p", node="a", **spec), now=NOW)
     nothing = info(containers=[{"limits": {"cpu": "0", "memory": "0"}}])
     assert plugin.score(nothing, cluster, rows(cluster), now=NOW).steps["cpu limits, with the pod"][0] == before
+
+
+def test_limits_count_as_they_are_during_a_resize():
+    """The limit that is set counts until the new, lower one is."""
+    cluster = table([node("a", {"cpu": "10"})])
+    plugin, _ = create_plugin(NodeResourceLimits, {}, cluster)
+    reported = [{"name": "c0", "resources": {"limits": {"cpu": "4"}}}]
+    nothing = info(containers=[{"limits": {"cpu": "0", "memory": "0"}}])
+    old = None
+    for status, expected in (({"containerStatuses": reported}, 4000), ({}, 1000)):
+        new = pod("p", node="a", containers=[{"limits": {"cpu": "1"}}], status=status)
+        cluster.set_pod(old, new, now=NOW)
+        scores = plugin.score(nothing, cluster, rows(cluster), now=NOW)
+        assert scores.steps["cpu limits, with the pod"].tolist() == [expected]
+        old = new
 
 
 def test_without_limit_a_pod_may_count_as_the_whole_node():

@@ -29,7 +29,7 @@ ANNOTATION_DOMAINS = ("koordinator.sh", "crane.io", "gocrane.io", "load-watcher.
 """Annotations with these domains, including sub-domains, are stored."""
 ANNOTATIONS = frozenset({"kubernetes.io/config.source", "kubernetes.io/config.mirror", "kubernetes.io/config.hash"})
 """Other annotations that are stored: they mark static pods and their mirror pods, and name their control groups."""
-POD_CONDITIONS = frozenset({"PodScheduled", "Initialized", "Ready"})
+POD_CONDITIONS = frozenset({"PodScheduled", "Initialized", "Ready", "PodResizePending"})
 
 T = TypeVar("T")
 
@@ -95,15 +95,17 @@ def _is_kept(annotation: str) -> bool:
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A condition: `status` is "True", "False" or "Unknown"."""
+    """A condition: `status` is "True", "False" or "Unknown"; `reason` is a word such as "Unschedulable"."""
 
     type: str = ""
     status: str = ""
     last_transition_time: datetime | None = None
+    reason: str = ""
 
     def __post_init__(self) -> None:
         force_setattr(self, "type", _one_text(self.type))
         force_setattr(self, "status", _one_text(self.status))
+        force_setattr(self, "reason", _one_text(self.reason))
 
 
 # --- nodes -----------------------------------------------------------------------------------------------------------
@@ -204,6 +206,15 @@ def _forbids_spreading(constraints: Any) -> bool:
     return any(isinstance(each, dict) and each.get("whenUnsatisfiable") != "ScheduleAnyway" for each in constraints)
 
 
+class Toleration(msgspec.Struct, frozen=True, gc=False):
+    """A toleration of taints: `operator` is Equal (also if "") or Exists; "" as `key` or `effect` matches any."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
 class PodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Desired state of a pod. `node_name` is "" until the pod is bound; `resources` are pod-level resources (enabled by
     default in Kubernetes 1.34), None if it has none. Of `affinity` and `topology_spread_constraints`, only whether they
@@ -217,6 +228,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
     overhead: Quantities = {}
     resources: Resources | None = None
     node_selector: Mapping[str, str] = {}
+    tolerations: tuple[Toleration, ...] = ()
     affinity: Any = None
     topology_spread_constraints: Any = None
 
@@ -224,6 +236,8 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
         force_setattr(self, "node_name", _one_text(self.node_name))
         if self.node_selector:
             force_setattr(self, "node_selector", _one_map(self.node_selector))
+        if self.tolerations:
+            force_setattr(self, "tolerations", _one(self.tolerations, self.tolerations))
         if self.affinity is not None:
             force_setattr(self, "affinity", _forbids(self.affinity))
         if self.topology_spread_constraints is not None:
@@ -231,13 +245,33 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", gc=False):
         force_setattr(self, "priority_class_name", _one_text(self.priority_class_name))
 
 
+class ReportedResources(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Resources of a container on its node: `resources` as set, None if not reported; requests as granted by the
+    kubelet in `allocated_resources`."""
+
+    name: str = ""
+    resources: Resources | None = None
+    allocated_resources: Quantities | None = None
+
+    def differs_from(self, spec: Resources) -> bool:
+        """Whether they differ from the resources in the spec: while an in-place resize is under way."""
+        if self.resources is None:
+            return False  # kube-scheduler then ignores `allocated_resources` too
+        return self.resources != spec or self.allocated_resources not in (None, spec.requests)
+
+
 class PodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Status of a pod. Of its conditions, only POD_CONDITIONS are stored."""
+    """Status of a pod. Of its conditions, only POD_CONDITIONS are stored; of the resources that its containers and the
+    pod have on the node, only those that differ from the spec (see `Pod`)."""
 
     phase: str = ""
     qos_class: str = ""
     start_time: datetime | None = None
     conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ReportedResources, ...] = ()
+    init_container_statuses: tuple[ReportedResources, ...] = ()
+    resources: Resources | None = None
+    allocated_resources: Quantities | None = None
 
     def __post_init__(self) -> None:
         force_setattr(self, "phase", _one_text(self.phase))
@@ -248,11 +282,33 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
-    """A Pod object, reduced to the declared fields."""
+    """A Pod object, reduced to the declared fields. The kubelet reports the resources of every container in the status;
+    equal ones are dropped here, because few pods have a resize under way."""
 
     metadata: ObjectMetadata = ObjectMetadata()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    def __post_init__(self) -> None:
+        spec, status = self.spec, self.status
+        if status.container_statuses:
+            kept = _differing(status.container_statuses, spec.containers)
+            force_setattr(status, "container_statuses", kept)
+        if status.init_container_statuses:
+            kept = _differing(status.init_container_statuses, spec.init_containers)
+            force_setattr(status, "init_container_statuses", kept)
+        if status.resources is not None or status.allocated_resources is not None:
+            whole = ReportedResources("", status.resources, status.allocated_resources)
+            if spec.resources is None or not whole.differs_from(spec.resources):
+                force_setattr(status, "resources", None)
+                force_setattr(status, "allocated_resources", None)
+
+
+def _differing(
+    statuses: tuple[ReportedResources, ...], containers: tuple[Container, ...]
+) -> tuple[ReportedResources, ...]:
+    specs = {each.name: each.resources for each in containers}
+    return tuple(each for each in statuses if each.name in specs and each.differs_from(specs[each.name]))
 
 
 class CustomObject(msgspec.Struct, frozen=True):

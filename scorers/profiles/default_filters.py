@@ -1,0 +1,126 @@
+"""Filters of kube-scheduler that need only the nodes, their pods, and the pod to place.
+
+kube-scheduler calls an extender only for nodes that pass these filters, so requests of kube-scheduler do not run them.
+The ranking of a manifest does, because its user names any nodes or none. As in k8s.io/kubernetes 1.34 to 1.36,
+pkg/scheduler/framework/plugins: NodeResourcesFit, NodeUnschedulable, TaintToleration, and of NodeAffinity the node
+selector. Other rules (required affinity, topology spread, ports, volumes, devices of DRA) are not computed; `unchecked`
+names those that the pod has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from scorers.cluster.pods import PodInfo
+from scorers.cluster.resources import CPU, MEMORY
+from scorers.cluster.table import ClusterTable
+from scorers.plugin_api.framework import Verdicts
+from scorers.profiles.profiles import PluginSettings
+from scorers.profiles.ranking import FilterResult
+from watcher.core.kubernetes.objects import Node, Pod, Taint, Toleration
+
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+KUBE_SCHEDULER = "kube-scheduler"
+PODS = "pods"
+KEEPING_OFF = frozenset({"NoSchedule", "NoExecute"})
+CORDONED = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
+DAEMON_DOMAIN = "node.kubernetes.io/"
+"""The DaemonSet controller adds tolerations of the taints with this domain to its pods."""
+
+
+def lacking_room(pod: PodInfo, table: ClusterTable, rows: I64) -> dict[str, Bool]:
+    """Return, for each resource that the pod requests and for the number of pods, whether the nodes in these rows have
+    too little of it left [n]. A node without an allocatable number of pods takes any number."""
+    room = table.allocatable.column(PODS)[rows]
+    found: dict[str, Bool] = {}
+    for resource in sorted(pod.requests, key=lambda name: (name not in (CPU, MEMORY), name)):
+        if (wanted := pod.requests[resource]) > 0:
+            free = table.allocatable.column(resource)[rows] - table.requested.column(resource)[rows]
+            found[resource] = free < wanted
+    found[PODS] = (room > 0) & (table.pods[rows] >= room)
+    return found
+
+
+def matches_selector(pod: Pod, node: Node | None) -> bool:
+    """Return whether the node has all labels of the pod's node selector."""
+    labels = {} if node is None else node.metadata.labels
+    return all(labels.get(key) == value for key, value in pod.spec.node_selector.items())
+
+
+def default_verdicts(pod: PodInfo, table: ClusterTable, rows: I64) -> FilterResult:
+    """Return the verdicts of these filters about the nodes in these rows. A pod that is bound already does not take
+    room from itself."""
+    nodes = [table.node(table.names[row]) for row in rows.tolist()]
+    with table.without_pod(pod.key):
+        lacking = lacking_room(pod, table, rows)
+    selected = [matches_selector(pod.pod, node) for node in nodes]
+    reasons = {
+        "NodeResourcesFit": _no_room(lacking, len(rows)),
+        "NodeUnschedulable": _per_node(nodes, pod.pod, _cordon),
+        "TaintToleration": _per_node(nodes, pod.pod, _taint),
+        "NodeAffinity": ("" if fits else "the node selector does not match" for fits in selected),
+    }
+    return FilterResult(
+        tuple((PluginSettings(name, 1, {}, ("filter",)), _verdicts(each)) for name, each in reasons.items())
+    )
+
+
+def unchecked(pod: Pod) -> list[str]:
+    """Return the rules of the pod that can exclude nodes and are not computed here."""
+    rules = {
+        "required affinity": pod.spec.affinity,
+        "topology spread constraints": pod.spec.topology_spread_constraints,
+    }
+    return [name for name, rule in rules.items() if rule]
+
+
+def _no_room(lacking: dict[str, Bool], count: int) -> Iterator[str]:
+    for i in range(count):
+        names = [resource for resource, lacks in lacking.items() if lacks[i]]
+        yield f"no room: {', '.join(names)}" if names else ""
+
+
+def _per_node(nodes: Sequence[Node | None], pod: Pod, reason: Callable[[Node, Pod], str]) -> Iterator[str]:
+    for node in nodes:
+        yield "" if node is None else reason(node, pod)
+
+
+def _cordon(node: Node, pod: Pod) -> str:
+    return "the node is unschedulable" if node.spec.unschedulable and not _tolerated(CORDONED, pod) else ""
+
+
+def _taint(node: Node, pod: Pod) -> str:
+    for taint in node.spec.taints:
+        # a cordoned node has this taint, too; NodeUnschedulable reports it
+        if taint.effect in KEEPING_OFF and taint.key != CORDONED.key and not _tolerated(taint, pod):
+            value = f"={taint.value}" if taint.value else ""
+            return f"taint not tolerated: {taint.key}{value}:{taint.effect}"
+    return ""
+
+
+def _tolerated(taint: Taint, pod: Pod) -> bool:
+    of_daemon = any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references)
+    if of_daemon and taint.key.startswith(DAEMON_DOMAIN):
+        return True
+    return any(_tolerates(each, taint) for each in pod.spec.tolerations)
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """As `Toleration.ToleratesTaint` of Kubernetes; the operators Lt and Gt (alpha in 1.35) tolerate nothing."""
+    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
+        return False
+    if toleration.operator == "Exists":
+        return True
+    return toleration.operator in ("", "Equal") and toleration.value == taint.value
+
+
+def _verdicts(reasons: Iterator[str]) -> Verdicts:
+    """Return verdicts with one code per different reason; "" passes."""
+    codes: dict[str, int] = {"": 0}
+    found = np.fromiter((codes.setdefault(reason, len(codes)) for reason in reasons), dtype=np.int64)
+    return Verdicts(found, tuple(codes))

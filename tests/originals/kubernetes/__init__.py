@@ -1,0 +1,1 @@
+"""Requests and limits of pods: component-helpers of Kubernetes, and load-watcher."""

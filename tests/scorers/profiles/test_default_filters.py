@@ -1,0 +1,102 @@
+"""The filters of kube-scheduler that the ranking of a manifest runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from scorers.profiles.default_filters import default_verdicts, unchecked
+from tests.scorers.simulated_cluster import info, node, pod, rows, table
+from watcher.core.kubernetes.objects import Node
+
+SIZE = {"cpu": "4", "memory": "8Gi", "pods": "3"}
+
+
+def reasons(nodes: list[Node], placed: list[Any] = [], **of_pod: Any) -> dict[str, str]:
+    """The rejected nodes with the reason."""
+    cluster = table(nodes, placed)
+    found = default_verdicts(info("new", **of_pod), cluster, rows(cluster))
+    return found.failures(list(cluster.row))
+
+
+def tainted(*taints: dict[str, str], unschedulable: bool = False) -> Node:
+    spec = {"taints": taints, "unschedulable": unschedulable}
+    return msgspec.convert({"metadata": {"name": "n"}, "spec": spec, "status": {"allocatable": SIZE}}, Node)
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        ({"cpu": "1"}, {}),
+        ({"cpu": "1001m"}, {"full": "no room: cpu"}),
+        ({"cpu": "4001m", "memory": "9Gi"}, {"full": "no room: cpu, memory", "idle": "no room: cpu, memory"}),
+        ({"nvidia.com/gpu": "1"}, {"full": "no room: nvidia.com/gpu", "idle": "no room: nvidia.com/gpu"}),
+        ({"cpu": "0", "example.com/fpga": "0"}, {}),
+    ],
+)
+def test_nodes_without_room(requests: dict[str, str], expected: dict[str, str]) -> None:
+    placed = [pod("old", node="full", containers=[{"requests": {"cpu": "3"}}])]
+    nodes = [node(name, SIZE) for name in ("full", "idle")]
+    assert reasons(nodes, placed, containers=[{"requests": requests}]) == expected
+
+
+def test_the_number_of_pods_is_limited() -> None:
+    placed = [pod(f"old-{i}", node="n") for i in range(3)]
+    assert reasons([node("n", SIZE)], placed) == {"n": "no room: pods"}
+    assert reasons([node("n", SIZE)], placed[:2]) == {}
+    assert reasons([node("n", {"cpu": "4"})], placed) == {}
+
+
+def test_a_bound_pod_takes_no_room_from_itself() -> None:
+    bound = pod("new", node="n", containers=[{"requests": {"cpu": "3"}}])
+    assert reasons([node("n", SIZE)], [bound], containers=[{"requests": {"cpu": "3"}}]) == {}
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "expected"),
+    [
+        ([], "taint not tolerated: team=a:NoSchedule"),
+        ([{"key": "team", "value": "b", "effect": "NoSchedule"}], "taint not tolerated: team=a:NoSchedule"),
+        ([{"key": "team", "value": "a", "effect": "NoExecute"}], "taint not tolerated: team=a:NoSchedule"),
+        ([{"key": "team", "operator": "Gt", "value": "a"}], "taint not tolerated: team=a:NoSchedule"),
+        ([{"key": "team", "value": "a"}], "taint not tolerated: down:NoExecute"),
+        ([{"key": "team", "operator": "Exists"}, {"key": "down", "operator": "Exists"}], ""),
+        ([{"operator": "Exists"}], ""),
+    ],
+)
+def test_taints(tolerations: list[dict[str, str]], expected: str) -> None:
+    """PreferNoSchedule does not exclude a node."""
+    taints = [
+        {"key": "soft", "effect": "PreferNoSchedule"},
+        {"key": "team", "value": "a", "effect": "NoSchedule"},
+        {"key": "down", "effect": "NoExecute"},
+    ]
+    found = reasons([tainted(*taints)], tolerations=tolerations)
+    assert found == ({"n": expected} if expected else {})
+
+
+def test_an_unschedulable_node_takes_only_pods_that_tolerate_it() -> None:
+    key = "node.kubernetes.io/unschedulable"
+    cordoned = tainted({"key": key, "effect": "NoSchedule"}, unschedulable=True)
+    assert reasons([cordoned]) == {"n": "the node is unschedulable"}
+    assert reasons([cordoned], tolerations=[{"key": key, "operator": "Exists"}]) == {}
+    daemon = {"ownerReferences": [{"kind": "DaemonSet", "name": "agent", "controller": True}]}
+    assert reasons([cordoned], metadata=daemon) == {}
+    other = tainted({"key": "team", "effect": "NoSchedule"})
+    assert reasons([other], metadata=daemon) == {"n": "taint not tolerated: team:NoSchedule"}
+
+
+def test_the_node_selector() -> None:
+    nodes = [node("a", SIZE, labels={"zone": "a"}), node("b", SIZE, labels={"zone": "b"}), node("c", SIZE)]
+    no_match = "the node selector does not match"
+    assert reasons(nodes, nodeSelector={"zone": "a"}) == {"b": no_match, "c": no_match}
+
+
+def test_rules_that_are_not_computed_are_named() -> None:
+    required = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
+    spread = [{"whenUnsatisfiable": "DoNotSchedule"}]
+    assert unchecked(pod(affinity=required)) == ["required affinity"]
+    assert unchecked(pod(topologySpreadConstraints=spread)) == ["topology spread constraints"]
+    assert unchecked(pod(affinity={"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}})) == []
