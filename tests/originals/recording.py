@@ -28,8 +28,13 @@ def recorded_file(name: str) -> Path:
     return HERE / name / "recorded.json.gz"
 
 
-def read_records(path: Path) -> dict[str, list[Record]]:
+def read_records(name: str) -> dict[str, list[Record]]:
     """The recorded cases of an original by comparison."""
+    return read_file(recorded_file(name))
+
+
+def read_file(path: Path) -> dict[str, list[Record]]:
+    """The cases in a file that `record` wrote."""
     content = json.loads(gzip.decompress(path.read_bytes()))
     return {comparison: [(case, answer) for case, answer in records] for comparison, records in content.items()}
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.originals.__main__ import compare
 from tests.originals.frame import Case, CaseComparison, DifferenceClass, Original, Outcome, explained_by
-from tests.originals.recording import read_records, record
+from tests.originals.recording import read_file, record
 from tests.originals.shrinking import smallest_outcome
 
 PROGRAM = Path("program")
@@ -143,7 +143,7 @@ def test_recorded_cases_cover_each_class_and_value(tmp_path: Path):
     comparison, path = Correct(), tmp_path / "recorded.json.gz"
     known = original(comparison, NEGATIVE)
     message = record(known, PROGRAM, path, cases=100)
-    records = read_records(path)["doubling"]
+    records = read_file(path)["doubling"]
     assert message == f"{path}: {len(records)} cases of doubling, {path.stat().st_size} bytes"
     assert 3 <= len(records) < 100
     assert {case["note"]["text"] for case, _ in records} == {"a", "b"}

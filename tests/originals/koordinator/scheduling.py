@@ -163,35 +163,35 @@ LOAD_AWARE = "pkg/scheduler/plugins/loadaware"
 
 CLASSES = (
     DifferenceClass(
-        "placeholder pods of reservations are not counted",
+        "Placeholder pods of reservations",
         f"{LOAD_AWARE}/pod_assign_cache.go:290; changed after v1.8.0 by koordinator-sh/koordinator#2921",
         "a placeholder uses nothing; load-watcher follows the version after v1.8.0",
         explained_by(_answer, _without_placeholders),
         SCHEDULING,
     ),
     DifferenceClass(
-        "an invalid annotation of a node is ignored as a whole",
+        "An invalid annotation `scheduling.koordinator.sh/usage-thresholds` of a node is ignored as a whole",
         f"{LOAD_AWARE}/helper.go:83 (GetCustomUsageThresholds)",
         "Koordinator does not check it: it rejects the node for every pod if a threshold is below 0",
         _ignores_node_annotation,
         ("filter",),
     ),
     DifferenceClass(
-        "an annotation of a pod with a factor outside 0 to 1000 is ignored",
+        "A pod's annotation with an estimated scaling factor outside 0 to 1000 is ignored",
         f"{LOAD_AWARE}/estimator/default_estimator.go:60 (GetCustomEstimatedScalingFactors)",
         "Koordinator does not check it: a negative factor makes the load of the node smaller",
         _ignores_pod_annotation,
         SCHEDULING,
     ),
     DifferenceClass(
-        "a pod with an in-place resize is estimated from the larger of old and new resources",
+        "A pod with an in-place resize is estimated from the larger of its old and new resources",
         f"{LOAD_AWARE}/estimator/default_estimator.go:75 (PodRequests without UseStatusResources)",
         "load-watcher counts a pod as kube-scheduler does until the resize is complete",
         explained_by(_answer, _without_resizes, _without_placeholders),
         SCHEDULING,
     ),
     DifferenceClass(
-        "arguments that Koordinator does not check are refused",
+        "Arguments that Koordinator does not check are errors",
         "pkg/scheduler/apis/config/validation/validation_pluginargs.go:32; estimator/types.go",
         "a threshold for prod pods outside 0 to 100, a negative period or an unknown estimator is an error",
         _is_stricter,
