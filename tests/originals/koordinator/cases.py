@@ -1,7 +1,7 @@
 """Random cases of LoadAwareScheduling: arguments, a node with its NodeMetric and pods, and a pod to schedule.
 
 Texts like "@-90" are times relative to now in seconds. The plug-in of Koordinator reads the clock: the age of a
-NodeMetric keeps 5 s away from the expiry periods.
+NodeMetric keeps 10 s away from the expiry periods.
 """
 
 from __future__ import annotations
