@@ -27,7 +27,6 @@ from agent.decision.plan import RuleFinding, RuleVerdict
 from agent.decision.watermark import gathered
 from agent.metrics.action_metric import ActionMetric
 from agent.metrics.cpu_quota import Originals, owed_cpu, owed_memory
-from agent.metrics.options import Counting, DecisionOptions, UpstreamQuirk
 from agent.model import (
     CPU_WEIGHT,
     MEMORY,
@@ -109,28 +108,23 @@ def analyze(
     memory: AnalyzerState,
     *,
     originals: Originals | None = None,
-    options: DecisionOptions | None = None,
     knobs: Knobs | None = None,
     metrics: Mapping[str, ActionMetric] | None = None,
 ) -> Analysis:
     """Analyze one cycle. `originals` are the original quotas of containers whose quota is lowered, `knobs` the
     cpu.weight and memory.high of pods. `metrics` limits each rule to the actions that affect its metric; None means no
     such limit."""
-    options = options or DecisionOptions()
     owes = _Restorable(originals or {}, knobs or {})
-    pods_of = {
-        name: allowed(name, policies.pod_qos, state.pods, options)
-        for name in sorted({r.action for r in policies.rules})
-    }
+    pods_of = {name: allowed(name, policies.pod_qos, state.pods) for name in sorted({r.action for r in policies.rules})}
     judged = [
-        _judge(rule, action, pods_of[rule.action], _Takes.of(rule, action, metrics), state, memory, owes, options)
+        _judge(rule, action, pods_of[rule.action], _Takes.of(rule, action, metrics), state, memory, owes)
         for rule in policies.rules
         for action in (policies.actions.get(rule.action),)
     ]
     enforced = [each for each in judged if not each.rule.preview]
-    scheduling = _scheduling(enforced, memory, state.time, options)
-    demand = _demand(enforced, scheduling.may_restore, options)
-    preview = _demand([each for each in judged if each.rule.preview], True, options)
+    scheduling = _scheduling(enforced, memory, state.time)
+    demand = _demand(enforced, scheduling.may_restore)
+    preview = _demand([each for each in judged if each.rule.preview], True)
     return Analysis(
         time=state.time,
         findings=tuple(each.finding for each in judged),
@@ -141,9 +135,9 @@ def analyze(
         may_restore=scheduling.may_restore,
         released=_released(state.pods, enforced, owes),
         unheld=_unheld(state.pods, enforced, owes),
-        events=_events(judged, options),
+        events=_events(judged),
         warnings=_warnings(policies),
-        memory=_remembered(judged, scheduling, memory, owes, options),
+        memory=_remembered(judged, scheduling, memory, owes),
     )
 
 
@@ -158,7 +152,6 @@ def _judge(
     state: State,
     memory: AnalyzerState,
     owed: _Restorable,
-    options: DecisionOptions,
 ) -> _RuleEvaluation:
     before = memory.rules.get(rule.key, RuleState())
     series = [each for each in state.metrics.get(rule.metric, ()) if rule.selector.matches(each.labels)]
@@ -166,13 +159,13 @@ def _judge(
     if series:
         worst = max(series, key=lambda each: each.value)
         seen = replace(before, seen=True)
-        after, verdict = _counted(rule, seen, _side(rule, worst.value), state.time, owes, options)
+        after, verdict = _counted(rule, seen, _side(rule, worst.value), state.time, owes)
         return _RuleEvaluation(rule, _finding(rule, verdict, after, worst), before, after, pods, action, takes)
     why = state.missing.get(rule.metric) or (
         "no series matches the selector" if rule.metric in state.metrics else "no source collects it"
     )
     if rule.on_missing == "all" and before.seen:
-        after, verdict = _counted(rule, before, "above", state.time, owes, options)
+        after, verdict = _counted(rule, before, "above", state.time, owes)
         return _RuleEvaluation(rule, _finding(rule, verdict, after, None, why), before, after, pods, action, takes)
     return _RuleEvaluation(
         rule, _finding(rule, RuleVerdict.MISSING, before, None, why), before, before, pods, action, takes
@@ -193,13 +186,9 @@ def _side(rule: Rule, sample: float) -> _Side:
     return "below" if sample <= _restore_watermark(rule) else "between"
 
 
-def _counted(
-    rule: Rule, memory: RuleState, side: _Side, now: float, owes: bool, options: DecisionOptions
-) -> tuple[RuleState, RuleVerdict]:
+def _counted(rule: Rule, memory: RuleState, side: _Side, now: float, owes: bool) -> tuple[RuleState, RuleVerdict]:
     """Return the counts after one more sample, and the verdict. Thresholds below 1 count as 1."""
     needed, calm = max(1, rule.avoidance_threshold), max(1, rule.restore_threshold)
-    if options.counting is Counting.CUMULATIVE:
-        return _counted_cumulatively(memory, side, needed, calm)
     if side == "above":
         counted = replace(memory, above=memory.above + 1, below=0)
         if counted.above < needed:
@@ -207,25 +196,11 @@ def _counted(
         since = now if not memory.triggered or memory.since is None else min(memory.since, now)
         return replace(counted, triggered=True, since=since), RuleVerdict.TRIGGERED
     counted = replace(memory, above=0, below=memory.below + 1 if side == "below" else 0)
-    if options.counting is Counting.CONSECUTIVE:
-        return counted, RuleVerdict.RESTORED if counted.below >= calm else RuleVerdict.QUIET
     if not memory.triggered and not owes:
         return counted, RuleVerdict.QUIET
     # A wall clock that was set back must not keep a rule triggered indefinitely.
     dwelt = memory.since is None or memory.since > now or now - memory.since >= rule.min_dwell_seconds
     return counted, RuleVerdict.RESTORED if counted.below >= calm and dwelt else RuleVerdict.HOLDING
-
-
-def _counted_cumulatively(memory: RuleState, side: _Side, needed: int, calm: int) -> tuple[RuleState, RuleVerdict]:
-    """Count as current Crane does: `above` survives samples below until a restore."""
-    if side == "above":
-        above = min(memory.above + 1, needed)
-        verdict = RuleVerdict.TRIGGERED if above >= needed else RuleVerdict.COUNTING
-        return replace(memory, above=above, below=0, triggered=memory.triggered or above >= needed), verdict
-    below = min(memory.below + 1, calm)
-    if memory.above >= needed and below >= calm:
-        return replace(memory, above=0, below=below, triggered=False), RuleVerdict.RESTORED
-    return replace(memory, below=below), RuleVerdict.HOLDING if memory.above >= needed else RuleVerdict.QUIET
 
 
 def _finding(
@@ -284,14 +259,10 @@ class _Scheduling:
     last_triggered: float | None
 
 
-def _scheduling(
-    enforced: Sequence[_RuleEvaluation], memory: AnalyzerState, now: float, options: DecisionOptions
-) -> _Scheduling:
+def _scheduling(enforced: Sequence[_RuleEvaluation], memory: AnalyzerState, now: float) -> _Scheduling:
     """Decide whether to keep new pods away, and whether throttled pods may be restored."""
     # If the wall clock was set back, the cool-down must not become longer by that amount.
     last = None if memory.last_triggered is None else min(memory.last_triggered, now)
-    if UpstreamQuirk.SCHEDULING in options.quirks:
-        return _upstream_scheduling(enforced, last, now)
     triggered = [each for each in enforced if each.triggered and each.action is not None]
     if triggered:
         names = ", ".join(each.rule.key for each in triggered)
@@ -300,38 +271,22 @@ def _scheduling(
         if each.restored and each.action is not None and (last is None or now > last + each.action.cool_down_seconds):
             because = f"{each.rule.key} is restored and its cool-down is over"
             # A rule restores its own pods independently; new pods are allowed only if no other rule holds.
-            return _Scheduling(None if _holding(enforced, options) else False, because, True, last)
+            return _Scheduling(None if _holding(enforced) else False, because, True, last)
     asks = any(each.after.triggered and each.action is not None for each in enforced)
-    nobody_asks = not asks and options.counting is Counting.LATCHED
     unsure = memory.keeps_away is None and any(
         each.finding.verdict in (RuleVerdict.MISSING, RuleVerdict.COUNTING, RuleVerdict.HOLDING) for each in enforced
     )
-    decided = memory.keeps_away is False and options.counting is Counting.LATCHED
-    if not decided and (not enforced or (nobody_asks and not unsure)):
+    if memory.keeps_away is not False and not asks and not unsure:
         return _Scheduling(False, "no rule requires it", False, last)
     return _Scheduling(None, "", False, last)
 
 
-def _holding(enforced: Sequence[_RuleEvaluation], options: DecisionOptions) -> bool:
+def _holding(enforced: Sequence[_RuleEvaluation]) -> bool:
     """Whether any triggered rule still has the verdict HOLDING."""
-    held = any(each.after.triggered and each.finding.verdict is RuleVerdict.HOLDING for each in enforced)
-    return held and options.counting is Counting.LATCHED
+    return any(each.after.triggered and each.finding.verdict is RuleVerdict.HOLDING for each in enforced)
 
 
-def _upstream_scheduling(enforced: Sequence[_RuleEvaluation], last: float | None, now: float) -> _Scheduling:
-    if not enforced:
-        return _Scheduling(False, "no rule requires it", True, last)
-    for each in enforced:
-        if each.triggered:
-            return _Scheduling(True, f"triggered: {each.rule.key}", True, now)
-        if each.restored and each.action is not None:
-            if last is not None and now <= last + each.action.cool_down_seconds:
-                return _Scheduling(True, f"{each.rule.key} is restored within its cool-down", True, now)
-            return _Scheduling(False, f"{each.rule.key} is restored and its cool-down is over", True, last)
-    return _Scheduling(None, "", True, last)
-
-
-def _demand(judged: Sequence[_RuleEvaluation], may_restore: bool, options: DecisionOptions) -> Demand:
+def _demand(judged: Sequence[_RuleEvaluation], may_restore: bool) -> Demand:
     known = [(each, each.action) for each in judged if each.action is not None]
     down = [(each, action.throttle) for each, action in known if action.throttle is not None and each.triggered]
     throttling = [(each, action) for each, action in known if action.throttle is not None]
@@ -343,8 +298,7 @@ def _demand(judged: Sequence[_RuleEvaluation], may_restore: bool, options: Decis
     loosen = [each for each in holding if each.restored and may_restore]
     up_metrics = {each.rule.metric for each, _ in up}
     # Restoring for one rule must not trigger another one, so all rules that throttle for the metric limit it.
-    having_a_say = up if options.counting is not Counting.LATCHED else throttling
-    bounds = [each.rule for each, _ in having_a_say if each.rule.metric in up_metrics]
+    bounds = [each.rule for each, _ in throttling if each.rule.metric in up_metrics]
     return Demand(
         down=gathered((each.rule.metric, each.rule.watermark) for each, _ in down),
         up=gathered((rule.metric, _restore_watermark(rule)) for rule in bounds),
@@ -354,7 +308,7 @@ def _demand(judged: Sequence[_RuleEvaluation], may_restore: bool, options: Decis
             (each, PodDemand(frozenset((each.rule.metric,)), _restore_ratio(action))) for each, action in up
         ),
         evicted=_merged(
-            (each, PodDemand(frozenset((each.rule.metric,)), grace_seconds=_grace(action, options)))
+            (each, PodDemand(frozenset((each.rule.metric,)), grace_seconds=action.grace_seconds))
             for each, action in evict
         ),
         reclaim=gathered((each.rule.metric, each.rule.watermark) for each in reclaim),
@@ -363,7 +317,7 @@ def _demand(judged: Sequence[_RuleEvaluation], may_restore: bool, options: Decis
         held=_merged((each, PodDemand(frozenset((each.rule.metric,)))) for each in hold),
         memory_high_restore=gathered((each.rule.metric, _restore_watermark(each.rule)) for each in loosen),
         loosened=_merged((each, PodDemand(frozenset((each.rule.metric,)))) for each in loosen),
-        ceilings=_ceilings(bounds) if options.counting is Counting.LATCHED else {},
+        ceilings=_ceilings(bounds),
         missed=frozenset(each.rule.metric for each in judged if each.triggered and each.finding.blind),
         since=_since(each for each, _ in evict),
     )
@@ -372,10 +326,6 @@ def _demand(judged: Sequence[_RuleEvaluation], may_restore: bool, options: Decis
 def _throttled(judged: _RuleEvaluation, ratio: CpuThrottle) -> PodDemand:
     weight_first = judged.action is not None and CPU_WEIGHT in judged.action.soft_limits
     return PodDemand(frozenset((judged.rule.metric,)), ratio, weight_first=weight_first)
-
-
-def _grace(action: AvoidanceAction, options: DecisionOptions) -> float | None:
-    return None if UpstreamQuirk.GRACE in options.quirks else action.grace_seconds
 
 
 def _restore_ratio(action: AvoidanceAction) -> CpuThrottle:
@@ -448,7 +398,6 @@ def _remembered(
     scheduling: _Scheduling,
     memory: AnalyzerState,
     owed: _Restorable,
-    options: DecisionOptions,
 ) -> AnalyzerState:
     """The state for the next cycle. A triggered rule is reset once it may restore and its pods have their original
     values again."""
@@ -456,22 +405,19 @@ def _remembered(
     for each in judged:
         after = replace(each.after, restored=not each.triggered and (each.restored or each.before.restored))
         permitted = scheduling.may_restore or each.rule.preview or each.action is None
-        done = each.restored and permitted and not owed.by(each.takes, each.pods)
-        if options.counting is Counting.LATCHED and done:
+        if each.restored and permitted and not owed.by(each.takes, each.pods):
             after = replace(after, triggered=False, since=None)
         rules[each.rule.key] = after
     keeps_away = memory.keeps_away if scheduling.keep_away is None else scheduling.keep_away
     return AnalyzerState(rules, scheduling.last_triggered, keeps_away)
 
 
-def _events(judged: Iterable[_RuleEvaluation], options: DecisionOptions) -> tuple[NodeEvent, ...]:
-    """Events of rules whose verdict changed; with cumulative counting, as in current Crane, a triggered rule has an
-    Event in every cycle."""
+def _events(judged: Iterable[_RuleEvaluation]) -> tuple[NodeEvent, ...]:
+    """Events of rules whose verdict changed."""
     events: list[NodeEvent] = []
-    every_cycle = options.counting is Counting.CUMULATIVE
     for each in judged:
         name = f"{each.rule.policy}/{each.rule.name}"
-        if each.triggered and (every_cycle or not each.before.triggered or each.before.restored):
+        if each.triggered and (not each.before.triggered or each.before.restored):
             note = f"{name} triggered action {each.rule.action}"
             events.append(NodeEvent("Warning", "AvoidanceTriggered", note, each.rule.key))
         if each.restored and each.before.triggered and not each.before.restored:

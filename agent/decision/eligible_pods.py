@@ -11,20 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.metrics.options import DecisionOptions, UpstreamQuirk
 from agent.model import CRITICAL_PRIORITY, PodQos, PodScope, PodState
 
 FINISHED = ("Succeeded", "Failed")
 
 
-def matches(policy: PodQos, pod: PodState, options: DecisionOptions) -> bool:
+def matches(policy: PodQos, pod: PodState) -> bool:
     """Whether the PodQOS selects this pod."""
     selects = policy.selector is not None and bool(policy.selector.requirements)
     if not selects and policy.scopes is None:
         return False
     if policy.selector is not None and not policy.selector.matches(pod.labels):
         return False
-    return all(_in_scope(scope, pod, options) for scope in policy.scopes or ())
+    return all(_in_scope(scope, pod) for scope in policy.scopes or ())
 
 
 def matches_everything(policy: PodQos) -> bool:
@@ -33,12 +32,10 @@ def matches_everything(policy: PodQos) -> bool:
     return policy.scopes is not None and not policy.scopes and not selects
 
 
-def allowed(
-    action: str, policies: Iterable[PodQos], pods: Iterable[PodState], options: DecisionOptions
-) -> tuple[PodState, ...]:
+def allowed(action: str, policies: Iterable[PodQos], pods: Iterable[PodState]) -> tuple[PodState, ...]:
     """The pods on which any PodQOS allows the action, sorted by namespace/name."""
     allowing = [policy for policy in policies if action in policy.allowed_actions]
-    found = [pod for pod in pods if any(matches(policy, pod, options) for policy in allowing)]
+    found = [pod for pod in pods if any(matches(policy, pod) for policy in allowing)]
     return tuple(sorted(found, key=lambda pod: pod.key))
 
 
@@ -58,15 +55,12 @@ def protection(pod: PodState, own: frozenset[str]) -> str:
     return ""
 
 
-def _in_scope(scope: PodScope, pod: PodState, options: DecisionOptions) -> bool:
+def _in_scope(scope: PodScope, pod: PodState) -> bool:
     """Whether In or NotIn holds for the exact string or the priority ranges; without values, neither holds."""
     if scope.scope == "Priority":
-        ranges = scope.ranges
-        if scope.operator == "NotIn" and UpstreamQuirk.NOT_IN in options.quirks:
-            ranges = ranges[-1:]
-        if not ranges:
+        if not scope.ranges:
             return False
-        inside = any(lowest <= pod.priority <= highest for lowest, highest in ranges)
+        inside = any(lowest <= pod.priority <= highest for lowest, highest in scope.ranges)
     else:
         if not scope.values:
             return False

@@ -20,7 +20,6 @@ from agent.decision.soft_limits import memory_high_lowered, memory_high_restored
 from agent.decision.watermark import Watermarks, gap_below
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
 from agent.metrics.cpu_quota import knobs_of, owed_cpu, owed_memory, quota_lowered
-from agent.metrics.options import UpstreamQuirk
 from agent.metrics.pod_actions import UNKNOWN_MEMORY
 from agent.metrics.sorters import Sorter
 from agent.model import CPU_WEIGHT, MEMORY, MEMORY_HIGH, EvictStep, KnobStep, PodState, PodStep, QuotaStep, ReclaimStep
@@ -156,8 +155,7 @@ class StagePlanner:
         if others:
             return self._all_of_them(task, Mode.NOT_QUANTIFIED, f"{', '.join(others)} cannot be quantified")
         found = gaps(task.kind, task.marks, self._given)
-        any_missed = UpstreamQuirk.ANY_MISSED in self._given.options.quirks
-        missed = [name for name, gap in found.items() if gap is None and (any_missed or name in may_miss)]
+        missed = [name for name, gap in found.items() if gap is None and name in may_miss]
         if missed:
             return self._all_of_them(task, Mode.MISSED, f"the usage of {', '.join(missed)} is missing")
         return self._precisely(task, quantified, {name: gap for name, gap in found.items() if gap is not None})
@@ -203,7 +201,7 @@ class StagePlanner:
         for metric in metrics:
             if metric.name in opened:
                 self._until_closed(task, metric)
-        if task.kind == "evict" and UpstreamQuirk.OWN_GAP not in self._given.options.quirks:
+        if task.kind == "evict":
             self._drop_unneeded_victims(task)
         self._take(task)
         return tuple(self._told_precisely(task, metric, opened.get(metric.name)) for metric in metrics)
@@ -255,7 +253,7 @@ class StagePlanner:
     def _futile(self, looked: _Considered) -> str:
         """The reason why evicting this pod would not reduce the gap; "" if it would."""
         evicts = any(isinstance(step, EvictStep) for step in looked.planned.steps)
-        if not evicts or UpstreamQuirk.FUTILE in self._given.options.quirks:
+        if not evicts:
             return ""
         return "" if looked.planned.released.get(looked.metric.resource, 0.0) > CLOSED else "it would release nothing"
 
@@ -269,12 +267,10 @@ class StagePlanner:
 
     def _credit(self, task: _Task, looked: _Considered, sign: float) -> None:
         """Subtract a pod's release from the gaps of the released resources; `sign` -1.0 adds it back."""
-        own_only = UpstreamQuirk.OWN_GAP in self._given.options.quirks
         for resource, amount in looked.planned.released.items() if task.kind == "restore" else ():
             task.came_back[resource] = task.came_back.get(resource, 0.0) + sign * amount
         for name in task.gaps:
-            if name == looked.metric.name or not own_only:
-                task.gaps[name] -= sign * looked.planned.released.get(self._resource(name), 0.0)
+            task.gaps[name] -= sign * looked.planned.released.get(self._resource(name), 0.0)
 
     def _drop_unneeded_victims(self, task: _Task) -> None:
         """Drop chosen pods without which all gaps stay closed, the last chosen first. A pod that ranks lower than
@@ -314,12 +310,11 @@ class StagePlanner:
 
     def _ordered(self, kind: StageKind, metric: ActionMetric, keys: Iterable[str]) -> list[PodState]:
         """The pods that may be acted on, in the order of the metric (for restore: reversed)."""
-        quirks = self._given.options.quirks
         pods = [self._pods[key] for key in keys if key in self._pods and key not in self.protected_pods]
-        if kind == "restore" and UpstreamQuirk.QUOTAS not in quirks:
+        if kind == "restore":
             pods = [pod for pod in pods if owed_cpu((pod,), self._given.originals, self._given.knobs)]
         ordered = self._sorter(metric).sort(pods)
-        if kind == "restore" and UpstreamQuirk.RESTORE_FORWARD not in quirks:
+        if kind == "restore":
             ordered.reverse()
         return ordered
 

@@ -15,7 +15,7 @@ from agent.decision.plan import StageKind
 from agent.decision.watermark import Watermarks, gap_above, gap_below
 from agent.metrics.action_metric import ActionMetric
 from agent.metrics.cpu_quota import Originals
-from agent.metrics.options import DecisionOptions, UpstreamQuirk
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.model import MEMORY, Knobs, State
 
@@ -62,7 +62,7 @@ def gaps(kind: StageKind, marks: Watermarks, given: PlanInputs) -> dict[str, flo
     """The gap to each watermark by metric, in millicores or bytes; None if the usage is missing. Metrics that are not
     quantified, or for which the node's capacity is unknown, have no entry."""
     found: dict[str, float | None] = {}
-    for name in sorted({*marks, *_missed_by_nobody(given)}):
+    for name in sorted(marks):
         metric = given.metrics.get(name)
         if metric is None or not _quantified(metric, kind):
             continue
@@ -78,13 +78,6 @@ def in_flight(kind: StageKind, metric: ActionMetric, given: PlanInputs) -> float
     """Pending release of earlier steps (for restore: pending increase), in millicores or bytes."""
     flying = rising if kind == "restore" else falling
     return flying(given.ledger, given.state).get(metric.resource, 0.0)
-
-
-def _missed_by_nobody(given: PlanInputs) -> list[str]:
-    """Missing metrics that no rule names, which Crane counts as missed too (Quirk.ANY_MISSED)."""
-    if UpstreamQuirk.ANY_MISSED not in given.options.quirks:
-        return []
-    return [name for name in given.metrics if given.state.value(name) is None]
 
 
 def _gap(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from agent.metrics.options import DecisionOptions, UpstreamQuirk
+from agent.metrics.options import DecisionOptions
 
 Watermarks = Mapping[str, tuple[float, ...]]
 """Watermarks by metric, in the metric's unit, in ascending order."""
@@ -39,5 +39,4 @@ def gap_above(used: float, watermark: float, scale: float, options: DecisionOpti
 
 def gap_below(used: float, watermark: float, scale: float, options: DecisionOptions) -> float:
     """Amount that restoring may give back, in millicores or bytes; 0 or less for none."""
-    sign = 1.0 if UpstreamQuirk.RESTORE_MORE in options.quirks else -1.0
-    return (1.0 + sign * options.excess) * (watermark - max(0.0, used)) * scale
+    return (1.0 - options.excess) * (watermark - max(0.0, used)) * scale

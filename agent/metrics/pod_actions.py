@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agent.metrics import cpu_quota, upstream_quota
+from agent.metrics import cpu_quota
 from agent.metrics.action_metric import EvictFunction, PlanContext, PodSteps, ThrottleFunction, eviction
 from agent.metrics.cpu_quota import MILLICORES, NewQuota, quota_lowered
-from agent.metrics.options import UpstreamQuirk
 from agent.model import CPU, EXTENDED_CPU, MEMORY, ContainerState, CpuThrottle, PodState, QuotaStep
 
 NODE_CORES = "cpu_core_numbers"
@@ -39,10 +38,9 @@ def evicting(metric: str, resource: str = "") -> EvictFunction:
 
     def evict(pod: PodState, grace: float | None, circumstances: PlanContext) -> PodSteps:
         released = usage_released(pod)
-        futile = UpstreamQuirk.FUTILE in circumstances.options.quirks
         if resource == EXTENDED_CPU and not pod.extended_cpu_limit:
             return PodSteps(problem="it has no extended CPU (gocrane.io/cpu)")
-        if resource and resource not in released and not futile:
+        if resource and resource not in released:
             return PodSteps(problem=UNKNOWN_MEMORY if resource == MEMORY else UNKNOWN_CPU, unknown=True)
         return eviction(pod, grace, metric, released)
 
@@ -53,11 +51,9 @@ def throttling(metric: str) -> ThrottleFunction:
     """Return a function that plans lowering the CPU quota of each container of a pod by one step."""
 
     def throttle(pod: PodState, ratio: CpuThrottle, circumstances: PlanContext) -> PodSteps:
-        quirks = UpstreamQuirk.QUOTAS in circumstances.options.quirks
-        if ratio.step_ratio <= 0 and not quirks:
+        if ratio.step_ratio <= 0:
             return PodSteps(problem="its action has stepCPURatio 0, which lowers nothing")
-        lower = upstream_quota.lowered if quirks else cpu_quota.lowered
-        planned = _steps(pod, metric, ratio, circumstances, lambda c, usage, step, _: lower(c, usage, step))
+        planned = _steps(pod, metric, ratio, circumstances, _lower)
         if planned.steps or planned.problem:
             return planned
         return PodSteps(problem="its quotas are at their minimum (request, minCPURatio, or the kernel's minimum)")
@@ -70,8 +66,7 @@ def restoring(metric: str) -> ThrottleFunction:
     original."""
 
     def restore(pod: PodState, ratio: CpuThrottle, circumstances: PlanContext) -> PodSteps:
-        next_quota = _upstream_raise if UpstreamQuirk.QUOTAS in circumstances.options.quirks else _raise
-        planned = _steps(pod, metric, ratio, circumstances, next_quota)
+        planned = _steps(pod, metric, ratio, circumstances, _raise)
         if planned.steps or planned.problem:
             return planned
         at_home = not quota_lowered((pod,), circumstances.originals)
@@ -80,16 +75,16 @@ def restoring(metric: str) -> ThrottleFunction:
     return restore
 
 
+def _lower(container: ContainerState, usage: float, ratio: CpuThrottle, _: PlanContext) -> NewQuota | None:
+    return cpu_quota.lowered(container, usage, ratio)
+
+
 def _raise(container: ContainerState, usage: float, ratio: CpuThrottle, circumstances: PlanContext) -> NewQuota | None:
     original = circumstances.originals.get(container.id)
     if original is None:
         return None
     cores = circumstances.state.value(NODE_CORES)
     return cpu_quota.raised(container, usage, ratio, original, node_cores=cores, room=circumstances.max_restore)
-
-
-def _upstream_raise(container: ContainerState, usage: float, ratio: CpuThrottle, _: PlanContext) -> NewQuota | None:
-    return upstream_quota.raised(container, usage, ratio)
 
 
 def _steps(
@@ -106,7 +101,7 @@ def _steps(
         new = next_quota(container, container.cpu or 0.0, ratio, circumstances)
         if new is None:
             continue
-        restores = next_quota in (_raise, _upstream_raise)
+        restores = next_quota is _raise
         steps.append(_step(pod, container, metric, new, restores=restores))
         changes.append(new.millicores)
         if restores and circumstances.max_restore is not None:
@@ -114,8 +109,7 @@ def _steps(
             circumstances = PlanContext(circumstances.state, circumstances.options, circumstances.originals, room)
     if not steps:
         return PodSteps()
-    last_only = UpstreamQuirk.QUOTAS in circumstances.options.quirks
-    return PodSteps(tuple(steps), _released(pod, changes[-1] if last_only else sum(changes)))
+    return PodSteps(tuple(steps), _released(pod, sum(changes)))
 
 
 def _step(pod: PodState, container: ContainerState, metric: str, new: NewQuota, *, restores: bool) -> QuotaStep:

@@ -29,8 +29,6 @@ TABLE: tuple[Callable[[Chains], tuple[ActionMetric, ...]], ...] = (
     disk.metrics,
     network.metrics,
 )
-UPSTREAM = TABLE[:4]
-"""The part of the table that Crane registers."""
 
 
 class Metrics(Mapping[str, ActionMetric]):
@@ -41,11 +39,10 @@ class Metrics(Mapping[str, ActionMetric]):
         self,
         order: Order = Order.SEED,
         extra: Iterable[ActionMetric] = (),
-        table: Iterable[Callable[[Chains], tuple[ActionMetric, ...]]] = TABLE,
     ) -> None:
         self._chains = CHAINS[order]
         self._metrics: dict[str, ActionMetric] = {}
-        for metric in (*(metric for make in table for metric in make(self._chains)), *extra):
+        for metric in (*(metric for make in TABLE for metric in make(self._chains)), *extra):
             self.register(metric)
 
     def register(self, metric: ActionMetric) -> None:
@@ -72,8 +69,3 @@ class Metrics(Mapping[str, ActionMetric]):
 
     def __len__(self) -> int:
         return len(self._metrics)
-
-
-def upstream_metrics(extra: Iterable[ActionMetric] = ()) -> Metrics:
-    """The registry with only Crane's metrics and its pod order."""
-    return Metrics(Order.UPSTREAM, extra, UPSTREAM)

@@ -211,7 +211,6 @@ class Agent:
             cycle.policies,
             self._memory,
             originals=originals,
-            options=self._options,
             knobs=knobs,
             metrics=self._metrics,
         )

@@ -1,11 +1,18 @@
-"""Golden cases of upstream's agent, tests/vectors/crane.json."""
+"""Golden cases of Crane's agent, tests/vectors/crane.json, and their pods and states."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from agent.decision.watermark import gathered
+from agent.model import ContainerState, MetricSample, PodState, State
+from agent.policy.node_qos import whole_number
+from agent.qos import QosClass
+from watcher.core.kubernetes.quantity import nano
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "crane.json").read_text())["vectors"]
 
@@ -15,3 +22,52 @@ def cases(kind: str) -> pytest.MarkDecorator:
     found = [each for each in VECTORS if each["kind"] == kind]
     assert found, kind
     return pytest.mark.parametrize("case", found, ids=lambda case: case["id"])
+
+
+def quantity(text: str) -> float:
+    return nano(text) / 1e9
+
+
+def watermarks(given: dict[str, list[str]] | None) -> dict[str, tuple[float, ...]]:
+    return gathered((metric, float(whole_number(text))) for metric, texts in (given or {}).items() for text in texts)
+
+
+def state_of(values: dict[str, float], pods: list[PodState] | None = None, time: float = 1_000.0) -> State:
+    return State(time, {name: (MetricSample(float(value), time),) for name, value in values.items()}, tuple(pods or ()))
+
+
+def pod_of(given: dict[str, Any]) -> PodState:
+    def milli(name: str, of: dict[str, Any]) -> float | None:
+        return of[name] / 1000.0 if name in of else None
+
+    return PodState(
+        namespace=given.get("ns", "d"),
+        name=given["name"],
+        uid=given["name"],
+        qos=QosClass(given.get("qos", "")),
+        priority=given.get("priority") or 0,
+        start_time=given.get("start_time"),
+        labels=given.get("labels", {}),
+        cpu=float(given.get("cpu_usage", 0.0)),
+        memory=int(given.get("mem_usage", 0)),
+        extended_cpu_limit=milli("elastic_cpu_limit", given),
+        extended_memory_limit=given.get("elastic_mem_limit"),
+        grace_seconds=given.get("pod_grace", 30.0),
+        containers=tuple(
+            ContainerState(
+                name=each["name"],
+                id=each["id"],
+                cpu=each["usage"],
+                quota=None if each["quota"] == -1 else each["quota"],
+                period=each.get("period", 100_000),
+                cpu_request=milli("request_milli", each),
+                cpu_limit=milli("limit_milli", each),
+                extended_cpu_limit=milli("ext_cpu_milli", each),
+            )
+            for each in given.get("containers", ())
+        ),
+    )
+
+
+def names(pods: list[str] | tuple[str, ...]) -> list[str]:
+    return [key.partition("/")[2] for key in pods]

@@ -77,7 +77,7 @@ class Node:
         self.pods = [pod for pod in self.pods if pod.ends is None or pod.ends > self.now]
         state = self.state()
         self.ledger = still_pending(self.ledger, state, self.options)
-        analysis = analyze(state, self.policies, self.memory, originals=self.originals, options=self.options)
+        analysis = analyze(state, self.policies, self.memory, originals=self.originals)
         self.memory = analysis.memory
         given = PlanInputs(state, self.metrics, self.options, originals=self.originals, ledger=self.ledger)
         made = plan(analysis, given)

@@ -14,7 +14,6 @@ from agent.decision.analysis import Analysis, AnalyzerState, PodDemand
 from agent.decision.analyzer import analyze, merge
 from agent.decision.eligible_pods import protection
 from agent.decision.plan import RuleVerdict
-from agent.metrics.options import DecisionOptions
 from agent.model import (
     AvoidanceAction,
     CpuThrottle,
@@ -373,6 +372,6 @@ def test_rules_do_not_depend_on_their_order(places, sample):
 def test_a_cycle_can_be_told_again_from_its_values():
     held, seen = policies(rule(), rule("e", "evict")), state([running("p", 0.5)], **{CPU: 5.0, "m": 101.0})
     memory = AnalyzerState()
-    first = analyze(seen, held, memory, options=DecisionOptions())
-    assert first == analyze(seen, held, memory, options=DecisionOptions())
+    first = analyze(seen, held, memory)
+    assert first == analyze(seen, held, memory)
     assert AnalyzerState() == memory

@@ -1,8 +1,8 @@
-"""The agent's decisions, held against the golden cases of upstream (tests/vectors/crane.json).
+"""The agent's decisions, compared with the golden cases of Crane (tests/vectors/crane.json).
 
-Each case is run twice: as upstream decides (`head_gapfix`, or `head` where that does not differ), with its quirks
-switched on by name, and as this product decides by default (`recommended`, or the same as upstream's where that is
-absent). Where the default differs from upstream on purpose and the cases have no word on it, EXCEPTIONS says why."""
+The expected result is `recommended`, or that of Crane with its two fatal faults repaired (`head_gapfix`, `head`) where
+`recommended` is absent. EXCEPTIONS has the cases in which the agent differs on purpose and that have no `recommended`.
+tests/reference/crane/test_vectors.py compares the emulator of Crane with the same cases."""
 
 from __future__ import annotations
 
@@ -11,41 +11,27 @@ from typing import Any
 
 import pytest
 
-from agent.decision.analysis import AnalyzerState, Demand, PodDemand
-from agent.decision.analyzer import analyze, merge
+from agent.decision.analysis import Demand, PodDemand
+from agent.decision.analyzer import merge
 from agent.decision.eligible_pods import matches
-from agent.decision.plan import Mode, Plan, RuleVerdict
+from agent.decision.plan import Mode, Plan
 from agent.decision.plan_inputs import PlanInputs, divided, gaps, most_urgent
 from agent.decision.planner import plan
 from agent.decision.watermark import gathered
 from agent.metrics.options import DecisionOptions, Order
-from agent.metrics.registry import Metrics, upstream_metrics
+from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.model import (
-    AvoidanceAction,
-    ContainerState,
     CpuThrottle,
     EvictStep,
     LabelSelector,
-    MetricSample,
     Original,
     PodQos,
     PodScope,
-    PodState,
-    Policies,
     QuotaStep,
-    Rule,
-    State,
 )
-from agent.policy.node_qos import whole_number
-from agent.qos import QosClass
-from tests.agent.crane import VECTORS, cases
+from tests.agent.crane import VECTORS, cases, names, pod_of, quantity, state_of, watermarks
 from tests.agent.scenes import analysis
-from watcher.core.kubernetes.quantity import nano
-
-DEFAULT = "default"
-UPSTREAM = "upstream"
-both = pytest.mark.parametrize("variant", [UPSTREAM, DEFAULT])
 
 EXCEPTIONS: dict[str, dict[str, Any]] = {
     # A pod that uses nothing frees nothing, and is not evicted for that.
@@ -60,70 +46,14 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def expected_of(case: dict[str, Any], variant: str) -> dict[str, Any]:
+def expected_of(case: dict[str, Any]) -> dict[str, Any]:
     given = case["expected"]
-    faithful = given.get("head_gapfix", given.get("head"))
-    if variant == UPSTREAM:
-        return faithful
-    return {**given.get("recommended", faithful), **EXCEPTIONS.get(case["id"], {})}
+    expected: dict[str, Any] = given.get("recommended", given.get("head_gapfix", given.get("head")))
+    return {**expected, **EXCEPTIONS.get(case["id"], {})}
 
 
-def options_of(case: dict[str, Any], variant: str) -> DecisionOptions:
-    excess = case["input"].get("excess", 0.0)
-    return DecisionOptions.upstream(excess=excess) if variant == UPSTREAM else DecisionOptions(excess=excess)
-
-
-def metrics_of(variant: str) -> Metrics:
-    return upstream_metrics() if variant == UPSTREAM else Metrics()
-
-
-def quantity(text: str) -> float:
-    return nano(text) / 1e9
-
-
-def watermarks(given: dict[str, list[str]] | None) -> dict[str, tuple[float, ...]]:
-    return gathered((metric, float(whole_number(text))) for metric, texts in (given or {}).items() for text in texts)
-
-
-def state_of(values: dict[str, float], pods: list[PodState] | None = None, time: float = 1_000.0) -> State:
-    return State(time, {name: (MetricSample(float(value), time),) for name, value in values.items()}, tuple(pods or ()))
-
-
-def pod_of(given: dict[str, Any]) -> PodState:
-    def milli(name: str, of: dict[str, Any]) -> float | None:
-        return of[name] / 1000.0 if name in of else None
-
-    return PodState(
-        namespace=given.get("ns", "d"),
-        name=given["name"],
-        uid=given["name"],
-        qos=QosClass(given.get("qos", "")),
-        priority=given.get("priority") or 0,
-        start_time=given.get("start_time"),
-        labels=given.get("labels", {}),
-        cpu=float(given.get("cpu_usage", 0.0)),
-        memory=int(given.get("mem_usage", 0)),
-        extended_cpu_limit=milli("elastic_cpu_limit", given),
-        extended_memory_limit=given.get("elastic_mem_limit"),
-        grace_seconds=given.get("pod_grace", 30.0),
-        containers=tuple(
-            ContainerState(
-                name=each["name"],
-                id=each["id"],
-                cpu=each["usage"],
-                quota=None if each["quota"] == -1 else each["quota"],
-                period=each.get("period", 100_000),
-                cpu_request=milli("request_milli", each),
-                cpu_limit=milli("limit_milli", each),
-                extended_cpu_limit=milli("ext_cpu_milli", each),
-            )
-            for each in given.get("containers", ())
-        ),
-    )
-
-
-def names(pods: list[str] | tuple[str, ...]) -> list[str]:
-    return [key.partition("/")[2] for key in pods]
+def options_of(case: dict[str, Any]) -> DecisionOptions:
+    return DecisionOptions(excess=case["input"].get("excess", 0.0))
 
 
 # --- what comes before pods ------------------------------------------------------------------------------------------
@@ -140,12 +70,11 @@ def test_the_smallest_watermark_counts(case: dict[str, Any]):
     assert expected["value_rounded_up"] == watermarks({"m": pushed})["m"][0]
 
 
-@both
 @cases("gaps")
-def test_gaps(case: dict[str, Any], variant: str):
+def test_gaps(case: dict[str, Any]):
     sets = {"evict": ("evict", "evict"), "throttle_down": ("throttle", "down"), "throttle_up": ("restore", "up")}
-    given = PlanInputs(state_of(case["input"]["state"]), metrics_of(variant), options_of(case, variant))
-    for name, expected in expected_of(case, variant).items():
+    given = PlanInputs(state_of(case["input"]["state"]), Metrics(), options_of(case))
+    for name, expected in expected_of(case).items():
         kind, key = sets[name]
         marks = watermarks(case["input"].get(key))
         found = gaps(kind, marks, given)  # type: ignore[arg-type]
@@ -153,11 +82,10 @@ def test_gaps(case: dict[str, Any], variant: str):
         assert expected == (told if marks else {}), name
 
 
-@both
 @cases("divide")
-def test_metrics_are_divided_by_what_can_be_computed(case: dict[str, Any], variant: str):
-    marks, metrics = watermarks(case["input"]["evict"]), metrics_of(variant)
-    expected = expected_of(case, variant)
+def test_metrics_are_divided_by_what_can_be_computed(case: dict[str, Any]):
+    marks, metrics = watermarks(case["input"]["evict"]), Metrics()
+    expected = expected_of(case)
     for kind, name in (("evict", "evict"), ("throttle", "throttle")):
         quantified, others = divided(kind, marks, metrics)  # type: ignore[arg-type]
         assert expected[f"{name}_quantified"] == sorted(quantified)
@@ -206,17 +134,14 @@ def demand_of(case: dict[str, Any], kind: str) -> Demand:
     return Demand(evict=marks, evicted=wanted, missed=frozenset(marks))
 
 
-def played(case: dict[str, Any], kind: str, variant: str) -> tuple[Plan, Plan, list[str], PlanInputs]:
-    """The first plan, the one whose steps all succeed, and the pods that failed: each is left out of the next plan,
-    which upstream does for throttling alone."""
+def played(case: dict[str, Any], kind: str) -> tuple[Plan, Plan, list[str], PlanInputs]:
+    """The first plan, the one whose steps all succeed, and the pods that failed: each is left out of the next plan."""
     given_pods = case["input"].get("up_pods" if kind == "restore" else "pods", [])
     pods = [pod_of(each) for each in given_pods]
     failing_containers = set(case["input"].get("fail_containers", ()))
     failing = {pod_of(each).key for each in given_pods if each.get("absent") or each.get("evict_fails")}
     originals = {container.id: Original(None) for pod in pods for container in pod.containers}
-    given = PlanInputs(
-        state_of(case["input"]["state"], pods), metrics_of(variant), options_of(case, variant), originals=originals
-    )
+    given = PlanInputs(state_of(case["input"]["state"], pods), Metrics(), options_of(case), originals=originals)
     demanded = analysis(demand_of(case, kind))
     first = made = plan(demanded, given)
     failed: list[str] = []
@@ -227,7 +152,7 @@ def played(case: dict[str, Any], kind: str, variant: str) -> tuple[Plan, Plan, l
             if isinstance(step, EvictStep | QuotaStep)
             and (step.pod in failing or (isinstance(step, QuotaStep) and step.container_id in failing_containers))
         ]
-        if not broken or (kind == "evict" and variant == UPSTREAM):
+        if not broken:
             return first, made, failed, given
         failed += broken[:1]
         given = replace(given, unavailable={**given.unavailable, broken[0]: "it failed"})
@@ -252,9 +177,9 @@ def check_order(expected: list[str] | None, first: Plan) -> None:
         assert expected in looked
 
 
-def check_quotas(case: dict[str, Any], kind: str, variant: str) -> None:
-    expected = expected_of(case, variant)
-    first, made, failed, given = played(case, kind, variant)
+def check_quotas(case: dict[str, Any], kind: str) -> None:
+    expected = expected_of(case)
+    first, made, failed, given = played(case, kind)
     calls = [
         {"container": step.container_id, "cpu_quota": -1 if step.after is None else step.after}
         for step in made.steps
@@ -266,23 +191,20 @@ def check_quotas(case: dict[str, Any], kind: str, variant: str) -> None:
     check_order(expected["order"], first)
 
 
-@both
 @cases("throttle")
-def test_throttling(case: dict[str, Any], variant: str):
-    check_quotas(case, "throttle", variant)
+def test_throttling(case: dict[str, Any]):
+    check_quotas(case, "throttle")
 
 
-@both
 @cases("restore")
-def test_restoring(case: dict[str, Any], variant: str):
-    check_quotas(case, "restore", variant)
+def test_restoring(case: dict[str, Any]):
+    check_quotas(case, "restore")
 
 
-@both
 @cases("evict")
-def test_evictions(case: dict[str, Any], variant: str):
-    expected = expected_of(case, variant)
-    first, made, failed, given = played(case, "evict", variant)
+def test_evictions(case: dict[str, Any]):
+    expected = expected_of(case)
+    first, made, failed, given = played(case, "evict")
     steps = [step for step in made.steps if isinstance(step, EvictStep)]
     lost = {pod["name"] for pod in case["input"]["pods"] if pod.get("evict_fails") or pod.get("absent")}
     gone = [step for step in steps if step.pod.partition("/")[2] not in lost]
@@ -326,109 +248,20 @@ MENDED = {
 }
 
 
-@both
-def test_pod_qos(variant: str):
+def test_pod_qos():
     case = next(each for each in VECTORS if each["id"] == "podqos-scopes")
     pods = [pod_of(each) for each in case["input"]["pods"]]
     for given in case["input"]["podqos"]:
         for pod in pods:
             expected = case["expected"]["head"]["match"][given["name"]][pod.name]
-            mended = MENDED.get((given["name"], pod.name), expected)
-            if variant == UPSTREAM and given["name"] != "prio-negative":
-                mended = expected
-            assert mended == matches(pod_qos_of(given), pod, options_of(case, variant)), (given["name"], pod.name)
+            expected = MENDED.get((given["name"], pod.name), expected)
+            assert expected == matches(pod_qos_of(given), pod), (given["name"], pod.name)
 
 
 def test_a_pod_without_a_priority_has_priority_0():
     case = next(each for each in VECTORS if each["id"] == "podqos-nil-priority-panics")
     (pod,), (given,) = case["input"]["pods"], case["input"]["podqos"]
-    assert matches(pod_qos_of(given), pod_of(pod), DecisionOptions())
-
-
-def policies_of(given: dict[str, Any]) -> Policies:
-    return Policies(
-        rules=tuple(
-            Rule(
-                policy=each["nodeqos"],
-                name=each["name"],
-                metric=each["metric"],
-                watermark=float(whole_number(each["value"])),
-                action=each["action"],
-                avoidance_threshold=each["avoid"],
-                restore_threshold=each["restore"],
-                preview=each["strategy"] == "Preview",
-            )
-            for each in given["rules"]
-        ),
-        actions={
-            each["name"]: AvoidanceAction(
-                each["name"],
-                each["cooldown"],
-                throttle=CpuThrottle(each["throttle"]["min"], each["throttle"]["step"]) if "throttle" in each else None,
-                evicts="evict" in each,
-                grace_seconds=each["evict"]["grace"] if "evict" in each else None,
-            )
-            for each in given["actions"]
-        },
-        pod_qos=tuple(pod_qos_of(each, frozenset(each["allowed"])) for each in given["podqos"]),
-    )
-
-
-@cases("analyze")
-def test_upstreams_analyzer(case: dict[str, Any]):
-    policies, pods = policies_of(case["input"]), [pod_of(each) for each in case["input"]["pods"]]
-    memory, now = AnalyzerState(), 1_000_000.0
-    for cycle, expected in zip(case["input"]["cycles"], case["expected"]["head"]["cycles"], strict=True):
-        now += cycle["dt"]
-        found = analyze(state_of(cycle["state"], pods, now), policies, memory, options=DecisionOptions.upstream())
-        memory, demand = found.memory, found.demand
-        assert expected["triggered"] == [each.rule for each in found.findings if each.verdict is RuleVerdict.TRIGGERED]
-        assert expected["restored"] == [each.rule for each in found.findings if each.verdict is RuleVerdict.RESTORED]
-        assert expected["disable"] == (found.keep_away is True)
-        assert expected["restore"] == (found.keep_away is False)
-        assert (expected["events"] or []) == [f"{each.type}:{each.reason}:{each.note}" for each in found.events]
-        for name, marks, pods_wanted in (
-            ("down", demand.down, demand.throttled),
-            ("up", demand.up, demand.restored),
-            ("evict", demand.evict, demand.evicted),
-        ):
-            assert watermarks(expected[f"{name}_wm"]) == marks
-            assert expected[f"{name}_pods"] == names(list(pods_wanted))
-        assert expected["evict_grace"] == {
-            key.partition("/")[2]: each.grace_seconds for key, each in demand.evicted.items()
-        }
-
-
-@cases("debounce_schedule_v06")
-def test_counting_and_cool_down_as_in_v06(case: dict[str, Any]):
-    given = case["input"]
-    rule = Rule(
-        "nq",
-        "r",
-        "m",
-        10.0,
-        "a",
-        avoidance_threshold=given["avoidance_threshold"],
-        restore_threshold=given["restore_threshold"],
-    )
-    policies = Policies((rule,), {"a": AvoidanceAction("a", given["cool_down_seconds"])})
-    memory, now = AnalyzerState(), 1_000_000.0
-    for above, elapsed, expected in zip(
-        given["above"], given["seconds_since_previous"], case["expected"]["v0_6_0"], strict=True
-    ):
-        now += elapsed
-        found = analyze(
-            state_of({"m": 20.0 if above else 5.0}, time=now), policies, memory, options=DecisionOptions.v06()
-        )
-        memory = found.memory
-        verdict = found.findings[0].verdict
-        assert expected == {
-            "triggered": verdict is RuleVerdict.TRIGGERED,
-            "restored": verdict is RuleVerdict.RESTORED,
-            "disable": found.keep_away is True,
-            "restore": found.keep_away is False,
-            "throttle_up_allowed": found.may_restore,
-        }
+    assert matches(pod_qos_of(given), pod_of(pod))
 
 
 @cases("merge_ratio")

@@ -10,7 +10,7 @@ from agent.decision.ledger import Ledger, still_pending, with_steps
 from agent.decision.plan import Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
-from agent.metrics.options import DecisionOptions, UpstreamQuirk
+from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.model import AvoidanceAction, CpuThrottle, Original, PodQos, PodScope, PodState, Policies, Rule, State
 from agent.qos import QosClass
@@ -67,7 +67,7 @@ def decided() -> list[Plan]:
     ]
     for seen in states:
         ledger = still_pending(ledger, seen, OPTIONS)
-        analysis = analyze(seen, POLICIES, memory, originals=originals, options=OPTIONS)
+        analysis = analyze(seen, POLICIES, memory, originals=originals)
         made = plan(analysis, PlanInputs(seen, Metrics(), OPTIONS, originals=originals, ledger=ledger))
         found.append(made)
         memory, ledger = analysis.memory, with_steps(ledger, made.steps, seen.time, OPTIONS)
@@ -84,10 +84,9 @@ def test_the_page_tells_what_is_decided():
     assert told == shown[: len(told)]
 
 
-def test_the_page_names_every_metric_and_every_quirk():
+def test_the_page_names_every_metric():
     page = (REPOSITORY / "docs" / "agent.md").read_text()
     short = {re.sub(r"_(some|full)_avg\d+$", "", name) for name in Metrics()}
     families = {"psi_cpu": "psi_cpu_", "psi_memory": "psi_memory_", "psi_io": "psi_io_"}
     missing = [name for name in sorted(short) if families.get(name, f"`{name}`") not in page]
     assert missing == []
-    assert [quirk for quirk in UpstreamQuirk if f"| `{quirk}` |" not in page] == []

@@ -65,7 +65,7 @@ class Agent:
         state = self.state(used)
         self.ledger = still_pending(self.ledger, state, OPTIONS)
         originals = self.node.audit.original_quotas()
-        analysis = analyze(state, policies, self.memory, originals=originals, options=OPTIONS)
+        analysis = analyze(state, policies, self.memory, originals=originals)
         self.memory = analysis.memory
         given = PlanInputs(state, METRICS, OPTIONS, originals, self.ledger)
         made = plan(analysis, given)

@@ -7,7 +7,7 @@ import pytest
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
 from agent.metrics.cpu_quota import lowered, raised
 from agent.metrics.options import DecisionOptions, Order
-from agent.metrics.registry import Metrics, upstream_metrics
+from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
 from agent.model import ContainerState, CpuThrottle, EvictStep, Original, QuotaStep
@@ -176,7 +176,6 @@ def test_what_memory_and_cpu_are_to_the_registry():
         *(f"psi_cpu_{share}_{span}" for share in ("some", "full") for span in ("avg10", "avg60", "avg300")),
     }
     assert all(metrics[name].sortable for name in metrics)
-    assert 4 == len(upstream_metrics())
 
 
 def test_windows_of_the_watcher_trigger_and_are_never_quantified():

@@ -1,0 +1,1 @@
+"""Emulators of the originals, with their faults. Tests compare the product and the originals with them."""
