@@ -39,7 +39,7 @@ def pod(number: int) -> dict[str, Any]:
     names = ("env", "image", "name", "ports", "resources", *"abcdefgh")
     fields: dict[str, Any] = {f"f:{name}": {".": {}, "f:value": {}} for name in names}
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{app}-7d9c", "controller": True}
-    containers = [
+    containers: list[dict[str, Any]] = [
         {
             "name": name,
             "image": f"registry.example/{name}:1.2.3",

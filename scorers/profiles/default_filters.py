@@ -9,7 +9,7 @@ names those that the pod has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ KUBE_SCHEDULER = "kube-scheduler"
 PODS = "pods"
 KEEPING_OFF = frozenset({"NoSchedule", "NoExecute"})
 CORDONED = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
+SELECTOR = "the node selector does not match"
 DAEMON_DOMAIN = "node.kubernetes.io/"
 """The DaemonSet controller adds tolerations of the taints with this domain to its pods."""
 
@@ -55,18 +56,19 @@ def matches_selector(pod: Pod, node: Node | None) -> bool:
 def default_verdicts(pod: PodInfo, table: ClusterTable, rows: I64) -> FilterResult:
     """Return the verdicts of these filters about the nodes in these rows. A pod that is bound already does not take
     room from itself."""
-    nodes = [table.node(table.names[row]) for row in rows.tolist()]
     with table.without_pod(pod.key):
         lacking = lacking_room(pod, table, rows)
-    selected = [matches_selector(pod.pod, node) for node in nodes]
-    reasons = {
-        "NodeResourcesFit": _no_room(lacking, len(rows)),
-        "NodeUnschedulable": _per_node(nodes, pod.pod, _cordon),
-        "TaintToleration": _per_node(nodes, pod.pod, _taint),
-        "NodeAffinity": ("" if fits else "the node selector does not match" for fits in selected),
+    nodes = [table.node(table.names[row]) for row in rows.tolist()]
+    special = [(i, each) for i, each in enumerate(nodes) if each and (each.spec.unschedulable or each.spec.taints)]
+    selective = nodes if pod.pod.spec.node_selector else []
+    reasons: dict[str, Iterable[tuple[int, str]]] = {
+        "NodeResourcesFit": _no_room(lacking),
+        "NodeUnschedulable": ((i, _cordon(each, pod.pod)) for i, each in special),
+        "TaintToleration": ((i, _taint(each, pod.pod)) for i, each in special),
+        "NodeAffinity": ((i, SELECTOR) for i, each in enumerate(selective) if not matches_selector(pod.pod, each)),
     }
     return FilterResult(
-        tuple((PluginSettings(name, 1, {}, ("filter",)), _verdicts(each)) for name, each in reasons.items())
+        tuple((PluginSettings(name, 1, {}, ("filter",)), _verdicts(len(rows), each)) for name, each in reasons.items())
     )
 
 
@@ -79,15 +81,9 @@ def unchecked(pod: Pod) -> list[str]:
     return [name for name, rule in rules.items() if rule]
 
 
-def _no_room(lacking: dict[str, Bool], count: int) -> Iterator[str]:
-    for i in range(count):
-        names = [resource for resource, lacks in lacking.items() if lacks[i]]
-        yield f"no room: {', '.join(names)}" if names else ""
-
-
-def _per_node(nodes: Sequence[Node | None], pod: Pod, reason: Callable[[Node, Pod], str]) -> Iterator[str]:
-    for node in nodes:
-        yield "" if node is None else reason(node, pod)
+def _no_room(lacking: dict[str, Bool]) -> Iterator[tuple[int, str]]:
+    for i in np.flatnonzero(np.logical_or.reduce(list(lacking.values()))).tolist():
+        yield i, f"no room: {', '.join(resource for resource, lacks in lacking.items() if lacks[i])}"
 
 
 def _cordon(node: Node, pod: Pod) -> str:
@@ -119,8 +115,11 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     return toleration.operator in ("", "Equal") and toleration.value == taint.value
 
 
-def _verdicts(reasons: Iterator[str]) -> Verdicts:
-    """Return verdicts with one code per different reason; "" passes."""
+def _verdicts(count: int, rejected: Iterable[tuple[int, str]]) -> Verdicts:
+    """Return verdicts of `count` nodes from the positions of rejected ones, with one code per different reason; nodes
+    with the reason "" pass."""
     codes: dict[str, int] = {"": 0}
-    found = np.fromiter((codes.setdefault(reason, len(codes)) for reason in reasons), dtype=np.int64)
+    found = np.zeros(count, dtype=np.int64)
+    for i, reason in rejected:
+        found[i] = codes.setdefault(reason, len(codes))
     return Verdicts(found, tuple(codes))

@@ -59,8 +59,9 @@ def mixed_nodes(count: int, *, seed: int, hot: int = 5, silent: int = 2) -> dict
     for i in range(count):
         cores = chance.choice((4, 8, 16))
         cpu, memory, swing = chance.uniform(5, 75), chance.uniform(10, 80), chance.uniform(0, 15)
-        load = (None, None) if i >= count - silent else (92.0 if i < hot else cpu, memory)
-        nodes[f"kn-{i:02}"] = NodeLoad(cores, cores * 4, *load, swing)
+        cpu = 92.0 if i < hot else cpu
+        measured = NodeLoad(cores, cores * 4, cpu, memory, swing)
+        nodes[f"kn-{i:02}"] = NodeLoad(cores, cores * 4) if i >= count - silent else measured
     return nodes
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def test_the_real_plugins_give_the_same_scores(
                 name = f"{plugin.lower()}-{i}"
                 ranked = ask_service(service, plugin.lower(), name, pod(i))
                 place(apiserver, service, name, plugin.lower(), pod(i))
-                real = wait_for(lambda name=name: scheduler.scores(name), what=f"the scores of {name}")
+                real = wait_for(partial(scheduler.scores, name), what=f"the scores of {name}")
                 counts[plugin] += len(real)
                 differences += [
                     (name, node, score, ranked[node]) for node, score in sorted(real.items()) if ranked[node] != score

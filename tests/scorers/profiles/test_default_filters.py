@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from watcher.core.kubernetes.objects import Node
 SIZE = {"cpu": "4", "memory": "8Gi", "pods": "3"}
 
 
-def reasons(nodes: list[Node], placed: list[Any] = [], **of_pod: Any) -> dict[str, str]:
+def reasons(nodes: list[Node], placed: Sequence[Any] = (), **of_pod: Any) -> dict[str, str]:
     """The rejected nodes with the reason."""
     cluster = table(nodes, placed)
     found = default_verdicts(info("new", **of_pod), cluster, rows(cluster))
@@ -95,7 +96,7 @@ def test_the_node_selector() -> None:
 
 
 def test_rules_that_are_not_computed_are_named() -> None:
-    required = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
+    required: dict[str, Any] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
     spread = [{"whenUnsatisfiable": "DoNotSchedule"}]
     assert unchecked(pod(affinity=required)) == ["required affinity"]
     assert unchecked(pod(topologySpreadConstraints=spread)) == ["topology spread constraints"]

@@ -3,7 +3,7 @@
 A node from the API server is 2 to 20 kB (most of it the list of its container images), a pod 4 to 10 kB (most of it
 managed fields and the last applied configuration). Fields that are not declared here are skipped while decoding and
 never become Python objects. Values that many objects share (labels of replicas, their requests, condition types) are
-stored once. A pod then takes 1.5 kB; benchmarks/bench_kube.py measures it.
+stored once. A pod then takes 1.6 kB; benchmarks/bench_kube.py measures it.
 
 To read more fields or another kind, declare a type with `metadata` and the fields needed, and create a `Resource` of
 it.

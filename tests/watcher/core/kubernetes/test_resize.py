@@ -46,7 +46,9 @@ def test_requests_of_a_container(spec: str, actual: str, granted: str | None, co
     status: dict[str, Any] = {"name": "main", "resources": resources(actual)}
     if granted is not None:
         status["allocatedResources"] = {"cpu": granted}
-    found = spec_in_effect(pod({"containers": [container(spec)]}, {"containerStatuses": [status], "conditions": conditions}))
+    found = spec_in_effect(
+        pod({"containers": [container(spec)]}, {"containerStatuses": [status], "conditions": conditions})
+    )
     assert found.containers[0].resources.requests == {"cpu": requests}
 
 
