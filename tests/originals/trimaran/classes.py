@@ -126,13 +126,15 @@ CLASSES = (
         explained_by(_answer, _with_missing_means_ignored),
     ),
     DifferenceClass(
-        "Pod-level resources (`spec.resources`), sidecars and in-place resizes as kube-scheduler does",
+        "LoadVariationRiskBalancing, LowRiskOverCommitment and Peaks count pod-level resources (`spec.resources`), "
+        "sidecars and in-place resizes as kube-scheduler does",
         f"{TRIMARAN}/resourcestats.go:124; peaks/peaks.go:115",
         "upstream takes the largest init container, and reads neither pod-level resources nor the status",
         explained_by(_answer, _with_containers_only, _with_missing_means_ignored),
     ),
     DifferenceClass(
-        "The square root of `smoothingWindowSize` only if the source averages",
+        "LowRiskOverCommitment multiplies the deviation by the square root of `smoothingWindowSize` only if the source "
+        "averages",
         f"{TRIMARAN}/lowriskovercommitment/lowriskovercommitment.go:220",
         "smoothingWindowSize undoes the averaging of a source; load-watcher knows which source averages",
         explained_by(_answer, _with_smoothing, _with_missing_means_ignored, _with_containers_only),
