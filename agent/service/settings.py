@@ -170,6 +170,10 @@ class AgentSettings(NodeTable):
         default=False,
         metadata=about(values.BOOLEAN, "Whether to evict pods of DaemonSets too; they are recreated immediately."),
     )
+    evict_unmanaged: bool = field(
+        default=False,
+        metadata=about(values.BOOLEAN, "Whether to evict pods without a controller too; nothing recreates them."),
+    )
     eviction_window: float = field(
         default=600.0,
         metadata=about(
@@ -279,6 +283,7 @@ class AgentSettings(NodeTable):
             effect_seconds=self.effect,
             grace_slack_seconds=self.grace_slack,
             evict_daemons=self.evict_daemons,
+            evict_unmanaged=self.evict_unmanaged,
             order=Order(self.order),
         )
 
