@@ -187,7 +187,7 @@ class ControlMap:
         `enforcement` stays in effect."""
         try:
             async with asyncio.timeout(self._patience):
-                control = read_control((await self._client.get(CONFIG_MAPS, self._key)).data)
+                control = read_control((await self._client.get(CONFIG_MAPS, self._key, cached=True)).data)
         except KubeNotFound:
             self.last = None
             return ControlData(problem=f"the ConfigMap {self._key} with the eviction budget does not exist")
