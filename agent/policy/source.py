@@ -33,7 +33,11 @@ SUFFIXES = (".yaml", ".yml", ".json")
 API_ORIGIN = "Kubernetes API"
 LIST_PATIENCE_S = 30.0
 """Seconds after the start before a missing first list is reported. An error is reported at once."""
-PLURALS = {NODE_QOS: "nodeqoss", AVOIDANCE_ACTION: "avoidanceactions", POD_QOS: "podqoss"}
+POLICY_RESOURCES = {
+    kind: Resource(schema.GROUP, schema.VERSION, plural, CustomObject)
+    for kind, plural in {NODE_QOS: "nodeqoss", AVOIDANCE_ACTION: "avoidanceactions", POD_QOS: "podqoss"}.items()
+}
+"""Resources of the API by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +204,10 @@ class ClusterPolicies:
         self._informers = {
             kind: Informer(
                 client,
-                Resource(schema.GROUP, schema.VERSION, plural, CustomObject),
+                resource,
                 on_change=lambda *_: self._mark(),
             )
-            for kind, plural in PLURALS.items()
+            for kind, resource in POLICY_RESOURCES.items()
         }
 
     async def start(self) -> None:

@@ -99,7 +99,7 @@ class KubeletPodList(Generic[FactsT]):
         self._monotonic = monotonic
         self._known: Mapping[bytes, FactsT | None] = {}
         self._session: aiohttp.ClientSession | None = None
-        self._pods = BackgroundValue("the kubelet's pods", self._list, interval=interval, failures=(KubeletError,))
+        self._pods = BackgroundValue("the kubelet's pods", self.request, interval=interval, failures=(KubeletError,))
 
     async def start(self) -> None:
         """Start requesting. Does not wait for the first response."""
@@ -122,9 +122,7 @@ class KubeletPodList(Generic[FactsT]):
             raise PodsUnknown(f"the kubelet's last list of pods is {age:.0f} s old: {failure or 'it responds slowly'}")
         return pods
 
-    # --- in the background -------------------------------------------------------------------------------------------
-
-    async def _list(self) -> tuple[float, tuple[FactsT, ...]]:
+    async def request(self) -> tuple[float, tuple[FactsT, ...]]:
         """The pods, and the monotonic time of the request. Raises KubeletError."""
         if self._session is None:
             connector = aiohttp.TCPConnector(ssl=self._access.tls if self._access.tls is not None else True)

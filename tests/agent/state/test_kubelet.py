@@ -166,7 +166,7 @@ def test_an_authority_that_cannot_be_read_is_told(tmp_path: Path):
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        ((403, b"Forbidden"), "{apiGroups: [\"\"], resources: [\"nodes/pods\"], verbs: [\"get\"]}"),
+        ((403, b"Forbidden"), '{apiGroups: [""], resources: ["nodes/pods"], verbs: ["get"]}'),
         ((404, b"404 page not found"), "debugging handlers"),
         ((500, b"boom"), "returned HTTP status 500"),
         ((302, b""), "returned HTTP status 302"),
