@@ -202,7 +202,10 @@ class Audit:
                 " AND outcome IN ('begun', 'done', 'unanswered', 'failed') ORDER BY id",
                 (after,),
             )
-            return {number: EvictionRecord(*row, refused=bool(failed)) for number, *row, failed in rows}
+            return {
+                number: EvictionRecord(time, namespace, owner, bool(failed))
+                for number, time, namespace, owner, failed in rows
+            }
 
     def totals(self) -> Mapping[tuple[str, str], int]:
         """Number of entries by (kind, outcome) since the file was created."""

@@ -19,7 +19,7 @@ from watcher.platform.settings.tables import Settings
 BASE = "deploy/agent/rbac.yaml"
 ENFORCE = "deploy/components/agent-enforce (in the chart: agent.config.agent.mode)"
 API_PODS = "deploy/components/agent-api-pods (in the chart: agent.config.agent.pods)"
-API_POLICIES = "deploy/components/agent-api-policies (in the chart: agent.config.agent.policies)"
+API_POLICIES = "deploy/components/agent-api-policies (in the chart: agent.apiPolicies)"
 
 
 def required_rights(own: AgentSettings) -> Iterator[Permission]:
