@@ -26,8 +26,8 @@ class PlanInputs:
 
     own                uids and namespace/names of the agent's own pods
     budget             evictions that are allowed now; None: no limit
-    unavailable        pods (namespace/name) that cannot be acted on in this cycle (refused by the API, or gone), with the
-                       reason; a second plan selects others
+    unavailable        pods (namespace/name) that cannot be acted on in this cycle (refused by the API, or gone), with
+                       the reason; a second plan selects others
     refused_evictions  pods (uid) whose eviction the API refused recently, with the reason; other actions are allowed
     knobs              cpu.weight and memory.high of pods; without them there are no soft limits
     refused_knobs      (uid, knob) pairs that the kernel recently refused to lower

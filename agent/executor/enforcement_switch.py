@@ -203,8 +203,8 @@ class ControlMap:
         return ControlData(self.last or EnforcementSwitch.ON, problem=problem, away=away)
 
     async def spend_token(self, *, now: float) -> EvictionToken | str:
-        """Spend a token of the budget for one eviction; `now` in unix seconds. Returns the token, or the reason why none
-        is available. Never raises."""
+        """Spend a token of the budget for one eviction; `now` in unix seconds. Returns the token, or the reason why
+        none is available. Never raises."""
         try:
             nodes = await self._count(now)
             for delay in (*RETRY_AFTER_S, None):

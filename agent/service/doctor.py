@@ -1,6 +1,6 @@
 """The node agent's check for `load-watcher doctor`: whether an agent runs here and works, and whether its requirements
-are met: policies, pods, rights in the Kubernetes API, writable control groups without another program that manages them,
-the watcher, and Prometheus.
+are met: policies, pods, rights in the Kubernetes API, writable control groups without another program that manages
+them, the watcher, and Prometheus.
 
 The check uses the agent's own code, so the two cannot disagree. The command line passes the check to the doctor, which
 does not depend on the agent.

@@ -211,8 +211,8 @@ class AgentSettings(NodeTable):
         default=None,
         metadata=about(
             values.choice(POD_SOURCES),
-            "Source of this node's pods: its kubelet, or the Kubernetes API, with one watch per agent. Default: kubelet "
-            "if its address is known, otherwise api.",
+            "Source of this node's pods: its kubelet, or the Kubernetes API, with one watch per agent. Default: "
+            "kubelet if its address is known, otherwise api.",
             example='"kubelet"',
         ),
     )
@@ -220,7 +220,8 @@ class AgentSettings(NodeTable):
         default=None,
         metadata=about(
             addresses.ADDRESS,
-            "Address of the kubelet. Default: port 10250 of the environment variable HOST_IP, which the DaemonSet sets.",
+            "Address of the kubelet. Default: port 10250 of the environment variable HOST_IP, which the DaemonSet "
+            "sets.",
             example='"https://10.0.0.7:10250"',
         ),
     )
@@ -228,8 +229,8 @@ class AgentSettings(NodeTable):
         default=None,
         metadata=about(
             values.NAME,
-            "Name in the kubelet's certificate. Default: the host of its address. A self-signed certificate has the name "
-            "of the node.",
+            "Name in the kubelet's certificate. Default: the host of its address. A self-signed certificate has the "
+            "name of the node.",
             example='"node-1"',
         ),
     )
@@ -404,7 +405,10 @@ of the [watcher](settings.md). Each key can also be set with `--set agent.KEY=VA
 `LOAD_WATCHER_AGENT_KEY`. Generate this page with `python -m agent.service.settings > docs/agent-settings.md`; a test
 compares it.
 """
-_OWN = "The DaemonSet sets `control`, `proc`, `cgroup` and `state_file`, because its pods mount the host elsewhere."
+_OWN = (
+    "The DaemonSet sets `control`, `policies`, `proc`, `cgroup` and `state_file`, because its pods mount the host and "
+    "the policies elsewhere."
+)
 _QUERIES = (
     "User-defined metrics from PromQL, evaluated by the server `agent.prometheus`; policies refer to them by NAME."
 )

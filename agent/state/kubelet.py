@@ -39,8 +39,8 @@ MAX_BODY = 64 << 20
 """Bytes; a thousand pods take about ten megabytes."""
 TIMEOUT_S = 5.0
 UNTRUSTED = (
-    "Name the authority that signed it (kubelet_ca_file) and the name in it (kubelet_name); a self-signed one is its own "
-    "authority, in the kubelet's file pki/kubelet.crt. Or read the pods from the API: see docs/agent-running.md#pods."
+    "Name the authority that signed it (kubelet_ca_file) and the name in it (kubelet_name); a self-signed one is its "
+    "own authority, in the kubelet's file pki/kubelet.crt. Or read the pods from the API: docs/agent-running.md#pods."
 )
 
 _LIST = msgspec.json.Decoder(ObjectList[msgspec.Raw])  # type: ignore[type-var]  # Raw has no metadata
@@ -205,8 +205,8 @@ def _name(raw: msgspec.Raw) -> str:
 def _refused(status: int, url: str) -> KubeletError:
     hints = {
         401: "The kubelet rejected the token: check that its webhook token authentication is enabled.",
-        403: f"{missing_rule('get', 'nodes/pods', group='')} Before Kubernetes 1.33 the right is nodes/proxy, which also "
-        "allows to run commands in every pod: read the pods from the API instead.",
+        403: f"{missing_rule('get', 'nodes/pods', group='')} Before Kubernetes 1.33 the right is nodes/proxy, which "
+        "also allows to run commands in every pod: read the pods from the API instead.",
         404: "If its debugging handlers (enableDebuggingHandlers) are disabled, read the pods from the API.",
     }
     return KubeletError(f"{url} returned HTTP status {status}", hint=hints.get(status, ""))

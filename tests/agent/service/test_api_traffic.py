@@ -1,4 +1,4 @@
-"""What an agent with the default settings of deploy/agent asks the Kubernetes API: thousands of them ask the same one."""
+"""What an agent with the settings of deploy/agent asks the Kubernetes API, which thousands of agents share."""
 
 from collections import Counter
 from collections.abc import Iterator
