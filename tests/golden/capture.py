@@ -46,12 +46,7 @@ FROZEN = {
 PROGRAM = [sys.executable, "-m", "load_watcher"]
 NODES = ("node-1", "node-2", "node-3")
 POD_MANIFEST = {
-    "metadata": {
-        "name": "web",
-        "namespace": "shop",
-        "uid": UID,
-        "ownerReferences": [{"kind": "ReplicaSet", "name": "web", "controller": True}],
-    },
+    "metadata": {"name": "web", "namespace": "shop", "uid": UID},
     "spec": {
         "containers": [
             {"name": "main", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": "1"}}}
