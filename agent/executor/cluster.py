@@ -97,7 +97,7 @@ class ClusterActions:
 
     def _waiting(self, refusal: _Refusal, now: float) -> str:
         next_attempt = datetime.fromtimestamp(self._clock() + refusal.until - now, UTC)
-        return f"{refusal.text}; next attempt at {next_attempt:%Y-%m-%dT%H:%M:%SZ}"
+        return f"{refusal.text.rstrip('.')}; next attempt at {next_attempt:%Y-%m-%dT%H:%M:%SZ}"
 
     async def objection(self, step: EvictStep) -> tuple[StepOutcome, str] | None:
         """The reason why this pod must not be evicted, with the step's result; None if it may be. It reads the pod from

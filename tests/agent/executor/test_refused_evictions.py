@@ -15,7 +15,7 @@ from tests.agent.executor.node import CONTROL, NOW, FakeNode, always, events, ev
 from tests.fakes.kube import BUDGETS, CONFIG_MAPS, EVENTS, PODS, Asked, FakeKube
 from tests.fakes.kube_rules import status_object
 
-TWO_BUDGETS = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+TWO_BUDGETS = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support"
 UNTIL = "2023-11-14T22:18:20Z"  # five minutes after NOW
 
 
