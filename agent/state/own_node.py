@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from agent.state.background_value import BackgroundValue
 from agent.state.pod_facts import EXTENDED_CPU
-from watcher.core.kubernetes.errors import KubeError
+from watcher.core.kubernetes.errors import KubeError, KubeNotFound
 from watcher.core.kubernetes.objects import NODES, Node
 from watcher.core.kubernetes.quantity import nano
 from watcher.platform.kube.client import KubeClient
@@ -57,4 +57,8 @@ class OwnNode:
             return None
 
     async def _read(self) -> Node:
-        return await self._client.get(NODES, self._name, cached=True)
+        try:
+            return await self._client.get(NODES, self._name, cached=True)
+        except KubeNotFound as error:
+            hint = error.hint or "Set agent.node, or the environment variable NODE_NAME, to the name of this node."
+            raise KubeNotFound(str(error), hint=hint, status=error.status) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,7 @@ def pods(draw: Any) -> list[PodState]:
             phase=draw(st.sampled_from(["Running", "Running", "Running", "Succeeded"])),
             terminating=draw(st.integers(0, 9)) == 0,
             static=draw(st.integers(0, 9)) == 0,
+            managed=draw(st.integers(0, 4)) > 0,
             containers=draw(containers(f"p{number}")),
         )
         for number in range(draw(st.integers(0, 8)))
@@ -106,6 +108,26 @@ def scenes(draw: Any) -> tuple[Demand, PlanInputs]:
 
 def evicted(made: Plan) -> list[EvictStep]:
     return [step for step in made.steps if isinstance(step, EvictStep)]
+
+
+@few
+@given(scenes(), st.booleans(), st.sets(st.integers(0, 7)))
+def test_a_pod_that_must_not_be_evicted_releases_nothing(
+    scene: tuple[Demand, PlanInputs], unmanaged: bool, refused: set[int]
+):
+    """Neither without a controller, unless the setting allows it, nor while the API refuses; and a gap is closed only
+    by what the evicted pods release."""
+    demand, given = scene
+    refusals = {f"u{number}": "the API refused" for number in refused}
+    options = replace(given.options, evict_unmanaged=unmanaged)
+    made = plan(analysis(evicting_alone(demand)), replace(given, options=options, refused_evictions=refusals))
+    pods = {pod.uid: pod for pod in given.state.pods}
+    assert not {step.uid for step in evicted(made)} & refusals.keys()
+    assert unmanaged or all(pods[step.uid].managed for step in evicted(made))
+    for stage in made.stages:
+        released = sum(step.released.get(given.metrics[stage.metric].resource, 0.0) for step in evicted(made))
+        if stage.mode is Mode.PRECISE and stage.gap is not None and stage.gap_after is not None:
+            assert abs(stage.gap - released - stage.gap_after) < 1.0
 
 
 def evicting_alone(demand: Demand) -> Demand:

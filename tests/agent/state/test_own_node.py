@@ -33,14 +33,16 @@ def reading(server: FakeKube, inside: Callable[[OwnNode], Awaitable[None]], *, i
 
 def test_labels_and_extended_cpu_are_followed_without_a_watch_or_a_list():
     with FakeKube() as server:
-        server.node("node-1", labels={"pool": "batch"}, status={"allocatable": {"gocrane.io/cpu": "2500m"}})
-        server.node("node-2", labels={"pool": "web"})
+        server.node(
+            "node-1", metadata={"labels": {"pool": "batch"}}, status={"allocatable": {"gocrane.io/cpu": "2500m"}}
+        )
+        server.node("node-2", metadata={"labels": {"pool": "web"}})
 
         async def inside(node: OwnNode) -> None:
             await eventually(lambda: node.labels() is not None, what="the labels")
             assert {"pool": "batch"} == node.labels()
             assert 2.5 == node.extended_cpu()
-            server.node("node-1", labels={"pool": "web"})
+            server.node("node-1", metadata={"labels": {"pool": "web"}})
             await eventually(lambda: node.labels() == {"pool": "web"}, what="the new label")
             assert node.extended_cpu() is None
 
@@ -64,7 +66,7 @@ def test_one_request_at_the_start_and_no_second_one_soon():
 def test_an_api_that_fails_changes_nothing_and_is_reported_once(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, logger="agent.state")
     with FakeKube() as server:
-        server.node("node-1", labels={"pool": "batch"})
+        server.node("node-1", metadata={"labels": {"pool": "batch"}})
 
         async def inside(node: OwnNode) -> None:
             await eventually(lambda: node.labels() is not None, what="the labels")
@@ -73,9 +75,20 @@ def test_an_api_that_fails_changes_nothing_and_is_reported_once(caplog: pytest.L
             assert {"pool": "batch"} == node.labels()
             assert "updates of the Node object node-1 stopped: cannot get nodes (403" in caplog.messages[0]
             server.forbidden = set()
-            server.node("node-1", labels={"pool": "web"})
+            server.node("node-1", metadata={"labels": {"pool": "web"}})
             await eventually(lambda: node.labels() == {"pool": "web"}, what="the new label")
             assert "updates of the Node object node-1 resumed" == caplog.messages[-1]
+
+        reading(server, inside)
+
+
+def test_a_node_of_another_name_is_reported_with_the_cure(caplog: pytest.LogCaptureFixture):
+    with FakeKube() as server:
+
+        async def inside(node: OwnNode) -> None:
+            await eventually(lambda: caplog.messages, what="the message")
+            assert "Set agent.node, or the environment variable NODE_NAME" in caplog.messages[0]
+            assert node.labels() is None
 
         reading(server, inside)
 
