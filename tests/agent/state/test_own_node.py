@@ -73,7 +73,8 @@ def test_an_api_that_fails_changes_nothing_and_is_reported_once(caplog: pytest.L
             server.forbidden = {("get", NODES)}
             await eventually(lambda: caplog.messages, what="the message")
             assert {"pool": "batch"} == node.labels()
-            assert "updates of the Node object node-1 stopped: cannot get nodes (403" in caplog.messages[0]
+            assert caplog.messages[0].startswith("updates of the Node object node-1 stopped: ")
+            assert "cannot get nodes (403 Forbidden)" in caplog.messages[0]
             server.forbidden = set()
             server.node("node-1", metadata={"labels": {"pool": "web"}})
             await eventually(lambda: node.labels() == {"pool": "web"}, what="the new label")
