@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -137,12 +138,13 @@ def test_whatever_evicts_no_pod_costs_no_token(node: FakeNode, server: FakeKube,
     """Of another eviction of this node, in the same second, the token stays."""
     assert [StepOutcome.DONE] == fates(node.run(evict(1), limits=generous()))
     cause = {"reason": "DisruptionBudget", "message": "The disruption budget b needs 3 healthy pods"}
-    code, details = {
+    answers: dict[str, tuple[int, dict[str, Any]]] = {
         "forbidden": (403, {}),
         "protected": (429, {"causes": [cause]}),
         "gone": (404, {"name": "p2", "kind": "pods"}),
         "denied": (422, {}),
-    }[answer]
+    }
+    code, details = answers[answer]
 
     def refuse(request: Asked) -> web.Response | None:
         evicts = request.resource == "v1/pods/eviction"

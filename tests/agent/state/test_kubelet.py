@@ -139,7 +139,7 @@ def test_a_self_signed_certificate_has_the_name_of_the_node_and_no_address(tmp_p
     authority."""
     authority = trustme.CA()
     certificate = authority.issue_cert("node-1")
-    certificate.private_key.write_to_path(tmp_path / "kubelet.key")
+    certificate.private_key_pem.write_to_path(tmp_path / "kubelet.key")
     file = tmp_path / "kubelet.crt"
     file.write_bytes(b"".join(each.bytes() for each in (*certificate.cert_chain_pems, authority.cert_pem)))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
