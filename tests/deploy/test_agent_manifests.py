@@ -227,6 +227,8 @@ def test_policies_are_files_of_a_config_map_that_may_be_missing(manifests: list[
     given = {"batch.yaml": "kind: List\nitems: []\n"}
     rendered = charted({"agent": {"enabled": True, "policies": given}}, namespace=NAME)
     assert [] == problems(rendered)
+    own = charted({"agent": {"enabled": True, "config": {"agent": {"policies": "/mine"}}}}, namespace=NAME)
+    assert "LOAD_WATCHER_AGENT_POLICIES" not in environment(own)  # it would override the settings
     assert {"batch.yaml": "kind: List\nitems: []"} == {
         name: text.strip() for name, text in only(rendered, "ConfigMap", f"{NAME}-policies")["data"].items()
     }
