@@ -190,7 +190,8 @@ def test_a_pod_whose_eviction_was_refused_is_not_evicted_but_throttled():
     made = evictions(pods, {CPU: 5000.0}, {CPU: 6000.0}, refused_evictions=refused)
     assert ["other"] == gone(made)
     assert "the API refused to evict it" == why(made)["refused"]
-    assert "refused" in quotas(throttles(pods, 4000.0, 6000.0, refused_evictions=refused))
+    containers = [running("refused", 3.0), running("other", 2.0)]
+    assert "refused" in quotas(throttles(containers, 4000.0, 6000.0, refused_evictions=refused))
 
 
 def test_pods_that_cannot_be_acted_on_now_leave_their_place_to_others():
