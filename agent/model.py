@@ -63,12 +63,14 @@ class PodState:
     start_time: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
-    """KIND/NAME of the controller, for the eviction limit per owner."""
+    """KIND/NAME of the controller, for the eviction limit per owner; "" without a controller."""
     phase: str = "Running"
     terminating: bool = False
     static: bool = False
     """A static pod, or the mirror pod of one."""
     daemon: bool = False
+    managed: bool = True
+    """Whether a controller would recreate the pod elsewhere."""
     grace_seconds: float = 30.0
     """terminationGracePeriodSeconds of the pod."""
     cpu: float | None = None

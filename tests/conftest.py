@@ -45,6 +45,7 @@ STEERING_NAMES = {
     "KUBECONFIG",
     "KUBE_CONFIG",
     "LOG_LEVEL",
+    "HOST_IP",
     "NODE_NAME",
     "NO_COLOR",
     "FORCE_COLOR",

@@ -194,14 +194,18 @@ class Audit:
         return self._select(" AND ".join(given) or "1", tuple(given.values()), limit=limit)
 
     def evictions(self, *, after: int = 0) -> Mapping[int, EvictionRecord]:
-        """Evictions that were done, or may have been, with an entry id above `after`: by entry id, oldest first."""
+        """Evictions that were done, may have been, or were refused, with an entry id above `after`: by entry id, oldest
+        first. Pods that a PodDisruptionBudget protected, or that were gone, are not included."""
         with self._reading() as connection:
             rows = connection.execute(
-                "SELECT id, time, namespace, owner FROM deeds WHERE id > ? AND kind = 'evict'"
-                " AND outcome IN ('begun', 'done', 'unanswered') ORDER BY id",
+                "SELECT id, time, namespace, owner, outcome = 'failed' FROM deeds WHERE id > ? AND kind = 'evict'"
+                " AND outcome IN ('begun', 'done', 'unanswered', 'failed') ORDER BY id",
                 (after,),
             )
-            return {number: EvictionRecord(*row) for number, *row in rows}
+            return {
+                number: EvictionRecord(time, namespace, owner, bool(failed))
+                for number, time, namespace, owner, failed in rows
+            }
 
     def totals(self) -> Mapping[tuple[str, str], int]:
         """Number of entries by (kind, outcome) since the file was created."""

@@ -15,17 +15,21 @@ from agent.model import EvictStep
 
 @dataclass(frozen=True, slots=True)
 class EvictionRecord:
-    """An eviction that was done, may have been done, or is planned. `time` is in unix seconds, `owner` KIND/NAME."""
+    """An eviction that was done, may have been done, is planned, or was refused by the API. `time` is in unix seconds,
+    `owner` KIND/NAME."""
 
     time: float
     namespace: str
     owner: str
+    refused: bool = False
+    """It counts only for the node, to limit its attempts: no pod of the namespace or the owner is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionLimits:
-    """Maximum number of evictions of this node within `window` seconds: in total, of pods of one namespace, and of pods
-    of one controller (a service may fail if its ReplicaSet loses two replicas at once)."""
+    """Maximum number of evictions of this node within `window` seconds: in total (with attempts that the API refused),
+    of pods of one namespace, and of pods of one controller (a service may fail if its ReplicaSet loses two replicas at
+    once)."""
 
     window: float = 600.0
     node: int = 6
@@ -36,7 +40,7 @@ class EvictionLimits:
         """The reason why a limit forbids this eviction, given the evictions of the last `window` seconds; "" if
         allowed."""
         namespace = step.pod.partition("/")[0]
-        of_namespace = [each for each in past if each.namespace == namespace]
+        of_namespace = [each for each in past if each.namespace == namespace and not each.refused]
         of_owner = [each for each in of_namespace if step.owner and each.owner == step.owner]
         counts = [
             (len(past), self.node, "this node"),

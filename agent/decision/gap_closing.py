@@ -330,6 +330,10 @@ class StagePlanner:
         if kind == "evict":
             if pod.daemon and not given.options.evict_daemons:
                 return PodSteps(problem="its DaemonSet would recreate it immediately")
+            if not pod.managed and not given.options.evict_unmanaged:
+                return PodSteps(problem="it has no controller, so nothing would recreate it")
+            if why := given.refused_evictions.get(pod.uid):
+                return PodSteps(problem=why)
             return metric.evict(pod, wanted.grace_seconds, circumstances) if metric.evict else PodSteps()
         if kind == "reclaim":
             return _reclaiming(pod, metric, room or 0.0)

@@ -24,12 +24,13 @@ from agent.model import MEMORY, Knobs, State
 class PlanInputs:
     """Inputs of a plan in addition to the analysis.
 
-    own          uids and namespace/names of the agent's own pods
-    budget       evictions that are allowed now; None: no limit
-    unavailable  pods (namespace/name) that cannot be acted on in this cycle (refused by the API, or gone), with the
-                 reason; a second plan selects others
-    knobs        cpu.weight and memory.high of pods; without them there are no soft limits
-    unturned     (uid, knob) pairs that the kernel recently refused to lower
+    own                uids and namespace/names of the agent's own pods
+    budget             evictions that are allowed now; None: no limit
+    unavailable        pods (namespace/name) that cannot be acted on in this cycle (refused by the API, or gone), with
+                       the reason; a second plan selects others
+    refused_evictions  pods (uid) whose eviction the API refused recently, with the reason; other actions are allowed
+    knobs              cpu.weight and memory.high of pods; without them there are no soft limits
+    refused_knobs      (uid, knob) pairs that the kernel recently refused to lower
     """
 
     state: State
@@ -40,6 +41,7 @@ class PlanInputs:
     own: frozenset[str] = frozenset()
     budget: Budget | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
+    refused_evictions: Mapping[str, str] = field(default_factory=dict)
     knobs: Knobs = field(default_factory=dict)
     refused_knobs: frozenset[tuple[str, str]] = frozenset()
 

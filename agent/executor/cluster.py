@@ -6,6 +6,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from agent.executor.enforcement_switch import ControlMap
 from agent.executor.report import StepOutcome
@@ -30,6 +32,9 @@ EVENT_INTERVAL_S = 600.0
 """Minimum interval in seconds between Events of the same reason about a pod, for actions that repeat in every cycle."""
 BUDGET_RETRY_S = 30.0
 """Seconds before an eviction that a PodDisruptionBudget refused is retried, if the API returns no delay."""
+REFUSED_RETRY_S = 300.0
+"""Seconds before an eviction is retried that the API refused for another reason (two budgets for one pod, a missing
+right), or whose pod it does not show. Another attempt would have the same result until somebody changes the cluster."""
 
 FATES = {
     EvictionOutcome.EVICTED: StepOutcome.DONE,
@@ -39,6 +44,15 @@ FATES = {
     EvictionOutcome.REFUSED: StepOutcome.FAILED,
     EvictionOutcome.UNANSWERED: StepOutcome.UNANSWERED,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """An eviction that the API refused: no attempt before `until` (seconds of the monotonic clock)."""
+
+    until: float
+    outcome: StepOutcome
+    text: str
 
 
 class ClusterActions:
@@ -66,24 +80,31 @@ class ClusterActions:
         self._patience = patience
         self._clock = clock
         self._monotonic = monotonic
-        self._not_before: dict[str, float] = {}
+        self._refused: dict[str, _Refusal] = {}
+        """Pods by uid that are left alone, and for REFUSED_RETRY_S longer, so that a repeated refusal is not reported
+        again."""
         self._reporter = EventSource(component=COMPONENT, host=node)
         self._silent_since: float | None = None
         self._told_at: dict[tuple[str, str], float] = {}
 
     # --- evictions ---------------------------------------------------------------------------------------------------
 
+    def left_alone(self) -> dict[str, str]:
+        """Pods (uid) whose eviction the API refused recently, with the reason and the time of the next attempt."""
+        now = self._monotonic()
+        self._refused = {uid: each for uid, each in self._refused.items() if each.until + REFUSED_RETRY_S > now}
+        return {uid: self._waiting(each, now) for uid, each in self._refused.items() if each.until > now}
+
+    def _waiting(self, refusal: _Refusal, now: float) -> str:
+        next_attempt = datetime.fromtimestamp(self._clock() + refusal.until - now, UTC)
+        return f"{refusal.text.rstrip('.')}; next attempt at {next_attempt:%Y-%m-%dT%H:%M:%SZ}"
+
     async def objection(self, step: EvictStep) -> tuple[StepOutcome, str] | None:
         """The reason why this pod must not be evicted, with the step's result; None if it may be. It reads the pod from
         the API, because the node's data may be outdated, and a critical pod must never be evicted. Raises
         KubeUnreachable."""
-        now = self._monotonic()
-        self._not_before = {uid: until for uid, until in self._not_before.items() if until > now}
-        if (until := self._not_before.get(step.uid)) is not None:
-            return (
-                StepOutcome.PROTECTED,
-                f"a disruption budget refused it recently; next attempt in {until - now:.0f} s",
-            )
+        if (why := self.left_alone().get(step.uid)) is not None:
+            return self._refused[step.uid].outcome, why
         try:
             pod = await self._client.get(PODS, step.pod)
         except KubeNotFound:
@@ -91,19 +112,42 @@ class ClusterActions:
         except KubeUnreachable:
             raise
         except KubeError as error:
-            return StepOutcome.FAILED, f"the pod cannot be read from the API: {error}"
+            text = f"the pod cannot be read from the API: {error}"
+            await self._leave_alone(step, StepOutcome.FAILED, text, hint=error.hint, seconds=REFUSED_RETRY_S)
+            return StepOutcome.FAILED, self.left_alone()[step.uid]
         return _objection(pod, step)
 
     async def evict(self, step: EvictStep) -> tuple[StepOutcome, str]:
-        """Evict the pod through the eviction API. Transient errors (a busy server) are retried for `within` seconds.
-        Raises nothing."""
+        """Evict the pod through the eviction API. Transient errors (a busy server) are retried for `within` seconds. A
+        pod whose eviction is refused is left alone for a while, which is logged and reported by an Event once. Raises
+        nothing."""
         done = await self._evictor.evict(
             step.pod, within=self._within, uid=step.uid, grace_seconds=int(step.grace_seconds)
         )
+        fate = FATES[done.outcome]
         if done.outcome is EvictionOutcome.PROTECTED:
-            self._not_before[step.uid] = self._monotonic() + (done.retry_after or BUDGET_RETRY_S)
-        text = ". ".join(filter(None, (done.message, done.hint)))
-        return FATES[done.outcome], text
+            text, pause = "a disruption budget protects it", done.retry_after or BUDGET_RETRY_S
+            self._refused[step.uid] = _Refusal(self._monotonic() + pause, fate, text)
+        elif fate is StepOutcome.FAILED:
+            text = f"the API refused to evict it: {done.message}"
+            pause = max(REFUSED_RETRY_S, done.retry_after or 0.0)
+            await self._leave_alone(step, fate, text, hint=done.hint, seconds=pause)
+            return fate, self.left_alone()[step.uid]
+        else:
+            self._refused.pop(step.uid, None)
+        return fate, ". ".join(filter(None, (done.message, done.hint)))
+
+    async def _leave_alone(self, step: EvictStep, fate: StepOutcome, text: str, *, hint: str, seconds: float) -> None:
+        """Leave the pod alone for `seconds`. Logs it and writes an Event, unless the last attempt had the same
+        result."""
+        before = self._refused.get(step.uid)
+        self._refused[step.uid] = _Refusal(self._monotonic() + seconds, fate, text)
+        if before is not None and before.text == text:
+            return
+        why = self.left_alone()[step.uid]
+        log.warning("%s is not evicted: %s%s", step.pod, why, f". {hint}" if hint else "")
+        about = EventSubject("Pod", step.pod, step.uid)
+        await self.emit_event(about, reason="EvictionRefused", message=f"{why} ({step.reason})")
 
     # --- the node ----------------------------------------------------------------------------------------------------
 
@@ -177,4 +221,6 @@ def _objection(pod: Pod, step: EvictStep) -> tuple[StepOutcome, str] | None:
         return StepOutcome.NOT_ALLOWED, f"it is system-critical (priority {pod.spec.priority})"
     if MIRROR in metadata.annotations or any(owner.kind == "Node" for owner in metadata.owner_references):
         return StepOutcome.NOT_ALLOWED, "it is a static pod: the kubelet would start it again"
+    if step.owner and not any(owner.controller for owner in metadata.owner_references):
+        return StepOutcome.NOT_ALLOWED, "it has no controller any more: nothing would recreate it"
     return None

@@ -5,12 +5,15 @@
       evictions-per-minute: "10"   # in the whole cluster
       nodes-at-once: "5%"          # nodes that may evict within the same minute: a number, or a percentage of all
       recent-evictions: |          # written by the agents: unix seconds and node, one line per eviction in a minute
-        1700000000 node-1
+        1700000000.250000 node-1
 
 Before an eviction, an agent reads the ConfigMap, counts the lines of the last minute, and adds its own line with the
 resourceVersion that it read. If another agent was faster, the API server refuses the write (409); the agent reads
-again, and may find the budget used up. So two agents cannot spend the same token, and no coordinator is needed. A
-token is spent by the request; an eviction that a PodDisruptionBudget then refuses does not return it.
+again, and may find the budget used up. So two agents cannot spend the same token, and no coordinator is needed.
+
+A token is spent before the request. If no pod was evicted (the API refused, a PodDisruptionBudget protects the pod, or
+the pod was gone), the agent removes its own line again, which `EvictionToken` identifies. A token that is not returned
+(the agent was killed, or the API did not respond) expires after a minute, as that of an eviction does.
 
 If the budget is unknown (no API, no ConfigMap, an invalid value), no eviction is allowed. If enforcement was last read
 as off or restore, it stays so while the API is unavailable.
@@ -19,19 +22,24 @@ as off or restore, it stays so while the API is unavailable.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from watcher.core.kubernetes.errors import KubeConflict, KubeError, KubeNotFound, KubeUnreachable
-from watcher.core.kubernetes.objects import CONFIG_MAPS, NODES
+from watcher.core.kubernetes.objects import CONFIG_MAPS, NODES, ConfigMap
 from watcher.platform.kube.client import KubeClient, PatchKind
+
+log = logging.getLogger(__name__)
 
 WINDOW_S = 60.0
 NODES_COUNTED_FOR_S = 600.0
 RETRY_AFTER_S = (0.05, 0.1, 0.2, 0.4)
 AHEAD_S = 60.0
 """Seconds: a line that is further in the future comes from a node with a wrong clock and is ignored."""
+TICK_S = 1e-6
+"""Seconds: resolution of the times in `recent-evictions`, and the smallest distance between two tokens of a node."""
 
 ENFORCEMENT = "enforcement"
 PER_MINUTE = "evictions-per-minute"
@@ -48,15 +56,24 @@ class EnforcementSwitch(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class EvictionToken:
+    """One line of `recent-evictions`: `time` in unix seconds, a multiple of TICK_S. No two tokens of a node have the
+    same time."""
+
+    time: float
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class ControlData:
-    """Content of the ConfigMap. `recent` are (unix seconds, node). `problem` is the reason why no eviction is allowed
-    regardless of the content; "" for none."""
+    """Content of the ConfigMap. `problem` is the reason why no eviction is allowed regardless of the content; "" for
+    none."""
 
     enforcement: EnforcementSwitch = EnforcementSwitch.ON
     per_minute: int = 0
     nodes_at_once: float = 0.0
     """A number of nodes or, below 1, a fraction of all nodes. "1" is one node, "100%" is infinity."""
-    recent: tuple[tuple[float, str], ...] = ()
+    recent: tuple[EvictionToken, ...] = ()
     problem: str = ""
     away: bool = False
     """The API does not respond: no more requests in this cycle."""
@@ -93,7 +110,7 @@ def refusal(control: ControlData, *, node: str, nodes: int, now: float) -> str:
     if len(last) >= control.per_minute:
         return f"the cluster had {len(last)} evictions in the last minute, and {PER_MINUTE} is {control.per_minute}"
     most = allowed_nodes(control.nodes_at_once, nodes)
-    others = {name for _, name in last} - {node}
+    others = {each.node for each in last} - {node}
     if len(others) >= most:
         return f"{len(others)} other nodes evicted in the last minute, and {NODES_AT_ONCE} is {most}"
     return ""
@@ -106,9 +123,23 @@ def allowed_nodes(at_once: float, nodes: int) -> int:
     return max(1, int(at_once * nodes)) if 0 < at_once < 1 else int(at_once)
 
 
-def fresh(recent: tuple[tuple[float, str], ...], now: float) -> tuple[tuple[float, str], ...]:
-    """The evictions of the last minute; `now` in unix seconds. Pure."""
-    return tuple(each for each in recent if now - WINDOW_S < each[0] <= now + AHEAD_S)
+def fresh(recent: tuple[EvictionToken, ...], now: float) -> tuple[EvictionToken, ...]:
+    """The tokens of the last minute; `now` in unix seconds. Pure."""
+    return tuple(each for each in recent if now - WINDOW_S < each.time <= now + AHEAD_S)
+
+
+def next_token(recent: tuple[EvictionToken, ...], *, node: str, now: float) -> EvictionToken:
+    """The token that `node` takes at `now` (unix seconds): with this time, or the next one that the node has not used.
+    Pure."""
+    used, tick = {each.time for each in recent if each.node == node}, 0
+    while (time := round(now + tick * TICK_S, 6)) in used:
+        tick += 1
+    return EvictionToken(time, node)
+
+
+def without(recent: tuple[EvictionToken, ...], token: EvictionToken) -> tuple[EvictionToken, ...]:
+    """The tokens without one that is returned; the same tokens if it is not among them. Pure."""
+    return tuple(each for each in recent if each != token)
 
 
 def _whole(text: str) -> int | None:
@@ -123,18 +154,19 @@ def _nodes(text: str) -> float | None:
     return float("inf") if number >= 100 else number / 100
 
 
-def _recent(text: str) -> tuple[tuple[float, str], ...]:
+def _recent(text: str) -> tuple[EvictionToken, ...]:
     """Parse the lines of `recent-evictions`; invalid lines are ignored."""
     found = []
     for line in text.splitlines():
         time, _, node = line.strip().partition(" ")
-        if (at := _whole(time.partition(".")[0])) is not None and node:
-            found.append((float(at), node))
+        seconds, _, fraction = time.partition(".")
+        if _whole(seconds) is not None and _whole(fraction or "0") is not None and node:
+            found.append(EvictionToken(round(float(time), 6), node))
     return tuple(found)
 
 
-def _written(recent: tuple[tuple[float, str], ...]) -> str:
-    return "".join(f"{time:.0f} {node}\n" for time, node in recent)
+def _written(recent: tuple[EvictionToken, ...]) -> str:
+    return "".join(f"{each.time:.6f} {each.node}\n" for each in recent)
 
 
 class ControlMap:
@@ -155,7 +187,7 @@ class ControlMap:
         `enforcement` stays in effect."""
         try:
             async with asyncio.timeout(self._patience):
-                control = read_control((await self._client.get(CONFIG_MAPS, self._key)).data)
+                control = read_control((await self._client.get(CONFIG_MAPS, self._key, cached=True)).data)
         except KubeNotFound:
             self.last = None
             return ControlData(problem=f"the ConfigMap {self._key} with the eviction budget does not exist")
@@ -170,9 +202,9 @@ class ControlMap:
         problem = f"the ConfigMap {self._key} cannot be read: {why}"
         return ControlData(self.last or EnforcementSwitch.ON, problem=problem, away=away)
 
-    async def spend_token(self, *, now: float) -> str:
-        """Spend a token of the budget for one eviction; `now` in unix seconds. Returns why none is available, "" if it
-        was spent. Never raises."""
+    async def spend_token(self, *, now: float) -> EvictionToken | str:
+        """Spend a token of the budget for one eviction; `now` in unix seconds. Returns the token, or the reason why
+        none is available. Never raises."""
         try:
             nodes = await self._count(now)
             for delay in (*RETRY_AFTER_S, None):
@@ -185,17 +217,44 @@ class ControlMap:
             return f"the eviction budget of the cluster cannot be read or written: {error}"
         return "the eviction budget of the cluster could not be updated: other nodes changed it at every attempt"
 
-    async def _take_once(self, nodes: int, now: float) -> str:
+    async def return_token(self, token: EvictionToken) -> bool:
+        """Return a token whose eviction removed no pod; returns whether it is known to be gone. A write without a
+        response is not repeated, because the token expires anyway. Never raises."""
+        try:
+            async with asyncio.timeout(self._patience):
+                for delay in (*RETRY_AFTER_S, None):
+                    try:
+                        await self._return_once(token)
+                        return True
+                    except KubeConflict:
+                        if delay is not None:
+                            await asyncio.sleep(delay)
+        except (KubeError, TimeoutError) as error:
+            log.debug("a token of the eviction budget was not returned, it expires after a minute: %s", error)
+        return False
+
+    async def _take_once(self, nodes: int, now: float) -> EvictionToken | str:
         read = await self._client.get(CONFIG_MAPS, self._key)
         control = read_control(read.data)
         if control.enforcement is not EnforcementSwitch.ON:
             return f"{ENFORCEMENT} is {control.enforcement}"
         if why := refusal(control, node=self._node, nodes=nodes, now=now):
             return why
-        recent = (*fresh(control.recent, now), (now, self._node))
+        recent = fresh(control.recent, now)
+        token = next_token(recent, node=self._node, now=now)
+        await self._write(read, (*recent, token))
+        return token
+
+    async def _return_once(self, token: EvictionToken) -> None:
+        read = await self._client.get(CONFIG_MAPS, self._key)
+        recent = read_control(read.data).recent
+        if token in recent:
+            await self._write(read, without(recent, token))
+
+    async def _write(self, read: ConfigMap, recent: tuple[EvictionToken, ...]) -> None:
+        """Write the tokens. Raises KubeConflict if the ConfigMap has changed since it was `read`."""
         change = {"metadata": {"resourceVersion": read.metadata.resource_version}, "data": {RECENT: _written(recent)}}
         await self._client.patch(CONFIG_MAPS, self._key, change, kind=PatchKind.MERGE)
-        return ""
 
     async def _count(self, now: float) -> int:
         """Number of nodes in the cluster, cached for NODES_COUNTED_FOR_S; `now` in unix seconds."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from agent.audit.database import AuditError
 from agent.audit.entries import AuditEntry
@@ -119,6 +119,10 @@ class Executor:
     async def budget(self) -> Budget:
         """The node's eviction limits with its recent evictions. Raises AuditError."""
         return Budget(self._means.limits, await in_thread(self._means.recent.past))
+
+    def refused_evictions(self) -> Mapping[str, str]:
+        """Pods (uid) whose eviction the API refused recently, with the reason; they are not planned again yet."""
+        return {} if self._means.cluster is None else self._means.cluster.left_alone()
 
     async def knobs(self, state: State, *, wanted: bool) -> Knobs:
         """Read cpu.weight and memory.high of the pods if `wanted`, or if any of them has to be restored. Raises

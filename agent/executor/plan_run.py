@@ -46,6 +46,9 @@ OUTCOMES = {
     StepOutcome.UNANSWERED: AuditOutcome.UNANSWERED,
 }
 
+EVICTED_NOBODY = frozenset({StepOutcome.GONE, StepOutcome.PROTECTED, StepOutcome.FAILED})
+"""Results of an eviction request that evicted no pod, so that its token of the cluster's budget is returned."""
+
 
 @dataclass(frozen=True, slots=True)
 class EffectiveLevel:
@@ -236,14 +239,21 @@ class PlanRun:
             return StepResult(step, StepOutcome.NOT_ALLOWED, self.why)
         if objection is not None:
             return StepResult(step, *objection)
-        if why := await cluster.controls.spend_token(now=now):
-            return StepResult(step, StepOutcome.NOT_ALLOWED, why)
+        token = await cluster.controls.spend_token(now=now)
+        if isinstance(token, str):
+            return StepResult(step, StepOutcome.NOT_ALLOWED, token)
         deed = self._deed(step, owner=step.owner, after={"graceSeconds": step.grace_seconds})
-        begun = await in_thread(audit.begin, deed)
+        try:
+            begun = await in_thread(audit.begin, deed)
+        except AuditError:  # nothing was requested, and the next cycle would spend the next token
+            await cluster.controls.return_token(token)
+            raise
         self.means.recent.note(begun.id)
         self.acting = StepResult(step, StepOutcome.UNANSWERED, "the eviction may have been requested", begun.id)
         fate, text = await cluster.evict(step)
         result = self.acting = StepResult(step, fate, text, begun.id)
+        if fate in EVICTED_NOBODY:
+            await cluster.controls.return_token(token)
         outcome = OUTCOMES.get(fate, AuditOutcome.FAILED)
         await in_thread(audit.finish, begun, outcome, now=self.means.clock(), message=text)
         if fate is StepOutcome.DONE:

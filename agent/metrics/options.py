@@ -25,6 +25,7 @@ class DecisionOptions:
     effect_seconds       maximum time until a new quota shows in the usage
     grace_slack_seconds  time beyond its grace period that an evicted pod may take to end
     evict_daemons        also evict pods of DaemonSets, which are recreated immediately
+    evict_unmanaged      also evict pods without a controller, which nothing recreates
     """
 
     excess: float = 0.10
@@ -32,4 +33,5 @@ class DecisionOptions:
     effect_seconds: float = 30.0
     grace_slack_seconds: float = 30.0
     evict_daemons: bool = False
+    evict_unmanaged: bool = False
     order: Order = Order.SEED

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -30,7 +31,13 @@ log = logging.getLogger(__name__)
 
 SUFFIXES = (".yaml", ".yml", ".json")
 API_ORIGIN = "Kubernetes API"
-PLURALS = {NODE_QOS: "nodeqoss", AVOIDANCE_ACTION: "avoidanceactions", POD_QOS: "podqoss"}
+LIST_PATIENCE_S = 30.0
+"""Seconds after the start before a missing first list is reported. An error is reported at once."""
+POLICY_RESOURCES = {
+    kind: Resource(schema.GROUP, schema.VERSION, plural, CustomObject)
+    for kind, plural in {NODE_QOS: "nodeqoss", AVOIDANCE_ACTION: "avoidanceactions", POD_QOS: "podqoss"}.items()
+}
+"""Resources of the API by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +84,8 @@ def _tell(old: ActivePolicies, new: ActivePolicies, *, origin: str) -> None:
         message = "\n".join(f"  {each}" for each in new.problems)
         kept = "the previous policies stay active" if new.policies is not None else "no policies are active"
         log.warning("policies of %s rejected, %s; problems: %d\n%s", origin, kept, len(new.problems), message)
-    elif not new.problems and (old.problems or old.policies is None):
-        count = len(new.policies.objects) if new.policies is not None else 0
-        log.info("policies of %s active: %d", origin, count)
+    elif not new.problems and new.policies is not None and (old.problems or old.policies is None):
+        log.info("policies of %s active: %d", origin, len(new.policies.objects))
     for notice in new.notices:
         if notice not in old.notices:
             log.info("%s", notice)
@@ -186,22 +192,27 @@ class ClusterPolicies:
     """The policies of the cluster, watched by informers. A kind whose CustomResourceDefinition is not installed has no
     objects."""
 
-    def __init__(self, client: KubeClient, *, metrics: KnownMetrics) -> None:
+    def __init__(
+        self, client: KubeClient, *, metrics: KnownMetrics, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._metrics = metrics
+        self._monotonic = monotonic
+        self._started = monotonic()
         self._changed = True
         self._known: Mapping[str, object] = {}
         self._in_force = ActivePolicies()
         self._informers = {
             kind: Informer(
                 client,
-                Resource(schema.GROUP, schema.VERSION, plural, CustomObject),
+                resource,
                 on_change=lambda *_: self._mark(),
             )
-            for kind, plural in PLURALS.items()
+            for kind, resource in POLICY_RESOURCES.items()
         }
 
     async def start(self) -> None:
         """Start watching in the background."""
+        self._started = self._monotonic()
         for informer in self._informers.values():
             await informer.start()
 
@@ -214,13 +225,11 @@ class ClusterPolicies:
 
     async def refresh(self) -> ActivePolicies:
         """Read the objects again if one was added, removed or changed, once all kinds have been listed."""
-        waiting = {kind: _waiting(informer) for kind, informer in self._informers.items()}
-        why = {kind: reason for kind, reason in waiting.items() if reason}
-        if why:
-            problems = tuple(
-                PolicyProblem(PolicyLocation(API_ORIGIN, object=kind), reason) for kind, reason in why.items()
-            )
-            self._put(replace(self._in_force, problems=problems))
+        unlisted = {kind: each for kind, each in self._informers.items() if not _is_known(each)}
+        if unlisted:
+            waited = self._monotonic() - self._started
+            problems = (_unlisted(kind, informer, waited) for kind, informer in unlisted.items())
+            self._put(replace(self._in_force, problems=tuple(each for each in problems if each is not None)))
             self._changed = True
         elif self._changed or self._unread() != self._known:
             self._changed, self._known = False, self._unread()
@@ -247,9 +256,17 @@ class ClusterPolicies:
         _tell(old, new, origin=f"the {API_ORIGIN}")
 
 
-def _waiting(informer: Informer[CustomObject]) -> str:
-    """The reason why the objects of a kind are not known yet; "" if they are. (If the API fails later, the last known
-    objects remain.)"""
-    if informer.synced.is_set() or isinstance(informer.error, KubeNoApi):
-        return ""
-    return "has not been listed yet" if informer.error is None else f"cannot be listed: {informer.error}"
+def _is_known(informer: Informer[CustomObject]) -> bool:
+    """Whether the objects of a kind are known. (If the API fails later, the last known objects remain.)"""
+    return informer.synced.is_set() or isinstance(informer.error, KubeNoApi)
+
+
+def _unlisted(kind: str, informer: Informer[CustomObject], waited: float) -> PolicyProblem | None:
+    """The problem of a kind that has not been listed `waited` seconds after the start; None if it is too early to
+    report one."""
+    place = PolicyLocation(API_ORIGIN, object=kind)
+    if informer.error is not None:
+        return PolicyProblem(place, f"cannot be listed: {informer.error}", informer.error.hint)
+    if waited < LIST_PATIENCE_S:
+        return None
+    return PolicyProblem(place, f"has not been listed within {LIST_PATIENCE_S:.0f} s: the API does not respond")

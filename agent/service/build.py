@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -31,19 +32,17 @@ from agent.policy.source import ClusterPolicies, DirectoryPolicies, PolicySource
 from agent.service.custom_metrics import installed_metrics
 from agent.service.loop import Agent, Clocks, NodeIdentity
 from agent.service.node_server import CannotRun, read_token
-from agent.service.settings import AgentSettings
+from agent.service.settings import KUBELET, AgentSettings
 from agent.service.telemetry import AgentMetrics
 from agent.state.api_pods import InformerPods
 from agent.state.collector import COLLECTED, Collector, SystemPaths
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
+from agent.state.own_node import OwnNode
 from agent.state.queries import QueryMetrics
 from agent.state.readings import MetricSource, PodFacts, PodSource, PodsUnknown
-from watcher.core.kubernetes.objects import NODES, Node
-from watcher.core.kubernetes.quantity import nano
 from watcher.platform.entry_points import ExtensionError
-from watcher.platform.kube.client import KubeClient, Selector
-from watcher.platform.kube.credentials import find_access
-from watcher.platform.kube.informer import Informer
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.credentials import SERVICE_ACCOUNT, KubeAccess, find_access
 from watcher.platform.settings.tables import Settings
 
 LOOK_PATIENCE_S = 10.0
@@ -81,19 +80,38 @@ def kube_client(wanted: bool | None, settings: Settings) -> KubeClient | None:
 
 
 def pod_source(settings: AgentSettings, client: KubeClient | None) -> PodSource:
-    """The source of the node's pods: kubelet, Kubernetes API, or none. Raises CannotRun."""
-    if settings.kubelet is None:
-        return NoPodSource() if client is None else InformerPods(client, settings.node_name())
+    """The source of the node's pods: kubelet, Kubernetes API, or none. The agent never changes from one to the other
+    itself: a fleet whose kubelets refuse would otherwise start thousands of watches. Raises CannotRun."""
+    access = access_to_kubelet(settings)
+    if access is not None:
+        return KubeletPods(access, interval=settings.interval)
+    if settings.pods == KUBELET:
+        hint = "set agent.kubelet, or the environment variable HOST_IP to the address of the node"
+        raise CannotRun(f"agent.pods is kubelet, but the kubelet's address is unknown\n  {hint}")
+    return NoPodSource() if client is None else InformerPods(client, settings.node_name())
+
+
+def access_to_kubelet(
+    settings: AgentSettings, *, environ: Mapping[str, str] = os.environ, service_account: Path = SERVICE_ACCOUNT
+) -> KubeAccess | None:
+    """Access to the kubelet that lists the pods; None if the API lists them. Over TLS, the token and the certificate
+    authority of the pod's service account are used unless the settings name others. Raises CannotRun."""
+    address = settings.kubelet_address(environ)
+    if address is None:
+        return None
+    token, authority = settings.kubelet_token_file, settings.kubelet_ca_file
+    if address.startswith("https:") and (service_account / "token").exists():
+        token, authority = token or service_account / "token", authority or service_account / "ca.crt"
     try:
-        access = kubelet_access(
-            settings.kubelet,
-            token_file=settings.kubelet_token_file,
-            authority=settings.kubelet_ca_file,
+        return kubelet_access(
+            address,
+            token_file=token,
+            authority=authority,
             insecure=settings.kubelet_insecure,
+            name=settings.kubelet_name,
         )
     except KubeletError as error:
         raise CannotRun(f"{error}\n  {error.hint}".rstrip()) from None
-    return KubeletPods(access, interval=settings.interval)
 
 
 def metrics_of(settings: AgentSettings) -> Metrics:
@@ -225,38 +243,6 @@ def _teller(cluster: ClusterActions) -> Any:
         await cluster.emit_event(None, reason=event.reason, message=event.note, warning=event.type == "Warning")
 
     return tell
-
-
-EXTENDED_CPU = "gocrane.io/cpu"
-
-
-class OwnNode:
-    """The Node object of this node, watched: its labels and allocatable extended CPU."""
-
-    def __init__(self, client: KubeClient, name: str) -> None:
-        self._informer: Informer[Node] = Informer(client, NODES, selector=Selector(fields=f"metadata.name={name}"))
-        self._name = name
-
-    async def start(self) -> None:
-        """Start watching the Node object in the background."""
-        await self._informer.start()
-
-    async def close(self) -> None:
-        await self._informer.close()
-
-    def labels(self) -> Mapping[str, str] | None:
-        """The node's labels; None while they are unknown."""
-        node = self._informer.objects.get(self._name)
-        return None if node is None else node.metadata.labels
-
-    def extended_cpu(self) -> float | None:
-        """Allocatable cores of gocrane.io/cpu; None if unknown."""
-        node = self._informer.objects.get(self._name)
-        given = None if node is None else node.status.allocatable.get(EXTENDED_CPU)
-        try:
-            return None if given is None else nano(given) / 1e9
-        except ValueError:
-            return None
 
 
 class NoPodSource:

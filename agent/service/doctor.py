@@ -1,5 +1,6 @@
 """The node agent's check for `load-watcher doctor`: whether an agent runs here and works, and whether its requirements
-are met: policies, writable control groups without another program that manages them, the watcher, and Prometheus.
+are met: policies, pods, rights in the Kubernetes API, writable control groups without another program that manages
+them, the watcher, and Prometheus.
 
 The check uses the agent's own code, so the two cannot disagree. The command line passes the check to the doctor, which
 does not depend on the agent.
@@ -23,9 +24,10 @@ from agent.cgroups.detection import NoCgroups, Version, top_of
 from agent.executor.groups import conflicting_agents, process_names
 from agent.policy.source import ActivePolicies, ClusterPolicies, check_policies
 from agent.service import build
-from agent.service import build as service_build
 from agent.service.node_server import CannotRun, read_token
+from agent.service.rights import check_rights
 from agent.service.settings import AgentSettings, read_settings
+from agent.state.kubelet import KubeletError, KubeletPods
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, count, fail, ok, shorten_names, skipped, warn
 from watcher.platform.net.loopback import LOOPBACK_OF_WILDCARD
@@ -41,6 +43,7 @@ DISABLED = "the kubelet enables it for groups it creates (--cgroups-per-qos); on
 ROOT = "run the agent as root, with the host's /sys/fs/cgroup mounted read-write, as deploy/agent does"
 ALONE = "remove one of the two from this node: they would undo each other's changes (or set agent.beside_others)"
 UNSEEN = "the rule takes no action until the metric is available; docs/agent-state.md lists what each metric requires"
+POD_SOURCE = 'see docs/agent-running.md#pods: the kubelet\'s address and certificate, or agent.pods = "api"'
 NONE_YET = "write policies: see docs/agent-policies.md, and the samples in deploy/agent/policies"
 
 
@@ -70,7 +73,9 @@ async def check_agent(examination: CheckContext) -> Sequence[CheckResult]:
         if not running:
             results.append(skipped(f"no agent responds at {_url(own)}; checking the requirements of mode {own.mode}"))
             results += await _policies(own, everything)
+            results += await _pods(own)
             results += await in_thread(lambda: list(_claimed(own)))
+        results += await check_rights(own, everything)
         results += await in_thread(lambda: [*_groups(own), *_rivals(own)])
         return [*results, *await _watcher(own), *await _queries(own)]
     except CannotRun as error:
@@ -125,7 +130,7 @@ def _explained(told: _ExplainResponse, own: AgentSettings, url: str) -> Iterator
     there = len(told.policies["rules"])
     yield from _judged(told.policies["problems"], known=told.policies["known"], there=there, what="active rules")
     if why := told.missing.get("pods"):
-        yield fail(f"the pods of the node are unknown: {why}", "check agent.kubelet, or the permissions on pods")
+        yield fail(f"the pods of the node are unknown: {why}", POD_SOURCE)
     for rule in (told.plan or {}).get("rules", ()):
         if why := told.missing.get(rule["metric"]):
             yield warn(f"rule {rule['rule']}: metric {rule['metric']} is missing: {why}", UNSEEN)
@@ -180,8 +185,23 @@ async def _listed(policies: ClusterPolicies) -> ActivePolicies:
         await policies.close()
 
 
+async def _pods(own: AgentSettings) -> list[CheckResult]:
+    """Check that the kubelet lists its pods, if it is their source. Raises CannotRun."""
+    access = build.access_to_kubelet(own)
+    if access is None:
+        return []
+    kubelet = KubeletPods(access)
+    try:
+        _, pods = await kubelet.request()
+    except KubeletError as error:
+        return [fail(f"the pods of the node are unknown: {error}", error.hint or POD_SOURCE)]
+    finally:
+        await kubelet.close()
+    return [ok(f"the kubelet at {access.server} lists {count(len(pods), 'pod')}")]
+
+
 def _groups(own: AgentSettings) -> Iterator[CheckResult]:
-    groups = service_build.WritableCgroups(own)
+    groups = build.WritableCgroups(own)
     try:
         layout = groups.layout()
         file = Path(top_of(layout), "cpu.max" if layout.version is Version.V2 else "cpu.cfs_quota_us")
@@ -209,7 +229,7 @@ def _rivals(own: AgentSettings) -> Iterator[CheckResult]:
 
 def _claimed(own: AgentSettings) -> Iterator[CheckResult]:
     """Check whether another enforcing agent holds the lock on the control groups."""
-    groups = service_build.WritableCgroups(own)
+    groups = build.WritableCgroups(own)
     try:
         if others := groups.claim.acquire():
             message = f"{others[0]} holds the lock on the control groups, and does not respond at {_url(own)}"

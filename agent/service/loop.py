@@ -225,6 +225,7 @@ class Agent:
             ledger=self._ledger,
             own=self.surroundings.own,
             budget=await self._executor.budget(),
+            refused_evictions=self._executor.refused_evictions(),
             knobs=knobs,
             refused_knobs=self._unturned(),
         )
@@ -239,6 +240,7 @@ class Agent:
                 ledger=self._ledger,
                 unavailable=report.unavailable,
                 budget=await self._executor.budget(),
+                refused_evictions=self._executor.refused_evictions(),
                 refused_knobs=self._unturned(),
             )
             second = _without_scheduling(plan(analysis, instead))

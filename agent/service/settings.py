@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,9 +18,7 @@ from agent.metrics.trigger_only import ActsOn, triggering
 from agent.service.node_settings import (
     CGROUP_DRIVER,
     CGROUP_NEST,
-    KUBELET_CA,
     KUBELET_INSECURE,
-    KUBELET_TOKEN,
     METRICS_HOST,
     METRICS_PORT,
     NODE,
@@ -37,6 +36,8 @@ from watcher.platform.settings.tables import Key
 
 SECTION = "agent"
 MODES = ("preview", "enforce")
+KUBELET, API = POD_SOURCES = ("kubelet", "api")
+KUBELET_PORT = 10250
 FEW = values.integer(lowest=0, highest=1000)
 INTERVAL = quantities.duration(lowest=0.2, highest=3600)
 KEY = values.NAME
@@ -170,6 +171,10 @@ class AgentSettings(NodeTable):
         default=False,
         metadata=about(values.BOOLEAN, "Whether to evict pods of DaemonSets too; they are recreated immediately."),
     )
+    evict_unmanaged: bool = field(
+        default=False,
+        metadata=about(values.BOOLEAN, "Whether to evict pods without a controller too; nothing recreates them."),
+    )
     eviction_window: float = field(
         default=600.0,
         metadata=about(
@@ -202,16 +207,51 @@ class AgentSettings(NodeTable):
             "control groups.",
         ),
     )
+    pods: str | None = field(
+        default=None,
+        metadata=about(
+            values.choice(POD_SOURCES),
+            "Source of this node's pods: its kubelet, or the Kubernetes API, with one watch per agent. Default: "
+            "kubelet if its address is known, otherwise api.",
+            example='"kubelet"',
+        ),
+    )
     kubelet: str | None = field(
         default=None,
         metadata=about(
             addresses.ADDRESS,
-            "Address of the kubelet that lists this node's pods. Default: the Kubernetes API lists them.",
-            example='"https://127.0.0.1:10250"',
+            "Address of the kubelet. Default: port 10250 of the environment variable HOST_IP, which the DaemonSet "
+            "sets.",
+            example='"https://10.0.0.7:10250"',
         ),
     )
-    kubelet_token_file: Path | None = field(default=None, metadata=KUBELET_TOKEN)
-    kubelet_ca_file: Path | None = field(default=None, metadata=KUBELET_CA)
+    kubelet_name: str | None = field(
+        default=None,
+        metadata=about(
+            values.NAME,
+            "Name in the kubelet's certificate. Default: the host of its address. A self-signed certificate has the "
+            "name of the node.",
+            example='"node-1"',
+        ),
+    )
+    kubelet_token_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "File with the bearer token for the kubelet. Default: that of the pod's service account, for an https "
+            "address.",
+            example='"/etc/load-watcher/kubelet-token"',
+        ),
+    )
+    kubelet_ca_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "File with the CA certificate that signed the kubelet's certificate. Default: that of the pod's service "
+            "account.",
+            example='"/var/lib/kubelet/pki/kubelet.crt"',
+        ),
+    )
     kubelet_insecure: bool = field(default=False, metadata=KUBELET_INSECURE)
     watcher: str | None = field(
         default=None,
@@ -271,6 +311,15 @@ class AgentSettings(NodeTable):
     queries: Mapping[str, Query] = field(default_factory=dict)
     """User-defined metrics by name, from [agent.queries.NAME]."""
 
+    def kubelet_address(self, environ: Mapping[str, str] = os.environ) -> str | None:
+        """Address of the kubelet that lists the pods: the setting, otherwise from HOST_IP; None if the API lists them,
+        or if the address is unknown."""
+        if self.pods == API:
+            return None
+        host = environ.get("HOST_IP", "")
+        default = f"https://{f'[{host}]' if ':' in host else host}:{KUBELET_PORT}" if host else None
+        return self.kubelet or default
+
     def options(self) -> DecisionOptions:
         """Options of the analyzer and planner."""
         return DecisionOptions(
@@ -279,6 +328,7 @@ class AgentSettings(NodeTable):
             effect_seconds=self.effect,
             grace_slack_seconds=self.grace_slack,
             evict_daemons=self.evict_daemons,
+            evict_unmanaged=self.evict_unmanaged,
             order=Order(self.order),
         )
 
@@ -355,7 +405,10 @@ of the [watcher](settings.md). Each key can also be set with `--set agent.KEY=VA
 `LOAD_WATCHER_AGENT_KEY`. Generate this page with `python -m agent.service.settings > docs/agent-settings.md`; a test
 compares it.
 """
-_OWN = "The DaemonSet sets `control`, `proc`, `cgroup` and `state_file`, because its pods mount the host elsewhere."
+_OWN = (
+    "The DaemonSet sets `control`, `policies`, `proc`, `cgroup` and `state_file`, because its pods mount the host and "
+    "the policies elsewhere."
+)
 _QUERIES = (
     "User-defined metrics from PromQL, evaluated by the server `agent.prometheus`; policies refer to them by NAME."
 )

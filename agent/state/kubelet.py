@@ -1,8 +1,12 @@
 """The pods of this node from its kubelet, which knows them before the API does and while the API is unreachable.
 
-The kubelet serves them at https://NODE:10250/pods to clients with the permission `nodes/proxy` (since Kubernetes 1.33
-`nodes/pods` is enough), and at http://NODE:10255/pods without authentication if its read-only port is enabled. A
-background task requests them at an interval; a cycle uses the last response.
+The kubelet serves them at https://NODE:10250/pods to clients with the right `get nodes/pods` (before Kubernetes 1.33:
+`nodes/proxy`), and at http://NODE:10255/pods without authentication if its read-only port is enabled. A background task
+requests them at an interval; a cycle uses the last response.
+
+The kubelet has the pods as the API last sent them to it, with priority, owners and deletion; the status of a static
+pod is the kubelet's own. While the API is unreachable, the container ids of restarted containers are missing, and the
+usage of these pods is that of their own control group. An eviction reads the pod from the API in any case.
 """
 
 from __future__ import annotations
@@ -34,6 +38,10 @@ log = logging.getLogger(__name__)
 MAX_BODY = 64 << 20
 """Bytes; a thousand pods take about ten megabytes."""
 TIMEOUT_S = 5.0
+UNTRUSTED = (
+    "Name the authority that signed it (kubelet_ca_file) and the name in it (kubelet_name); a self-signed one is its "
+    "own authority, in the kubelet's file pki/kubelet.crt. Or read the pods from the API: docs/agent-running.md#pods."
+)
 
 _LIST = msgspec.json.Decoder(ObjectList[msgspec.Raw])  # type: ignore[type-var]  # Raw has no metadata
 _POD = msgspec.json.Decoder(AgentPod)
@@ -91,7 +99,7 @@ class KubeletPodList(Generic[FactsT]):
         self._monotonic = monotonic
         self._known: Mapping[bytes, FactsT | None] = {}
         self._session: aiohttp.ClientSession | None = None
-        self._pods = BackgroundValue("the kubelet's pods", self._list, interval=interval, failures=(KubeletError,))
+        self._pods = BackgroundValue("the kubelet's pods", self.request, interval=interval, failures=(KubeletError,))
 
     async def start(self) -> None:
         """Start requesting. Does not wait for the first response."""
@@ -114,9 +122,7 @@ class KubeletPodList(Generic[FactsT]):
             raise PodsUnknown(f"the kubelet's last list of pods is {age:.0f} s old: {failure or 'it responds slowly'}")
         return pods
 
-    # --- in the background -------------------------------------------------------------------------------------------
-
-    async def _list(self) -> tuple[float, tuple[FactsT, ...]]:
+    async def request(self) -> tuple[float, tuple[FactsT, ...]]:
         """The pods, and the monotonic time of the request. Raises KubeletError."""
         if self._session is None:
             connector = aiohttp.TCPConnector(ssl=self._access.tls if self._access.tls is not None else True)
@@ -144,8 +150,11 @@ class KubeletPodList(Generic[FactsT]):
             raise KubeletError(str(error), hint=error.hint) from error
         except TimeoutError as error:
             raise KubeletError(f"{url}: no response within {self._timeout:g} s") from error
+        except aiohttp.ClientConnectorCertificateError as error:
+            why = printable(str(error.certificate_error))
+            raise KubeletError(f"{url}: its certificate is not trusted: {why}", hint=UNTRUSTED) from error
         except (aiohttp.ClientError, OSError) as error:
-            hint = "Check that this is the node's address and that the authority signed the kubelet's certificate."
+            hint = "Check that this is the address of the node, and that pods may connect to it."
             raise KubeletError(f"{url}: {printable(str(error)) or type(error).__name__}", hint=hint) from error
         if body is None:
             raise KubeletError(f"{url}: the response is larger than {MAX_BODY >> 20} MiB")
@@ -196,7 +205,8 @@ def _name(raw: msgspec.Raw) -> str:
 def _refused(status: int, url: str) -> KubeletError:
     hints = {
         401: "The kubelet rejected the token: check that its webhook token authentication is enabled.",
-        403: f"{missing_rule('get', 'nodes/proxy', group='')} Since Kubernetes 1.33, nodes/pods is enough.",
+        403: f"{missing_rule('get', 'nodes/pods', group='')} Before Kubernetes 1.33 the right is nodes/proxy, which "
+        "also allows to run commands in every pod: read the pods from the API instead.",
         404: "If its debugging handlers (enableDebuggingHandlers) are disabled, read the pods from the API.",
     }
     return KubeletError(f"{url} returned HTTP status {status}", hint=hints.get(status, ""))

@@ -108,6 +108,7 @@ def facts_of(pod: AgentPod) -> PodFacts:
         terminating=metadata.deletion_timestamp is not None,
         static=is_static(metadata.annotations),
         daemon=any(owner.kind == "DaemonSet" for owner in metadata.owner_references),
+        managed=any(owner.controller for owner in metadata.owner_references),
         grace_seconds=_grace(spec.termination_grace_period_seconds),
         extended_cpu_limit=_extended((each.limits for each in resources), EXTENDED_CPU),
         extended_memory_limit=_bytes(_extended((each.limits for each in resources), EXTENDED_MEMORY)),
@@ -189,8 +190,9 @@ def _class_of(name: str) -> QosClass:
 
 
 def _owner(metadata: ObjectMetadata) -> str:
-    """Kind/name of the first owner; "" for a pod without an owner."""
-    return next((f"{each.kind}/{each.name}" for each in metadata.owner_references), "")
+    """Kind/name of the controller; "" for a pod without one. Other owners only delete the pod with them: they do not
+    recreate it."""
+    return next((f"{each.kind}/{each.name}" for each in metadata.owner_references if each.controller), "")
 
 
 def _grace(seconds: int | None) -> float:

@@ -12,12 +12,12 @@ from watcher.agents.discovery import SERVING_PODS
 from watcher.core.koordinator.written_objects import WRITTEN
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import NODE_METRICS, NODES, PODS
-from watcher.core.kubernetes.wire import Resource
 from watcher.core.naming.evidence import STRENGTH
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.naming.name_resolver import describe_match as in_words
 from watcher.koordinator.lease import LEASE, lease_namespace
 from watcher.platform.checks.examination import CheckContext
+from watcher.platform.checks.permissions import Permission, check_permissions
 from watcher.platform.checks.results import (
     NAMED_AT_MOST,
     CheckResult,
@@ -32,7 +32,6 @@ from watcher.platform.checks.results import (
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access, own_namespace
 from watcher.platform.kube.leases import LEASES
-from watcher.platform.kube.refusals import missing_rule
 from watcher.platform.settings.tables import Settings
 from watcher.providers.metrics_server.pods import PLACED_PODS, POD_METRICS
 from watcher.refresh import cluster_nodes
@@ -50,29 +49,6 @@ class ClusterAccess:
 
     client: Callable[[], KubeClient]
     index: NodeIndex | None
-
-
-@dataclass(frozen=True, slots=True)
-class Permission:
-    """A permission that the service needs. `vital`: `purpose` fails without it; otherwise it works with limits."""
-
-    verb: str
-    resource: Resource[Any]
-    purpose: str
-    vital: bool = True
-    subresource: str = ""
-    namespace: str = ""
-    name: str = ""
-
-    @property
-    def what(self) -> str:
-        """The resource or subresource as in an RBAC rule: "pods", "pods/binding"."""
-        return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
-
-    @property
-    def shown(self) -> str:
-        """The permission in the syntax of `kubectl auth can-i`."""
-        return f"{self.verb} {self.what}" + (f".{self.resource.group}" if self.resource.group else "")
 
 
 def required_permissions(found: Settings, environ: Mapping[str, str]) -> Sequence[Permission]:
@@ -181,11 +157,6 @@ async def kubernetes(examination: CheckContext) -> Sequence[CheckResult]:
     return [ok(f"the Kubernetes API accepts the credentials: {size}")]
 
 
-async def _may(client: KubeClient, right: Permission) -> bool:
-    of = {"subresource": right.subresource, "namespace": right.namespace, "name": right.name}
-    return await client.is_allowed(right.verb, right.resource, **of)
-
-
 async def permissions(examination: CheckContext) -> Sequence[CheckResult]:
     """Check the permissions that the settings need, with a SelfSubjectAccessReview for each verb and resource."""
     needed = required_permissions(examination.get(Settings), examination.environ)
@@ -193,26 +164,9 @@ async def permissions(examination: CheckContext) -> Sequence[CheckResult]:
         return [skipped("these settings need no permissions")]
     client = examination.get(ClusterAccess).client()
     try:
-        granted = [await _may(client, right) for right in needed]
-    except KubeError as error:
-        return [warn(f"cannot check the permissions of this account: {error}", error.hint or "try kubectl auth can-i")]
+        return await check_permissions(client, needed)
     finally:
         await client.close()
-    refused: dict[str, list[Permission]] = {}
-    for right, may in zip(needed, granted, strict=True):
-        if not may:
-            refused.setdefault(right.purpose, []).append(right)
-    results = [_missing(purpose, missing) for purpose, missing in refused.items()]
-    return results or [ok(f"this account may {', '.join(dict.fromkeys(right.shown for right in needed))}")]
-
-
-def _missing(purpose: str, missing: Sequence[Permission]) -> CheckResult:
-    """Return one result for all missing permissions of a purpose."""
-    message = f"this account may not {', '.join(right.shown for right in missing)}; needed for {purpose}"
-    rules = (
-        missing_rule(right.verb, right.what, group=right.resource.group, namespace=right.namespace) for right in missing
-    )
-    return (fail if any(right.vital for right in missing) else warn)(message, " ".join(rules))
 
 
 async def addresses(examination: CheckContext) -> Sequence[CheckResult]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent.policy.crds import definitions
+from agent.service.rights import required_rights
 from agent.service.settings import AgentSettings, read_settings
 from tests.deploy.rendering import ChartError, Manifest, charted, composed, documents, kustomized, of_part, only
 from tests.deploy.test_manifests import DEPLOY, problems, read
@@ -20,6 +21,16 @@ NAME = "load-watcher-agent"
 MONITORED = {"agent": {"enabled": True, "podMonitor": {"enabled": True}}}
 TOKEN = {"agent": {"enabled": True, "existingSecret": NAME}}
 RESTORE = {"agent": {"enabled": True, "restore": True}}
+ENFORCE = {"agent": {"enabled": True, "config": {"agent": {"mode": "enforce"}}}}
+PREVIEW_RULES = {("", "nodes", "get"), ("", "nodes/pods", "get")}
+ENFORCING_RULES = {
+    ("", "nodes", "list"),
+    ("", "nodes", "patch"),
+    ("", "nodes/status", "patch"),
+    ("", "pods", "get"),
+    ("", "pods/eviction", "create"),
+    ("", "events", "create"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +96,12 @@ def test_the_agents_can_be_taken_away_in_good_order(manifests: list[Manifest]) -
     assert ["sleep", "infinity"] == idle["command"]
     assert not {"args", "volumeMounts", "ports", "livenessProbe"} & idle.keys()
     assert {each["name"] for each in agent["volumes"]} == {each["name"] for each in pod["volumes"]}
+    assert rules(rendered) == {
+        ("", "nodes", "get"),
+        ("", "nodes", "patch"),
+        ("", "nodes/status", "patch"),
+        ("", "events", "create"),
+    }
 
 
 def test_it_is_off_by_default_and_the_watchers_service_does_not_find_it(chart: list[Manifest]) -> None:
@@ -118,15 +135,122 @@ def test_its_settings_are_where_its_volumes_are(manifests: list[Manifest], tmp_p
     namespace, _, name = found.control.partition("/")
     control = only(manifests, "ConfigMap", name)
     assert namespace == control["metadata"]["namespace"]
-    rules = only(manifests, "Role", NAME)["rules"]
-    assert [[name]] == [each["resourceNames"] for each in rules]
 
 
-def test_it_may_read_the_policies_that_there_are(manifests: list[Manifest]) -> None:
+def rules(rendered: list[Manifest]) -> set[tuple[str, str, str]]:
+    """What the ClusterRole grants: (apiGroup, resource, verb)."""
+    found = only(rendered, "ClusterRole", NAME)["rules"]
+    return {
+        (group, resource, verb)
+        for rule in found
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def environment(rendered: list[Manifest]) -> dict[str, str | None]:
+    """The variables of the agent's container; None for a field of the pod."""
+    (container,) = pod_of(rendered)["containers"]
+    return {each["name"]: each.get("value") for each in container["env"]}
+
+
+def test_preview_reads_its_node_and_asks_its_kubelet_and_may_do_nothing_else(manifests: list[Manifest]) -> None:
+    """No watch, no list, and no right to change anything."""
+    assert PREVIEW_RULES == rules(manifests)
+    assert not [each for each in manifests if each["kind"] in ("Role", "RoleBinding")]
+    hosts = [each for each in pod_of(manifests)["containers"][0]["env"] if each["name"] == "HOST_IP"]
+    assert ["status.hostIP"] == [each["valueFrom"]["fieldRef"]["fieldPath"] for each in hosts]
+
+
+def test_enforcement_is_one_component_with_its_rights(tmp_path: Path) -> None:
+    rendered, chart = composed(tmp_path, DEPLOY / "agent", "agent-enforce"), charted(ENFORCE, namespace=NAME)
+    assert [] == problems(rendered) + problems(chart)
+    assert PREVIEW_RULES | ENFORCING_RULES == rules(rendered) == rules(chart)
+    assert "enforce" == environment(rendered)["LOAD_WATCHER_AGENT_MODE"]
+    ours, theirs = agents(rendered), agents(chart)
+    assert ours.keys() == theirs.keys()
+    for name in (f"Role {NAME}", f"RoleBinding {NAME}"):
+        assert ours[name] == theirs[name]
+    (role,) = only(rendered, "Role", NAME)["rules"]
+    assert (["configmaps"], ["agent-control"], ["get", "patch"]) == (
+        role["resources"],
+        role["resourceNames"],
+        role["verbs"],
+    )
+
+
+def test_the_rights_are_those_that_the_doctor_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each way to install it, neither more nor less."""
+    monkeypatch.setenv("NODE_NAME", "node-1")
+    monkeypatch.setenv("HOST_IP", "10.0.0.7")
+    policies = tmp_path / "policies"
+    ways: dict[tuple[str, ...], AgentSettings] = {
+        (): AgentSettings(policies=policies),
+        ("agent-enforce",): AgentSettings(policies=policies, mode="enforce"),
+        ("agent-api-pods",): AgentSettings(policies=policies, pods="api"),
+        ("agent-api-policies",): AgentSettings(),
+        ("agent-enforce", "agent-api-pods", "agent-api-policies"): AgentSettings(mode="enforce", pods="api"),
+    }
+    for number, (components, own) in enumerate(ways.items()):
+        (directory := tmp_path / str(number)).mkdir()
+        rendered = composed(directory, DEPLOY / "agent", *components)
+        needed = {(each.resource.group, each.what, each.verb) for each in required_rights(own) if not each.namespace}
+        assert needed == rules(rendered), components
+        there = {each["kind"] for each in rendered}
+        assert ("Role" in there) is any(each.namespace for each in required_rights(own))
+
+
+def test_pods_and_policies_from_the_api_by_components_and_by_the_chart(tmp_path: Path) -> None:
+    (tmp_path / "pods").mkdir()
+    (tmp_path / "policies").mkdir()
+    pods = composed(tmp_path / "pods", DEPLOY / "agent", "agent-api-pods")
+    assert "api" == environment(pods)["LOAD_WATCHER_AGENT_PODS"]
+    of_chart = charted({"agent": {"enabled": True, "config": {"agent": {"pods": "api"}}}}, namespace=NAME)
+    assert rules(pods) == rules(of_chart)
+    policies = composed(tmp_path / "policies", DEPLOY / "agent", "agent-api-policies")
+    of_chart = charted({"agent": {"enabled": True, "apiPolicies": True}}, namespace=NAME)
+    assert [] == problems(pods) + problems(policies) + problems(of_chart)
+    assert agents(policies) == agents(of_chart)
+    assert "LOAD_WATCHER_AGENT_POLICIES" not in environment(policies)
+    assert "policies" not in {each["name"] for each in pod_of(policies)["volumes"]}
     kinds = {each["spec"]["names"]["plural"] for each in documents(definitions())}
-    rules = only(manifests, "ClusterRole", NAME)["rules"]
-    (granted,) = (each["resources"] for each in rules if each["apiGroups"] == ["ensurance.crane.io"])
-    assert set(granted) == kinds
+    assert kinds == {resource for group, resource, _ in rules(policies) if group == "ensurance.crane.io"}
+
+
+def test_policies_are_files_of_a_config_map_that_may_be_missing(manifests: list[Manifest]) -> None:
+    (volume,) = (each for each in pod_of(manifests)["volumes"] if each["name"] == "policies")
+    assert {"name": f"{NAME}-policies", "optional": True} == volume["configMap"]
+    (container,) = pod_of(manifests)["containers"]
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "policies")
+    assert mount["mountPath"] == environment(manifests)["LOAD_WATCHER_AGENT_POLICIES"]
+    given = {"batch.yaml": "kind: List\nitems: []\n"}
+    rendered = charted({"agent": {"enabled": True, "policies": given}}, namespace=NAME)
+    assert [] == problems(rendered)
+    own = charted({"agent": {"enabled": True, "config": {"agent": {"policies": "/mine"}}}}, namespace=NAME)
+    assert "LOAD_WATCHER_AGENT_POLICIES" not in environment(own)  # it would override the settings
+    assert {"batch.yaml": "kind: List\nitems: []"} == {
+        name: text.strip() for name, text in only(rendered, "ConfigMap", f"{NAME}-policies")["data"].items()
+    }
+    with pytest.raises(ChartError, match="policies"):
+        charted({"agent": {"policies": {"batch.txt": "x"}}})
+
+
+def test_a_self_signed_certificate_of_the_kubelet(tmp_path: Path) -> None:
+    rendered = composed(tmp_path, DEPLOY / "agent", "agent-kubelet-certificate")
+    given = {"agent": {"enabled": True, "kubeletCertificate": "/var/lib/kubelet/pki/kubelet.crt"}}
+    chart = charted(given, namespace=NAME)
+    assert [] == problems(rendered) + problems(chart)
+    assert agents(rendered) == agents(chart)
+    (mount,) = (
+        each for each in pod_of(rendered)["containers"][0]["volumeMounts"] if each["name"] == "kubelet-certificate"
+    )
+    assert environment(rendered)["LOAD_WATCHER_AGENT_KUBELET_CA_FILE"] == mount["mountPath"]
+    assert mount["readOnly"]
+    environ = {"LOAD_WATCHER_AGENT_KUBELET_NAME": "node-1", "LOAD_WATCHER_AGENT_KUBELET_CA_FILE": "/host/kubelet.crt"}
+    loaded = load(flags={"provider.name": "host"}, environ=environ, file=None, cwd=tmp_path)
+    found, wrong = read_settings(loaded.parts["agent"], cwd=tmp_path)
+    assert ([], "node-1", Path("/host/kubelet.crt")) == (wrong, found.kubelet_name, found.kubelet_ca_file)
 
 
 def test_other_settings_and_names_by_the_chart(tmp_path: Path) -> None:

@@ -129,16 +129,19 @@ def test_what_waits_for_its_effect_to_be_measured(audit: Audit):
     assert [0] == [each.cycle for each in audit.entries_without_effect(since=NOW, before=NOW + 4)]
 
 
-def test_evictions_that_were_done_or_may_have_been_count(audit: Audit):
+def test_evictions_that_were_done_may_have_been_or_were_refused_count(audit: Audit):
     for number, outcome in enumerate([*AuditOutcome]):
         begun = audit.begin(throttling(number, kind="evict", owner="ReplicaSet/a"))
         if outcome != AuditOutcome.BEGUN:
             audit.finish(begun, outcome, now=NOW)
     audit.begin(throttling(99))
-    counted = [each.time - NOW for each in audit.evictions().values()]
-    assert [
-        list(AuditOutcome).index(each) for each in (AuditOutcome.BEGUN, AuditOutcome.DONE, AuditOutcome.UNANSWERED)
-    ] == counted
+    counted = {list(AuditOutcome)[int(each.time - NOW)]: each.refused for each in audit.evictions().values()}
+    assert {
+        AuditOutcome.BEGUN: False,
+        AuditOutcome.DONE: False,
+        AuditOutcome.FAILED: True,
+        AuditOutcome.UNANSWERED: False,
+    } == counted
     assert not audit.evictions(after=max(audit.evictions()))
 
 

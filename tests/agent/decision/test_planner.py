@@ -159,6 +159,7 @@ def test_whom_a_limit_keeps_is_passed_over_for_the_next_one():
         {"priority": 2_000_001_000},
         {"uid": "me"},
         {"daemon": True},
+        {"managed": False},
     ],
 )
 @pytest.mark.parametrize("metric", [CPU, "window_cpu_avg_5m"])
@@ -166,7 +167,31 @@ def test_protected_pods_are_not_evicted_whatever_they_use(values, metric):
     pods = [pod("protected", 9.0, **values), pod("other", 0.1)]
     made = evictions(pods, {metric: 1.0}, {CPU: 9000.0}, own=frozenset({"me"}))
     assert ["other"] == gone(made)
-    assert "default/protected" in made.left_alone or "DaemonSet" in why(made)["protected"]
+    reason = made.left_alone.get("default/protected") or why(made)["protected"]
+    assert reason
+    if not values.get("managed", True):
+        assert "it has no controller, so nothing would recreate it" == reason
+
+
+def test_pods_without_a_controller_are_evicted_only_if_the_setting_allows_it():
+    pods = [pod("bare", 2.0, managed=False), pod("web", 0.5)]
+    refusing = evictions(pods, {CPU: 4000.0}, {CPU: 6000.0})
+    assert ["web"] == gone(refusing)
+    (stage,) = (each for each in refusing.stages if each.kind == "evict")
+    assert 1500.0 == stage.gap_after  # only the release of web counts
+    allowing = evictions(pods, {CPU: 4000.0}, {CPU: 6000.0}, options=replace(EXACT, evict_unmanaged=True))
+    assert ["bare"] == gone(allowing)
+
+
+def test_a_pod_whose_eviction_was_refused_is_not_evicted_but_throttled():
+    """It may be the largest consumer, and its quota can be lowered all the same."""
+    pods = [pod("refused", 3.0), pod("other", 2.0)]
+    refused = {pods[0].uid: "the API refused to evict it"}
+    made = evictions(pods, {CPU: 5000.0}, {CPU: 6000.0}, refused_evictions=refused)
+    assert ["other"] == gone(made)
+    assert "the API refused to evict it" == why(made)["refused"]
+    containers = [running("refused", 3.0), running("other", 2.0)]
+    assert "refused" in quotas(throttles(containers, 4000.0, 6000.0, refused_evictions=refused))
 
 
 def test_pods_that_cannot_be_acted_on_now_leave_their_place_to_others():

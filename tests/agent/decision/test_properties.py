@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,7 @@ def pods(draw: Any) -> list[PodState]:
             phase=draw(st.sampled_from(["Running", "Running", "Running", "Succeeded"])),
             terminating=draw(st.integers(0, 9)) == 0,
             static=draw(st.integers(0, 9)) == 0,
+            managed=draw(st.integers(0, 4)) > 0,
             containers=draw(containers(f"p{number}")),
         )
         for number in range(draw(st.integers(0, 8)))
@@ -139,6 +141,28 @@ def closable(draw: Any) -> tuple[Demand, PlanInputs]:
     everybody = {pod.key: PodDemand(frozenset(names)) for pod in given_pods}
     used = dict.fromkeys(names, 10_000.0)
     return Demand(evict=marks, evicted=everybody), PlanInputs(state(given_pods, NOW, **used), Metrics(opts.order), opts)
+
+
+@given(closable(), st.booleans(), st.sets(st.integers(0, 7)), st.sets(st.integers(0, 7)))
+def test_a_pod_that_must_not_be_evicted_releases_nothing(
+    scene: tuple[Demand, PlanInputs], allowed: bool, unmanaged: set[int], refused: set[int]
+):
+    """Neither without a controller, unless the setting allows it, nor while the API refuses; and a gap is closed only
+    by what the evicted pods release."""
+    demand, given = scene
+    bare, refusals = {f"u{each}" for each in unmanaged}, {f"u{each}": "the API refused" for each in refused}
+    options = replace(given.options, evict_unmanaged=allowed)
+    pods = tuple(replace(pod, managed=pod.uid not in bare) for pod in given.state.pods)
+    inputs = replace(given, state=replace(given.state, pods=pods), options=options, refused_evictions=refusals)
+    made = plan(analysis(demand), inputs)
+    victims = {step.uid for step in evicted(made)}
+    assert not victims & refusals.keys()
+    assert allowed or not victims & bare
+    for stage in made.stages:
+        released = sum(step.released.get(given.metrics[stage.metric].resource, 0.0) for step in evicted(made))
+        assert stage.gap is not None
+        assert stage.gap_after is not None
+        assert abs(stage.gap - released - stage.gap_after) < 1.0
 
 
 def needless(made: Plan, given_: PlanInputs) -> list[EvictStep]:

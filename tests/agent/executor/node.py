@@ -105,7 +105,12 @@ class FakeNode:
                 "shop", f"p{number}", f"uid-{number}", cpu=cpu, memory=10**9, containers=containers, **more
             )
             if self.server is not None:
-                self.server.pod(f"shop/p{number}", node="node-1", metadata={"uid": f"uid-{number}"})
+                self.server.pod(f"shop/p{number}", node="node-1", metadata=self.metadata(number))
+
+    def metadata(self, number: int, **more: Any) -> dict[str, Any]:
+        """Metadata of the pod p<number> in the API: `more` is added to its uid and its controller."""
+        controller = {"kind": "ReplicaSet", "name": f"r{number}", "controller": True}
+        return {"uid": f"uid-{number}", "ownerReferences": [controller], **more}
 
     def path(self, number: int) -> str:
         """The control group of a container."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ import pytest
 
 from agent.policy.source import ActivePolicies, ClusterPolicies, DirectoryPolicies, check_policies
 from tests.agent.policy.writing import METRICS, a_rule, an_object, node_qos, text_of, throttling, write
-from tests.fakes.kube import FakeKube
+from tests.fakes.kube import Asked, FakeKube
 from tests.waiting import eventually
 from tests.watcher.platform.kube.asking import asked
 
@@ -171,11 +172,11 @@ def put(server: FakeKube, manifest: dict[str, Any]) -> None:
     server.put(f"{API}/{plural}", name, metadata=manifest["metadata"], spec=manifest["spec"])
 
 
-def following(server: FakeKube, story: Callable[[ClusterPolicies], Awaitable[Outcome]]) -> Outcome:
+def following(server: FakeKube, story: Callable[[ClusterPolicies], Awaitable[Outcome]], **given: Any) -> Outcome:
     """What a story makes of policies that are followed in this server."""
 
     async def inside(client: Any) -> Outcome:
-        source = ClusterPolicies(client, metrics=METRICS)
+        source = ClusterPolicies(client, metrics=METRICS, **given)
         await source.start()
         try:
             return await story(source)
@@ -232,6 +233,49 @@ def test_an_api_that_is_away_is_not_no_policies(server: FakeKube):
         for _ in range(20):
             assert found.policies == (await source.refresh()).policies
             await asyncio.sleep(0.01)
+
+    following(server, story)
+
+
+def test_nothing_is_reported_before_the_first_list_could_arrive(server: FakeKube, caplog: pytest.LogCaptureFixture):
+    """Each start reported three kinds that were "not listed yet", two seconds before they were in force."""
+    caplog.set_level(logging.INFO, logger="agent.policy")
+    put(server, node_qos())
+    put(server, throttling())
+    clock, released = [100.0], threading.Event()
+
+    def hold_lists(request: Asked) -> None:
+        if request.verb == "list":
+            released.wait(30.0)
+
+    server.fault = hold_lists
+
+    async def story(source: ClusterPolicies) -> None:
+        early = await source.refresh()
+        assert (early.policies, early.problems) == (None, ())
+        clock[0] += 29.0
+        assert not (await source.refresh()).problems
+        assert not caplog.messages
+        clock[0] += 2.0
+        late = [await source.refresh() for _ in range(3)][-1]
+        assert ["NodeQOS", "AvoidanceAction", "PodQOS"] == [each.place.object for each in late.problems]
+        assert "has not been listed within 30 s" in late.problems[0].message
+        assert 1 == len(caplog.messages)
+        released.set()
+        await until(source, lambda found: names(found) and not found.problems, what="the policies")
+
+    following(server, story, monotonic=lambda: clock[0])
+
+
+def test_a_kind_that_may_not_be_listed_is_reported_at_once_and_alone(server: FakeKube):
+    put(server, node_qos())
+    server.forbidden = {("list", f"{API}/podqoss")}
+
+    async def story(source: ClusterPolicies) -> None:
+        found = await until(source, lambda found: found.problems, what="the refusal")
+        (problem,) = found.problems
+        assert "PodQOS" == problem.place.object
+        assert "grant it a ClusterRole with the rule" in problem.cure
 
     following(server, story)
 

@@ -13,6 +13,7 @@ from tests.agent.policy.writing import API, node_qos, text_of, throttling, write
 from tests.doctor import Told, doctor
 from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.kube import FakeKube
+from tests.fakes.kubelet import FakeKubelet, pod
 from tests.fakes.proc import FakeProc
 from tests.fakes.prometheus import FakePrometheus, result, told
 
@@ -69,6 +70,7 @@ def test_all_is_there(place: Place):
     assert {line.name for line in found.lines} == {"settings", "agent"}
     found.one("agent", "skipped", f"no agent responds at http://127.0.0.1:{place.port}", "preview")
     found.one("agent", "ok", "the policies are valid", "read: 2")
+    found.one("agent", "skipped", "rights are not checked: no Kubernetes API is configured")
     found.one("agent", "ok", f"control groups of {place.cgroups.version}", "quotas can be set")
     found.one("agent", "ok", "no koordlet or crane-agent")
 
@@ -114,6 +116,65 @@ def test_others_that_manage_the_same_groups(place: Place):
     place.told().one("agent", "warn", "another enforcing load-watcher agent", "does not respond")
     other.release()
     assert not [line for line in place.told().lines if "another load-watcher agent" in line.what]
+
+
+ENFORCING = {
+    ("get", "v1/configmaps"),
+    ("patch", "v1/configmaps"),
+    ("list", "v1/nodes"),
+    ("get", "v1/pods"),
+    ("create", "v1/pods/eviction"),
+    ("patch", "v1/nodes"),
+    ("patch", "v1/nodes/status"),
+    ("create", "v1/events"),
+}
+
+
+def test_rights_that_the_settings_need(place: Place):
+    """Of a preview, only what it reads; a missing right is a failure with the rule and the manifest that grants it."""
+    with FakeKube() as server:
+        kubeconfig = ("--set", f"kubernetes.kubeconfig={server.kubeconfig(place.root / 'kubeconfig')}")
+        granted = place.told(*kubeconfig, mode="enforce").one("agent", "ok", "this account may get nodes, list pods")
+        assert granted.what.endswith("patch nodes, patch nodes/status, create events")
+        server.forbidden = set(ENFORCING)
+        place.told(*kubeconfig).one("agent", "ok", "this account may get nodes, list pods, watch pods")
+        found = place.told(*kubeconfig, mode="enforce")
+        assert 1 == found.exit_code
+        missing = found.one(
+            "agent", "fail", "this account may not get pods, create pods/eviction; needed for evictions"
+        )
+        assert 'resources: ["pods/eviction"], verbs: ["create"]' in missing.cure
+        assert "deploy/components/agent-enforce (in the chart: agent.config.agent.mode) grants it." in missing.cure
+        found.one("agent", "fail", "may not get configmaps, patch configmaps; needed for the brake and the eviction")
+        found.one("agent", "fail", "may not list nodes; needed for the brake and the eviction budget of the cluster")
+        found.one("agent", "fail", "may not patch nodes, patch nodes/status; needed for keeping new pods away")
+        found.one("agent", "warn", "may not create events")
+        reviews = [each.body["spec"]["resourceAttributes"] for each in server.asked if "review" in each.resource]
+        assert {"load-watcher-agent"} == {each["namespace"] for each in reviews if each["resource"] == "configmaps"}
+        assert {"node-1", None} == {each.get("name") for each in reviews if each["resource"] == "nodes"}
+
+
+def test_rights_on_policies_and_on_pods_depend_on_their_source(place: Place):
+    with FakeKube() as server, FakeKubelet([pod("a", "1")]) as kubelet:
+        kubeconfig = ("--set", f"kubernetes.kubeconfig={server.kubeconfig(place.root / 'kubeconfig')}")
+        server.forbidden = {(verb, f"{API}/podqoss") for verb in ("list", "watch")}
+        missing = place.told(*kubeconfig, policies=None).one("agent", "fail", "may not list podqoss.ensurance.crane.io")
+        assert "deploy/components/agent-api-policies" in missing.cure
+        server.forbidden = {("list", "v1/pods"), ("get", "v1/nodes/pods")}
+        missing = place.told(*kubeconfig).one("agent", "fail", "this account may not list pods; needed for the pods of")
+        assert "deploy/components/agent-api-pods" in missing.cure
+        place.told(*kubeconfig, kubelet=kubelet.url).one("agent", "ok", f"the kubelet at {kubelet.url} lists 1 pod")
+        https = "https://127.0.0.1:1"
+        place.told(*kubeconfig, kubelet=https).one("agent", "ok", "this account may get nodes, get nodes/pods")
+        server.forbidden = {("get", "v1/nodes/pods"), ("get", "v1/nodes/proxy")}
+        missing = place.told(*kubeconfig, kubelet=https).one("agent", "fail", "this account may not get nodes/pods")
+        assert "deploy/agent/rbac.yaml grants it." in missing.cure
+
+
+def test_a_kubelet_that_refuses(place: Place):
+    with FakeKubelet(fault=lambda: (403, b"Forbidden")) as kubelet:
+        found = place.told(kubelet=kubelet.url).one("agent", "fail", "the pods of the node are unknown", "403")
+        assert "nodes/pods" in found.cure
 
 
 def test_servers_that_it_asks(place: Place):

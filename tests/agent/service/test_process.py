@@ -34,7 +34,12 @@ UID = "0000000a-0000-4000-8000-000000000000"
 CONTAINER = f"{10:064x}"
 BEST_EFFORT = {"matchExpressions": [{"scopeName": "QOSClass", "operator": "In", "values": ["BestEffort"]}]}
 POD = {
-    "metadata": {"name": "web", "namespace": "shop", "uid": UID},
+    "metadata": {
+        "name": "web",
+        "namespace": "shop",
+        "uid": UID,
+        "ownerReferences": [{"kind": "ReplicaSet", "name": "web", "controller": True}],
+    },
     "spec": {"nodeName": "node-1", "containers": [{"name": "main"}]},
     "status": {
         "phase": "Running",

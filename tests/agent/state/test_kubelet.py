@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
 from agent.state.readings import PodsUnknown
@@ -133,6 +134,30 @@ def test_over_tls_with_its_own_authority(tmp_path: Path):
         watching(kubelet, not_trusted, authority=tmp_path / "ca.pem", name="elsewhere.example")
 
 
+def test_a_self_signed_certificate_has_the_name_of_the_node_and_no_address(tmp_path: Path):
+    """As the kubelet writes it to pki/kubelet.crt if nobody signs its certificates; the file ends with its own
+    authority."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("node-1")
+    certificate.private_key_pem.write_to_path(tmp_path / "kubelet.key")
+    file = tmp_path / "kubelet.crt"
+    file.write_bytes(b"".join(each.bytes() for each in (*certificate.cert_chain_pems, authority.cert_pem)))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(file, tmp_path / "kubelet.key")
+    with FakeKubelet([pod("a", "1")], tls=context) as kubelet:
+
+        async def trusted(source: KubeletPods) -> None:
+            await eventually(lambda: not why_not(source), what="an answer")
+
+        async def not_trusted(source: KubeletPods) -> None:
+            await eventually(lambda: "its certificate is not trusted" in why_not(source), what="a refusal")
+            assert "kubelet_name" in why_not(source)
+
+        watching(kubelet, trusted, authority=file, name="node-1")
+        watching(kubelet, not_trusted, authority=file)
+        watching(kubelet, not_trusted, name="node-1")
+
+
 def test_an_authority_that_cannot_be_read_is_told(tmp_path: Path):
     with pytest.raises(KubeletError, match="cannot be read"):
         kubelet_access("https://127.0.0.1:10250", authority=tmp_path / "nowhere")
@@ -141,7 +166,7 @@ def test_an_authority_that_cannot_be_read_is_told(tmp_path: Path):
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        ((403, b"Forbidden"), "nodes/proxy"),
+        ((403, b"Forbidden"), '{apiGroups: [""], resources: ["nodes/pods"], verbs: ["get"]}'),
         ((404, b"404 page not found"), "debugging handlers"),
         ((500, b"boom"), "returned HTTP status 500"),
         ((302, b""), "returned HTTP status 302"),

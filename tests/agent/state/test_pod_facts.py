@@ -45,6 +45,7 @@ def test_an_empty_pod_has_defaults_and_nothing_running():
     found = read({"metadata": {"name": "a", "namespace": "b", "uid": UID}}).pod
     assert (found.qos, found.priority, found.start_time, found.phase) == (QosClass.UNKNOWN, 0, None, "Pending")
     assert (found.owner, found.daemon, found.static, found.terminating) == ("", False, False, False)
+    assert not found.managed
     assert (found.grace_seconds, found.containers) == (30.0, ())
 
 
@@ -83,6 +84,22 @@ def test_who_is_terminating_who_is_a_daemon_and_who_has_priority():
     found = read(content).pod
     assert (found.terminating, found.daemon, found.owner) == (True, True, "DaemonSet/agent")
     assert (found.priority, found.grace_seconds) == (2_000_001_000, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("owners", "owner"),
+    [
+        ([{"kind": "ReplicaSet", "name": "web-7d9c", "controller": True}], "ReplicaSet/web-7d9c"),
+        ([{"kind": "Workflow", "name": "w"}, {"kind": "Job", "name": "j", "controller": True}], "Job/j"),
+        ([{"kind": "Workflow", "name": "w"}], ""),
+        ([{"kind": "Workflow", "name": "w", "controller": False}], ""),
+    ],
+)
+def test_only_a_controller_recreates_a_pod(owners: list[dict[str, Any]], owner: str):
+    content = pod("a", UID)
+    content["metadata"]["ownerReferences"] = owners
+    found = read(content).pod
+    assert (found.owner, found.managed) == (owner, bool(owner))
 
 
 def test_extended_resources():

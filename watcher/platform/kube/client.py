@@ -180,9 +180,11 @@ class KubeClient:
         page, unread = await self._page(resource, {"limit": "1"})
         return len(page.items or ()) + len(unread) + (page.metadata.remaining or 0)
 
-    async def get(self, resource: Resource[ItemT], key: str) -> ItemT:
-        """Return one object by its `key_of`. Raises KubeNotFound if it does not exist, and other KubeErrors."""
-        call = _KubeRequest(resource, "get", resource.path_of(key))
+    async def get(self, resource: Resource[ItemT], key: str, *, cached: bool = False) -> ItemT:
+        """Return one object by its `key_of`. With `cached`, the API server may answer from its cache, which spares etcd
+        and can be out of date. Raises KubeNotFound if it does not exist, and other KubeErrors."""
+        parameters = {"resourceVersion": "0"} if cached else {}
+        call = _KubeRequest(resource, "get", resource.path_of(key), parameters=parameters)
         async with self._translated(resource):
             return read_item(await self._ask(call), resource=resource)
 

@@ -1,0 +1,70 @@
+"""Rights of the agent in the Kubernetes API: those that its settings need, and the doctor's check of them.
+
+`deploy/agent` grants the rights of preview mode, and each component in `deploy/components` the rights of what it
+enables; the chart grants them by its values. docs/agent-safety.md lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agent.policy.source import POLICY_RESOURCES
+from agent.service import build
+from agent.service.settings import KUBELET, AgentSettings
+from watcher.core.kubernetes.objects import CONFIG_MAPS, EVENTS, NODES, PODS
+from watcher.platform.checks.permissions import Permission, check_permissions
+from watcher.platform.checks.results import CheckResult, skipped
+from watcher.platform.settings.tables import Settings
+
+BASE = "deploy/agent/rbac.yaml"
+ENFORCE = "deploy/components/agent-enforce (in the chart: agent.config.agent.mode)"
+API_PODS = "deploy/components/agent-api-pods (in the chart: agent.config.agent.pods)"
+API_POLICIES = "deploy/components/agent-api-policies (in the chart: agent.apiPolicies)"
+
+
+def required_rights(own: AgentSettings) -> Iterator[Permission]:
+    """Yield the rights that an agent with these settings uses."""
+    node = own.node_name()
+    yield Permission("get", NODES, "the labels of its node, which select policies", name=node, granted_by=BASE)
+    yield from _of_pods(own, node)
+    if own.policies is None:
+        for verb in ("list", "watch"):
+            for resource in POLICY_RESOURCES.values():
+                yield Permission(verb, resource, "policies from the API", granted_by=API_POLICIES)
+    if own.mode == "enforce":
+        yield from _of_enforcement(own, node)
+
+
+def _of_pods(own: AgentSettings, node: str) -> Iterator[Permission]:
+    address = own.kubelet_address()
+    if address is None and own.pods != KUBELET:
+        for verb in ("list", "watch"):
+            yield Permission(verb, PODS, "the pods of its node from the API", granted_by=API_PODS)
+    elif not (address or "").startswith("http:") and own.kubelet_token_file is None:  # with this account's token
+        purpose = "the pods of its node from the kubelet"
+        yield Permission("get", NODES, purpose, subresource="pods", name=node, or_subresource="proxy", granted_by=BASE)
+
+
+def _of_enforcement(own: AgentSettings, node: str) -> Iterator[Permission]:
+    namespace, _, name = own.control.partition("/")
+    purpose = "the brake and the eviction budget of the cluster"
+    for verb in ("get", "patch"):
+        yield Permission(verb, CONFIG_MAPS, purpose, namespace=namespace, name=name, granted_by=ENFORCE)
+    yield Permission("list", NODES, f"{purpose} (the number of nodes)", granted_by=ENFORCE)
+    yield Permission("get", PODS, "evictions", granted_by=ENFORCE)
+    yield Permission("create", PODS, "evictions", subresource="eviction", granted_by=ENFORCE)
+    purpose = "keeping new pods away from its node (taint and condition)"
+    yield Permission("patch", NODES, purpose, name=node, granted_by=ENFORCE)
+    yield Permission("patch", NODES, purpose, subresource="status", name=node, granted_by=ENFORCE)
+    yield Permission("create", EVENTS, "Events on pods and on its node", vital=False, granted_by=ENFORCE)
+
+
+async def check_rights(own: AgentSettings, everything: Settings) -> list[CheckResult]:
+    """Check that the account of the kubeconfig, or of this pod, has the rights that the settings need."""
+    client = build.kube_client(own.kubernetes, everything)
+    if client is None:
+        return [skipped("rights are not checked: no Kubernetes API is configured", "set kubernetes.kubeconfig")]
+    try:
+        return await check_permissions(client, tuple(required_rights(own)))
+    finally:
+        await client.close()
