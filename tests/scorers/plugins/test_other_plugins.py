@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scorers.cluster.table import ClusterTable
@@ -47,6 +47,7 @@ def test_golden_normalisation(case):
 
 
 @given(st.lists(st.floats(-1e9, 1e9, allow_subnormal=False), min_size=1, max_size=8))
+@example([3.8, 9.4])
 def test_the_highest_rise_scores_zero_and_the_lowest_a_hundred(rises):
     """Upstream multiplies before it divides, so that its highest rise sometimes scores 1."""
     rise = np.array(rises)
