@@ -14,11 +14,12 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from agent.qrm.kubelet.grpc_server import CannotServe, PluginServer, SocketServer
+from agent.qrm.kubelet.grpc_server import PluginServer
 from agent.qrm.kubelet.plugin_api import PluginCallError, PluginOptions
 from agent.qrm.kubelet.plugin_client import BACKOFF_CALLS, PluginEndpoint, PluginInfo, ask_info, notify
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
+from agent.qrm.kubelet.socket_server import CannotServe, SocketServer
 from agent.qrm.main import Checkpoint
 from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
@@ -160,10 +161,10 @@ def test_registration(tmp_path: Path):
         async with serving(tmp_path) as (server, _):
             path = tmp_path / "cpu.sock"
             assert await ask_info(path) == PluginInfo("ResourcePlugin", "cpu", "", ("v1alpha1",))
-            told = [server.registration_error]
+            told = [server.contact.error]
             for error in ("no handler registered for plugin type: ResourcePlugin", ""):
                 await notify(path, error)
-                told.append(server.registration_error)
+                told.append(server.contact.error)
             assert told == [None, "no handler registered for plugin type: ResourcePlugin", ""]
 
     run(test())
