@@ -129,7 +129,8 @@ def builtin_plugins(settings: QrmSettings, machine: CpuTopology) -> list[Resourc
             made.append(cpu_plugin(settings, machine))
         if settings.memory_plugin and machine.memory:
             reserved = dict.fromkeys(machine.memory, settings.reserved_memory)
-            made.append(MemoryPlugin(machine, roles, reserved=reserved))
+            bound = settings.cpu_policy == AS_KATALYST  # memory follows the CPUs of bound pods
+            made.append(MemoryPlugin(machine, roles, reserved=reserved, enhancements=bound))
         elif settings.memory_plugin:
             log.warning("the memory of the NUMA nodes is unknown; the memory plug-in is disabled")
     except ValueError as error:

@@ -24,7 +24,12 @@ from agent.qrm.cpuset import EMPTY, CpuSet
 from agent.qrm.manager.allocation import CPUSET_CPUS, AllocationInfo, WireHints, wire_hints
 from agent.qrm.manager.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_exclusive
 from agent.qrm.manager.topology import Hint
-from agent.qrm.plugins.calculator import take_by_numa_balance, take_by_topology, take_single_by_numa_balance
+from agent.qrm.plugins.calculator import (
+    fits_sockets,
+    take_by_numa_balance,
+    take_by_topology,
+    take_single_by_numa_balance,
+)
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.enhancements import NUMA_BINDING, PAIRING, QosRequest, qos_request
 from agent.qrm.plugins.records import Records
@@ -251,7 +256,7 @@ class KatalystCpuPlugin:
             nodes
             for size in range(fewest, most + 1)
             for nodes in map(frozenset, combinations(sorted(free), size))
-            if self._fits_sockets(nodes, wish) and self._holds(nodes, needed, free, wish)
+            if fits_sockets(self.machine, nodes, aligned=wish.aligned) and self._holds(nodes, needed, free, wish)
         ]
 
     def _needed(self, request: ResourceRequest, wish: QosRequest) -> int:
@@ -260,15 +265,6 @@ class KatalystCpuPlugin:
         if wish.paired and needed % per_core:
             raise CannotAllocate(f"{PAIRING} needs whole cores of {per_core} CPUs, not {needed} CPUs")
         return needed
-
-    def _fits_sockets(self, nodes: frozenset[int], wish: QosRequest) -> bool:
-        """Whether a set of nodes that fits into one socket is on one socket; with align_by_socket, whether a set of any
-        size is on as few sockets as possible."""
-        sockets = {self.machine.cpus[cpu].socket for cpu in self.machine.on(nodes)}
-        per_socket = max(len(self.machine.nodes) // len(self.machine.sockets), 1)
-        if wish.aligned:
-            return len(sockets) <= -(-len(nodes) // per_socket)
-        return len(nodes) > per_socket or len(sockets) == 1
 
     def _holds(self, nodes: frozenset[int], needed: int, free: Mapping[int, int], wish: QosRequest) -> bool:
         if wish.evenly:
