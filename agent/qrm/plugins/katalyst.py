@@ -33,7 +33,7 @@ from agent.qrm.plugins.calculator import (
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.enhancements import NUMA_BINDING, PAIRING, QosRequest, qos_request
 from agent.qrm.plugins.records import Records
-from agent.qrm.plugins.resize import pool_sizes
+from agent.qrm.plugins.resize import proportional_sizes
 from agent.qrm.pods import DEDICATED_CORES, RECLAIMED_CORES, SHARED_CORES, SYSTEM_CORES
 
 SHARE, RECLAIM, RESERVE = "share", "reclaim", "reserve"
@@ -109,19 +109,21 @@ class KatalystCpuPlugin:
         wish = self._wish(request)
         if wish.debug or request.container_type == ContainerType.INIT:
             return None
+        if wish.level == DEDICATED_CORES and request.container_type == ContainerType.SIDECAR:
+            return None  # it follows its pod's main container
         kept = self._records.get((request.pod_uid, request.container_name))
         if kept is not None and kept.request >= request.quantity:
             return self._hints_of(kept)
         if wish.level == DEDICATED_CORES:
-            main = self._main_of(request)
-            return self._hints_of(main) if main else self._dedicated_hints(request, wish)
+            return self._dedicated_hints(request, wish)
         if wish.level == SHARED_CORES and wish.bound:
             return self._bound_hints(request)
         return None
 
     def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """The allocation for a request; None for an init container. A sufficient earlier allocation is returned
-        unchanged. Raises CannotAllocate; the container then has no allocation."""
+        """The allocation for a request; None for an init container, and for a sidecar of a dedicated pod whose main
+        container has no allocation yet. A sufficient earlier allocation is returned unchanged. Raises CannotAllocate;
+        the container then has no allocation."""
         try:
             return self._allocate(request)
         except CannotAllocate:
@@ -136,6 +138,8 @@ class KatalystCpuPlugin:
             return AllocationInfo(
                 is_scalar_resource=True
             )  # as in Katalyst: no property is set, no quantity is compared
+        if self._waits_for_main(request, wish):
+            return None
         key = (request.pod_uid, request.container_name)
         kept = self._records.get(key)
         if kept is None or kept.request < request.quantity or kept.qos_level != wish.level:
@@ -160,24 +164,19 @@ class KatalystCpuPlugin:
     def pools(self) -> dict[str, CpuSet]:
         """The CPUs of each pool that has containers, and of `reclaim`. The pools are disjoint unless there are too few
         CPUs."""
-        taken = self._dedicated()
-        free = self.machine.all - self.settings.reserved - taken
-        found: dict[str, CpuSet] = {}
+        free, found = self._free(), dict[str, CpuSet]()
         bound = self._wanted_of(bound=True)
         for node, wanted in bound.items():
             assert node is not None
-            found |= self._generated(
-                free & self.machine.nodes.get(node, EMPTY), wanted, expand=not self.settings.reclaim
-            )
+            own = free & self.machine.nodes.get(node, EMPTY)
+            found |= self._generated(own, wanted, expand=not self.settings.reclaim)
         rest = free - self.machine.on(node for node in bound if node is not None)
         unbound = self._wanted_of(bound=False).get(None, {})
         found |= self._generated(rest or free, unbound, expand=False)
         left = free - EMPTY.union(*found.values())
         if not self.settings.reclaim:
             left = self._shared_out(left, found, sorted(unbound))
-        if not found and not taken:
-            left = self._first_reclaim
-        found[RECLAIM] = left or (self._first_reclaim - taken) or free
+        found[RECLAIM] = self._reclaim_pool(left, found)
         return found
 
     def by_node(self, pod_uid: str, container_name: str) -> dict[int, float]:
@@ -225,6 +224,11 @@ class KatalystCpuPlugin:
     def _wish(self, request: ResourceRequest) -> QosRequest:
         """Raises CannotAllocate."""
         return qos_request(request, defaults=self.settings.enhancement, debug=self.settings.debug)
+
+    def _waits_for_main(self, request: ResourceRequest, wish: QosRequest) -> bool:
+        """Whether a container will have the CPUs of its pod's main container, which has none yet."""
+        sidecar = wish.level == DEDICATED_CORES and request.container_type == ContainerType.SIDECAR
+        return sidecar and self._main_of(request) is None
 
     def _main_of(self, request: ResourceRequest) -> KatalystRecord | None:
         """For a sidecar, the record of its pod's main container with exclusive CPUs."""
@@ -371,6 +375,10 @@ class KatalystCpuPlugin:
             taken |= take_by_topology(self.machine, free, share, align_l3=True)
         return taken
 
+    def _free(self) -> CpuSet:
+        """The CPUs that are neither reserved nor dedicated."""
+        return self.machine.all - self.settings.reserved - self._dedicated()
+
     def _dedicated(self) -> CpuSet:
         return EMPTY.union(*(cpuset.parse(record.cpus) for record in self._records.values()))
 
@@ -394,14 +402,26 @@ class KatalystCpuPlugin:
     def _generated(self, available: CpuSet, wanted: Mapping[str, int], *, expand: bool) -> dict[str, CpuSet]:
         """CPUs by pool, spread evenly over the nodes; with `expand`, all available CPUs. If there are too few CPUs for
         separate pools, all pools share all available CPUs."""
-        sizes = pool_sizes(len(available), wanted, {}, expand=expand)
-        if sum(sizes.values()) > len(available):
-            return dict.fromkeys(wanted, available)
+        if expand or sum(wanted.values()) > len(available):
+            sizes = proportional_sizes(len(available), wanted)
+            if sizes is None:
+                return dict.fromkeys(wanted, available)
+            wanted = sizes
         found: dict[str, CpuSet] = {}
         left = available
-        for name in sorted(sizes):
-            found[name], left = take_by_numa_balance(self.machine, left, sizes[name])
+        for name in sorted(wanted):
+            found[name], left = self._take_balanced(left, wanted[name])
         return found
+
+    def _take_balanced(self, available: CpuSet, n: int) -> tuple[CpuSet, CpuSet]:
+        """n CPUs spread evenly over the nodes, and the CPUs left over."""
+        return take_by_numa_balance(self.machine, available, n)
+
+    def _reclaim_pool(self, left: CpuSet, found: Mapping[str, CpuSet]) -> CpuSet:
+        """The CPUs that other pods leave, at first only the reserve. If they leave none, reclaimed pods share CPUs."""
+        if not found and not self._dedicated():
+            return self._first_reclaim
+        return left or (self._first_reclaim - self._dedicated()) or self._free()
 
     def _shared_out(self, left: CpuSet, found: dict[str, CpuSet], names: Sequence[str]) -> CpuSet:
         """Add the CPUs that no pool needs to these pools, in proportion to their sizes, except the reserve for
@@ -412,7 +432,7 @@ class KatalystCpuPlugin:
             if len(left) <= reserve:
                 break
             share = max(len(found[name]) * spare // total, 1)
-            more, left = take_by_numa_balance(self.machine, left, share)
+            more, left = self._take_balanced(left, share)
             found[name] |= more
         return left
 
@@ -422,15 +442,14 @@ class KatalystCpuPlugin:
         named = {RESERVE: self.settings.reserved, **pools} if record.pool else {}
         chosen = EMPTY.union(*(cpus for name, cpus in named.items() if name.startswith(record.pool)))
         if not chosen and record.bound:
-            chosen = self.machine.all - self.settings.reserved - self._dedicated()
+            chosen = self._free()
         return chosen or self.machine.all
 
     def _ramp_up_cpus(self) -> CpuSet:
         """The CPUs of the NUMA nodes without bound pods; if there are none, all CPUs that are not dedicated."""
-        free = self.machine.all - self.settings.reserved - self._dedicated()
         levels = (SHARED_CORES, DEDICATED_CORES)
         bound = {node for record in self._records.values() if record.qos_level in levels for node in record.nodes}
-        return (free - self.machine.on(bound)) or free
+        return (self._free() - self.machine.on(bound)) or self._free()
 
     def _cpus_of(self, record: KatalystRecord, pools: Mapping[str, CpuSet] | None = None) -> CpuSet:
         """The CPUs of a record. `pools` are the current pools, if the caller has already computed them."""
@@ -438,7 +457,7 @@ class KatalystCpuPlugin:
             return self._system_cpus(record, self.pools() if pools is None else pools)
         if record.sidecar:
             main = next((r for key, r in self._records.items() if key[0] == record.pod_uid and r.cpus), None)
-            return cpuset.parse(main.cpus) if main else self.machine.all - self.settings.reserved - self._dedicated()
+            return cpuset.parse(main.cpus) if main else self._free()
         if record.qos_level == DEDICATED_CORES:
             return cpuset.parse(record.cpus)
         if record.qos_level == RECLAIMED_CORES:

@@ -111,11 +111,11 @@ class MemoryPlugin:
         claim = self._claim(request)
         if request.container_type == ContainerType.INIT or not claim.own:
             return None
+        if claim.bound and request.container_type == ContainerType.SIDECAR:
+            return None  # it follows its pod's main container
         if (kept := self._existing(request, claim)) is not None:
             return (Hint(frozenset(kept.numa), preferred=True),)
         main = self._main_of(request)
-        if claim.bound and main is not None:
-            return (Hint(frozenset(main.numa), preferred=True),)
         needed, free = whole_exclusive(request), self._open_nodes(request, claim)
         if main is not None:
             free = {node: size for node, size in free.items() if node in main.numa}
@@ -129,11 +129,15 @@ class MemoryPlugin:
         return tuple(Hint(nodes, preferred=len(nodes) == fewest) for nodes in found)
 
     def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """The allocation for a request; None for an init container. A sufficient earlier allocation is returned
-        unchanged. Raises CannotAllocate; the container then has no allocation."""
+        """The allocation for a request; None for an init container, and for a sidecar of a bound pod whose main
+        container has no allocation yet. A sufficient earlier allocation is returned unchanged. Raises CannotAllocate;
+        the container then has no allocation."""
         if request.container_type == ContainerType.INIT:
             return None
         claim = self._claim(request)
+        sidecar = request.container_type == ContainerType.SIDECAR
+        if claim.bound and sidecar and self._main_of(request) is None:
+            return None
         kept = self._existing(request, claim)
         if kept is None:
             self._records.pop((request.pod_uid, request.container_name), None)
