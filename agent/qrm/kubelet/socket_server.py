@@ -54,7 +54,7 @@ class SocketServer:
         self._lost = lost
         self._every = every
         self._server: grpc.aio.Server | None = None
-        self._file: tuple[int, int] | None = None
+        self._file: tuple[int, int, int] | None = None
         self._lock = -1
         self._watcher: asyncio.Task[None] | None = None
 
@@ -99,13 +99,14 @@ class SocketServer:
                 log.info("serving %s again", self.path)
                 refused = ""
 
-    def _identity(self) -> tuple[int, int] | None:
-        """Device and inode of the socket file, None if it does not exist."""
+    def _identity(self) -> tuple[int, int, int] | None:
+        """Device, inode and time of creation of the socket file, None if it does not exist. A new file can have the
+        inode of a removed one."""
         try:
             status = os.lstat(self.path)
         except OSError:
             return None
-        return status.st_dev, status.st_ino
+        return status.st_dev, status.st_ino, status.st_mtime_ns
 
     async def _serve(self) -> None:
         """Raises CannotServe."""

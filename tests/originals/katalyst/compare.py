@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from tests.originals.frame import Original
 from tests.originals.katalyst.classes import CLASSES
+from tests.originals.katalyst.live import LiveChecks
 from tests.originals.katalyst.worlds import CpuPolicy, MemoryPolicy
 
 ORIGINAL = Original(
     "katalyst",
     "github.com/kubewharf/katalyst-core v0.5.0",
-    (CpuPolicy(), MemoryPolicy()),
+    (CpuPolicy(), MemoryPolicy(), LiveChecks()),
     CLASSES,
 )

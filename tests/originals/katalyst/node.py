@@ -1,4 +1,4 @@
-"""A node with processes of both sides: its machine, its pods in a file and in an API server, and a container runtime."""
+"""A node with processes of both sides: machine, pods (in a file and in an API server), and container runtime."""
 
 from __future__ import annotations
 
@@ -161,6 +161,10 @@ class KatalystNode:
         done = subprocess.run([str(self._program), command, *arguments], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-600:]
         return json.loads(done.stdout)
+
+    def plugin_sockets(self) -> set[tuple[str, int]]:
+        """Names and times of creation of the sockets of load-watcher's plug-ins."""
+        return {(path.name, path.stat().st_mtime_ns) for path in self.sockets.glob("qrm_*.sock") if path.is_socket()}
 
     # --- what both sides wrote ---------------------------------------------------------------------------------------
 
