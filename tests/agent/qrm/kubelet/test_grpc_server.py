@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -19,7 +18,7 @@ from agent.qrm.kubelet.plugin_api import PluginCallError, PluginOptions
 from agent.qrm.kubelet.plugin_client import BACKOFF_CALLS, PluginEndpoint, PluginInfo, ask_info, notify
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
-from agent.qrm.kubelet.socket_server import CannotServe, SocketServer
+from agent.qrm.kubelet.socket_server import SocketServer
 from agent.qrm.main import Checkpoint
 from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
@@ -314,47 +313,6 @@ def test_a_plugin_that_goes_in_the_middle_of_a_call_fails_that_call_and_not_who_
             await served.stop(grace=0)
 
     run(test())
-
-
-# --- the socket --------------------------------------------------------------------------------------------------
-
-
-def test_a_path_too_long_is_refused_by_its_length(tmp_path: Path):
-    path = tmp_path / ("x" * 108)
-    with pytest.raises(CannotServe, match="but a unix socket path can have at most 107: use a shorter directory"):
-        run(SocketServer(path, []).start())
-
-
-def test_a_live_socket_is_not_taken_over(tmp_path: Path):
-    async def test() -> None:
-        async with serving(tmp_path):
-            with pytest.raises(CannotServe, match="another load-watcher serves"):
-                await SocketServer(tmp_path / "cpu.sock", []).start()
-        with socket.socket(socket.AF_UNIX) as other:
-            other.bind(str(tmp_path / "other.sock"))
-            other.listen()
-            with pytest.raises(CannotServe, match="another process listens on"):
-                await SocketServer(tmp_path / "other.sock", []).start()
-
-    run(test())
-
-
-def test_what_a_dead_process_left_is_cleared_away(tmp_path: Path):
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(tmp_path / "cpu.sock"))
-
-    async def test() -> None:
-        async with serving(tmp_path) as (_, endpoint):
-            assert await endpoint.allocations() == {}
-            assert (tmp_path / "cpu.sock").stat().st_mode & 0o777 == 0o660
-
-    run(test())
-
-
-def test_a_directory_in_the_way_is_named(tmp_path: Path):
-    (tmp_path / "cpu.sock").mkdir()
-    with pytest.raises(CannotServe, match=r"cannot remove .*cpu\.sock: Is a directory"):
-        run(SocketServer(tmp_path / "cpu.sock", []).start())
 
 
 # --- the state file ----------------------------------------------------------------------------------------------
