@@ -132,6 +132,13 @@ class MemoryPlugin:
         """The allocation for a request; None for an init container, and for a sidecar of a bound pod whose main
         container has no allocation yet. A sufficient earlier allocation is returned unchanged. Raises CannotAllocate;
         the container then has no allocation."""
+        try:
+            return self._allocate(request)
+        except CannotAllocate:
+            self._records.pop((request.pod_uid, request.container_name), None)
+            raise
+
+    def _allocate(self, request: ResourceRequest) -> AllocationInfo | None:
         if request.container_type == ContainerType.INIT:
             return None
         claim = self._claim(request)

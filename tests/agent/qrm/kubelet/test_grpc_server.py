@@ -34,14 +34,15 @@ from agent.qrm.telemetry import QrmMetrics
 from tests.agent.qrm.plugins.test_plugins import SEED, ask, cpu_plugin
 from tests.waiting import eventually
 
-ON_0 = Hint(frozenset({0}), preferred=True)
+ON_0, ON_1 = (Hint(frozenset({node}), preferred=True) for node in (0, 1))
 
 
 @asynccontextmanager
 async def serving(
-    directory: Path, *, plugin: ResourcePlugin | None = None
+    directory: Path, *, plugin: ResourcePlugin | None = None, external: bool = False
 ) -> AsyncIterator[tuple[PluginServer, PluginEndpoint]]:
-    server = PluginServer(plugin or cpu_plugin(), directory / "cpu.sock", StateFile(directory / "cpu_plugin_state"))
+    state = StateFile(directory / "cpu_plugin_state")
+    server = PluginServer(plugin or cpu_plugin(), directory / "cpu.sock", state, external=external)
     await server.start()
     endpoint = PluginEndpoint("cpu", directory / "cpu.sock")
     try:
@@ -151,6 +152,22 @@ def test_a_document_that_cannot_be_written(tmp_path: Path):
                 await endpoint.allocate(ask("cpu", "p", "storage-service", 2))
             assert await endpoint.allocations() == {}
             assert not server.state.path.exists()
+
+    run(test())
+
+
+def test_a_request_of_katalysts_manager(tmp_path: Path):
+    """The role is only in an annotation, the CPUs of a reclaimed pod are thousandths under the name cpu."""
+    batch = {ROLE_ANNOTATION: "ETL", QOS_ANNOTATION: "reclaimed_cores"}
+    own = {ROLE_ANNOTATION: "storage-service"}
+
+    async def test() -> None:
+        async with serving(tmp_path, external=True) as (server, endpoint):
+            given = await endpoint.allocate(ask("cpu", "batch", "", 2000, annotations=batch))
+            assert given is not None
+            assert server.plugin.allocations()["batch"]["container0"].allocation_result == "38-39,78-79"
+            assert server.plugin.document()["pods"]["batch"]["container0"]["request"] == 2
+            assert await endpoint.hints(ask("cpu", "own", "", 4, annotations=own)) == (ON_0, ON_1)
 
     run(test())
 
