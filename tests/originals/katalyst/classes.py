@@ -34,6 +34,10 @@ def _result(answer: Any) -> Any:
     return answer.get("result") if isinstance(answer, dict) else answer
 
 
+def _quantity(answer: Any) -> Any:
+    return answer.get("quantity") if isinstance(answer, dict) else None
+
+
 # --- rules of v0.5.0 for pools ---------------------------------------------------------------------------------------
 
 
@@ -71,7 +75,7 @@ def _too_many_requests(outcome: Outcome) -> bool:
 
 def _sidecar_quantity(outcome: Outcome) -> bool:
     same = _is_of(outcome, "cpu") and _result(outcome.original) == _result(outcome.product)
-    return same and outcome.subject.endswith("/proxy") and outcome.product["quantity"] == 0
+    return same and outcome.subject.endswith("/proxy") and _quantity(outcome.product) == 0
 
 
 def _preferred_size(outcome: Outcome) -> bool:
@@ -85,7 +89,7 @@ def _preferred_size(outcome: Outcome) -> bool:
 def _shared_memory_quantity(outcome: Outcome) -> bool:
     shared = outcome.check in ("allocation, shared", "allocation, reclaimed")
     nodes = _is_of(outcome, "memory") and shared and _result(outcome.original) == _result(outcome.product)
-    return nodes and outcome.original["quantity"] == 0
+    return nodes and _quantity(outcome.original) == 0
 
 
 def _no_shared_nodes(outcome: Outcome) -> bool:

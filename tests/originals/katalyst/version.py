@@ -106,6 +106,15 @@ class CpuPluginV050(KatalystCpuPlugin):
         nodes = {node for record in self._records.values() if record.cpus for node in record.nodes}
         return self.machine.all - self.settings.reserved - self.machine.on(nodes)
 
+    def _ramp_up_cpus(self) -> CpuSet:
+        """Nothing if every NUMA node has a dedicated pod, otherwise as in the product."""
+        rules, self._rules = self._rules, self._rules - {BOUND}
+        try:
+            found = super()._ramp_up_cpus()
+        finally:
+            self._rules = rules
+        return found if BOUND not in rules or found & self._free() else EMPTY
+
     def _reclaim_pool(self, left: CpuSet, found: Mapping[str, CpuSet]) -> CpuSet:
         if LATE in self._rules and left:
             return left
