@@ -80,7 +80,7 @@ def _sidecar_quantity(outcome: Outcome) -> bool:
 
 def _preferred_size(outcome: Outcome) -> bool:
     """Only the preference differs, and no hint of the original is preferred."""
-    if not outcome.check.startswith("hints") or not outcome.original or not outcome.product:
+    if not isinstance(outcome.original, list) or not isinstance(outcome.product, list):
         return False
     same = [nodes for nodes, _ in outcome.original] == [nodes for nodes, _ in outcome.product]
     return _is_of(outcome, "cpu") and same and not any(preferred for _, preferred in outcome.original)

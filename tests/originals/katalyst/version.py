@@ -116,8 +116,8 @@ class CpuPluginV050(KatalystCpuPlugin):
         return found if BOUND not in rules or found & self._free() else EMPTY
 
     def _reclaim_pool(self, left: CpuSet, found: Mapping[str, CpuSet]) -> CpuSet:
-        if LATE in self._rules and left:
-            return left
+        if LATE in self._rules and not found and not self._dedicated():
+            return left  # the first pool is only valid until the first event
         if BOUND in self._rules and not left:
             usable = self.machine.all - self.settings.reserved
             return self._take_balanced(usable, min(RESERVED_FOR_RECLAIM, len(usable)))[0]
