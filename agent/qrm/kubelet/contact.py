@@ -82,7 +82,7 @@ class SilenceReport:
                 log.info("a manager uses the plug-in for %s again", resource)
 
     async def run(self) -> None:
-        """Check periodically until cancelled."""
+        """Check every CHECK_INTERVAL_S seconds until cancelled."""
         while True:
             self.check()
             await asyncio.sleep(CHECK_INTERVAL_S)

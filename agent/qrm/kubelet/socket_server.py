@@ -109,7 +109,7 @@ class SocketServer:
         return status.st_dev, status.st_ino, status.st_mtime_ns
 
     async def _serve(self) -> None:
-        """Raises CannotServe."""
+        """Bind the socket and start a new server. Raises CannotServe."""
         self._claim()
         server = grpc.aio.server()
         try:

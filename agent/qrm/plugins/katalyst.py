@@ -222,7 +222,7 @@ class KatalystCpuPlugin:
     # --- requests ------------------------------------------------------------------------------------------------
 
     def _wish(self, request: ResourceRequest) -> QosRequest:
-        """Raises CannotAllocate."""
+        """The QoS level and enhancements of a request. Raises CannotAllocate."""
         return qos_request(request, defaults=self.settings.enhancement, debug=self.settings.debug)
 
     def _waits_for_main(self, request: ResourceRequest, wish: QosRequest) -> bool:
