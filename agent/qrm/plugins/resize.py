@@ -161,13 +161,13 @@ def _aligned(cpus: int, to: int) -> int:
 
 def proportional_sizes(available: int, wanted: Mapping[str, int]) -> dict[str, int] | None:
     """Distribute all available CPUs among pools in proportion to the sizes that they want, at least one CPU each.
-    Rounded up, the sizes can be too large: then each pool loses a CPU in turn, the largest first. None if there are
-    fewer CPUs than pools."""
+    Rounded up, the sizes can be too large: then each pool loses a CPU in turn, the largest first, pools of equal
+    size in the given order. None if there are fewer CPUs than pools."""
     total = sum(wanted.values())
     sizes = {name: max(-(-available * size // total), 1) for name, size in wanted.items()}
     if len(sizes) > available:
         return None
-    order = sorted(sizes, key=lambda name: (-sizes[name], name))
+    order = sorted(sizes, key=lambda name: -sizes[name])
     while (over := sum(sizes.values()) - available) > 0:
         for name in [name for name in order if sizes[name] > 1][:over]:
             sizes[name] -= 1

@@ -155,8 +155,8 @@ CLASSES = (
     ),
     _of_rule(
         ORDER,
-        f"{CPU}/policy_allocation_handlers.go:1032",
-        "Katalyst extends pools in the random order of a Go map, load-watcher in the order of their names",
+        f"{CPU}/policy_allocation_handlers.go:932 and 1032",
+        "Katalyst extends pools, and reduces equal pools, in the random order of a Go map, load-watcher by name",
     ),
     DifferenceClass(
         "memory: quantity of shared memory",

@@ -98,6 +98,12 @@ class CpuPluginV050(KatalystCpuPlugin):
         finally:
             self._records = records
 
+    def _generated(self, available: CpuSet, wanted: Mapping[str, int], *, expand: bool) -> dict[str, CpuSet]:
+        if ORDER in self._rules:
+            base = {name: name.partition("-NUMA")[0] for name in wanted}
+            wanted = {name: wanted[name] for name in sorted(wanted, key=lambda name: self._order.index(base[name]))}
+        return super()._generated(available, wanted, expand=expand)
+
     # --- which CPUs --------------------------------------------------------------------------------------------------
 
     def _free(self) -> CpuSet:
