@@ -18,10 +18,12 @@ from agent.cgroups.detection import Layout, find_layout
 from agent.cgroups.paths import Driver
 from agent.qrm.cluster_client import QrmClusterClient
 from agent.qrm.external_plugins import outside_plugins
-from agent.qrm.kubelet.grpc_server import CannotServe, LegacyRegistration, PluginServer, PodResources, SocketServer
+from agent.qrm.kubelet.contact import SilenceReport
+from agent.qrm.kubelet.grpc_server import LegacyRegistration, PluginServer, PodResources
 from agent.qrm.kubelet.messages import PLUGIN_TYPE, info_from_bytes
 from agent.qrm.kubelet.plugin_client import PluginEndpoint
 from agent.qrm.kubelet.registration import Registry, ResourcePlugins
+from agent.qrm.kubelet.socket_server import CannotServe, SocketServer
 from agent.qrm.manager.admission import Apply, ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager
@@ -127,7 +129,8 @@ def builtin_plugins(settings: QrmSettings, machine: CpuTopology) -> list[Resourc
             made.append(cpu_plugin(settings, machine))
         if settings.memory_plugin and machine.memory:
             reserved = dict.fromkeys(machine.memory, settings.reserved_memory)
-            made.append(MemoryPlugin(machine, roles, reserved=reserved))
+            bound = settings.cpu_policy == AS_KATALYST  # memory follows the CPUs of bound pods
+            made.append(MemoryPlugin(machine, roles, reserved=reserved, enhancements=bound))
         elif settings.memory_plugin:
             log.warning("the memory of the NUMA nodes is unknown; the memory plug-in is disabled")
     except ValueError as error:
@@ -245,6 +248,10 @@ async def running_components(settings: QrmSettings, everything: Settings) -> Asy
         parts = QrmComponents(settings, metrics, builtin)
         if settings.mode != SERVER:
             parts.rounds = await _manage(parts, everything, machine, stack)
+        else:
+            metrics.contacts = {name: server.contact for name, server in builtin.items()}
+            silence = SilenceReport(metrics.contacts, where=str(settings.plugins_dir))
+            _in_background(stack, silence.run(), "qrm-silence")
         if CPU in builtin and isinstance(plugin := builtin[CPU].plugin, CpuPlugin):
             metrics.cpu = plugin
             if settings.adjust:
@@ -260,7 +267,8 @@ async def _serve_plugins(
     served = {}
     for plugin in plugins:
         state = StateFile(settings.state_dir / f"{plugin.name}_state")
-        server = PluginServer(plugin, settings.plugins_dir / f"{plugin.name}.sock", state)
+        external = settings.mode == SERVER
+        server = PluginServer(plugin, settings.plugins_dir / f"{plugin.name}.sock", state, external=external)
         try:
             await server.start()
         except CannotServe as error:

@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from agent.qrm import cpuset
+from agent.qrm.kubelet.contact import SILENT_S
 from agent.qrm.kubelet.grpc_server import PluginServer
 from agent.qrm.plugins.adjuster import Adjuster
 from agent.qrm.reconciler import Reconciler
@@ -67,10 +68,13 @@ class QrmPages:
         ]
 
     async def health(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
-        """200 while rounds complete, 503 if they are stuck."""
+        """200 while rounds complete, 503 if they are stuck. In the mode server always 200, because a restart does not
+        bring a manager back; `unused` are the plug-ins that no manager uses, with the seconds since its last call."""
         rounds = self._parts.rounds
         if rounds is None:
-            return json_response({"status": "ok"})
+            contacts = {name: server.contact for name, server in self._parts.builtin.items()}
+            unused = {name: round(each.silent_for, 3) for name, each in contacts.items() if each.silent_for >= SILENT_S}
+            return json_response({"status": "ok", "unused": unused})
         if rounds.age > max(STUCK_ROUNDS * rounds.period, STUCK_S):
             raise ApiError(503, "stuck", f"no round completed for {rounds.age:.0f} s", "check the log")
         return json_response({"status": "ok", "age_s": round(rounds.age, 3), "trouble": rounds.last.trouble})
@@ -115,10 +119,12 @@ class QrmPages:
         if rounds is not None:
             found = {name: {"live": live, "builtin": False} for name, live in rounds.manager.plugins.states.items()}
         for name, server in self._parts.builtin.items():
-            found.setdefault(name, {"live": server.registration_error == ""})
+            if rounds is None:
+                found[name] = {"live": server.contact.live, "silent_s": round(server.contact.silent_for, 3)}
+            found.setdefault(name, {"live": server.contact.live})
             found[name] |= {
                 "builtin": True,
-                "refused": server.registration_error or "",
+                "refused": server.contact.error or "",
                 "state": _machine_state(server),
             }
         return found

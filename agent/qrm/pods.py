@@ -18,6 +18,8 @@ MAIN_ANNOTATION = "kubernetes.io/main-container-name"
 SKIP_ANNOTATION = "katalyst.kubewharf.io/skip_qrm_admit"
 QOS_ANNOTATION = "katalyst.kubewharf.io/qos_level"
 SHARED_CORES = "shared_cores"
+RECLAIMED_CORES = "reclaimed_cores"
+DEDICATED_CORES = "dedicated_cores"
 SYSTEM_CORES = "system_cores"
 
 

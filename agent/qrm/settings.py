@@ -245,14 +245,16 @@ class QrmSettings(NodeTable):
         metadata=about(
             values.choice(CPU_POLICIES),
             "How CPUs are assigned: by pod role, or by Katalyst's QoS levels and enhancements. With katalyst, the size "
-            "of a pool follows the requests of its pods, and load does not resize it.",
+            "of a pool follows the requests of its pods, load does not resize it, and the memory of pods that are "
+            "bound to NUMA nodes is on these nodes.",
         ),
     )
     reclaim: bool = field(
         default=False,
         metadata=about(
             values.BOOLEAN,
-            "With qrm.cpu_policy katalyst: whether reclaimed_cores pods may use CPUs that shared pools do not need.",
+            "With qrm.cpu_policy katalyst: whether reclaimed_cores pods get the CPUs that shared pools do not need, or "
+            "only a reserve of 4 CPUs (at least one per NUMA node).",
         ),
     )
     memory_plugin: bool = field(

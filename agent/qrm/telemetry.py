@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.metrics_core import Metric as Family
 
+from agent.qrm.kubelet.contact import ManagerContact
 from agent.qrm.plugins.adjuster import Adjuster
 from agent.qrm.plugins.cpu import CpuPlugin
 from agent.qrm.reconciler import Reconciler
@@ -18,12 +19,14 @@ ROUND_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
 
 
 class QrmMetrics:
-    """The metrics. `rounds`, `cpu` and `adjuster` are None if the component does not run."""
+    """The metrics. `rounds`, `cpu` and `adjuster` are None if the component does not run; `contacts` are those of the
+    plug-ins, by resource, in the mode server."""
 
     def __init__(self) -> None:
         self.rounds: Reconciler | None = None
         self.cpu: CpuPlugin | None = None
         self.adjuster: Adjuster | None = None
+        self.contacts: Mapping[str, ManagerContact] = {}
         self.checkpoints: Counter[str] = Counter()
         self._gathered: list[Family] = []
         self._errors: Counter[tuple[str, str]] = Counter()
@@ -66,6 +69,10 @@ class QrmMetrics:
         yield counter("qrm_checkpoint_writes", "Writes of the checkpoint file.", writes)
         if self.rounds is not None:
             yield from _of_rounds(self.rounds)
+        if self.contacts:
+            silence = [({"resource": name}, contact.silent_for) for name, contact in sorted(self.contacts.items())]
+            text = "Seconds since a manager last registered or called the plug-in (mode server)."
+            yield gauge("qrm_manager_silent_seconds", text, silence)
         if self.cpu is not None:
             yield from self._of_pools(self.cpu)
 

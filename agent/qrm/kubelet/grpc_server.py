@@ -1,20 +1,15 @@
-"""gRPC servers on unix sockets: the built-in plug-ins, for this manager or any other manager with the same protocol,
+"""gRPC services on unix sockets: the built-in plug-ins, for this manager or any other manager with the same protocol,
 the manager's pod-resources API, and the registration of plug-ins that do not use the plugin watcher.
 
-gRPC silently takes over the socket of a running process, and on stop removes the path even if another process owns it
-by then. Therefore a socket path is locked and checked before it is bound.
-
-Only this module, `channel.py`, `plugin_client.py` and `runtime/cri.py` use gRPC.
+Only this module, `socket_server.py`, `channel.py`, `plugin_client.py` and `runtime/cri.py` use gRPC.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
-import os
-import socket as sockets
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,13 +18,14 @@ import grpc
 import grpc.aio
 
 from agent.qrm.cpuset import CpuSet
+from agent.qrm.kubelet.contact import ManagerContact
 from agent.qrm.kubelet.messages import (
     PLUGIN_TYPE,
     VERSION,
     add_hints,
     allocation_message,
     quantities,
-    request_from_message,
+    request_for_plugin,
 )
 from agent.qrm.kubelet.plugin_api import PluginCallError
 from agent.qrm.kubelet.plugin_client import PluginEndpoint
@@ -40,6 +36,7 @@ from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2 as podresources_pb
 from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2_grpc as podresources_grpc
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
+from agent.qrm.kubelet.socket_server import CannotServe, SocketServer
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import CannotAllocate, ResourceRequest
 from agent.qrm.plugins.base import ResourcePlugin, is_node_resource
@@ -48,89 +45,8 @@ from agent.qrm.store.files import BadState, StateFile, set_aside
 
 log = logging.getLogger(__name__)
 
-LONGEST_PATH = 107  # bytes: the size of sun_path in sockaddr_un without the terminating null byte
-SOCKET_MODE = 0o660
-
 T = TypeVar("T")
 Adder = Callable[[Any, grpc.aio.Server], None]
-
-
-class CannotServe(RuntimeError):
-    """A socket cannot be bound; the message names the socket, the reason and the solution."""
-
-
-class SocketServer:
-    """A gRPC server on one unix socket, which it owns from `start` to `stop`."""
-
-    def __init__(self, path: Path, services: Iterable[Callable[[grpc.aio.Server], None]]) -> None:
-        self.path = path
-        self._services = tuple(services)
-        self._server: grpc.aio.Server | None = None
-        self._lock = -1
-
-    async def start(self) -> None:
-        """Bind the socket and start the server. Raises CannotServe."""
-        if len(os.fsencode(self.path)) > LONGEST_PATH:
-            raise CannotServe(
-                f"the path {self.path} has {len(os.fsencode(self.path))} bytes, but a unix socket path can have "
-                f"at most {LONGEST_PATH}: use a shorter directory"
-            )
-        self._claim()
-        try:
-            server = grpc.aio.server()
-            for add in self._services:
-                add(server)
-            server.add_insecure_port(f"unix:{self.path}")
-            self.path.chmod(SOCKET_MODE)
-            await server.start()
-        except (OSError, RuntimeError) as error:
-            self._release()
-            raise CannotServe(f"cannot bind the socket {self.path}: {error}") from None
-        self._server = server
-
-    async def stop(self, *, grace: float = 1.0) -> None:
-        """Stop the server; running calls have `grace` seconds to complete. Idempotent."""
-        if self._server is not None:
-            await self._server.stop(grace)
-            self._server = None
-            self._release()
-
-    def _claim(self) -> None:
-        """Lock the path, and remove the stale socket of a process that ended."""
-        try:
-            self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._lock = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._release()
-            raise CannotServe(f"another load-watcher serves {self.path}: stop it or use another path") from None
-        except OSError as error:
-            self._release()
-            raise CannotServe(f"cannot write to the directory of {self.path}: {error.strerror}") from None
-        try:
-            if _is_live(self.path):
-                raise CannotServe(f"another process listens on {self.path}: stop it or use another path")
-            self.path.unlink(missing_ok=True)
-        except OSError as error:
-            self._release()
-            raise CannotServe(f"cannot remove {self.path}: {error.strerror}") from None
-        except CannotServe:
-            self._release()
-            raise
-
-    def _release(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
-
-def _is_live(path: Path) -> bool:
-    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-        return True
 
 
 # --- a plug-in ---------------------------------------------------------------------------------------------------
@@ -139,14 +55,22 @@ def _is_live(path: Path) -> bool:
 class PluginServer:
     """Serves one plug-in on its socket. Decisions are written to the state file before they are returned.
 
-    `registration_error` is the last registration status from the manager (or a kubelet): None if there is none yet,
-    empty for success, otherwise the error message.
+    `external`: whether the manager is another program (Katalyst's, or a patched kubelet).
     """
 
-    def __init__(self, plugin: ResourcePlugin, path: Path, state: StateFile) -> None:
+    def __init__(
+        self,
+        plugin: ResourcePlugin,
+        path: Path,
+        state: StateFile,
+        *,
+        external: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.plugin = plugin
         self.state = state
-        self.registration_error: str | None = None
+        self.external = external
+        self.contact = ManagerContact(monotonic, called_regularly=plugin.reconciled)
         self._changing = asyncio.Lock()
         registration, resource = _Registration(self), _ResourcePlugin(self)
         self._server = SocketServer(
@@ -155,6 +79,7 @@ class PluginServer:
                 lambda server: registration_grpc.add_RegistrationServicer_to_server(registration, server),
                 lambda server: pb_grpc.add_ResourcePluginServicer_to_server(resource, server),
             ),
+            lost=self.contact.lost,
         )
 
     async def start(self) -> None:
@@ -219,13 +144,14 @@ class _Registration(registration_grpc.RegistrationServicer):
     async def NotifyRegistrationStatus(  # noqa: N802
         self, request: registration_pb.RegistrationStatus, _context: Any
     ) -> registration_pb.RegistrationStatusResponse:
-        before, self._served.registration_error = self._served.registration_error, request.error
-        if request.error != before:
-            resource = self._served.plugin.resource
-            if request.plugin_registered:
-                log.info("the plug-in for %s was registered", resource)
+        resource, contact = self._served.plugin.resource, self._served.contact
+        error = "" if request.plugin_registered else request.error or "refused without a reason"
+        if error != contact.error:
+            if error:
+                log.warning("the plug-in for %s was not registered: %s", resource, error)
             else:
-                log.warning("the plug-in for %s was not registered: %s", resource, request.error)
+                log.info("the plug-in for %s was registered", resource)
+        contact.registered(error)
         return registration_pb.RegistrationStatusResponse()
 
 
@@ -236,6 +162,7 @@ class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
         self._served = served
 
     async def GetResourcePluginOptions(self, _request: pb.Empty, _context: Any) -> pb.ResourcePluginOptions:  # noqa: N802
+        self._served.contact.called()
         plugin = self._served.plugin
         return pb.ResourcePluginOptions(with_topology_alignment=plugin.aligned, need_reconcile=plugin.reconciled)
 
@@ -261,6 +188,7 @@ class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
         return await refusing.respond(context, pb.RemovePodResponse())
 
     async def GetResourcesAllocation(self, _request: Any, _context: Any) -> pb.GetResourcesAllocationResponse:  # noqa: N802
+        self._served.contact.called()
         resource = self._served.plugin.resource
         found = await self._served.read(lambda plugin: plugin.allocations())
         return pb.GetResourcesAllocationResponse(
@@ -309,8 +237,9 @@ class _ResourcePlugin(pb_grpc.ResourcePluginServicer):
         return pb.PreStartContainerResponse()
 
     async def _request(self, message: pb.ResourceRequest, context: Any) -> ResourceRequest:
+        self._served.contact.called()
         try:
-            request = request_from_message(message)
+            request = request_for_plugin(message, external=self._served.external)
         except ValueError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise

@@ -7,13 +7,22 @@ entry without a value and an entry with an empty value.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from google.protobuf.message import DecodeError
 
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.manager.allocation import AllocationInfo, WireHint, WireHints
-from agent.qrm.manager.request import ContainerType, ResourceRequest
+from agent.qrm.manager.request import CPU, RECLAIMED_MILLICPU, ContainerType, ResourceRequest
 from agent.qrm.manager.topology import Hint
+from agent.qrm.pods import (
+    POD_TYPE_ANNOTATION,
+    QOS_ANNOTATION,
+    RECLAIMED_CORES,
+    ROLE_ANNOTATION,
+    ROLE_LABEL,
+    TYPE_ANNOTATION,
+)
 
 VERSION = "v1alpha1"
 PLUGIN_TYPE = "ResourcePlugin"
@@ -62,6 +71,36 @@ def request_from_message(message: pb.ResourceRequest) -> ResourceRequest:
         annotations=dict(message.annotations),
         native_qos_class=message.native_qos_class,
     )
+
+
+def request_for_plugin(message: pb.ResourceRequest, *, external: bool) -> ResourceRequest:
+    """Convert a message to a request as a plug-in reads it: with the pod's own role and type, and with the quantity
+    under the name of the plug-in's resource. Managers differ in both; `external` is whether the manager is not
+    load-watcher's. Raises ValueError for an unknown container type.
+
+    Katalyst's manager (v0.5.0, orm/manager.go:263-269 and 471-479) takes the role only from a label. It sends the
+    quantity under the requested name for hints, and the same number under the mapped name for an allocation: then a
+    reclaimed pod's CPUs are thousandths under the name `cpu`.
+    """
+    request = request_from_message(message)
+    labels, annotations = request.labels, request.annotations
+    return replace(
+        request,
+        pod_role=annotations.get(ROLE_ANNOTATION) or request.pod_role or labels.get(ROLE_LABEL, ""),
+        pod_type=annotations.get(TYPE_ANNOTATION) or request.pod_type or annotations.get(POD_TYPE_ANNOTATION, ""),
+        resource_requests=_own_quantities(request, external=external),
+    )
+
+
+def _own_quantities(request: ResourceRequest, *, external: bool) -> Mapping[str, float]:
+    """The quantities with a single quantity renamed to the plug-in's resource, in the unit of that resource."""
+    quantities, name = request.resource_requests, request.resource_name
+    if len(quantities) != 1:
+        return quantities
+    ((asked, quantity),) = quantities.items()
+    reclaimed = external and request.annotations.get(QOS_ANNOTATION) == RECLAIMED_CORES
+    thousandths = asked == RECLAIMED_MILLICPU or (asked == CPU and reclaimed)
+    return {name: quantity / 1000 if name == CPU and thousandths else quantity}
 
 
 # --- hints -------------------------------------------------------------------------------------------------------

@@ -293,8 +293,8 @@ class Manager:
                 pod_role=pod.role,
                 pod_type=pod.type,
                 resource_name=name,
-                # Under both names: Katalyst's manager uses the requested name, its plug-ins read the mapped name.
-                resource_requests={asked: quantity, name: own},
+                # Under the plug-in's name only: Katalyst's plug-ins refuse a request with more than one quantity.
+                resource_requests={name: own},
                 labels=pod.labels,
                 annotations=pod.annotations,
                 native_qos_class=pod.qos_class,

@@ -326,3 +326,13 @@ def nodes_open_to(role: str, taken: Mapping[int, frozenset[str]]) -> list[int]:
     """The nodes on which no other role has exclusive resources. `taken` are the roles with exclusive resources by
     node."""
     return [node for node, roles in sorted(taken.items()) if roles <= {role}]
+
+
+def fits_sockets(machine: CpuTopology, nodes: frozenset[int], *, aligned: bool = False) -> bool:
+    """Whether a set of nodes that fits into one socket is on one socket; with `aligned`, whether a set of any size is
+    on as few sockets as possible."""
+    sockets = {machine.cpus[cpu].socket for cpu in machine.on(nodes)}
+    per_socket = max(len(machine.nodes) // len(machine.sockets), 1)
+    if aligned:
+        return len(sockets) <= -(-len(nodes) // per_socket)
+    return len(nodes) > per_socket or len(sockets) <= 1

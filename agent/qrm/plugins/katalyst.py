@@ -1,10 +1,10 @@
 """A CPU plug-in with the rules of Katalyst's dynamic policy: CPUs by QoS level and enhancements, for pods written for
 Katalyst.
 
-    shared_cores     a pool by name; in the first 30 seconds all CPUs that are not dedicated, then the pool
+    shared_cores     a pool by name; in the first 30 seconds all CPUs of the NUMA nodes without bound pods
     reclaimed_cores  the pool `reclaim`: the CPUs that the other pods leave
     dedicated_cores  exclusive CPUs on the NUMA nodes of the hint
-    system_cores     every CPU
+    system_cores     the pool that they name, else every CPU
 
 Pure: no I/O, no clock (`now` is a parameter).
 """
@@ -12,7 +12,7 @@ Pure: no I/O, no clock (`now` is a parameter).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -24,21 +24,19 @@ from agent.qrm.cpuset import EMPTY, CpuSet
 from agent.qrm.manager.allocation import CPUSET_CPUS, AllocationInfo, WireHints, wire_hints
 from agent.qrm.manager.request import CPU, CannotAllocate, ContainerType, ResourceRequest, whole, whole_exclusive
 from agent.qrm.manager.topology import Hint
-from agent.qrm.plugins.calculator import take_by_numa_balance, take_by_topology, take_single_by_numa_balance
+from agent.qrm.plugins.calculator import (
+    fits_sockets,
+    take_by_numa_balance,
+    take_by_topology,
+    take_single_by_numa_balance,
+)
 from agent.qrm.plugins.cpu_topology import CpuTopology
+from agent.qrm.plugins.enhancements import NUMA_BINDING, PAIRING, QosRequest, qos_request
 from agent.qrm.plugins.records import Records
-from agent.qrm.plugins.resize import pool_sizes
-from agent.qrm.pods import QOS_ANNOTATION, SHARED_CORES, SYSTEM_CORES
+from agent.qrm.plugins.resize import proportional_sizes
+from agent.qrm.pods import DEDICATED_CORES, RECLAIMED_CORES, SHARED_CORES, SYSTEM_CORES
 
-DEDICATED_CORES = "dedicated_cores"
-RECLAIMED_CORES = "reclaimed_cores"
-LEVELS = (SHARED_CORES, RECLAIMED_CORES, DEDICATED_CORES, SYSTEM_CORES)
-MEMORY_ENHANCEMENT = "katalyst.kubewharf.io/memory_enhancement"
-CPU_ENHANCEMENT = "katalyst.kubewharf.io/cpu_enhancement"
-NUMA_BINDING, NUMA_EXCLUSIVE = "numa_binding", "numa_exclusive"
-PAIRING, EVENLY, POOL = "full_pcpus_pairing", "distribute_evenly_across_numa", "cpuset_pool"
-NUMA_NUMBER, NUMA_IDS = "katalyst.kubewharf.io/numa_number", "katalyst.kubewharf.io/numa_ids"
-SHARE, RECLAIM = "share", "reclaim"
+SHARE, RECLAIM, RESERVE = "share", "reclaim", "reserve"
 NO_HINTS = "no available cpu hints"
 BOUND_FACTOR = 2.0
 """A pool that is bound to a NUMA node gets this multiple of the CPUs that its pods request."""
@@ -60,7 +58,7 @@ class KatalystSettings:
 
 class KatalystRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The CPUs of one container: exclusive CPUs (`cpus`) or a pool (`pool`); `nodes` are the NUMA nodes of its hint,
-    `since` is the time of its allocation (seconds)."""
+    `since` is the time of its allocation (seconds). `bound` is set only for system_cores."""
 
     pod_uid: str
     container_name: str
@@ -74,6 +72,7 @@ class KatalystRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     nodes: tuple[int, ...] = ()
     exclusive: bool = False
     sidecar: bool = False
+    bound: bool = False
 
 
 class KatalystDocument(msgspec.Struct, frozen=True):
@@ -81,32 +80,6 @@ class KatalystDocument(msgspec.Struct, frozen=True):
 
     pods: dict[str, dict[str, KatalystRecord]]
     policyName: str = "dynamic"  # noqa: N815 - Katalyst's name
-
-
-@dataclass(frozen=True, slots=True)
-class _QosRequest:
-    """QoS level and enhancements of a request."""
-
-    level: str
-    memory: Mapping[str, str]
-    cpu: Mapping[str, str]
-    debug: bool
-
-    @property
-    def bound(self) -> bool:
-        return self.memory.get(NUMA_BINDING) == "true"
-
-    @property
-    def exclusive(self) -> bool:
-        return self.memory.get(NUMA_EXCLUSIVE) == "true"
-
-    @property
-    def paired(self) -> bool:
-        return self.cpu.get(PAIRING) == "true"
-
-    @property
-    def evenly(self) -> bool:
-        return self.cpu.get(EVENLY) == "true"
 
 
 class KatalystCpuPlugin:
@@ -136,19 +109,21 @@ class KatalystCpuPlugin:
         wish = self._wish(request)
         if wish.debug or request.container_type == ContainerType.INIT:
             return None
+        if wish.level == DEDICATED_CORES and request.container_type == ContainerType.SIDECAR:
+            return None  # it follows its pod's main container
         kept = self._records.get((request.pod_uid, request.container_name))
         if kept is not None and kept.request >= request.quantity:
             return self._hints_of(kept)
         if wish.level == DEDICATED_CORES:
-            main = self._main_of(request)
-            return self._hints_of(main) if main else self._dedicated_hints(request, wish)
+            return self._dedicated_hints(request, wish)
         if wish.level == SHARED_CORES and wish.bound:
             return self._bound_hints(request)
         return None
 
     def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """The allocation for a request; None for an init container. A sufficient earlier allocation is returned
-        unchanged. Raises CannotAllocate; the container then has no allocation."""
+        """The allocation for a request; None for an init container, and for a sidecar of a dedicated pod whose main
+        container has no allocation yet. A sufficient earlier allocation is returned unchanged. Raises CannotAllocate;
+        the container then has no allocation."""
         try:
             return self._allocate(request)
         except CannotAllocate:
@@ -163,6 +138,8 @@ class KatalystCpuPlugin:
             return AllocationInfo(
                 is_scalar_resource=True
             )  # as in Katalyst: no property is set, no quantity is compared
+        if self._waits_for_main(request, wish):
+            return None
         key = (request.pod_uid, request.container_name)
         kept = self._records.get(key)
         if kept is None or kept.request < request.quantity or kept.qos_level != wish.level:
@@ -185,20 +162,21 @@ class KatalystCpuPlugin:
     # --- queries -------------------------------------------------------------------------------------------------
 
     def pools(self) -> dict[str, CpuSet]:
-        """The CPUs of each pool that has containers, and of `reclaim`."""
-        taken = self._dedicated()
-        free = self.machine.all - self.settings.reserved - taken
-        found: dict[str, CpuSet] = {}
+        """The CPUs of each pool that has containers, and of `reclaim`. The pools are disjoint unless there are too few
+        CPUs."""
+        free, found = self._free(), dict[str, CpuSet]()
         bound = self._wanted_of(bound=True)
         for node, wanted in bound.items():
             assert node is not None
-            found |= self._generated(free & self.machine.nodes.get(node, EMPTY), wanted)
+            own = free & self.machine.nodes.get(node, EMPTY)
+            found |= self._generated(own, wanted, expand=not self.settings.reclaim)
         rest = free - self.machine.on(node for node in bound if node is not None)
-        for wanted in self._wanted_of(bound=False).values():
-            found |= self._generated(rest or free, wanted)
+        unbound = self._wanted_of(bound=False).get(None, {})
+        found |= self._generated(rest or free, unbound, expand=False)
         left = free - EMPTY.union(*found.values())
-        enough = len(left) >= len(self._first_reclaim) and (found or taken)
-        found[RECLAIM] = left if enough else (self._first_reclaim - taken) or free
+        if not self.settings.reclaim:
+            left = self._shared_out(left, found, sorted(unbound))
+        found[RECLAIM] = self._reclaim_pool(left, found)
         return found
 
     def by_node(self, pod_uid: str, container_name: str) -> dict[int, float]:
@@ -243,22 +221,14 @@ class KatalystCpuPlugin:
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def _wish(self, request: ResourceRequest) -> _QosRequest:
-        """Raises CannotAllocate for an unknown QoS level and for invalid enhancements."""
-        level = request.annotations.get(QOS_ANNOTATION, SHARED_CORES)
-        if level not in LEVELS:
-            raise CannotAllocate(f"{QOS_ANNOTATION} is {level!r}, but must be one of {', '.join(LEVELS)}")
-        memory = {**self.settings.enhancement, **_enhancement(request, MEMORY_ENHANCEMENT)}
-        debug = bool(self.settings.debug & request.annotations.keys())
-        wish = _QosRequest(level, memory, _enhancement(request, CPU_ENHANCEMENT), debug)
-        if wish.level == DEDICATED_CORES and not debug:
-            if not wish.bound:
-                raise CannotAllocate(f"{DEDICATED_CORES} needs {NUMA_BINDING} in {MEMORY_ENHANCEMENT}")
-            if wish.evenly and NUMA_NUMBER not in wish.cpu:
-                raise CannotAllocate(f"{EVENLY} needs {NUMA_NUMBER}")
-            if wish.paired and wish.exclusive:
-                raise CannotAllocate(f"{PAIRING} and {NUMA_EXCLUSIVE} cannot be combined")
-        return wish
+    def _wish(self, request: ResourceRequest) -> QosRequest:
+        """The QoS level and enhancements of a request. Raises CannotAllocate."""
+        return qos_request(request, defaults=self.settings.enhancement, debug=self.settings.debug)
+
+    def _waits_for_main(self, request: ResourceRequest, wish: QosRequest) -> bool:
+        """Whether a container will have the CPUs of its pod's main container, which has none yet."""
+        sidecar = wish.level == DEDICATED_CORES and request.container_type == ContainerType.SIDECAR
+        return sidecar and self._main_of(request) is None
 
     def _main_of(self, request: ResourceRequest) -> KatalystRecord | None:
         """For a sidecar, the record of its pod's main container with exclusive CPUs."""
@@ -268,44 +238,46 @@ class KatalystCpuPlugin:
 
     # --- hints ---------------------------------------------------------------------------------------------------
 
-    def _dedicated_hints(self, request: ResourceRequest, wish: _QosRequest) -> tuple[Hint, ...]:
+    def _dedicated_hints(self, request: ResourceRequest, wish: QosRequest) -> tuple[Hint, ...]:
         found = self._node_sets(request, wish)
         if not found:
             raise CannotAllocate(NO_HINTS)
         least = min(map(len, found))
         return tuple(Hint(nodes, preferred=len(nodes) == least) for nodes in found)
 
-    def _node_sets(self, request: ResourceRequest, wish: _QosRequest) -> list[frozenset[int]]:
-        """The sets of nodes with enough CPUs, smaller sets first. Sets that fit into one socket must not span
-        sockets."""
-        needed, free = whole_exclusive(request), self._free_by_node(wish)
-        named = wish.cpu.get(NUMA_IDS)
-        if named is not None:
-            nodes = _nodes(named)
+    def _node_sets(self, request: ResourceRequest, wish: QosRequest) -> list[frozenset[int]]:
+        """The sets of nodes with enough CPUs, smaller sets first."""
+        needed, free = self._needed(request, wish), self._free_by_node(wish)
+        nodes = wish.numa_ids()
+        if nodes is not None:
             return [nodes] if nodes <= free.keys() and self._holds(nodes, needed, free, wish) else []
         per_node = -(-len(self.machine.all) // len(self.machine.nodes))
         fewest = max(1, -(-needed // per_node))
         most = len(self.machine.nodes) if wish.exclusive else 1
-        if NUMA_NUMBER in wish.cpu:
-            fewest = most = _number(wish.cpu[NUMA_NUMBER])
-        per_socket = len(self.machine.nodes) // len(self.machine.sockets)
+        if (number := wish.numa_number()) is not None:
+            fewest = most = number
         return [
             nodes
             for size in range(fewest, most + 1)
             for nodes in map(frozenset, combinations(sorted(free), size))
-            if (size > per_socket or len(self._sockets_of(nodes)) == 1) and self._holds(nodes, needed, free, wish)
+            if fits_sockets(self.machine, nodes, aligned=wish.aligned) and self._holds(nodes, needed, free, wish)
         ]
 
-    def _sockets_of(self, nodes: Iterable[int]) -> set[int]:
-        return {self.machine.cpus[cpu].socket for cpu in self.machine.on(nodes)}
+    def _needed(self, request: ResourceRequest, wish: QosRequest) -> int:
+        """The number of CPUs. Raises CannotAllocate if the pod needs whole cores, but does not request whole cores."""
+        needed, per_core = whole_exclusive(request), self.machine.cpus_per_core
+        if wish.paired and needed % per_core:
+            raise CannotAllocate(f"{PAIRING} needs whole cores of {per_core} CPUs, not {needed} CPUs")
+        return needed
 
-    def _holds(self, nodes: frozenset[int], needed: int, free: Mapping[int, int], wish: _QosRequest) -> bool:
+    def _holds(self, nodes: frozenset[int], needed: int, free: Mapping[int, int], wish: QosRequest) -> bool:
         if wish.evenly:
             share, odd = divmod(needed, len(nodes))
-            return not odd and all(free[node] >= share for node in nodes)
+            halved = wish.paired and share % self.machine.cpus_per_core
+            return not odd and not halved and all(free[node] >= share for node in nodes)
         return sum(free[node] for node in nodes) >= needed
 
-    def _free_by_node(self, wish: _QosRequest) -> dict[int, int]:
+    def _free_by_node(self, wish: QosRequest) -> dict[int, int]:
         """The number of CPUs on each node that a dedicated pod may use; nodes that are closed to the pod are
         omitted."""
         found = {}
@@ -343,7 +315,7 @@ class KatalystCpuPlugin:
 
     # --- allocations ---------------------------------------------------------------------------------------------
 
-    def _new_record(self, request: ResourceRequest, wish: _QosRequest) -> KatalystRecord:
+    def _new_record(self, request: ResourceRequest, wish: QosRequest) -> KatalystRecord:
         whole(request)  # raises for an invalid quantity; the record stores the unrounded request
         nodes, cpus, pool, sidecar = tuple(sorted(request.nodes)), EMPTY, "", False
         if strange := sorted(request.nodes - set(self.machine.nodes)):
@@ -354,13 +326,15 @@ class KatalystCpuPlugin:
             nodes = main.nodes if main else nodes or tuple(sorted(self._dedicated_hints(request, wish)[0].nodes or ()))
             cpus = EMPTY if sidecar else self._take(request, wish, nodes)
         elif wish.level == SHARED_CORES:
-            pool = wish.cpu.get(POOL, SHARE)
+            pool = wish.pool or SHARE
             if wish.bound and len(nodes) != 1:
                 raise CannotAllocate(f"{SHARED_CORES} with {NUMA_BINDING} needs a hint with exactly one NUMA node")
             nodes = nodes if wish.bound else ()
             self._check_room(request, nodes)
         elif wish.level == RECLAIMED_CORES:
             pool = RECLAIM
+        else:
+            pool, nodes = wish.pool, ()
         return KatalystRecord(
             pod_uid=request.pod_uid,
             container_name=request.container_name,
@@ -374,6 +348,7 @@ class KatalystCpuPlugin:
             nodes=nodes,
             exclusive=wish.exclusive and wish.level == DEDICATED_CORES,
             sidecar=sidecar,
+            bound=wish.bound and wish.level == SYSTEM_CORES,
         )
 
     def _check_room(self, request: ResourceRequest, nodes: tuple[int, ...]) -> None:
@@ -386,21 +361,23 @@ class KatalystCpuPlugin:
                 f"{NO_HINTS}: shared pods would request {asked + request.quantity:g} of {len(free)} CPUs"
             )
 
-    def _take(self, request: ResourceRequest, wish: _QosRequest, nodes: tuple[int, ...]) -> CpuSet:
+    def _take(self, request: ResourceRequest, wish: QosRequest, nodes: tuple[int, ...]) -> CpuSet:
         """Select exclusive CPUs on these nodes. Raises CannotAllocate."""
-        needed, left = whole_exclusive(request), self._free_by_node(wish)
+        needed, left = self._needed(request, wish), self._free_by_node(wish)
         if not set(nodes) <= left.keys() or not self._holds(frozenset(nodes), needed, left, wish):
             raise CannotAllocate(f"{NO_HINTS}: {needed} CPUs are not free on NUMA nodes {cpuset.text(nodes)}")
         if wish.exclusive:
             return EMPTY.union(*(self._free_on(node) for node in nodes))
-        if wish.paired and needed % self.machine.cpus_per_core:
-            raise CannotAllocate(f"{PAIRING} needs whole cores of {self.machine.cpus_per_core} CPUs, not {needed} CPUs")
         taken = EMPTY
         for node in nodes:
             share = needed // len(nodes) if wish.evenly else min(needed - len(taken), left[node])
             free = self._whole_cores(self._free_on(node)) if wish.paired else self._free_on(node)
             taken |= take_by_topology(self.machine, free, share, align_l3=True)
         return taken
+
+    def _free(self) -> CpuSet:
+        """The CPUs that are neither reserved nor dedicated."""
+        return self.machine.all - self.settings.reserved - self._dedicated()
 
     def _dedicated(self) -> CpuSet:
         return EMPTY.union(*(cpuset.parse(record.cpus) for record in self._records.values()))
@@ -422,32 +399,72 @@ class KatalystCpuPlugin:
             for node, pools in sums.items()
         }
 
-    def _generated(self, available: CpuSet, wanted: Mapping[str, int]) -> dict[str, CpuSet]:
-        """CPUs by pool, spread evenly over the nodes. If there are too few CPUs for separate pools, all pools share all
-        available CPUs."""
-        sizes = pool_sizes(len(available), wanted, {}, expand=not self.settings.reclaim)
-        if sum(sizes.values()) > len(available):
-            return dict.fromkeys(wanted, available)
+    def _generated(self, available: CpuSet, wanted: Mapping[str, int], *, expand: bool) -> dict[str, CpuSet]:
+        """CPUs by pool, spread evenly over the nodes; with `expand`, all available CPUs. If there are too few CPUs for
+        separate pools, all pools share all available CPUs."""
+        if expand or sum(wanted.values()) > len(available):
+            sizes = proportional_sizes(len(available), wanted)
+            if sizes is None:
+                return dict.fromkeys(wanted, available)
+            wanted = sizes
         found: dict[str, CpuSet] = {}
         left = available
-        for name in sorted(sizes):
-            found[name], left = take_by_numa_balance(self.machine, left, sizes[name])
+        for name in sorted(wanted):
+            found[name], left = self._take_balanced(left, wanted[name])
         return found
+
+    def _take_balanced(self, available: CpuSet, n: int) -> tuple[CpuSet, CpuSet]:
+        """n CPUs spread evenly over the nodes, and the CPUs left over."""
+        return take_by_numa_balance(self.machine, available, n)
+
+    def _reclaim_pool(self, left: CpuSet, found: Mapping[str, CpuSet]) -> CpuSet:
+        """The CPUs that other pods leave, at first only the reserve. If they leave none, reclaimed pods share CPUs."""
+        if not found and not self._dedicated():
+            return self._first_reclaim
+        return left or (self._first_reclaim - self._dedicated()) or self._free()
+
+    def _shared_out(self, left: CpuSet, found: dict[str, CpuSet], names: Sequence[str]) -> CpuSet:
+        """Add the CPUs that no pool needs to these pools, in proportion to their sizes, except the reserve for
+        reclaimed pods. Returns the CPUs that remain."""
+        reserve, total = len(self._first_reclaim), sum(len(found[name]) for name in names)
+        spare = len(left) - reserve
+        for name in names:
+            if len(left) <= reserve:
+                break
+            share = max(len(found[name]) * spare // total, 1)
+            more, left = self._take_balanced(left, share)
+            found[name] |= more
+        return left
+
+    def _system_cpus(self, record: KatalystRecord, pools: Mapping[str, CpuSet]) -> CpuSet:
+        """The pools whose names begin with the name that the pod gives, else every CPU. A pod that is bound to NUMA
+        nodes gets no reserved or dedicated CPUs."""
+        named = {RESERVE: self.settings.reserved, **pools} if record.pool else {}
+        chosen = EMPTY.union(*(cpus for name, cpus in named.items() if name.startswith(record.pool)))
+        if not chosen and record.bound:
+            chosen = self._free()
+        return chosen or self.machine.all
+
+    def _ramp_up_cpus(self) -> CpuSet:
+        """The CPUs of the NUMA nodes without bound pods; if there are none, all CPUs that are not dedicated."""
+        levels = (SHARED_CORES, DEDICATED_CORES)
+        bound = {node for record in self._records.values() if record.qos_level in levels for node in record.nodes}
+        return (self._free() - self.machine.on(bound)) or self._free()
 
     def _cpus_of(self, record: KatalystRecord, pools: Mapping[str, CpuSet] | None = None) -> CpuSet:
         """The CPUs of a record. `pools` are the current pools, if the caller has already computed them."""
         if record.qos_level == SYSTEM_CORES:
-            return self.machine.all
+            return self._system_cpus(record, self.pools() if pools is None else pools)
         if record.sidecar:
             main = next((r for key, r in self._records.items() if key[0] == record.pod_uid and r.cpus), None)
-            return cpuset.parse(main.cpus) if main else self.machine.all - self.settings.reserved - self._dedicated()
+            return cpuset.parse(main.cpus) if main else self._free()
         if record.qos_level == DEDICATED_CORES:
             return cpuset.parse(record.cpus)
         if record.qos_level == RECLAIMED_CORES:
             reclaim = (self.pools() if pools is None else pools)[RECLAIM]
             return (reclaim & self.machine.on(record.nodes) if len(record.nodes) == 1 else EMPTY) or reclaim
         if not record.nodes and self._now() - record.since < self.settings.ramp_up:
-            return self.machine.all - self.settings.reserved - self._dedicated()
+            return self._ramp_up_cpus()
         return (self.pools() if pools is None else pools)[_pool_name(record)]
 
     def _info(self, record: KatalystRecord, pools: Mapping[str, CpuSet] | None = None) -> AllocationInfo:
@@ -463,27 +480,3 @@ class KatalystCpuPlugin:
 
 def _pool_name(record: KatalystRecord) -> str:
     return f"{record.pool}-NUMA{record.nodes[0]}" if record.nodes else record.pool
-
-
-def _enhancement(request: ResourceRequest, name: str) -> dict[str, str]:
-    """An annotation with a JSON object of strings. Raises CannotAllocate."""
-    text = request.annotations.get(name)
-    if not text:
-        return {}
-    try:
-        return msgspec.json.decode(text, type=dict[str, str])
-    except msgspec.MsgspecError as error:
-        raise CannotAllocate(f"the annotation {name} is not a JSON object of strings: {error}") from None
-
-
-def _nodes(text: str) -> frozenset[int]:
-    try:
-        return cpuset.parse(text)
-    except ValueError as error:
-        raise CannotAllocate(f"{NUMA_IDS}: {error}") from None
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise CannotAllocate(f"{NUMA_NUMBER} is {text!r}, but must be a whole number greater than 0")
-    return int(text)

@@ -6,6 +6,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -22,17 +23,23 @@ from agent.qrm.manager.request import (
     whole_exclusive,
 )
 from agent.qrm.manager.topology import Hint
-from agent.qrm.plugins.calculator import nodes_open_to, sets_that_hold
+from agent.qrm.plugins.calculator import fits_sockets, nodes_open_to, sets_that_hold
 from agent.qrm.plugins.cpu_topology import CpuTopology
+from agent.qrm.plugins.enhancements import NUMA_EXCLUSIVE, qos_request
 from agent.qrm.plugins.records import Records
+from agent.qrm.pods import DEDICATED_CORES, SHARED_CORES
 from agent.qrm.roles import RoleTable
 
 NO_HINTS = "no available memory hints"
 NOT_MET = "results can't meet memory request"
+BOUND_GROUP = ""
+"""The group of pods that Katalyst's annotations bind to NUMA nodes. Exclusive roles are never empty."""
 
 
 class MemoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The memory of one container: exclusive bytes by NUMA node, empty without exclusive memory."""
+    """The memory of one container: exclusive bytes by NUMA node, empty without exclusive memory. `bound`: the pod has
+    exclusive memory because Katalyst's annotations bind it to NUMA nodes, not because of its role. A sidecar of such a
+    pod has 0 bytes on the nodes of its main container."""
 
     pod_uid: str
     container_name: str
@@ -43,6 +50,23 @@ class MemoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     container_type: int = ContainerType.MAIN
     container_index: int = 0
     numa: dict[int, int] = {}
+    bound: bool = False
+
+    @property
+    def group(self) -> str:
+        """Pods of different groups do not share a NUMA node."""
+        return BOUND_GROUP if self.bound else self.pod_role
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryClaim:
+    """Whether a container gets exclusive memory, and the group of pods that it shares NUMA nodes with. `bound` as in
+    the record; `whole`: it gets all memory of its nodes, which must be free."""
+
+    own: bool = False
+    bound: bool = False
+    whole: bool = False
+    group: str = ""
 
 
 class MemoryDocument(msgspec.Struct, frozen=True):
@@ -54,16 +78,25 @@ class MemoryDocument(msgspec.Struct, frozen=True):
 
 
 class MemoryPlugin:
-    """Assigns the memory of a machine by NUMA node. `reserved` are bytes for the system by NUMA node."""
+    """Assigns the memory of a machine by NUMA node. `reserved` are bytes for the system by NUMA node. `enhancements`:
+    pods that Katalyst's annotations bind to NUMA nodes get exclusive memory of these nodes, like their CPUs."""
 
     name = "qrm_memory_plugin"
     resource = MEMORY
     aligned = True
     reconciled = True
 
-    def __init__(self, machine: CpuTopology, roles: RoleTable, *, reserved: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        machine: CpuTopology,
+        roles: RoleTable,
+        *,
+        reserved: Mapping[int, int] | None = None,
+        enhancements: bool = False,
+    ) -> None:
         self.machine = machine
         self.roles = roles
+        self.enhancements = enhancements
         kept = reserved or {}
         self.allocatable = {node: max(0, size - kept.get(node, 0)) for node, size in machine.memory.items()}
         self._records: Records[MemoryRecord] = Records()
@@ -73,31 +106,49 @@ class MemoryPlugin:
     # --- calls of the manager ------------------------------------------------------------------------------------
 
     def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
-        """NUMA nodes for a pod of an exclusive role, empty if none fit; None for other pods."""
-        if request.container_type == ContainerType.INIT or not self.roles.is_exclusive(request.pod_role):
+        """NUMA nodes for a pod with exclusive memory, empty if none fit; None for other pods. Raises CannotAllocate for
+        invalid annotations."""
+        claim = self._claim(request)
+        if request.container_type == ContainerType.INIT or not claim.own:
             return None
-        if (kept := self._existing(request)) is not None:
+        if claim.bound and request.container_type == ContainerType.SIDECAR:
+            return None  # it follows its pod's main container
+        if (kept := self._existing(request, claim)) is not None:
             return (Hint(frozenset(kept.numa), preferred=True),)
-        needed = whole_exclusive(request)
-        free = self._open_nodes(request)
-        if (main := self._main_of(request)) is not None:
+        main = self._main_of(request)
+        needed, free = whole_exclusive(request), self._open_nodes(request, claim)
+        if main is not None:
             free = {node: size for node, size in free.items() if node in main.numa}
         try:
             fewest, _ = nodes_for_memory(needed, each=max(self.allocatable.values()), nodes=len(self.allocatable))
         except CannotAllocate:
             return ()
-        found = sets_that_hold(needed, free, fewest=fewest, most=1 if fewest == 1 else len(self.allocatable))
+        found = sets_that_hold(needed, free, fewest=fewest, most=self._most_nodes(claim, fewest))
+        if claim.bound:
+            found = [nodes for nodes in found if fits_sockets(self.machine, nodes)]
         return tuple(Hint(nodes, preferred=len(nodes) == fewest) for nodes in found)
 
     def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """The allocation for a request; None for an init container. A sufficient earlier allocation is returned
-        unchanged. Raises CannotAllocate; the container then has no allocation."""
+        """The allocation for a request; None for an init container, and for a sidecar of a bound pod whose main
+        container has no allocation yet. A sufficient earlier allocation is returned unchanged. Raises CannotAllocate;
+        the container then has no allocation."""
+        try:
+            return self._allocate(request)
+        except CannotAllocate:
+            self._records.pop((request.pod_uid, request.container_name), None)
+            raise
+
+    def _allocate(self, request: ResourceRequest) -> AllocationInfo | None:
         if request.container_type == ContainerType.INIT:
             return None
-        kept = self._existing(request)
+        claim = self._claim(request)
+        sidecar = request.container_type == ContainerType.SIDECAR
+        if claim.bound and sidecar and self._main_of(request) is None:
+            return None
+        kept = self._existing(request, claim)
         if kept is None:
             self._records.pop((request.pod_uid, request.container_name), None)
-            kept = self._new_record(request)
+            kept = self._new_record(request, claim)
             self._records[request.pod_uid, request.container_name] = kept
         return self._info(kept)
 
@@ -170,12 +221,26 @@ class MemoryPlugin:
 
     # --- internals -----------------------------------------------------------------------------------------------
 
-    def _existing(self, request: ResourceRequest) -> MemoryRecord | None:
+    def _claim(self, request: ResourceRequest) -> MemoryClaim:
+        """Raises CannotAllocate for invalid annotations."""
+        if self.enhancements:
+            wish = qos_request(request)
+            if wish.bound and wish.level in (DEDICATED_CORES, SHARED_CORES):
+                return MemoryClaim(own=True, bound=True, whole=wish.exclusive, group=BOUND_GROUP)
+        return MemoryClaim(own=self.roles.is_exclusive(request.pod_role), group=request.pod_role)
+
+    def _most_nodes(self, claim: MemoryClaim, fewest: int) -> int:
+        """The maximum size of a set of nodes. As in Katalyst, a bound pod has one node, unless it gets whole nodes."""
+        if claim.bound:
+            return len(self.allocatable) if claim.whole else 1
+        return 1 if fewest == 1 else len(self.allocatable)
+
+    def _existing(self, request: ResourceRequest, claim: MemoryClaim) -> MemoryRecord | None:
         """The existing record of the container, if it is of the same kind and satisfies the request."""
         record = self._records.get((request.pod_uid, request.container_name))
         if record is None or record.request < whole(request):
             return None
-        return record if bool(record.numa) == self.roles.is_exclusive(request.pod_role) else None
+        return record if (bool(record.numa), record.bound) == (claim.own, claim.bound) else None
 
     def _main_of(self, request: ResourceRequest) -> MemoryRecord | None:
         """For a sidecar, the record of its pod's main container."""
@@ -190,15 +255,18 @@ class MemoryPlugin:
                 taken[node] += size
         return taken
 
-    def _open_nodes(self, request: ResourceRequest) -> dict[int, int]:
+    def _open_nodes(self, request: ResourceRequest, claim: MemoryClaim) -> dict[int, int]:
         """The nodes on which the container may have exclusive memory, and the free bytes on each."""
         own = (request.pod_uid, request.container_name)
         others = [record for key, record in self._records.items() if key != own]
         taken = self._taken(others)
-        roles = {node: frozenset(r.pod_role for r in others if r.numa.get(node)) for node in self.allocatable}
-        return {node: max(0, self.allocatable[node] - taken[node]) for node in nodes_open_to(request.pod_role, roles)}
+        groups = {node: frozenset(r.group for r in others if r.numa.get(node)) for node in self.allocatable}
+        open_nodes = nodes_open_to(claim.group, groups)
+        if claim.whole:
+            open_nodes = [node for node in open_nodes if not taken[node]]
+        return {node: max(0, self.allocatable[node] - taken[node]) for node in open_nodes}
 
-    def _new_record(self, request: ResourceRequest) -> MemoryRecord:
+    def _new_record(self, request: ResourceRequest, claim: MemoryClaim) -> MemoryRecord:
         return MemoryRecord(
             pod_uid=request.pod_uid,
             container_name=request.container_name,
@@ -208,29 +276,34 @@ class MemoryPlugin:
             pod_name=request.pod_name,
             container_type=request.container_type,
             container_index=request.container_index,
-            numa=self._take(request) if self.roles.is_exclusive(request.pod_role) else {},
+            numa=self._take(request, claim) if claim.own else {},
+            bound=claim.bound,
         )
 
-    def _take(self, request: ResourceRequest) -> dict[int, int]:
+    def _take(self, request: ResourceRequest, claim: MemoryClaim) -> dict[int, int]:
         """Select bytes by node: the nodes of the hint, or of the best hint, are filled in order. Raises
         CannotAllocate."""
+        if claim.bound and (main := self._main_of(request)) is not None:
+            return dict.fromkeys(main.numa, 0)
         nodes = request.nodes
         if not nodes:
             offered = self.hints(request)
             if not offered:
                 raise CannotAllocate(NO_HINTS)
             nodes = offered[0].nodes or frozenset()
-        free = self._open_nodes(request)
+        free = self._open_nodes(request, claim)
         if strange := sorted(nodes - self.allocatable.keys()):
             raise CannotAllocate(f"{NO_HINTS}: NUMA node {strange[0]} has no memory or does not exist")
         closed = sorted(nodes - free.keys())
         if closed:
-            raise CannotAllocate(f"{NO_HINTS}: pods of another role have memory of NUMA node {closed[0]}")
+            raise CannotAllocate(f"{NO_HINTS}: other pods have exclusive memory of NUMA node {closed[0]}")
+        if claim.bound and len(nodes) > self._most_nodes(claim, 1):
+            raise CannotAllocate(f"{NO_HINTS}: only a pod with {NUMA_EXCLUSIVE} can have several NUMA nodes")
         left, taken = whole_exclusive(request), {}
         for node in sorted(nodes):
-            taken[node] = min(left, free[node])
+            taken[node] = free[node] if claim.whole else min(left, free[node])
             left -= taken[node]
-        if left:
+        if left > 0:
             raise CannotAllocate(f"{NOT_MET}: {left} bytes more than NUMA nodes {cpuset.text(nodes)} have free")
         return taken
 
@@ -239,7 +312,7 @@ class MemoryPlugin:
         return AllocationInfo(
             CPUSET_MEMS,
             is_scalar_resource=True,
-            allocated_quantity=float(record.request),
+            allocated_quantity=float(sum(record.numa.values()) if record.bound else record.request),
             allocation_result=cpuset.text(nodes),
             resource_hints=wire_hints((Hint(nodes, preferred=True),)) if record.numa else WireHints(),
             topology_assignments=record.numa,

@@ -159,12 +159,30 @@ def _aligned(cpus: int, to: int) -> int:
 # --- several pools ---------------------------------------------------------------------------------------------------
 
 
+def proportional_sizes(available: int, wanted: Mapping[str, int]) -> dict[str, int] | None:
+    """Distribute all available CPUs among pools in proportion to the sizes that they want, at least one CPU each.
+    Rounded up, the sizes can be too large: then each pool loses a CPU in turn, the largest first, pools of equal
+    size in the given order. None if there are fewer CPUs than pools."""
+    total = sum(wanted.values())
+    sizes = {name: max(-(-available * size // total), 1) for name, size in wanted.items()}
+    if len(sizes) > available:
+        return None
+    order = sorted(sizes, key=lambda name: -sizes[name])
+    while (over := sum(sizes.values()) - available) > 0:
+        for name in [name for name in order if sizes[name] > 1][:over]:
+            sizes[name] -= 1
+    return sizes
+
+
 def pool_sizes(
     available: int, expandable: Mapping[str, int], unexpandable: Mapping[str, int], *, expand: bool
 ) -> dict[str, int]:
     """Distribute the available CPUs among pools. If the pools need more CPUs than are available, all pools are reduced
     in proportion. If CPUs are left over and `expand` is set, the `expandable` pools grow. Otherwise, each pool gets the
-    size that it needs. If there are fewer CPUs than pools, each pool gets the full number, and they share all CPUs."""
+    size that it needs. If there are fewer CPUs than pools, each pool gets the full number, and they share all CPUs.
+
+    This is the rule of Katalyst's advisor. The CPU plug-in uses `proportional_sizes`, the rule of Katalyst's plug-in.
+    """
     wanted = {**expandable, **unexpandable}
     fixed = sum(unexpandable.values())
     if sum(wanted.values()) > available:

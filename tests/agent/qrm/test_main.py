@@ -15,6 +15,7 @@ import grpc.aio
 import pytest
 
 from agent.qrm import cpuset
+from agent.qrm.kubelet.plugin_client import ask_info, notify
 from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2 as podresources_pb
 from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2_grpc as podresources_grpc
 from tests.agent.qrm.plugins.test_sysfs import as_files, put
@@ -415,6 +416,45 @@ def test_cpus_by_katalysts_levels(world: World):
         assert not found["default/own"] & found["default/shared"]
         assert (qrm.explained()["resize"], qrm.state()["pools"]) == (None, {})
         assert "ignoring qrm.watcher: load resizes pools only with qrm.cpu_policy roles" in qrm.log()
+
+
+def test_plugins_of_another_manager_come_back_when_it_empties_their_directory(world: World):
+    """Katalyst's agent does so when it starts, and then registers what it finds."""
+    directory = world.directory / "socks"
+    sockets = {directory / f"qrm_{name}_plugin.sock" for name in ("cpu", "memory", "nic")}
+
+    async def register() -> None:
+        for path in sorted(sockets):
+            assert (await ask_info(path)).type == "ResourcePlugin"
+            await notify(path, "")
+
+    def live() -> set[bool]:
+        return {plugin["live"] for plugin in qrm.state()["plugins"].values()}
+
+    with world.run(f'registration_dir = "{directory}"', mode="server") as qrm:
+        asyncio.run(register())
+        assert live() == {True}
+        for path in directory.iterdir():
+            path.unlink()
+        wait_for(lambda: sockets <= set(directory.iterdir()) and live() == {False}, what="the sockets")
+        wait_for(lambda: qrm.log().count("serving ") == len(sockets), what="the log")
+        asyncio.run(register())
+        assert live() == {True}
+        assert qrm.get("/healthz").json() == {"status": "ok", "unused": {}}
+        assert 'load_watcher_qrm_manager_silent_seconds{resource="cpu"}' in qrm.get("/metrics").text
+
+
+def test_memory_of_bound_pods_is_where_their_cpus_are(world: World):
+    own = {
+        "katalyst.kubewharf.io/qos_level": "dedicated_cores",
+        "katalyst.kubewharf.io/memory_enhancement": '{"numa_binding":"true","numa_exclusive":"true"}',
+    }
+    world.pod("default/own", "11111111-0000-4000-8000-000000000000", "", cpu="4", memory="4Gi", annotations=own)
+    with world.run(RESERVED, 'cpu_policy = "katalyst"', "nic_plugin = false", mode="dry-run") as qrm:
+        wait_for(lambda: given(qrm).get("default/own", {}).keys() == {"cpu", "memory"}, what="the allocations")
+        found = given(qrm)["default/own"]
+        assert (found["cpu"]["allocation_result"], found["memory"]["allocation_result"]) == ("2-39", "0")
+        assert found["memory"]["allocated_quantity"] == MEMORY[0] - (500 << 20)
 
 
 # --- starts that are refused -----------------------------------------------------------------------------------------

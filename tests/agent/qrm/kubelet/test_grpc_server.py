@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,11 +13,12 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from agent.qrm.kubelet.grpc_server import CannotServe, PluginServer, SocketServer
+from agent.qrm.kubelet.grpc_server import PluginServer
 from agent.qrm.kubelet.plugin_api import PluginCallError, PluginOptions
 from agent.qrm.kubelet.plugin_client import BACKOFF_CALLS, PluginEndpoint, PluginInfo, ask_info, notify
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
+from agent.qrm.kubelet.socket_server import SocketServer
 from agent.qrm.main import Checkpoint
 from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
@@ -34,14 +34,15 @@ from agent.qrm.telemetry import QrmMetrics
 from tests.agent.qrm.plugins.test_plugins import SEED, ask, cpu_plugin
 from tests.waiting import eventually
 
-ON_0 = Hint(frozenset({0}), preferred=True)
+ON_0, ON_1 = (Hint(frozenset({node}), preferred=True) for node in (0, 1))
 
 
 @asynccontextmanager
 async def serving(
-    directory: Path, *, plugin: ResourcePlugin | None = None
+    directory: Path, *, plugin: ResourcePlugin | None = None, external: bool = False
 ) -> AsyncIterator[tuple[PluginServer, PluginEndpoint]]:
-    server = PluginServer(plugin or cpu_plugin(), directory / "cpu.sock", StateFile(directory / "cpu_plugin_state"))
+    state = StateFile(directory / "cpu_plugin_state")
+    server = PluginServer(plugin or cpu_plugin(), directory / "cpu.sock", state, external=external)
     await server.start()
     endpoint = PluginEndpoint("cpu", directory / "cpu.sock")
     try:
@@ -155,15 +156,31 @@ def test_a_document_that_cannot_be_written(tmp_path: Path):
     run(test())
 
 
+def test_a_request_of_katalysts_manager(tmp_path: Path):
+    """The role is only in an annotation, the CPUs of a reclaimed pod are thousandths under the name cpu."""
+    batch = {ROLE_ANNOTATION: "ETL", QOS_ANNOTATION: "reclaimed_cores"}
+    own = {ROLE_ANNOTATION: "storage-service"}
+
+    async def test() -> None:
+        async with serving(tmp_path, external=True) as (server, endpoint):
+            given = await endpoint.allocate(ask("cpu", "batch", "", 2000, annotations=batch))
+            assert given is not None
+            assert server.plugin.allocations()["batch"]["container0"].allocation_result == "38-39,78-79"
+            assert server.plugin.document()["pods"]["batch"]["container0"]["request"] == 2
+            assert await endpoint.hints(ask("cpu", "own", "", 4, annotations=own)) == (ON_0, ON_1)
+
+    run(test())
+
+
 def test_registration(tmp_path: Path):
     async def test() -> None:
         async with serving(tmp_path) as (server, _):
             path = tmp_path / "cpu.sock"
             assert await ask_info(path) == PluginInfo("ResourcePlugin", "cpu", "", ("v1alpha1",))
-            told = [server.registration_error]
+            told = [server.contact.error]
             for error in ("no handler registered for plugin type: ResourcePlugin", ""):
                 await notify(path, error)
-                told.append(server.registration_error)
+                told.append(server.contact.error)
             assert told == [None, "no handler registered for plugin type: ResourcePlugin", ""]
 
     run(test())
@@ -313,47 +330,6 @@ def test_a_plugin_that_goes_in_the_middle_of_a_call_fails_that_call_and_not_who_
             await served.stop(grace=0)
 
     run(test())
-
-
-# --- the socket --------------------------------------------------------------------------------------------------
-
-
-def test_a_path_too_long_is_refused_by_its_length(tmp_path: Path):
-    path = tmp_path / ("x" * 108)
-    with pytest.raises(CannotServe, match="but a unix socket path can have at most 107: use a shorter directory"):
-        run(SocketServer(path, []).start())
-
-
-def test_a_live_socket_is_not_taken_over(tmp_path: Path):
-    async def test() -> None:
-        async with serving(tmp_path):
-            with pytest.raises(CannotServe, match="another load-watcher serves"):
-                await SocketServer(tmp_path / "cpu.sock", []).start()
-        with socket.socket(socket.AF_UNIX) as other:
-            other.bind(str(tmp_path / "other.sock"))
-            other.listen()
-            with pytest.raises(CannotServe, match="another process listens on"):
-                await SocketServer(tmp_path / "other.sock", []).start()
-
-    run(test())
-
-
-def test_what_a_dead_process_left_is_cleared_away(tmp_path: Path):
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(tmp_path / "cpu.sock"))
-
-    async def test() -> None:
-        async with serving(tmp_path) as (_, endpoint):
-            assert await endpoint.allocations() == {}
-            assert (tmp_path / "cpu.sock").stat().st_mode & 0o777 == 0o660
-
-    run(test())
-
-
-def test_a_directory_in_the_way_is_named(tmp_path: Path):
-    (tmp_path / "cpu.sock").mkdir()
-    with pytest.raises(CannotServe, match=r"cannot remove .*cpu\.sock: Is a directory"):
-        run(SocketServer(tmp_path / "cpu.sock", []).start())
 
 
 # --- the state file ----------------------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ from agent.qrm.kubelet.messages import (
     info_from_bytes,
     info_from_message,
     info_to_message,
+    request_for_plugin,
     request_from_message,
     request_to_message,
 )
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.manager.allocation import AllocationInfo
-from agent.qrm.manager.request import ContainerType, ResourceRequest
+from agent.qrm.manager.request import CannotAllocate, ContainerType, ResourceRequest
 from agent.qrm.manager.topology import Hint
 from tests.agent.qrm.store.test_checkpoint import infos
 from tests.agent.qrm.vectors import cases, group
@@ -87,3 +88,71 @@ def test_a_request_without_a_hint_has_an_empty_one_for_an_aligned_plugin():
     message = request_to_message(ResourceRequest("p", "c", "cpu"), aligned=True)
     assert message.HasField("hint")
     assert not request_from_message(message).nodes
+
+
+# --- what managers other than load-watcher's send --------------------------------------------------------------------
+
+ROLE, LABEL = "kubernetes.io/pod-role", "katalyst.kubewharf.io/pod_role"
+TYPE, POD_TYPE = "kubernetes.io/resource-type", "katalyst.kubewharf.io/pod_type"
+MILLICPU = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
+
+
+@pytest.mark.parametrize(
+    ("sent", "labels", "annotations", "role"),
+    [
+        ("from-label", {LABEL: "from-label"}, {ROLE: "own"}, "own"),
+        ("", {}, {ROLE: "own"}, "own"),
+        ("sent", {LABEL: "from-label"}, {}, "sent"),
+        ("", {LABEL: "from-label"}, {}, "from-label"),
+        ("", {}, {}, ""),
+    ],
+)
+def test_the_role_is_the_annotation_of_the_pod(
+    sent: str, labels: dict[str, str], annotations: dict[str, str], role: str
+):
+    """Katalyst's manager sends the label as the role, and the annotations unread."""
+    message = pb.ResourceRequest(pod_role=sent, resource_name="cpu", labels=labels, annotations=annotations)
+    assert request_for_plugin(message, external=True).pod_role == role
+
+
+@pytest.mark.parametrize(
+    ("sent", "annotations", "kind"),
+    [
+        ("katalyst", {TYPE: "own", POD_TYPE: "katalyst"}, "own"),
+        ("", {POD_TYPE: "katalyst"}, "katalyst"),
+        ("x", {}, "x"),
+    ],
+)
+def test_the_type_is_the_annotation_of_the_pod(sent: str, annotations: dict[str, str], kind: str):
+    message = pb.ResourceRequest(pod_type=sent, resource_name="cpu", annotations=annotations)
+    assert request_for_plugin(message, external=True).pod_type == kind
+
+
+@pytest.mark.parametrize(
+    ("resource", "sent", "level", "external", "quantity"),
+    [
+        ("cpu", {MILLICPU: 2000.0}, "reclaimed_cores", True, 2.0),  # hints of Katalyst's manager
+        ("cpu", {"cpu": 2000.0}, "reclaimed_cores", True, 2.0),  # an allocation of Katalyst's manager
+        ("cpu", {"cpu": 2.0}, "reclaimed_cores", False, 2.0),
+        ("cpu", {"cpu": 2.0}, "shared_cores", True, 2.0),
+        ("cpu", {"cpu": 2.0}, "", True, 2.0),
+        ("cpu", {"best-effort-cpu": 2.0}, "", True, 2.0),
+        (MILLICPU, {MILLICPU: 2000.0}, "reclaimed_cores", True, 2000.0),
+        ("memory", {"memory": 4096.0}, "reclaimed_cores", True, 4096.0),
+        ("memory", {"resource.katalyst.kubewharf.io/reclaimed_memory": 4096.0}, "reclaimed_cores", True, 4096.0),
+    ],
+)
+def test_the_quantity_is_the_only_one_in_the_unit_of_the_plugin(
+    resource: str, sent: dict[str, float], level: str, external: bool, quantity: float
+):
+    annotations = {"katalyst.kubewharf.io/qos_level": level} if level else {}
+    message = pb.ResourceRequest(resource_name=resource, resource_requests=sent, annotations=annotations)
+    assert request_for_plugin(message, external=external).resource_requests == {resource: quantity}
+
+
+@pytest.mark.parametrize("sent", [{}, {"a": 1.0, "b": 2.0}])
+def test_no_quantity_is_chosen_from_several(sent: dict[str, float]):
+    request = request_for_plugin(pb.ResourceRequest(resource_name="cpu", resource_requests=sent), external=True)
+    assert request.resource_requests == sent
+    with pytest.raises(CannotAllocate, match="contains quantities only for"):
+        _ = request.quantity

@@ -75,7 +75,7 @@ def test_plugins_register_pods_are_admitted_and_the_checkpoint_comes_back(tmp_pa
             (tmp_path / "plugins" / "a file").touch()
             await registry.reconcile()
             assert of.plugins.states == {"cpu": True, "memory": True}
-            assert (cpu.registration_error, memory.registration_error) == ("", "")
+            assert (cpu.contact.error, memory.contact.error) == ("", "")
             role = {"kubernetes.io/pod-role": "storage-service"}
             requests = {"cpu": 20.0, "memory": float(40 << 30)}
             pod = QrmPod("u1", "ns", "p", annotations=role, containers=(PodContainer("c", requests, id="x"),))
@@ -107,10 +107,10 @@ def test_a_socket_made_anew_is_registered_anew(tmp_path: Path):
         for _ in range(2):
             async with plugin_at(tmp_path / "cpu.sock", cpu_plugin()) as cpu:
                 await registry.reconcile()
-                assert cpu.registration_error == ""
-                cpu.registration_error = None
+                assert cpu.contact.error == ""
+                cpu.contact.error = None
                 await registry.reconcile()
-                assert cpu.registration_error is None  # once is enough
+                assert cpu.contact.error is None  # once is enough
         await registry.close()
         assert of.plugins.states == {"cpu": False}
 

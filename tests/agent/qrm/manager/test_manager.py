@@ -54,13 +54,21 @@ class Fake:
         if self.failing:
             raise PluginCallError(self.resource, method, "UNKNOWN", "it was told to fail")
 
+    def _read(self, request: ResourceRequest, method: str) -> None:
+        """Refuse what Katalyst's plug-ins refuse: any number of quantities other than one, under another name."""
+        if list(request.resource_requests) != [self.resource]:
+            names = ", ".join(request.resource_requests)
+            raise PluginCallError(self.resource, method, "UNKNOWN", f"invalid req.ResourceRequests: {names}")
+
     async def hints(self, request: ResourceRequest) -> tuple[Hint, ...] | None:
         self._check("GetTopologyHints")
+        self._read(request, "GetTopologyHints")
         return self.offers
 
     async def allocate(self, request: ResourceRequest) -> Mapping[str, AllocationInfo] | None:
         self.asked.append(request)
         self._check("Allocate")
+        self._read(request, "Allocate")
         hints = wire_hints([request.hint] if request.hint else ())
         info = AllocationInfo(self.prop, self.node, self.scalar, self.gives, self.result, resource_hints=hints)
         self.has.setdefault(request.pod_uid, {})[request.container_name] = {self.resource: info}
@@ -517,9 +525,32 @@ def test_a_resource_under_another_name():
         world = await World(names={"best-effort-cpu": "cpu"}).with_(fake := Fake())
         assert (await world.manager.admit(pod(requests={"best-effort-cpu": 2.0}))).admitted
         assert fake.asked[0].resource_name == "cpu"
-        assert fake.asked[0].resource_requests == {"best-effort-cpu": 2.0, "cpu": 2.0}
+        assert fake.asked[0].resource_requests == {"cpu": 2.0}
         refused = await world.manager.admit(pod("q", requests={"best-effort-cpu": 2.0, "cpu": 1.0}))
         assert "requests cpu under two names" in refused.message
+
+    run(test())
+
+
+@pytest.mark.parametrize("pod_scope", [False, True])
+def test_all_containers_of_a_pod_request_under_the_name_of_the_plugin(pod_scope: bool):
+    """Katalyst's plug-ins refuse a request with two names; a pod of reclaimed_cores is then inadmissible."""
+
+    async def test() -> None:
+        milli = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
+        requests = {milli: 1500.0}
+        containers = (
+            PodContainer("init", requests, init=True),
+            PodContainer("proxy", requests, init=True, restarts=True),
+            PodContainer("main", requests),
+            PodContainer("log", requests),
+        )
+        batch = replace(pod(qos="reclaimed_cores"), containers=containers)
+        world = await World(names={milli: "cpu"}, pod_scope=pod_scope).with_(fake := Fake())
+        assert (await world.manager.admit(batch)).admitted
+        assert [(each.container_name, each.resource_requests) for each in fake.asked] == [
+            (each.name, {"cpu": 1.5}) for each in containers
+        ]
 
     run(test())
 
@@ -529,7 +560,7 @@ def test_cpus_asked_for_in_thousandths():
         milli = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
         world = await World(names={milli: "cpu"}).with_(fake := Fake())
         assert (await world.manager.admit(pod(requests={milli: 1500.0}, qos="reclaimed_cores"))).admitted
-        assert fake.asked[0].resource_requests == {milli: 1500.0, "cpu": 1.5}
+        assert fake.asked[0].resource_requests == {"cpu": 1.5}
         world = await World().with_(plain := Fake(milli, gives=1500.0))
         assert (await world.manager.admit(pod(requests={milli: 1500.0}, qos="reclaimed_cores"))).admitted
         assert plain.asked[0].resource_requests == {milli: 1500.0}

@@ -6,7 +6,7 @@ import hypothesis
 import msgspec
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from agent.qrm import cpuset
 from agent.qrm.manager.allocation import AllocationInfo
@@ -122,6 +122,161 @@ def test_a_shared_pod_ramps_up_and_then_is_in_its_pool():
     pools = given.pools()
     assert not pools["share"] & pools["reclaim"]
     assert pools["share"] | pools["reclaim"] == machine("dummy16_2s_4n").all - RESERVED
+
+
+def bound(cpus: float, node: int, **more: Any) -> dict[str, Any]:
+    return {
+        "qos_level": "dedicated_cores",
+        "request_cpu": cpus,
+        "memory_enhancement": BOUND,
+        "hint_nodes": [node],
+        **more,
+    }
+
+
+def test_shared_pods_stay_off_nodes_with_bound_pods_until_their_pool_is_made():
+    """Nodes are {2j, 2j+1, 2j+8, 2j+9}."""
+    clock = Clock()
+    given = plugin(machine("dummy16_2s_4n"), {"enable_reclaim": True}, clock)
+    given.allocate(ask(bound(1, 2), "own"))
+    given.allocate(ask(shared(1, memory_enhancement=BOUND, hint_nodes=[3]), "near"))
+    info = given.allocate(ask(shared(2), "shared"))
+    assert info
+    assert info.allocation_result == "1,3,8-11"
+    clock.now += 30
+    assert given.allocations()["shared"]["c"].allocated_quantity == 2
+
+
+def test_shared_pods_have_what_is_not_dedicated_if_each_node_has_a_bound_pod():
+    given = plugin(machine("dummy16_2s_4n"), {})
+    for node in range(4):
+        given.allocate(ask(bound(1, node), f"own{node}"))
+    info = given.allocate(ask(shared(2), "shared"))
+    assert info
+    taken = cpuset.parse(",".join(given.allocations()[f"own{node}"]["c"].allocation_result for node in range(4)))
+    assert cpuset.parse(info.allocation_result) == machine("dummy16_2s_4n").all - RESERVED - taken
+
+
+@pytest.mark.parametrize(("cpus", "share", "reclaim"), [(1, 10, 4), (9, 10, 4), (10, 10, 4), (12, 12, 2), (13, 13, 1)])
+def test_without_reclaim_pools_get_all_cpus_but_a_reserve(cpus: float, share: int, reclaim: int):
+    """14 CPUs that are not reserved; the reserve is 4 CPUs, but requests come first."""
+    clock = Clock()
+    given = plugin(machine("dummy16_2s_4n"), {}, clock)
+    given.allocate(ask(shared(cpus), "shared"))
+    given.allocate(ask({"qos_level": "reclaimed_cores", "request_cpu": 2}, "batch"))
+    clock.now += 30
+    pools = given.pools()
+    assert {name: len(cpus) for name, cpus in pools.items()} == {"share": share, "reclaim": reclaim}
+    assert not pools["share"] & pools["reclaim"]
+    assert cpuset.parse(given.allocations()["batch"]["c"].allocation_result) == pools["reclaim"]
+
+
+def test_without_reclaim_pools_grow_in_proportion():
+    given = plugin(machine("dummy16_2s_4n"), {})
+    given.allocate(ask(shared(4), "a"))
+    given.allocate(ask(shared(2, cpu_enhancement={"cpuset_pool": "batch"}), "b"))
+    assert {name: len(cpus) for name, cpus in given.pools().items()} == {"batch": 3, "share": 6, "reclaim": 5}
+
+
+def test_reclaimed_pods_share_cpus_if_other_pods_request_all():
+    given = plugin(machine("dummy16_2s_4n"), {})
+    given.allocate(ask(shared(14)))
+    assert given.pools() == {"share": machine("dummy16_2s_4n").all - RESERVED, "reclaim": cpuset.parse("1,3-4,6")}
+
+
+def system(**more: Any) -> dict[str, Any]:
+    return {"qos_level": "system_cores", **more}
+
+
+@pytest.mark.parametrize(
+    ("wish", "cpus"),
+    [
+        (system(), "0-15"),
+        (system(cpu_enhancement={"cpuset_pool": "reserve"}), "0,2"),
+        (system(cpu_enhancement={"cpuset_pool": "batch"}), "batch"),
+        (system(cpu_enhancement={"cpuset_pool": "share"}), "share"),
+        (system(cpu_enhancement={"cpuset_pool": "re"}), "reserve and reclaim"),
+        (system(cpu_enhancement={"cpuset_pool": "unknown"}), "0-15"),
+        (system(cpu_enhancement={"cpuset_pool": "unknown"}, memory_enhancement=BOUND), "free"),
+        (system(memory_enhancement=BOUND), "free"),
+    ],
+)
+def test_system_pods_have_the_pools_that_they_name(wish: dict[str, Any], cpus: str):
+    """All pools whose names begin with the name, so that `share` includes the pools that are bound to nodes."""
+    given = plugin(machine("dummy16_2s_4n"), {"enable_reclaim": True})
+    given.allocate(ask(bound(2, 2), "own"))
+    given.allocate(ask(shared(2), "shared"))
+    given.allocate(ask(shared(1, cpu_enhancement={"cpuset_pool": "batch"}), "batch"))
+    given.allocate(ask(shared(1, memory_enhancement=BOUND, hint_nodes=[3]), "near"))
+    assert given.hints(ask(wish, "system")) is None
+    info = given.allocate(ask(wish, "system"))
+    assert info
+    pools, own = given.pools(), cpuset.parse(given.allocations()["own"]["c"].allocation_result)
+    named = {
+        "batch": pools["batch"],
+        "share": pools["share"] | pools["share-NUMA3"],
+        "reserve and reclaim": RESERVED | pools["reclaim"],
+        "free": machine("dummy16_2s_4n").all - RESERVED - own,
+    }
+    expected = named.get(cpus) or cpuset.parse(cpus)
+    assert cpuset.parse(info.allocation_result) == expected
+    assert cpuset.parse(given.allocations()["system"]["c"].allocation_result) == expected
+
+
+def nodes_of(hints: Any) -> list[list[int]]:
+    return [sorted(hint.nodes or ()) for hint in hints or ()]
+
+
+@pytest.mark.parametrize(
+    ("request_cpu", "enhancement", "nodes"),
+    [
+        (6, {"katalyst.kubewharf.io/numa_number": "2"}, [[2, 3]]),
+        (6, {"distribute_evenly_across_numa": "true", "katalyst.kubewharf.io/numa_number": "2"}, []),
+        (4, {"distribute_evenly_across_numa": "true", "katalyst.kubewharf.io/numa_number": "2"}, [[0, 1], [2, 3]]),
+        (3, {}, []),
+    ],
+)
+def test_hints_with_whole_cores(request_cpu: float, enhancement: dict[str, str], nodes: list[list[int]]):
+    """Two of the cores are half reserved. An odd number of CPUs splits a core, also on one of several nodes."""
+    given = plugin(machine("dummy16_2s_4n"), {})
+    wish = {**bound(request_cpu, 0), "cpu_enhancement": {"full_pcpus_pairing": "true", **enhancement}}
+    if nodes:
+        hints = given.hints(ask(wish))
+        assert nodes_of(hints) == nodes
+        for index, each in enumerate(nodes):
+            again = plugin(machine("dummy16_2s_4n"), {})
+            info = again.allocate(ask({**wish, "hint_nodes": each}, f"p{index}"))
+            assert info
+            cpus = cpuset.parse(info.allocation_result)
+            assert all(core <= cpus or not core & cpus for core in machine("dummy16_2s_4n").cores.values())
+    else:
+        with pytest.raises(CannotAllocate, match=r"no available cpu hints|needs whole cores of 2 CPUs"):
+            given.hints(ask(wish))
+
+
+@pytest.mark.parametrize(("align", "sockets"), [({}, {2, 3}), ({"align_by_socket": "true"}, {2})])
+def test_align_by_socket_takes_as_few_sockets_as_possible(align: dict[str, str], sockets: set[int]):
+    """Four sockets with two nodes each; three nodes fit into two sockets."""
+    on = generated(64, 4, 8)
+    wish = {**bound(20, 0), "memory_enhancement": {**BOUND, "numa_exclusive": "true"}, "cpu_enhancement": align}
+    hints = plugin(on, {}).hints(ask(wish))
+    assert hints
+    preferred = [hint.nodes or frozenset() for hint in hints if hint.preferred]
+    assert {len(nodes) for nodes in preferred} == {3}
+    assert {len({on.cpus[cpu].socket for cpu in on.on(nodes)}) for nodes in preferred} == sockets
+
+
+def test_a_sidecar_waits_for_its_main_container():
+    """A native sidecar comes first; it must not take the nodes of the pod."""
+    given = plugin(machine("dummy16_2s_4n"), {})
+    sidecar = ask({**bound(1, 2), "container_type": "SIDECAR"}, container="proxy")
+    assert (given.hints(sidecar), given.allocate(sidecar), given.allocations()) == (None, None, {})
+    main = given.allocate(ask(bound(2, 2)))
+    info = given.allocate(sidecar)
+    assert main
+    assert info
+    assert info.allocation_result == main.allocation_result
+    assert given.hints(sidecar) is None
 
 
 def test_a_pod_that_is_debugged_has_nothing_set_and_takes_nothing():
@@ -240,7 +395,14 @@ wishes = st.fixed_dictionaries(
     {"qos_level": st.sampled_from(["shared_cores", "reclaimed_cores", "dedicated_cores", "system_cores"])},
     optional={
         "memory_enhancement": st.sampled_from([BOUND, {**BOUND, "numa_exclusive": "true"}]),
-        "cpu_enhancement": st.sampled_from([{"full_pcpus_pairing": "true"}, {"cpuset_pool": "batch"}]),
+        "cpu_enhancement": st.sampled_from(
+            [
+                {"full_pcpus_pairing": "true"},
+                {"cpuset_pool": "batch"},
+                {"cpuset_pool": "re"},
+                {"align_by_socket": "true"},
+            ]
+        ),
         "hint_nodes": st.sets(st.integers(0, 4), max_size=3).map(sorted),
         "request_cpu": st.floats(0, 10),
         "container_type": st.sampled_from(["MAIN", "SIDECAR", "INIT"]),
@@ -252,7 +414,13 @@ class Pods(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.given = plugin(machine("dummy16_2s_4n"), {"enable_reclaim": True}, self.clock)
+        self.reclaim = {"enable_reclaim": True}
+        self.given = plugin(machine("dummy16_2s_4n"), self.reclaim, self.clock)
+
+    @initialize(on=st.booleans())
+    def start(self, on: bool) -> None:
+        self.reclaim = {"enable_reclaim": on}
+        self.given = plugin(machine("dummy16_2s_4n"), self.reclaim, self.clock)
 
     @rule(wish=wishes, pod=st.sampled_from("abcd"), container=st.sampled_from("xy"))
     def admit(self, wish: dict[str, Any], pod: str, container: str) -> None:
@@ -275,7 +443,7 @@ class Pods(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         document = msgspec.json.decode(msgspec.json.encode(self.given.document()))
-        again = plugin(machine("dummy16_2s_4n"), {"enable_reclaim": True}, self.clock)
+        again = plugin(machine("dummy16_2s_4n"), self.reclaim, self.clock)
         again.load(document)
         assert again.allocations() == self.given.allocations()
         self.given = again
@@ -287,6 +455,13 @@ class Pods(RuleBasedStateMachine):
         assert sum(map(len, own)) == len(frozenset().union(*own))
         for name, cpus in self.given.pools().items():
             assert not cpus & frozenset().union(*own), name
+
+    @invariant()
+    def reclaimed_pods_share_cpus_only_if_none_is_left(self) -> None:
+        pools = self.given.pools()
+        others = frozenset().union(*(cpus for name, cpus in pools.items() if name != "reclaim"))
+        free = self.given.machine.all - RESERVED - self.given._dedicated()
+        assert not pools["reclaim"] & others or others == free
 
     @invariant()
     def every_result_can_be_set(self) -> None:

@@ -17,6 +17,7 @@ from agent.qrm.plugins.resize import (
     online_usage,
     overlap_sizes,
     pool_sizes,
+    proportional_sizes,
     required_cpus,
     reserved_for_reclaim,
     resize,
@@ -212,3 +213,30 @@ def test_pools_get_no_more_than_there_is(wanted: dict[str, int], available: int,
     sizes = pool_sizes(available, wanted, {}, expand=expand)
     assert all(size >= 1 for size in sizes.values())
     assert sum(sizes.values()) <= available or set(sizes.values()) == {available}
+
+
+@pytest.mark.parametrize(
+    ("available", "wanted", "sizes"),
+    [
+        (8, {"batch": 4, "flink": 6}, {"batch": 4, "flink": 4}),
+        (3, {"batch": 4, "flink": 6}, {"batch": 1, "flink": 2}),
+        (4, {"a": 1, "b": 1, "c": 9}, {"a": 1, "b": 1, "c": 2}),
+        (7, {"batch": 2, "flink": 2, "share": 7}, {"batch": 1, "flink": 2, "share": 4}),
+        (12, {"share": 1}, {"share": 12}),
+        (1, {"a": 1, "b": 1}, None),
+        (4, {}, {}),
+    ],
+)
+def test_proportional_sizes(available: int, wanted: dict[str, int], sizes: dict[str, int] | None):
+    """Rounded up, the first two sizes are 4 and 5: the larger one loses a CPU."""
+    assert proportional_sizes(available, wanted) == sizes
+
+
+@given(st.integers(1, 64), st.dictionaries(st.text(max_size=2), st.integers(1, 64), min_size=1, max_size=8))
+def test_proportional_sizes_use_all_cpus(available: int, wanted: dict[str, int]):
+    sizes = proportional_sizes(available, wanted)
+    if sizes is None:
+        assert len(wanted) > available
+    else:
+        assert sum(sizes.values()) == available
+        assert min(sizes.values()) >= 1
