@@ -18,7 +18,7 @@ from tests.originals.recording import LIMIT, read_records, recorded_file
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "differences.md"
-SECTIONS = {"koordinator": "## Koordinator", "trimaran": "## Trimaran"}
+SECTIONS = {"katalyst": "## Katalyst", "koordinator": "## Koordinator", "trimaran": "## Trimaran"}
 RECORDED = [name for name in NAMES if recorded_file(name).exists() and not (HERE / name / "test_recorded.py").exists()]
 
 
