@@ -419,6 +419,12 @@ class FakeKube:
 
     def _list(self, asked: Asked) -> web.Response:
         limit, token = int(asked.parameters.get("limit", 0)), asked.parameters.get("continue", "")
+        at_least = asked.parameters.get("resourceVersion", "")
+        if at_least.isdecimal() and int(at_least) > self._version:
+            text = f"Too large resource version: {at_least}, current: {self._version}"
+            raise Refusal(504, text, reason="Timeout", causes=[{"reason": "ResourceVersionTooLarge", "message": text}])
+        if at_least == "0":  # from the watch cache, which knows no pages
+            limit = 0
         if token and token not in self._pages:
             raise Refusal(410, "The provided continue parameter is too old")
         self._refuse_unknown(asked)

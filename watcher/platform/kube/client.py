@@ -15,6 +15,7 @@ import contextlib
 import errno
 import logging
 import os
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -54,9 +55,21 @@ CHUNK = 1 << 16
 READ_BUFFER = 2**21
 """Bytes. aiohttp's default refuses lines over 512 KiB; with this value lines may be 4 MiB. etcd stores objects of up to
 1.5 MiB."""
-WATCH_S = 240
+UNPAGED_BODY = 16 << 20
+"""Largest list in bytes that is read in one response. A larger one is read in pages, which limits its memory."""
+UNPAGED_S = 60.0
+"""Timeout in seconds of a list in one response; every pause within it is limited by the client's timeout."""
+WATCH_S = 300
 SILENCE_S = 15.0
-"""Seconds of silence beyond WATCH_S after which a watch counts as lost."""
+"""Seconds of silence beyond its requested duration after which a watch counts as lost."""
+KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""TCP keepalive in seconds and probes: a server whose machine has failed ends a silent watch after 20 s, and within 5 s
+of its return, instead of after SILENCE_S."""
+
+NEWEST = ""
+"""For `at_least`: a list that contains all changes made before the request."""
+ANY_VERSION = "0"
+"""For `at_least`: any version that the server has in its watch cache; the cheapest list."""
 
 DONE = (200, 201, 202)
 
@@ -95,7 +108,8 @@ class PatchKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class _KubeRequest:
     """A request. Authorization depends on `verb`, the resource, its `subresource`, and the `namespace` if the request
-    is limited to one. `silence` is the longest pause within the response in seconds; default: the client's timeout."""
+    is limited to one. `silence` is the longest pause within the response in seconds, `seconds` the longest duration of
+    the response; default of both: the client's timeout."""
 
     resource: Resource[Any]
     verb: str
@@ -106,6 +120,8 @@ class _KubeRequest:
     body: object = None
     content_type: str = "application/json"
     silence: float | None = None
+    seconds: float | None = None
+    most_bytes: int = MAX_BODY
     namespace: str = ""
 
 
@@ -130,6 +146,7 @@ class KubeClient:
         self._open: set[_ConnectionPool] = set()
         self._server = ""
         self._private: Sequence[str] = ()
+        self._large: set[Resource[Any]] = set()
         self._decoders: dict[type[Any], msgspec.json.Decoder[ObjectList[Any]]] = {}
 
     async def close(self) -> None:
@@ -141,23 +158,45 @@ class KubeClient:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def list(
-        self, resource: Resource[ItemT], *, selector: Selector = EVERYTHING, page: int = PAGE
+        self,
+        resource: Resource[ItemT],
+        *,
+        selector: Selector = EVERYTHING,
+        page: int = PAGE,
+        at_least: str = NEWEST,
     ) -> Listing[ItemT]:
-        """Return all selected objects of a resource, read in pages. A list that expires between two pages is requested
-        again without paging, which cannot expire. Raises KubeError."""
+        """Return all selected objects of a resource, at least as new as the resource version `at_least`, NEWEST or
+        ANY_VERSION.
+
+        A list with a given version comes from the server's watch cache, in one response. The newest list, and a list
+        that is larger than UNPAGED_BODY, is read in pages; if it expires between two pages, it is requested again
+        without paging, which cannot expire. Raises KubeGone or KubeUnreachable (cause ResourceVersionTooLarge) if the
+        server does not have the version, and other KubeErrors.
+        """
+        parameters = selector.parameters()
+        if at_least != NEWEST and resource not in self._large:
+            match = {} if at_least == ANY_VERSION else {"resourceVersionMatch": "NotOlderThan"}
+            try:
+                cached = {**parameters, "resourceVersion": at_least, **match}
+                return await self._list(resource, cached, selector.namespace, whole=True)
+            except _ResponseTooLarge:
+                log.debug("the list of %s is larger than %d bytes; reading pages", resource.full_name, UNPAGED_BODY)
+                self._large.add(resource)
         try:
-            return await self._list(resource, {**selector.parameters(), "limit": str(page)}, selector.namespace)
+            return await self._list(resource, {**parameters, "limit": str(page)}, selector.namespace)
         except KubeGone:
             log.debug("the list of %s expired between two pages", resource.full_name)
-            return await self._list(resource, selector.parameters(), selector.namespace)
+            return await self._list(resource, parameters, selector.namespace)
 
-    async def _list(self, resource: Resource[ItemT], parameters: Mapping[str, str], namespace: str) -> Listing[ItemT]:
+    async def _list(
+        self, resource: Resource[ItemT], parameters: Mapping[str, str], namespace: str, *, whole: bool = False
+    ) -> Listing[ItemT]:
         items: list[ItemT] = []
         unread: dict[str, str] = {}
         more = ""
         while True:
             following = {"continue": more} if more else {}
-            page, problems = await self._page(resource, {**parameters, **following}, namespace)
+            page, problems = await self._page(resource, {**parameters, **following}, namespace, whole=whole)
             items += page.items or ()
             unread |= problems
             more = page.metadata.more
@@ -165,11 +204,19 @@ class KubeClient:
                 return Listing(tuple(items), page.metadata.resource_version, unread)
 
     async def _page(
-        self, resource: Resource[ItemT], parameters: Mapping[str, str], namespace: str = ""
+        self, resource: Resource[ItemT], parameters: Mapping[str, str], namespace: str = "", *, whole: bool = False
     ) -> tuple[ObjectList[ItemT], Mapping[str, str]]:
         async with self._translated(resource):
-            path = resource.path_in(namespace)
-            body = await self._ask(_KubeRequest(resource, "list", path, namespace=namespace, parameters=parameters))
+            call = _KubeRequest(
+                resource,
+                "list",
+                resource.path_in(namespace),
+                namespace=namespace,
+                parameters=parameters,
+                seconds=UNPAGED_S if whole else None,
+                most_bytes=UNPAGED_BODY if whole else MAX_BODY,
+            )
+            body = await self._ask(call)
             if len(body) > LARGE_BODY:
                 return await asyncio.to_thread(read_large_page, body, resource=resource)
             decoder = self._decoders.setdefault(resource.item, list_decoder(resource.item))
@@ -287,8 +334,9 @@ class KubeClient:
         """Send a request and return the whole response body, within `timeout`."""
         async with self._connected() as connection:
             headers = await connection.access.headers()
-            async with asyncio.timeout(self._timeout), self._sent(call, connection, headers) as response:
-                return await _read_body(response)
+            seconds = self._timeout if call.seconds is None else max(self._timeout, call.seconds)
+            async with asyncio.timeout(seconds), self._sent(call, connection, headers) as response:
+                return await _read_body(response, most_bytes=call.most_bytes)
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[_ConnectionPool]:
@@ -338,7 +386,9 @@ class KubeClient:
     def _connect(self) -> _ConnectionPool:
         if self._current is None:
             access = self._find_access()
-            connector = aiohttp.TCPConnector(ssl=access.tls if access.tls is not None else True)
+            connector = aiohttp.TCPConnector(
+                ssl=access.tls if access.tls is not None else True, socket_factory=_keepalive_socket
+            )
             session = aiohttp.ClientSession(
                 connector=connector,
                 headers={"User-Agent": f"load-watcher/{__version__}", "Accept": "application/json"},
@@ -396,11 +446,26 @@ async def _read_failure(response: aiohttp.ClientResponse, call: _KubeRequest, *,
     )
 
 
-async def _read_body(response: aiohttp.ClientResponse) -> bytes:
-    body = await read_at_most(response.content, MAX_BODY)
+class _ResponseTooLarge(KubeMalformed):
+    """The response is larger than the limit of the request."""
+
+
+async def _read_body(response: aiohttp.ClientResponse, *, most_bytes: int) -> bytes:
+    body = await read_at_most(response.content, most_bytes)
     if body is None:
-        raise KubeMalformed(f"the response is larger than {MAX_BODY >> 20} MiB")
+        raise _ResponseTooLarge(f"the response is larger than {most_bytes >> 20} MiB")
     return body
+
+
+def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket of `socket.getaddrinfo`'s result that detects a peer whose machine has failed."""
+    family, kind, protocol, _, _ = address
+    connected = socket.socket(family, kind, protocol)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEPALIVE.items():
+        if hasattr(socket, option):  # macOS has other names
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return connected
 
 
 def _translate(error: Exception, *, what: str) -> KubeError:

@@ -2,17 +2,27 @@
 
 Watches end every few minutes, and also when a server fails or no longer has the version that the copy has reached.
 Objects deleted in the meantime must not remain in the copy, and a server in trouble must not receive requests in a
-tight loop. The rules:
+tight loop. Thousands of agents watch, and all of them lose their watches at the same moment. The rules:
 
-* a watch that ended after at least one event continues from the last version seen;
+* the first list may come from the server's watch cache (resourceVersion=0); later lists are at least as new as the last
+  version seen. If the server does not have that version (410, or 504 ResourceVersionTooLarge: etcd was restored), the
+  next list is consistent;
+* a watch that ended after at least one event continues from the last version seen, also after a broken connection, 429
+  or 5xx;
+* a restarted server accepts a watch with status 200 and then reports 410 as an event. After a failure, an accepted
+  watch therefore proves nothing: the copy counts as up to date after a list, or after an event or a bookmark. A watch
+  that sends neither within CONFIRM_S leads to a list;
 * a watch that ended without any event, even a bookmark, may wait for a version that a restored etcd reaches only much
   later: list again;
-* after 410 Gone, and after any other failure than a broken connection: list again, and delete objects that are not in
-  the list;
-* after every failure wait, longer each time, without random jitter, and at least as long as the server asks; an event
-  or a watch that lasted resets the delay;
+* after 410 Gone: list at once, and delete objects that are not in the list;
+* after a failure wait for a random time, with an upper limit that grows, and at least as long as the server asks; an
+  event or a watch that lasted resets the limit. While the server cannot be reached, the limit stays below
+  RECONNECT_S, so that the copy is up to date within seconds of the server's return;
+* watches end after a random time, so that the watches of many clients do not end together;
 * a kind of object that the cluster no longer has (KubeNoApi) has no objects;
 * an object that does not fit its type is treated as deleted and logged once; it does not affect other objects.
+
+client-go's reflector (tools/cache/reflector.go) has the same rules for versions, watch timeouts and jitter.
 """
 
 from __future__ import annotations
@@ -20,20 +30,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import chain
 from types import MappingProxyType
 from typing import Generic
 
-from watcher.core.kubernetes.errors import KubeError, KubeGone, KubeMalformed, KubeNoApi, KubeUnreachable
+from watcher.core.kubernetes.errors import (
+    KubeError,
+    KubeForbidden,
+    KubeGone,
+    KubeMalformed,
+    KubeNoApi,
+    KubeUnauthorized,
+    KubeUnreachable,
+)
 from watcher.core.kubernetes.wire import ItemT, Resource, key_of
-from watcher.platform.kube.client import EVERYTHING, WATCH_S, KubeClient, Selector
+from watcher.platform.kube.client import ANY_VERSION, EVERYTHING, NEWEST, WATCH_S, KubeClient, Selector
+from watcher.platform.kube.responses import WatchEvent
 
 log = logging.getLogger(__name__)
 
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
-"""Seconds to wait after the first consecutive failure, the second, and so on; the last value applies to all further
-ones."""
+"""Upper limits in seconds of the random wait after the first consecutive failure, the second, and so on; the last value
+applies to all further ones."""
+RECONNECT_S = 4.0
+"""Upper limit in seconds of the random wait while the server cannot be reached or is in trouble (KubeUnreachable)."""
+CONFIRM_S = 1.0
+"""After a failure, the time in seconds within which an accepted watch must send an event or a bookmark."""
+TOO_LARGE = "ResourceVersionTooLarge"
 LONGEST_ASKED_S = 60.0
 """Upper limit in seconds for the wait that a server requests with Retry-After."""
 LASTED_S = 5.0
@@ -72,7 +98,11 @@ class Informer(Generic[ItemT]):
         on_change: OnChange[ItemT] | None = None,
         watch_seconds: int = WATCH_S,
         delays: tuple[float, ...] = DELAYS,
+        chance: random.Random | None = None,
     ) -> None:
+        """`watch_seconds` is the shortest requested duration of a watch (the longest is twice as long), `delays` as
+        DELAYS; `chance` is the source of
+        randomness for both."""
         self.resource = resource
         self.synced = asyncio.Event()
         """Set once the first list is complete."""
@@ -86,8 +116,16 @@ class Informer(Generic[ItemT]):
         self._watch_seconds = watch_seconds
         self._delays = delays
         self._objects: dict[str, ItemT] = {}
+        self._chance = chance or random.Random()
         self._version = ""
-        self._failures = 0
+        self._list_at_least = ANY_VERSION
+        self._listed = False
+        """Whether the copy was listed and a watch from `_version` continues it."""
+        self._fresh = False
+        """Whether the copy was listed since the last failure."""
+        self._failures = Counter[bool]()
+        """The number of consecutive failures, by whether the server could not be reached."""
+        self._warned = False
         self._tried = asyncio.Event()
         self._hurried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -137,30 +175,47 @@ class Informer(Generic[ItemT]):
     async def _keep_up(self) -> None:
         while True:
             try:
-                if not self._version:
+                if not self._listed:
                     await self._list()
                 await self._watch()
-            except KubeGone as error:
-                log.debug("the watch of %s expired, listing again: %s", self.resource.full_name, error)
-                self._version = ""
-                await self._pause()
             except KubeError as error:
                 if isinstance(error, KubeNoApi):
                     await self._replace({}, {})
-                if not isinstance(error, KubeUnreachable) or error.status is not None:
-                    self._version = ""
-                self._failed(error)
-                await self._pause(error.retry_after or 0.0)
+                await self._recover(error)
             except Exception as error:  # a bug must neither stop the informer forever nor go unnoticed
                 log.exception("unexpected error while watching %s; listing again", self.resource.full_name)
-                self._version = ""
-                self._failed(KubeMalformed(f"{self.resource.full_name} could not be read: {type(error).__name__}"))
-                await self._pause()
+                await self._recover(
+                    KubeMalformed(f"{self.resource.full_name} could not be read: {type(error).__name__}")
+                )
+
+    async def _recover(self, error: KubeError) -> None:
+        """Report a failure, choose between watch and list, and wait. The first list after an expired version does not
+        wait, however often the server could not be reached before."""
+        at_once = isinstance(error, KubeGone) and not self._failures[False]
+        self._choose_next(error)
+        self._failed(error)
+        await self._pause(error, at_once=at_once)
+
+    def _choose_next(self, error: KubeError) -> None:
+        """Choose how to continue after a failure of the list, or of the watch if `_listed`."""
+        too_large = TOO_LARGE in error.causes
+        self._fresh = False
+        if isinstance(error, KubeNoApi):
+            self._list_again(at_least=ANY_VERSION)
+        elif self._listed:
+            if too_large or not isinstance(error, KubeUnreachable):
+                self._list_again(at_least=NEWEST if too_large else self._version)
+        elif too_large or not isinstance(error, KubeUnreachable | KubeUnauthorized | KubeForbidden):
+            self._list_again(at_least=NEWEST)  # the version may be the reason for the failure
+
+    def _list_again(self, *, at_least: str) -> None:
+        self._listed, self._list_at_least = False, at_least
 
     async def _list(self) -> None:
-        listing = await self._client.list(self.resource, selector=self._selector)
+        listing = await self._client.list(self.resource, selector=self._selector, at_least=self._list_at_least)
         await self._replace({key_of(item): item for item in listing.items}, listing.unread)
         self._version = listing.version
+        self._listed = self._fresh = True
         self.synced.set()
         self._tried.set()
 
@@ -177,33 +232,47 @@ class Informer(Generic[ItemT]):
             self._leave_out(name, problem)
 
     async def _watch(self) -> None:
-        """Watch until the server ends the watch."""
+        """Watch until the server ends the watch, or does not confirm in time that the watch works."""
         loop = asyncio.get_running_loop()
         began, received = loop.time(), False
-        events = self._client.watch(
-            self.resource, since=self._version, selector=self._selector, seconds=self._watch_seconds
-        )
+        seconds = round(self._chance.uniform(self._watch_seconds, 2 * self._watch_seconds))
+        events = self._client.watch(self.resource, since=self._version, selector=self._selector, seconds=seconds)
         try:
-            async for event in events:
-                if event.type == "OPENED":
-                    self._agreed()
-                    continue
-                if event.type == "DELETED":
-                    self._put(event.key, None)
-                elif event.item is not None:
-                    self._put(event.key, event.item)
-                elif event.problem:
-                    self._leave_out(event.key, event.problem)
-                self._version = event.version or self._version
-                self._failures, received = 0, True
+            async with asyncio.timeout(None) as confirmation:
+                async for event in events:
+                    if event.type != "OPENED":
+                        confirmation.reschedule(None)
+                        self._take(event)
+                        received = True
+                    elif self._fresh:
+                        self._agreed()
+                    elif self.error is not None:
+                        confirmation.reschedule(loop.time() + CONFIRM_S)
+        except TimeoutError:
+            if not confirmation.expired():
+                raise
+            return self._list_again(at_least=self._version)
         finally:
+            self._fresh = False
             await events.aclose()
         if not received:
-            self._version = ""
-        if received or loop.time() - began >= min(LASTED_S, self._watch_seconds / 2):
-            self._failures = 0
+            self._list_again(at_least=self._version)
+        if received or loop.time() - began >= min(LASTED_S, seconds / 2):
+            self._failures.clear()
         else:
-            await self._pause()
+            await self._pause(None)
+        return None
+
+    def _take(self, event: WatchEvent[ItemT]) -> None:
+        if event.type == "DELETED":
+            self._put(event.key, None)
+        elif event.item is not None:
+            self._put(event.key, event.item)
+        elif event.problem:
+            self._leave_out(event.key, event.problem)
+        self._version = event.version or self._version
+        self._failures.clear()
+        self._agreed()
 
     def _leave_out(self, name: str, problem: str) -> None:
         if name not in self.undecodable:
@@ -223,22 +292,30 @@ class Informer(Generic[ItemT]):
                 notify_listener(listener, self.resource, name, old, new)
 
     def _agreed(self) -> None:
-        if self.error is not None:
+        if self._warned:
             log.info("watching %s again; the local copy is up to date", self.resource.full_name)
-        self.error = None
+        self.error, self._warned = None, False
 
     def _failed(self, error: KubeError) -> None:
-        if self.error is None:
+        """Report that the copy may be out of date. An expired version is part of normal operation and not logged."""
+        if isinstance(error, KubeGone):
+            log.debug("the watch of %s expired, listing again: %s", self.resource.full_name, error)
+        elif not self._warned:
             message = f"{error}. {error.hint}" if error.hint else str(error)
             log.warning("cannot watch %s; the local copy may be out of date: %s", self.resource.full_name, message)
+            self._warned = True
         self.error = error
         self._tried.set()
 
-    async def _pause(self, asked_for: float = 0.0) -> None:
-        delay = self._delays[min(self._failures, len(self._delays) - 1)]
-        delay = max(delay, min(asked_for, LONGEST_ASKED_S))
-        self._failures += 1
+    async def _pause(self, error: KubeError | None, *, at_once: bool = False) -> None:
+        """Wait after a failure; the waits of unreachable servers and of other failures grow separately, so that a
+        server that has returned is asked soon even if its first responses are refusals."""
+        unreachable = isinstance(error, KubeUnreachable)
+        limit = self._delays[min(self._failures[unreachable], len(self._delays) - 1)]
+        self._failures[unreachable] += 1
         self._hurried.clear()  # a request made during an attempt is covered by that attempt
+        asked_for = min((error and error.retry_after) or 0.0, LONGEST_ASKED_S)
+        delay = asked_for + self._chance.uniform(0.0, min(limit, RECONNECT_S) if unreachable else limit)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(delay):
+            async with asyncio.timeout(0.0 if at_once else delay):
                 await self._hurried.wait()

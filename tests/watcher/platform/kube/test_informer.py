@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from aiohttp import web
 from tests.fakes.kube import NODES, Asked, FakeKube, line
 from tests.fakes.kube import PODS as FAKE_PODS
 from tests.waiting import eventually
+from tests.watcher.platform.kube.watching import count, same, watched
 from watcher.core.kubernetes.errors import KubeForbidden, KubeGone, KubeNoApi
 from watcher.core.kubernetes.objects import NODES as NODE_RESOURCE
 from watcher.core.kubernetes.objects import PODS, CustomObject, Node, Pod
@@ -19,40 +20,8 @@ from watcher.core.kubernetes.wire import Resource
 from watcher.platform.kube.client import KubeClient, Selector
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.informer import NOTIFY_BATCH, Informer
-from watcher.platform.kube.shared_informer import SharedInformer
 
 POLICIES = "ensurance.crane.io/v1alpha1/nodeqoss"
-QUICK = (0.01, 0.02, 0.04)
-
-
-def watched(server: FakeKube, check: Callable[[Informer[Any]], Awaitable[Any]], **options: Any) -> Any:
-    """Let `check` use a started informer of the server's nodes, or of `resource`; it is closed afterwards."""
-
-    async def inside() -> Any:
-        client = KubeClient(lambda: KubeAccess(server.url, "a test", token=server.token), timeout=5.0)
-        informer = Informer(client, **{"resource": NODE_RESOURCE, "delays": QUICK, **options})
-        await informer.start()
-        try:
-            async with asyncio.timeout(30):
-                return await check(informer)
-        finally:
-            await informer.close()
-            await client.close()
-
-    return asyncio.run(inside())
-
-
-def same(informer: Informer[Node] | SharedInformer[Node], server: FakeKube) -> Callable[[], bool]:
-    """Whether the copy has what the server has, to the version."""
-    return lambda: (
-        informer.synced.is_set()
-        and server.versions(NODES) == {name: node.metadata.resource_version for name, node in informer.objects.items()}
-    )
-
-
-def count(server: FakeKube, verb: str) -> int:
-    """How many requests of this kind there were."""
-    return sum(asked.verb == verb for asked in server.asked)
 
 
 def test_a_list_and_then_what_changes():
