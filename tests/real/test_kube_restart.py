@@ -48,12 +48,10 @@ async def ready(api: ApiServer) -> None:
     """Launch the API server and wait for /readyz alone, as a load balancer does."""
     await asyncio.to_thread(api.launch)
 
-    def answers() -> bool:
-        return api.session.get(f"{api.url}/readyz", timeout=5).ok
+    async def answers() -> bool:
+        return (await asyncio.to_thread(api.session.get, f"{api.url}/readyz", timeout=5)).ok
 
-    await eventually(
-        lambda: asyncio.to_thread(answers), what="/readyz", timeout=90, ignoring=(requests.RequestException,)
-    )
+    await eventually(answers, what="/readyz", timeout=90, ignoring=(requests.RequestException,))
 
 
 def survives(api: ApiServer, tmp_path: Path, outage: Callable[[], None]) -> None:
