@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from tests.real.kube import ApiServer, Etcd
-from tests.waiting import eventually
+from tests.waiting import eventually, wait_for
 from watcher.core.kubernetes.objects import NODES
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
@@ -48,10 +48,15 @@ async def ready(api: ApiServer) -> None:
     """Launch the API server and wait for /readyz alone, as a load balancer does."""
     await asyncio.to_thread(api.launch)
 
-    async def answers() -> bool:
-        return (await asyncio.to_thread(api.session.get, f"{api.url}/readyz", timeout=5)).ok
+    def wait() -> None:
+        wait_for(
+            lambda: api.session.get(f"{api.url}/readyz", timeout=5).ok,
+            what="/readyz",
+            timeout=90,
+            ignoring=(requests.RequestException,),
+        )
 
-    await eventually(answers, what="/readyz", timeout=90, ignoring=(requests.RequestException,))
+    await asyncio.to_thread(wait)
 
 
 def survives(api: ApiServer, tmp_path: Path, outage: Callable[[], None]) -> None:

@@ -1,7 +1,8 @@
 """Publishes NodeMetric objects to the cluster, where koord-scheduler reads them (koordinator.publish).
 
-Each node's object is written once per report interval, at a fixed offset in the interval that differs by node, so that
-5,000 nodes with an interval of one minute cause 83 small patches per second and no bursts. The content is that of
+Each node's object is written once per report interval, at a fixed offset in the interval that differs by node, which
+prevents bursts. koordinator.writes_per_second limits the writes: if more nodes are due, those that have waited longest
+come first, and the interval between two writes of a node is longer than its report interval. The content is that of
 GET /api/v1/nodemetrics: a merge patch of the status. A missing object is created with the policy in its spec and with
 its node as owner, so that it is deleted with the node.
 
@@ -57,6 +58,7 @@ from watcher.core.kubernetes.times import read_time
 from watcher.core.pods.table import Pod, PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.core.review.findings import some_of
+from watcher.koordinator.write_budget import EXPIRES_S, WriteBudget
 from watcher.model import Window
 from watcher.platform.kube.client import KubeClient, PatchKind
 from watcher.platform.kube.informer import Informer
@@ -126,7 +128,7 @@ class PublishStats:
 
 class NodeMetricPublisher:
     """Writes NodeMetrics in the background from `start` to `close`. `close` also closes `client`; `election` decides
-    whether this replica writes. `step` and `renew_every` are in seconds."""
+    whether this replica writes, `writes_per_second` limits its requests. `step` and `renew_every` are in seconds."""
 
     def __init__(
         self,
@@ -134,6 +136,7 @@ class NodeMetricPublisher:
         source: PublisherSource,
         *,
         election: Election,
+        writes_per_second: int,
         step: float = STEP_S,
         renew_every: float = RENEW_EVERY_S,
     ) -> None:
@@ -141,6 +144,8 @@ class NodeMetricPublisher:
         self._client = client
         self._source = source
         self._election = election
+        self._budget = WriteBudget(writes_per_second)
+        self._late = False
         self._step_s = step
         self._renew_every = renew_every
         self._objects = Informer(client, WRITTEN, on_change=self._note)
@@ -224,8 +229,10 @@ class NodeMetricPublisher:
         if published is None or self._source.monotonic() < self._quiet_until:
             return
         schedule = await self._schedule(published)
+        self._budget.refill(self._source.monotonic())
         await self._write_all(schedule, schedule.due(self._source.now()))
         self._log_reported_elsewhere()
+        self._log_late(schedule)
 
     async def _schedule(self, published: Published) -> Schedule:
         """Return the schedule of the published snapshot's statuses; computed again only if the data has changed."""
@@ -259,7 +266,7 @@ class NodeMetricPublisher:
 
         async def work() -> None:
             for row in waiting:
-                if self._source.monotonic() < self._quiet_until or not self._election.held:
+                if self._source.monotonic() < self._quiet_until or not self._election.held or self._budget.spent:
                     return
                 try:
                     outcome = await self._write(schedule.statuses, row)
@@ -295,14 +302,17 @@ class NodeMetricPublisher:
             owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": known.uid}
             metadata = {"name": node, **({"ownerReferences": [owner]} if known.uid else {})}
             head = {"apiVersion": WRITTEN.group_version, "kind": "NodeMetric", "metadata": metadata}
+            self._budget.spend()
             await self._client.create(WRITTEN, {**head, "spec": spec}, manager=MANAGER)
         elif there.policy_of_others() is None and there.policy != _as_part(statuses.spec(row)):
+            self._budget.spend()
             await self._client.patch(WRITTEN, node, {"spec": spec}, kind=PatchKind.MERGE, manager=MANAGER)
         elif there.updated is not None and there.updated >= (read_time(status.update_time) or 0.0):
             return "unchanged"
         change = msgspec.to_builtins(status)
         if status.pods_metric is msgspec.UNSET and there is not None and there.has_own_pods:
             change = {**change, "podsMetric": None, "nodeMetric": {**change["nodeMetric"], "systemUsage": None}}
+        self._budget.spend()
         await self._client.patch(
             WRITTEN, node, {"status": change}, kind=PatchKind.MERGE, subresource="status", manager=MANAGER
         )
@@ -361,6 +371,22 @@ class NodeMetricPublisher:
         if self._trouble:
             log.info("NodeMetrics are written again")
         self._trouble, self._failures = "", 0
+
+    def _log_late(self, schedule: Schedule) -> None:
+        """Log when the limit of writes makes the data older than koord-scheduler accepts, and when it no longer
+        does."""
+        age, late = self._budget.age_s(len(schedule.statuses.snapshot.nodes), interval=schedule.interval_s), self._late
+        self._late = age > max(EXPIRES_S, 2 * schedule.interval_s)
+        if self._late and not late:
+            log.warning(
+                "with %d writes per second, NodeMetrics become %.0f s old; koord-scheduler ignores them after %.0f s "
+                "unless its nodeMetricExpirationSeconds is larger: raise koordinator.writes_per_second",
+                self._budget.per_second,
+                age,
+                EXPIRES_S,
+            )
+        elif late and not self._late:
+            log.info("NodeMetrics are written within %.0f s again", EXPIRES_S)
 
     def _log_reported_elsewhere(self) -> None:
         """Log when another program reports NodeMetrics, and when none does any more."""
@@ -424,10 +450,18 @@ class Schedule:
         return np.floor((now - self._offset) / self._interval).astype(np.int64)
 
     def due(self, now: float) -> list[int]:
-        """Return the rows of the nodes that are not done in their current interval; `now` is in unix seconds."""
+        """Return the rows of the nodes that are not done in their current interval, longest due first; `now` is in unix
+        seconds."""
         self._now = self._number(now)
-        rows: list[int] = np.flatnonzero((self._now != self._done) & ~self._missing).tolist()
-        return rows
+        rows = np.flatnonzero((self._now != self._done) & ~self._missing)
+        since = (self._done[rows] + 1) * self._interval[rows] + self._offset[rows]
+        due: list[int] = rows[np.argsort(since, kind="stable")].tolist()
+        return due
+
+    @property
+    def interval_s(self) -> float:
+        """The mean report interval in seconds."""
+        return float(self._interval.mean()) if len(self._interval) else 0.0
 
     def done(self, row: int) -> None:
         """Mark a row as done for the interval of the last `due` call."""

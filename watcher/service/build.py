@@ -142,4 +142,6 @@ def publisher_of(settings: Settings, source: PublisherSource) -> NodeMetricPubli
         now=source.now,
         monotonic=source.monotonic,
     )
-    return NodeMetricPublisher(client, source, election=election)
+    return NodeMetricPublisher(
+        client, source, election=election, writes_per_second=settings.koordinator.writes_per_second
+    )

@@ -455,11 +455,18 @@ class Watcher:
         return taken, put_in_place
 
     def _as_published(self, settings: Settings) -> Settings:
-        """Return the settings with the old values of koordinator.publish and lease_namespace, which need a restart."""
+        """Return the settings with the old values of the publisher's settings, which need a restart."""
         old, new = self.settings.koordinator, settings.koordinator
-        if (new.publish, new.lease_namespace) != (old.publish, old.lease_namespace):
-            log.warning("changes of koordinator.publish and lease_namespace take effect only after a restart")
-        kept = replace(new, publish=old.publish, lease_namespace=old.lease_namespace)
+        kept = replace(
+            new,
+            publish=old.publish,
+            lease_namespace=old.lease_namespace,
+            writes_per_second=old.writes_per_second,
+        )
+        if kept != new:
+            log.warning(
+                "changes of koordinator.publish, lease_namespace and writes_per_second take effect only after a restart"
+            )
         return replace(settings, koordinator=kept)
 
     async def _replace_refresher(self, settings: Settings) -> None:

@@ -109,7 +109,9 @@ class Run:
         ]
 
 
-def publishing(server: FakeKube, source: Cluster, *, identity: str = "a") -> NodeMetricPublisher:
+def publishing(
+    server: FakeKube, source: Cluster, *, identity: str = "a", writes_per_second: int = 1000
+) -> NodeMetricPublisher:
     client = KubeClient(lambda: KubeAccess(server.url, "the test", token=server.token))
     election = Election(
         client,
@@ -119,17 +121,21 @@ def publishing(server: FakeKube, source: Cluster, *, identity: str = "a") -> Nod
         now=source.now,
         monotonic=source.monotonic,
     )
-    return NodeMetricPublisher(client, source, election=election, step=0.01)
+    return NodeMetricPublisher(client, source, election=election, writes_per_second=writes_per_second, step=0.01)
 
 
 def run(
-    source: Cluster, story: Callable[[Run], Awaitable[None]], *, prepare: Callable[[FakeKube], None] = lambda _: None
+    source: Cluster,
+    story: Callable[[Run], Awaitable[None]],
+    *,
+    prepare: Callable[[FakeKube], None] = lambda _: None,
+    writes_per_second: int = 1000,
 ) -> None:
     async def told() -> None:
         with FakeKube() as server:
             server.define(RESOURCE, "NodeMetric")
             prepare(server)
-            publisher = publishing(server, source)
+            publisher = publishing(server, source, writes_per_second=writes_per_second)
             await publisher.start()
             try:
                 await story(Run(server, source, publisher))
@@ -247,6 +253,43 @@ def test_nodes_have_their_turns_spread_over_the_interval():
     more = dict.fromkeys(names, STEADY)
     after = Schedule(statuses(more), made_of=(), policies=policies, before=schedule, now=END + 60)
     assert len(after.due(END + 60)) == 0
+
+
+def test_writes_per_second_are_limited_and_every_node_is_written(caplog):
+    """With fewer writes than nodes that are due, each node is written again before any is written a third time."""
+    names = [f"node-{number:02d}" for number in range(40)]
+    limit, together = 5, 8  # the requests that are under way together may overdraw the limit once
+    source = service(dict.fromkeys(names, STEADY))
+
+    async def story(go: Run) -> None:
+        seconds, written = 0, Counter[str]()
+        while not written or min(written[name] for name in names) < 2:
+            seconds += 1
+            assert seconds < 40
+            source.published = publish(
+                snapshot_of(dict.fromkeys(names, STEADY), end=END + 60.0 * seconds), tag=f"{seconds}"
+            )
+            source.clock += 1.0
+            await looked_at(source, 20)
+            assert len(go.writes()) <= limit * (seconds + 1) + together
+            written = Counter(name for verb, part, name in go.writes() if part == "/status")
+        assert max(written.values()) <= 3
+        assert len(go.writes()) >= limit * (seconds - 2)
+
+    run(source, story, writes_per_second=limit)
+    assert "raise koordinator.writes_per_second" not in caplog.text
+
+
+def test_a_limit_that_makes_the_data_too_old_is_logged_once(caplog):
+    """500 nodes at two writes per second take 250 s; koord-scheduler ignores objects after 180 s."""
+    source = service(dict.fromkeys((f"node-{number:03d}" for number in range(500)), STEADY))
+
+    async def story(go: Run) -> None:
+        await go.until(lambda: "nodeMetricExpirationSeconds" in caplog.text, what="the warning")
+        await looked_at(source, 20)
+
+    run(source, story, writes_per_second=2)
+    assert 1 == caplog.text.count("with 2 writes per second, NodeMetrics become 310 s old")
 
 
 # --- whose it is -----------------------------------------------------------------------------------------------------

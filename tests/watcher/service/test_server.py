@@ -224,7 +224,7 @@ def test_node_metrics_are_written_where_the_settings_say_so(tmp_path: Path, capl
                 assert watcher.publish_stats() is stats
 
     asyncio.run(story())
-    assert "changes of koordinator.publish and lease_namespace take effect only after a restart" in caplog.text
+    assert "changes of koordinator.publish, lease_namespace and writes_per_second take effect" in caplog.text
 
 
 def _serves(watcher: Watcher, node: str) -> bool:
