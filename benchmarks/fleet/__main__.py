@@ -1,0 +1,182 @@
+"""What a fleet of agents and one service cost an API server.
+
+    make fleet                                      # 2,000 agents, about seven minutes
+    python -m benchmarks.fleet --agents 500 --seconds 30
+    python -m benchmarks.fleet --sources api        # pods and policies from the API: one and three watches per agent
+
+A real API server with its default limits serves one service, the agents' clients, and another client that lists nodes
+and pods at a steady rate. The other client is measured without agents, with agents, and without agents again. The exit
+code is 1 if a goal is missed, and 2 if the benchmark could not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.fleet.control_plane import AGENT, OTHER, SERVICE, ControlPlane, FleetService
+from benchmarks.fleet.processes import Fleet, OtherClient
+from benchmarks.fleet.result import Phase, Result
+from benchmarks.fleet.scrape import Scrape, use
+from benchmarks.report import machine
+from tests.modules.programs import kubernetes
+from tests.real.kube import ApiServer, Etcd
+
+ROLLOUT = 0.1
+TIMEOUT_S = 180.0
+NEW_NODE = "new-after-restart"
+
+
+class Run:
+    """One run: the control plane, the other client, the service, and the fleet."""
+
+    def __init__(self, options: argparse.Namespace, plane: ControlPlane, other: OtherClient, fleet: Fleet) -> None:
+        self._options = options
+        self._plane = plane
+        self._other = other
+        self._fleet = fleet
+        self.result = Result(options.agents)
+
+    def phases(self, service: Callable[[], FleetService]) -> None:
+        """Measure every phase; `service` starts the service."""
+        self._measured("without agents", agents=0)
+        running = service()
+        self._measured("start", self._start)
+        self._measured("steady state")
+        self._restart(running)
+        self._measured("rollout of 10 %", self._replace)
+        running.stop()
+        self._fleet.do("stop")
+        self._measured("without agents again", agents=0)
+
+    def _measured(
+        self, name: str, converge: Callable[[], tuple[float, int]] | None = None, *, agents: int | None = None
+    ) -> None:
+        """Measure a phase that lasts at least --seconds, and begins with what has to converge."""
+        say(name)
+        before = self._plane.scrape()
+        began = time.time()
+        converged = (None, 0) if converge is None else converge()
+        time.sleep(max(0.0, began + self._options.seconds - time.time()))
+        self._add(name, before, began, time.time(), agents=agents, converged=converged)
+
+    def _add(
+        self,
+        name: str,
+        before: Scrape,
+        began: float,
+        ended: float,
+        *,
+        agents: int | None = None,
+        converged: tuple[float | None, int] = (None, 0),
+        service: float | None = None,
+    ) -> None:
+        used = use(before, self._plane.scrape(), agents=AGENT[1], service=SERVICE[1])
+        others = self._other.between(began, ended)
+        count = self._options.agents if agents is None else agents
+        seconds, synced = converged
+        self.result.phases.append(Phase(name, count, used, others, synced, seconds, service))
+
+    def _start(self) -> tuple[float, int]:
+        began = time.monotonic()
+        self._fleet.do("start", within=self._options.start)
+        return self._fleet.wait_synced(since=began, timeout=TIMEOUT_S)
+
+    def _replace(self) -> tuple[float, int]:
+        began = time.monotonic()
+        self._fleet.do("replace", share=ROLLOUT)
+        _, synced = self._fleet.wait_synced(since=float("-inf"), timeout=TIMEOUT_S)
+        return time.monotonic() - began, synced
+
+    def _restart(self, service: FleetService) -> None:
+        """Restart the API server; the phase begins when it is ready again."""
+        say("restart")
+        ready = self._plane.restart(outage=self._options.outage)
+        before, began = self._plane.scrape(), time.time()
+        self._plane.api.make("/api/v1/nodes", metadata={"name": NEW_NODE})
+        current = service.wait_known(NEW_NODE, timeout=TIMEOUT_S) - ready
+        converged = self._fleet.wait_synced(since=ready, timeout=TIMEOUT_S)
+        time.sleep(max(0.0, began + self._options.seconds - time.time()))
+        self._add("restart", before, began, time.time(), converged=converged, service=current)
+
+
+def say(phase: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {phase}", file=sys.stderr, flush=True)
+
+
+def run(options: argparse.Namespace) -> Result:
+    """Run all phases."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="load-watcher-fleet-")))
+        etcd = stack.enter_context(Etcd(directory / "etcd"))
+        api = stack.enter_context(ApiServer(directory / "api", etcd))
+        plane = ControlPlane(api, directory, nodes=options.agents, pods=options.agents * options.pods_per_node)
+        say("objects")
+        plane.fill()
+        other = stack.enter_context(OtherClient(plane.kubeconfig(OTHER), directory, rate=options.rate))
+        fleet = Fleet(
+            plane.kubeconfig(AGENT),
+            count=options.agents,
+            processes=options.processes,
+            seed=options.seed,
+            sources=options.sources,
+            evicting=options.evicting,
+        )
+        stack.callback(fleet.close)
+
+        def service() -> FleetService:
+            made = FleetService(directory / "service", plane.kubeconfig(SERVICE), nodes=options.agents)
+            return stack.enter_context(made)
+
+        measured = Run(options, plane, other, fleet)
+        measured.phases(service)
+        return measured.result
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__.partition("\n")[0])
+    parser.add_argument("--agents", type=int, default=2000, help="number of agents and of nodes (default: 2000)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all random times (default: 1)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="shortest duration of a phase (default: 60)")
+    parser.add_argument(
+        "--sources",
+        choices=("kubelet", "api"),
+        default="kubelet",
+        help="where the agents get pods and policies: from the kubelet and a file, as by default, or from the API",
+    )
+    parser.add_argument(
+        "--evicting", type=float, default=0.05, help="share of agents that want to evict all the time (default: 0.05)"
+    )
+    parser.add_argument("--pods-per-node", type=int, default=5, help="pods on each node (default: 5)")
+    parser.add_argument("--rate", type=float, default=5.0, help="LISTs per second of the other client (default: 5)")
+    parser.add_argument("--start", type=float, default=30.0, help="seconds within which the agents start (default: 30)")
+    parser.add_argument("--outage", type=float, default=20.0, help="seconds without an API server (default: 20)")
+    parser.add_argument("--processes", type=int, default=2, help="processes with agents (default: 2)")
+    parser.add_argument("--json", type=Path, help="also write the result to this file")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = arguments()
+    if missing := kubernetes().missing:
+        print(f"{', '.join(missing)} missing in {kubernetes().directory}: run make kubernetes", file=sys.stderr)
+        return 2
+    result = run(options)
+    result.notes.append(
+        f"{machine()}; Kubernetes {kubernetes().version}. Everything ran on this machine: the agents at nice 19, the "
+        f"other client ({options.rate:g} LISTs of 500 objects per second) and the API server at nice 0."
+    )
+    print(result.tables())
+    if options.json is not None:
+        options.json.write_text(json.dumps(result.document(), indent=1) + "\n")
+    return 0 if all(goal.reached for goal in result.goals()) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
