@@ -75,8 +75,9 @@ class FleetAgent:
             await asyncio.sleep(CYCLE_S)
 
     async def is_synced(self, since: float) -> bool:
-        """Whether every source was read after `since` (monotonic) or reports that it is up to date."""
-        if self._client.read_at < since:
+        """Whether the Node object was read, after `since` (monotonic), and every informer reports that it is up to
+        date."""
+        if self._client.read_at <= since:
             return False
         if self._pods is None or self._policies is None:
             return True

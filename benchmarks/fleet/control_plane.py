@@ -36,6 +36,7 @@ interval = "15s"
 
 [kubernetes]
 kubeconfig = "{kubeconfig}"
+node_names = "on"
 
 [koordinator]
 publish = true
@@ -44,7 +45,7 @@ lease_namespace = "load-watcher"
 [scheduler.default]
 plugins = [{{ name = "TargetLoadPacking", weight = 1 }}]
 """
-"""As deploy/overlays/extender with deploy/components/koordinator. The replayed trace has a new sample every 15 s."""
+"""As deploy/overlays/extender with deploy/components/koordinator; a replayed trace takes the place of metrics-server."""
 
 
 def node(number: int) -> dict[str, Any]:

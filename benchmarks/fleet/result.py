@@ -137,7 +137,7 @@ class Result:
             )
         cost.notes.append(
             "agents/s and service/s: requests by FlowSchema; writes/s: NodeMetrics and the eviction budget; from "
-            "etcd/s and from cache/s: objects read for lists; CPU: of one core."
+            "etcd/s and from cache/s: objects read for lists, those of the other client included; CPU: of one core."
         )
         others.notes += self.notes
         goals = Table("Goals", ["goal", "measured", "verdict"])
