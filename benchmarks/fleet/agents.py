@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import random
 import sys
 import time
@@ -158,6 +159,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--sources", choices=("kubelet", "api"), required=True)
     parser.add_argument("--evicting", type=float, required=True)
+    logging.disable(logging.WARNING)  # each agent warns when the API server is away
     asyncio.run(serve(parser.parse_args()))
 
 

@@ -45,7 +45,7 @@ lease_namespace = "load-watcher"
 [scheduler.default]
 plugins = [{{ name = "TargetLoadPacking", weight = 1 }}]
 """
-"""As deploy/overlays/extender with deploy/components/koordinator; a replayed trace takes the place of metrics-server."""
+"""As deploy/overlays/extender with deploy/components/koordinator; a replayed trace replaces metrics-server."""
 
 
 def node(number: int) -> dict[str, Any]:
@@ -97,10 +97,9 @@ class ControlPlane:
 
     def _apply(self, option: str, path: Path) -> None:
         kubeconfig = self.api.kubeconfig(self._directory / "administrator")
-        kubectl = [kubernetes().directory / "kubectl", "--kubeconfig", kubeconfig]
-        done = subprocess.run(
-            [*kubectl, "apply", "--server-side", option, path], capture_output=True, text=True, timeout=120
-        )
+        command: list[str | Path] = [kubernetes().directory / "kubectl", "--kubeconfig", kubeconfig, "apply"]
+        command += ["--server-side", option, path]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         if done.returncode != 0:
             raise RuntimeError(f"kubectl apply {option} {path} failed: {done.stderr}")
 
