@@ -86,13 +86,12 @@ class Run:
     def _start(self) -> tuple[float, int]:
         began = time.monotonic()
         self._fleet.do("start", within=self._options.start)
-        return self._fleet.wait_synced(since=began, timeout=TIMEOUT_S)
+        return self._fleet.wait_synced(began=began, since=began, timeout=TIMEOUT_S)
 
     def _replace(self) -> tuple[float, int]:
         began = time.monotonic()
         self._fleet.do("replace", share=ROLLOUT)
-        _, synced = self._fleet.wait_synced(since=float("-inf"), timeout=TIMEOUT_S)
-        return time.monotonic() - began, synced
+        return self._fleet.wait_synced(began=began, since=float("-inf"), timeout=TIMEOUT_S)
 
     def _restart(self, service: FleetService) -> None:
         """Restart the API server; the phase begins when it is ready again."""
@@ -101,7 +100,7 @@ class Run:
         before, began = self._plane.scrape(), time.time()
         self._plane.api.make("/api/v1/nodes", metadata={"name": NEW_NODE})
         current = service.wait_known(NEW_NODE, timeout=TIMEOUT_S) - ready
-        converged = self._fleet.wait_synced(since=ready, timeout=TIMEOUT_S)
+        converged = self._fleet.wait_synced(began=ready, since=ready, timeout=TIMEOUT_S)
         time.sleep(max(0.0, began + self._options.seconds - time.time()))
         self._add("restart", before, began, time.time(), converged=converged, service=current)
 

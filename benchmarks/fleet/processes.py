@@ -50,11 +50,11 @@ class Fleet:
         answer: dict[str, int] = json.loads(line)
         return answer
 
-    def wait_synced(self, *, since: float, timeout: float) -> tuple[float, int]:
+    def wait_synced(self, *, began: float, since: float, timeout: float) -> tuple[float, int]:
         """Wait until all agents are synchronised, judged by requests after `since` (monotonic). Returns the seconds
-        since then and the number of agents that are; fewer than all after `timeout`."""
+        since `began` (monotonic) and the number of agents that are; fewer than all after `timeout`."""
         while True:
-            synced, passed = self.do("status", since=since), time.monotonic() - since
+            synced, passed = self.do("status", since=since), time.monotonic() - began
             if synced == self.count or passed > timeout:
                 return passed, synced
             time.sleep(POLL_S)
