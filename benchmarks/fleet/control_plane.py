@@ -7,7 +7,7 @@ import os
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import aiohttp
 import yaml
 
 from benchmarks.fleet.agents import node_name
+from benchmarks.fleet.processes import CLIENTS, niced
 from benchmarks.fleet.scrape import Scrape, parse
 from tests.modules.programs import kubernetes
 from tests.real.kube import ApiServer
@@ -176,6 +177,9 @@ class FleetService(Service):
         trace.write_text("\n".join([*lines, "1700086400,end,,,", ""]))
         config = SETTINGS.format(kubeconfig=kubeconfig)
         super().__init__(directory, "--provider", "replay", "--trace", str(trace), config=config)
+
+    def command(self) -> Sequence[str | Path]:
+        return niced(super().command(), CLIENTS)
 
     def knows(self, name: str) -> bool:
         """Whether the extender's table has this node."""

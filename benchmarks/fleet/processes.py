@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,13 +14,21 @@ from typing import Any, Self
 
 from tests.real.parts import REPOSITORY, program_environment
 
-NICE = 19
+CONTROL_PLANE = -10
+"""Niceness of etcd, the API server and the other client, if this user may set it: on one machine, the other processes
+must not take the time that they do not take on machines of their own."""
+CLIENTS = 19
+"""Niceness of the service and the agents."""
 POLL_S = 0.5
 
 
+def niced(command: Sequence[object], niceness: int) -> list[str]:
+    """The command with this niceness, which must be higher than that of this process."""
+    return ["nice", "-n", str(niceness - os.getpriority(os.PRIO_PROCESS, 0)), *map(str, command)]
+
+
 class Fleet:
-    """Processes with `count` agents in all, at the lowest priority: on one machine they must not take the time of the
-    API server, which agents on nodes of their own do not take either."""
+    """Processes with `count` agents in all."""
 
     def __init__(
         self, kubeconfig: Path, *, count: int, processes: int, seed: int, sources: str, evicting: float
@@ -31,7 +40,7 @@ class Fleet:
             options = ["--kubeconfig", kubeconfig, "--first", first, "--count", following - first, "--seed", seed]
             command = [sys.executable, "-m", "benchmarks.fleet.agents", *options]
             command += ["--sources", sources, "--evicting", evicting]
-            self._processes.append(spawn(command, nice=NICE))
+            self._processes.append(spawn(niced(command, CLIENTS)))
 
     def do(self, what: str, **given: Any) -> int:
         """Send a command to every process, and return the number of agents that are synchronised afterwards."""
@@ -97,7 +106,7 @@ class OtherClient:
         self._path = directory / "probe.jsonl"
         command = [sys.executable, "-m", "benchmarks.fleet.probe", "--kubeconfig", kubeconfig, "--rate", rate]
         with self._path.open("w") as file:
-            self._process = spawn(command, nice=0, stdout=file)
+            self._process = spawn(command, stdout=file)
 
     def __enter__(self) -> Self:
         return self
@@ -115,10 +124,10 @@ class OtherClient:
         return Latencies(good, statuses.count(429), len(found) - len(good) - statuses.count(429))
 
 
-def spawn(command: Sequence[object], *, nice: int, stdout: Any = subprocess.PIPE) -> subprocess.Popen[str]:
-    """Start a process of this repository with this niceness."""
+def spawn(command: Sequence[object], *, stdout: Any = subprocess.PIPE) -> subprocess.Popen[str]:
+    """Start a process of this repository."""
     return subprocess.Popen(
-        ["nice", "-n", str(nice), *map(str, command)],
+        list(map(str, command)),
         cwd=REPOSITORY,
         env={**program_environment(), "PYTHONPATH": str(REPOSITORY)},
         stdin=subprocess.PIPE,
