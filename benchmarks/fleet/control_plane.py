@@ -15,7 +15,7 @@ import aiohttp
 import yaml
 
 from benchmarks.fleet.agents import node_name
-from benchmarks.fleet.processes import CLIENTS, niced
+from benchmarks.fleet.processes import niced
 from benchmarks.fleet.scrape import Scrape, parse
 from tests.modules.programs import kubernetes
 from tests.real.kube import ApiServer
@@ -179,7 +179,7 @@ class FleetService(Service):
         super().__init__(directory, "--provider", "replay", "--trace", str(trace), config=config)
 
     def command(self) -> Sequence[str | Path]:
-        return niced(super().command(), CLIENTS)
+        return niced(super().command())
 
     def knows(self, name: str) -> bool:
         """Whether the extender's table has this node."""

@@ -17,14 +17,12 @@ from tests.real.parts import REPOSITORY, program_environment
 CONTROL_PLANE = -10
 """Niceness of etcd, the API server and the other client, if this user may set it: on one machine, the other processes
 must not take the time that they do not take on machines of their own."""
-CLIENTS = 19
-"""Niceness of the service and the agents."""
 POLL_S = 0.5
 
 
-def niced(command: Sequence[object], niceness: int) -> list[str]:
-    """The command with this niceness, which must be higher than that of this process."""
-    return ["nice", "-n", str(niceness - os.getpriority(os.PRIO_PROCESS, 0)), *map(str, command)]
+def niced(command: Sequence[object]) -> list[str]:
+    """The command of the service or of agents, with a much lower priority than the control plane."""
+    return ["nice", "-n", "15", *map(str, command)]
 
 
 class Fleet:
@@ -40,7 +38,7 @@ class Fleet:
             options = ["--kubeconfig", kubeconfig, "--first", first, "--count", following - first, "--seed", seed]
             command = [sys.executable, "-m", "benchmarks.fleet.agents", *options]
             command += ["--sources", sources, "--evicting", evicting]
-            self._processes.append(spawn(niced(command, CLIENTS)))
+            self._processes.append(spawn(niced(command)))
 
     def do(self, what: str, **given: Any) -> int:
         """Send a command to every process, and return the number of agents that are synchronised afterwards."""
