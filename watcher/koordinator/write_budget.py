@@ -1,6 +1,6 @@
 """Limit of the write requests per second, so that a large cluster does not load its API server in proportion.
 
-Pure: the time is an argument.
+The caller passes the time.
 """
 
 from __future__ import annotations
