@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -168,6 +169,7 @@ def main() -> int:
     if missing := kubernetes().missing:
         print(f"{', '.join(missing)} missing in {kubernetes().directory}: run make kubernetes", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # ends the processes as Ctrl-C does
     with contextlib.suppress(PermissionError):  # only root may
         os.setpriority(os.PRIO_PROCESS, 0, CONTROL_PLANE)
     result = run(options)
