@@ -99,11 +99,11 @@ class Run:
     def _restart(self, service: FleetService) -> None:
         """Restart the API server; the phase begins when it is ready again."""
         say("restart")
-        ready = self._plane.restart(outage=self._options.outage)
+        launched, ready = self._plane.restart(outage=self._options.outage)
         before, began = self._plane.scrape(), time.time()
         self._plane.api.make("/api/v1/nodes", metadata={"name": NEW_NODE})
         current = service.wait_known(NEW_NODE, timeout=TIMEOUT_S) - ready
-        converged = self._fleet.wait_synced(began=ready, since=ready, timeout=TIMEOUT_S)
+        converged = self._fleet.wait_synced(began=ready, since=launched, timeout=TIMEOUT_S)
         time.sleep(max(0.0, began + self._options.seconds - time.time()))
         self._add("restart", before, began, time.time(), converged=converged, service=current)
 

@@ -150,14 +150,15 @@ class ControlPlane:
         """The API server's metrics now."""
         return parse(self.api.ask("GET", "/metrics").text, time=time.time())
 
-    def restart(self, *, outage: float) -> float:
+    def restart(self, *, outage: float) -> tuple[float, float]:
         """Kill the API server, discard etcd's history, and start the server again after `outage` seconds. Returns the
-        time (monotonic) at which it is ready."""
+        times (monotonic) at which it was launched and ready."""
         self.api.kill()
         self.api.etcd.compact()
         time.sleep(outage)
+        launched = time.monotonic()
         self.api.start()
-        return time.monotonic()
+        return launched, time.monotonic()
 
 
 class FleetService(Service):

@@ -142,11 +142,11 @@ class KoordinatorSettings(SettingsTable):
         ),
     )
     writes_per_second: int = field(
-        default=20,
+        default=18,
         metadata=about(
             values.integer(lowest=1, highest=1000),
             "Most write requests for NodeMetrics per second; in large clusters each object is then written less often "
-            "than once per report interval. 20 keep 2,400 nodes within koord-scheduler's expiration of 180 s.",
+            "than once per report interval. 18 keep 2,160 nodes within koord-scheduler's expiration of 180 s.",
         ),
     )
     lease_namespace: str | None = field(
