@@ -57,7 +57,7 @@ def publishing(
             now=source.now,
             monotonic=source.monotonic,
         )
-        publisher = NodeMetricPublisher(client, source, election=election, writes_per_second=20, step=0.05)
+        publisher = NodeMetricPublisher(client, source, election=election, writes_per_second=1000, step=0.05)
         await publisher.start()
         try:
             await story(publisher)
