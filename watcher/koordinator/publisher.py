@@ -73,8 +73,10 @@ STEP_S = 1.0
 AT_ONCE = 8
 """Maximum number of concurrent requests; a patch of a NodeMetric takes an API server a few milliseconds."""
 DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
-"""Pause in seconds after the first, second, … consecutive failure; the last value applies to all further failures."""
-REFUSED_S = 60.0
+"""Pause in seconds after the first, second, … consecutive failure of one kind; the last value applies to all further
+failures."""
+RETURN_S = 8.0
+"""Longest pause in seconds while the API cannot be reached: NodeMetrics expire soon after an outage."""
 RELEASE_TIMEOUT_S = 2.0
 """Timeout in seconds for releasing the Lease at shutdown; a Lease that is not released expires."""
 
@@ -351,19 +353,21 @@ class NodeMetricPublisher:
 
     def _failed(self, error: KubeError, *, node: str = "", doing: str = "cannot write NodeMetrics") -> Outcome:
         """Log a new kind of failure once, and pause writing if it affects more than one node; return the outcome."""
-        kind, wait = _kind_of(error)
+        kind = _kind_of(error)
         if kind == "refused" and node:
             if node not in self._refused:
                 self._refused.add(node)
                 log.warning("cannot write the NodeMetric of %s: %s. %s", node, error, error.hint)
             return kind
-        wait = wait or DELAYS_S[min(self._failures, len(DELAYS_S) - 1)]
+        if self._trouble != kind:
+            self._trouble, self._failures = kind, 0
+            log.warning("%s: %s. %s", doing, error, error.hint)
+        wait = DELAYS_S[min(self._failures, len(DELAYS_S) - 1)]
+        if kind == "unreachable":
+            wait = min(wait, RETURN_S)
         self._failures += 1
         wait = max(wait, min(error.retry_after or 0.0, DELAYS_S[-1]))
         self._quiet_until = self._source.monotonic() + wait
-        if self._trouble != kind:
-            self._trouble = kind
-            log.warning("%s: %s. %s", doing, error, error.hint)
         return kind
 
     def _well(self, node: str) -> None:
@@ -401,11 +405,10 @@ class NodeMetricPublisher:
         self._leaves = bool(left)
 
 
-def _kind_of(error: KubeError) -> tuple[Outcome, float]:
-    """Return the outcome of an error and the pause in seconds, 0 if it depends on the number of failures."""
+def _kind_of(error: KubeError) -> Outcome:
     if isinstance(error, KubeForbidden | KubeUnauthorized | KubeNoApi):
-        return "forbidden", REFUSED_S
-    return ("unreachable", 0.0) if isinstance(error, KubeUnreachable) else ("refused", 0.0)
+        return "forbidden"
+    return "unreachable" if isinstance(error, KubeUnreachable) else "refused"
 
 
 def _as_part(spec: KoordinatorSpec) -> PolicyOverride | None:

@@ -447,6 +447,31 @@ def test_a_right_that_lacks_is_said_once_with_its_rule(verb, caplog):
     assert f'{{apiGroups: ["slo.koordinator.sh"], resources: ["{part}"], verbs: ["{verb}"]}}' in told[0]
 
 
+def test_writing_resumes_soon_after_the_api_was_away(caplog):
+    """However long it was away, and although an API server that has just started refuses requests."""
+    caplog.set_level(logging.INFO)
+    source = service({"a": STEADY})
+
+    async def story(go: Run) -> None:
+        async def failures(count: int) -> None:
+            await go.until(lambda: go.publisher.stats.outcomes["unreachable"] >= count, what="failures")
+
+        for count in range(1, 12):
+            await failures(count)
+            source.clock += 8.0
+        go.server.fault = lambda _: None
+        go.server.forbidden = {("create", RESOURCE)}
+        await go.until(lambda: go.publisher.stats.outcomes["forbidden"], what="a refusal")
+        go.server.forbidden = set()
+        source.clock += 1.0
+        await go.until(lambda: go.server.names(RESOURCE) == {"a"}, what="the object")
+
+    def away(asked: Any) -> web.Response | None:
+        return web.Response(status=503) if asked.verb == "create" and asked.resource.startswith(RESOURCE) else None
+
+    run(source, story, prepare=lambda server: setattr(server, "fault", away))
+
+
 def test_an_api_that_is_busy_is_left_alone_for_a_while(caplog):
     """As long as it asks for."""
     caplog.set_level(logging.INFO)
