@@ -27,7 +27,22 @@ def test_a_small_fleet(tmp_path: Path, sources: str) -> None:
     """Every agent is synchronised in every phase, the other client gets no 429, and priority and fairness refuses
     nothing."""
     find_kube_program("kube-apiserver")
-    options = ["--agents", AGENTS, "--seconds", 4, "--start", 2, "--outage", 3, "--sources", sources, "--seed", 7]
+    options = [
+        "--agents",
+        AGENTS,
+        "--seconds",
+        4,
+        "--start",
+        2,
+        "--outage",
+        3,
+        "--sources",
+        sources,
+        "--refresh",
+        3,
+        "--seed",
+        7,
+    ]
     path = tmp_path / "fleet.json"
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.fleet", *map(str, options), "--json", path],

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from agent.state.own_node import REFRESH_S
 from benchmarks.fleet.control_plane import AGENT, OTHER, SERVICE, ControlPlane, FleetService
 from benchmarks.fleet.processes import CONTROL_PLANE, Fleet, OtherClient
 from benchmarks.fleet.result import Phase, Result
@@ -129,6 +130,7 @@ def run(options: argparse.Namespace) -> Result:
             seed=options.seed,
             sources=options.sources,
             evicting=options.evicting,
+            refresh=options.refresh,
         )
         stack.callback(fleet.close)
 
@@ -154,6 +156,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--evicting", type=float, default=0.05, help="share of agents that want to evict all the time (default: 0.05)"
+    )
+    parser.add_argument(
+        "--refresh", type=float, default=REFRESH_S, help=f"seconds between two reads of a Node (default: {REFRESH_S:g})"
     )
     parser.add_argument("--pods-per-node", type=int, default=5, help="pods on each node (default: 5)")
     parser.add_argument("--rate", type=float, default=5.0, help="LISTs per second of the other client (default: 5)")

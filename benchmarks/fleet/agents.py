@@ -52,9 +52,11 @@ class TimedClient(KubeClient):
 class FleetAgent:
     """The requests of one agent."""
 
-    def __init__(self, access: KubeAccess, name: str, *, metrics: Metrics, from_api: bool, evicting: bool) -> None:
+    def __init__(
+        self, access: KubeAccess, name: str, *, metrics: Metrics, refresh: float, from_api: bool, evicting: bool
+    ) -> None:
         self._client = TimedClient(lambda: access)
-        self._node = OwnNode(self._client, name)
+        self._node = OwnNode(self._client, name, interval=refresh)
         self._pods = InformerPods(self._client, name) if from_api else None
         self._policies = ClusterPolicies(self._client, metrics=known_metrics(metrics)) if from_api else None
         self._cluster = ClusterActions(self._client, node=name, control=CONTROL, clock=time.time) if evicting else None
@@ -132,6 +134,7 @@ class FleetProcess:
             self._access,
             name,
             metrics=self._metrics,
+            refresh=self._options.refresh,
             from_api=self._options.sources == "api",
             evicting=self._chance.random() < self._options.evicting,
         )
@@ -159,6 +162,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--sources", choices=("kubelet", "api"), required=True)
     parser.add_argument("--evicting", type=float, required=True)
+    parser.add_argument("--refresh", type=float, required=True)
     logging.disable(logging.WARNING)  # each agent warns when the API server is away
     asyncio.run(serve(parser.parse_args()))
 

@@ -28,7 +28,7 @@ class Fleet:
     """Processes with `count` agents in all."""
 
     def __init__(
-        self, kubeconfig: Path, *, count: int, processes: int, seed: int, sources: str, evicting: float
+        self, kubeconfig: Path, *, count: int, processes: int, seed: int, sources: str, evicting: float, refresh: float
     ) -> None:
         self.count = count
         self._processes = []
@@ -36,7 +36,7 @@ class Fleet:
             first, following = count * index // processes, count * (index + 1) // processes
             options = ["--kubeconfig", kubeconfig, "--first", first, "--count", following - first, "--seed", seed]
             command = [sys.executable, "-m", "benchmarks.fleet.agents", *options]
-            command += ["--sources", sources, "--evicting", evicting]
+            command += ["--sources", sources, "--evicting", evicting, "--refresh", refresh]
             self._processes.append(spawn(niced(command)))
 
     def do(self, what: str, **given: Any) -> int:
