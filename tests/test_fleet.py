@@ -22,27 +22,11 @@ IDLE = Use(60.0, 30.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 3e8)
 
 @pytest.mark.slow
 @pytest.mark.real_apiserver
-@pytest.mark.parametrize("sources", ["kubelet", "api"])
-def test_a_small_fleet(tmp_path: Path, sources: str) -> None:
-    """Every agent is synchronised in every phase, the other client gets no 429, and priority and fairness refuses
-    nothing."""
+def test_a_small_fleet(tmp_path: Path) -> None:
+    """Agents need no watch by default. Every agent is synchronised in every phase, the other client gets no 429, and
+    priority and fairness refuses nothing."""
     find_kube_program("kube-apiserver")
-    options = [
-        "--agents",
-        AGENTS,
-        "--seconds",
-        4,
-        "--start",
-        2,
-        "--outage",
-        3,
-        "--sources",
-        sources,
-        "--refresh",
-        3,
-        "--seed",
-        7,
-    ]
+    options = ["--agents", AGENTS, "--seconds", 4, "--start", 2, "--outage", 3, "--refresh", 3, "--seed", 7]
     path = tmp_path / "fleet.json"
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.fleet", *map(str, options), "--json", path],
@@ -61,7 +45,7 @@ def test_a_small_fleet(tmp_path: Path, sources: str) -> None:
     assert all(each["others"]["requests"] > 0 for each in phases.values())
     assert phases["start"]["use"]["agents"] > 0 == phases["without agents"]["use"]["agents"]
     watches = phases["steady state"]["use"]["watches"] - phases["without agents"]["use"]["watches"]
-    assert 3 == watches if sources == "kubelet" else 3 + 4 * AGENTS == watches  # the service has three
+    assert 3 == watches  # of the service: nodes, pods, NodeMetrics
     for name in PHASES:
         assert f"| {name}" in done.stdout
 
