@@ -54,13 +54,11 @@ def test_other_accounts_keep_theirs(apiserver: ApiServer, installed: dict[tuple[
 
 def test_the_objects_have_no_fault(apiserver: ApiServer, installed: dict[tuple[str, str], str]) -> None:
     """A schema that names a missing level is dangling."""
-    for kind, name in installed:
-        if kind == "FlowSchema":
+    names = [name for kind, name in installed if kind == "FlowSchema"]
 
-            def conditions(name: str = name) -> dict[str, str]:
-                status = apiserver.ask("GET", f"{GROUP}/flowschemas/{name}").json().get("status", {})
-                return {each["type"]: each["status"] for each in status.get("conditions", [])}
+    def dangling() -> set[str]:
+        schemas = [apiserver.ask("GET", f"{GROUP}/flowschemas/{name}").json() for name in names]
+        conditions = [one for each in schemas for one in each.get("status", {}).get("conditions", [])]
+        return {each["status"] for each in conditions if each["type"] == "Dangling"}
 
-            wait_for(
-                lambda conditions=conditions: conditions().get("Dangling") == "False", what=f"{name} to be complete"
-            )
+    wait_for(lambda: dangling() == {"False"}, what="the schemas to be complete")
