@@ -114,39 +114,37 @@ def _is_stricter(outcome: Outcome) -> bool:
 
 CLASSES = (
     DifferenceClass(
-        "An argument that is unknown, invalid or out of range is an error",
+        "Invalid arguments are refused",
         "apis/config/v1/defaults.go:152, 160, 163, 171, 178: invalid values are replaced by defaults",
         "a replaced value hides the error from the user",
         _is_stricter,
     ),
     DifferenceClass(
-        "If either CPU or memory of a node is not measured, it counts as the worst value of the nodes in the request",
+        "An unknown load counts as the worst of the other nodes",
         f"{TRIMARAN}/resourcestats.go:89; loadvariationriskbalancing.go:117; lowriskovercommitment.go:216",
         "upstream reads a missing mean as 0 and ignores a missing resource, so that a node gains by missing data",
         explained_by(_answer, _with_missing_means_ignored),
     ),
     DifferenceClass(
-        "LoadVariationRiskBalancing, LowRiskOverCommitment and Peaks count pod-level resources (`spec.resources`), "
-        "sidecars and in-place resizes as kube-scheduler does",
+        "Pods count as in kube-scheduler: sidecars, pod-level resources, in-place resizes",
         f"{TRIMARAN}/resourcestats.go:124; peaks/peaks.go:115",
         "upstream takes the largest init container, and reads neither pod-level resources nor the status",
         explained_by(_answer, _with_containers_only, _with_missing_means_ignored),
     ),
     DifferenceClass(
-        "LowRiskOverCommitment multiplies the deviation by the square root of `smoothingWindowSize` only if the source "
-        "averages",
+        "The deviation of a source that does not average is not scaled",
         f"{TRIMARAN}/lowriskovercommitment/lowriskovercommitment.go:220",
         "smoothingWindowSize undoes the averaging of a source; load-watcher knows which source averages",
         explained_by(_answer, _with_smoothing, _with_missing_means_ignored, _with_containers_only),
     ),
     DifferenceClass(
-        "Peaks uses the mean of the CPU load where a node has the newest value, too",
+        "Peaks reads the mean where a node has the newest value too",
         f"{TRIMARAN}/peaks/peaks.go:122: the first of AVG and Latest in the response",
         "all plug-ins use the same load",
         explained_by(_answer, _with_latest_first, _with_containers_only),
     ),
     DifferenceClass(
-        "Peaks scores a node without metrics, power model, CPU capacity or room 0, and leaves it out of the comparison",
+        "Peaks scores a node without metrics, model, capacity or room 0",
         f"{TRIMARAN}/peaks/peaks.go:110, 129, 140, 191: cost 0, the lowest of all",
         "upstream prefers nodes on which it cannot compute the power or the pod does not fit",
         _has_node_without_cost,
@@ -158,7 +156,7 @@ CLASSES = (
         _has_no_rise,
     ),
     DifferenceClass(
-        "Peaks divides before it multiplies",
+        "Peaks: one point of rounding",
         f"{TRIMARAN}/peaks/peaks.go:161: 100 * x / x may be 99.99…, truncated to 99",
         "load-watcher divides first, so that the highest cost scores 0",
         _is_rounding,
