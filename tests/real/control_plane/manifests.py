@@ -53,7 +53,11 @@ def delete_all(api: ApiServer, rendered: Iterable[Manifest]) -> None:
 
 def define_policies(api: ApiServer) -> None:
     """Install the policy definitions of deploy/agent."""
-    definitions = list(yaml.safe_load_all((DEPLOY / "agent/crds.yaml").read_text()))
+    define(api, *yaml.safe_load_all((DEPLOY / "agent/crds.yaml").read_text()))
+
+
+def define(api: ApiServer, *definitions: Manifest) -> None:
+    """Install CustomResourceDefinitions, and wait until they are served."""
     apply_all(api, definitions)
     for definition in definitions:
         path = f"{DEFINITIONS}/{definition['metadata']['name']}"
@@ -61,7 +65,7 @@ def define_policies(api: ApiServer) -> None:
 
 
 def _established(api: ApiServer, path: str) -> Any:
-    conditions = api.ask("GET", path).json().get("status", {}).get("conditions", [])
+    conditions = api.ask("GET", path).json().get("status", {}).get("conditions") or []
     return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
 
 
