@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.modules.programs import kubernetes
 from tests.real.control_plane.objects import MERGE, make_node, make_pod, patch_status, path_of, read, run_pod
 from tests.real.kube import ApiServer
 from tests.real.test_kube_apiserver import asked
@@ -36,9 +37,11 @@ def container(**requests: str) -> dict[str, Any]:
     return {"name": "main", "image": "x", "resources": {"requests": requests}}
 
 
-def run(api: ApiServer, name: str, **requests: str) -> dict[str, Any]:
-    """Create a pod whose kubelet has granted its requests, and reports them; otherwise it cannot be resized."""
-    made = run_pod(api, name, node="resizing", spec={"containers": [container(**requests)]})
+def run(api: ApiServer, name: str, *, of_pod: dict[str, Any] | None = None, **requests: str) -> dict[str, Any]:
+    """Create a pod, with pod-level resources if given, whose kubelet has granted the requests of the container and
+    reports them; otherwise it cannot be resized."""
+    spec = {"containers": [container(**requests)], **({"resources": of_pod} if of_pod else {})}
+    made = run_pod(api, name, node="resizing", spec=spec)
     (status,) = made["status"]["containerStatuses"]
     granted = {**status, "allocatedResources": requests, "resources": {"requests": requests}}
     return patch_status(api, name, {"containerStatuses": [granted]})
@@ -112,3 +115,26 @@ def test_containers_must_fit_into_the_pod_level_requests(cluster: ApiServer) -> 
     answer = cluster.ask("POST", "/api/v1/namespaces/default/pods", {"metadata": {"name": "no"}, "spec": spec})
     assert 422 == answer.status_code
     assert "must be greater than or equal to aggregate container requests" in answer.json()["message"]
+
+
+def test_pod_level_resources_can_be_resized_since_1_36(cluster: ApiServer) -> None:
+    """If the node declares the feature; the status then has what the kubelet has granted to the pod. Earlier versions
+    refuse the request and do not store that part of the status."""
+    feature = "InPlacePodLevelResourcesVerticalScaling"
+    patch_status(cluster, "resizing", {"declaredFeatures": [feature]})
+    run(cluster, "default/pod-level", of_pod={"requests": LARGE}, cpu="100m")
+    patch_status(cluster, "default/pod-level", {"resources": {"requests": LARGE}, "allocatedResources": LARGE})
+    code, message = resize(cluster, "default/pod-level", {"resources": {"requests": SMALL}})
+    found = read(cluster, "default/pod-level")
+    if minor() >= 36:
+        assert (200, SMALL) == (code, found["spec"]["resources"]["requests"])
+        assert (LARGE, {"requests": LARGE}) == (found["status"]["allocatedResources"], found["status"]["resources"])
+    else:
+        assert 422 == code
+        assert "pod-level resources" in message
+        assert not {"allocatedResources", "resources"} & set(found["status"])
+
+
+def minor() -> int:
+    """Return the minor version of Kubernetes under test."""
+    return int(kubernetes().version.split(".")[1])
