@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
 import requests
 import yaml
@@ -59,13 +58,12 @@ def define_policies(api: ApiServer) -> None:
 def define(api: ApiServer, *definitions: Manifest) -> None:
     """Install CustomResourceDefinitions, and wait until they are served."""
     apply_all(api, definitions)
-    for definition in definitions:
-        path = f"{DEFINITIONS}/{definition['metadata']['name']}"
-        wait_for(lambda path=path: _established(api, path), what=f"{path} to be established")
+    names = [definition["metadata"]["name"] for definition in definitions]
+    wait_for(lambda: all(_established(api, name) for name in names), what=f"{names} to be established")
 
 
-def _established(api: ApiServer, path: str) -> Any:
-    conditions = api.ask("GET", path).json().get("status", {}).get("conditions") or []
+def _established(api: ApiServer, name: str) -> bool:
+    conditions = api.ask("GET", f"{DEFINITIONS}/{name}").json().get("status", {}).get("conditions") or []
     return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
 
 

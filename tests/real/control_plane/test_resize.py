@@ -37,7 +37,7 @@ def container(**requests: str) -> dict[str, Any]:
     return {"name": "main", "image": "x", "resources": {"requests": requests}}
 
 
-def run(api: ApiServer, name: str, *, of_pod: dict[str, Any] | None = None, **requests: str) -> dict[str, Any]:
+def run(api: ApiServer, name: str, requests: dict[str, str], *, of_pod: dict[str, Any] | None = None) -> dict[str, Any]:
     """Create a pod, with pod-level resources if given, whose kubelet has granted the requests of the container and
     reports them; otherwise it cannot be resized."""
     spec = {"containers": [container(**requests)], **({"resources": of_pod} if of_pod else {})}
@@ -57,7 +57,7 @@ def test_a_pod_of_a_kubelet_without_resize_cannot_be_resized(cluster: ApiServer)
 
 def test_a_resize_changes_the_spec_and_not_what_the_kubelet_has_granted(cluster: ApiServer) -> None:
     """Both are there until the kubelet has acted; `allocatedResources` and `resources` of the status are its own."""
-    made = run(cluster, "default/resized", **LARGE)
+    made = run(cluster, "default/resized", LARGE)
     assert (200, "") == resize(cluster, "default/resized", {"containers": [container(**SMALL)]})
     found = read(cluster, "default/resized")
     assert SMALL == found["spec"]["containers"][0]["resources"]["requests"]
@@ -70,7 +70,7 @@ def test_a_resize_changes_the_spec_and_not_what_the_kubelet_has_granted(cluster:
 
 def test_a_deferred_resize_is_a_condition(cluster: ApiServer) -> None:
     """The kubelet writes it, and the API server keeps its reason."""
-    run(cluster, "default/deferred", **SMALL)
+    run(cluster, "default/deferred", SMALL)
     assert (200, "") == resize(cluster, "default/deferred", {"containers": [container(**LARGE)]})
     found = patch_status(cluster, "default/deferred", {"conditions": [PENDING]})
     (condition,) = (each for each in found["status"]["conditions"] if each["type"] == "PodResizePending")
@@ -79,7 +79,7 @@ def test_a_deferred_resize_is_a_condition(cluster: ApiServer) -> None:
 
 def test_resources_change_only_through_the_subresource(cluster: ApiServer) -> None:
     """An update of the pod itself is refused, and so is a resize that would change the QoS class."""
-    run(cluster, "default/fixed", **SMALL)
+    run(cluster, "default/fixed", SMALL)
     body = {"spec": {"containers": [container(**LARGE)]}}
     answer = cluster.ask("PATCH", path_of("default/fixed"), body, headers=MERGE)
     assert 422 == answer.status_code
@@ -122,7 +122,7 @@ def test_pod_level_resources_can_be_resized_since_1_36(cluster: ApiServer) -> No
     refuse the request and do not store that part of the status."""
     feature = "InPlacePodLevelResourcesVerticalScaling"
     patch_status(cluster, "resizing", {"declaredFeatures": [feature]})
-    run(cluster, "default/pod-level", of_pod={"requests": LARGE}, cpu="100m")
+    run(cluster, "default/pod-level", {"cpu": "100m"}, of_pod={"requests": LARGE})
     patch_status(cluster, "default/pod-level", {"resources": {"requests": LARGE}, "allocatedResources": LARGE})
     code, message = resize(cluster, "default/pod-level", {"resources": {"requests": SMALL}})
     found = read(cluster, "default/pod-level")
