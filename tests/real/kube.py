@@ -24,7 +24,12 @@ from tests.real.parts import Server, free_port
 from tests.waiting import wait_for
 from watcher.core.kubernetes.wire import Resource
 
-VARIABLES = {"kube-apiserver": "KUBE_APISERVER_BIN", "kube-scheduler": "KUBE_SCHEDULER_BIN", "etcd": "ETCD_BIN"}
+VARIABLES = {
+    "kube-apiserver": "KUBE_APISERVER_BIN",
+    "kube-scheduler": "KUBE_SCHEDULER_BIN",
+    "kubectl": "KUBECTL_BIN",
+    "etcd": "ETCD_BIN",
+}
 """Environment variables with the path of a program that replaces the built one."""
 DEFAULT_NAMESPACE = "/api/v1/namespaces/default"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
