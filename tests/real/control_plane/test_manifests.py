@@ -18,18 +18,12 @@ from tests.real.parts import find_go_module
 pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
 
 MONITORS = ("servicemonitors", "podmonitors", "prometheusrules")
-PODS_OF_AGENTS = {"config": {"dashboard": {"agent_pods": {"selector": "a=b", "namespace": "load-watcher-agent"}}}}
-# A directory of deploy with components; together they have all components.
-COMPOSED = {
-    "metrics-server": ("overlays/metrics-server", ("secret", "pods", "agents", "qrms", "servicemonitor")),
-    "prometheus": ("overlays/prometheus", ("koordinator", "prometheusrule", "extender")),
-    "extender": ("overlays/extender", ("extender-bind", "nodemetrics")),
-    "agent": ("agent", ("agent-token", "agent-podmonitor")),
-    "agent-restore": ("agent-restore", ()),
-    "qrm": ("qrm", ()),
-    "qrm-cri": ("qrm", ("qrm-cri", "qrm-evict", "qrm-publish", "qrm-podmonitor")),
-    "qrm-cgroup": ("qrm", ("qrm-cgroup",)),
-}
+BASES = sorted(
+    str(path.parent.relative_to(DEPLOY))
+    for path in DEPLOY.rglob("kustomization.yaml")
+    if path.parent.parent.name != "components"
+)
+COMPONENTS = sorted(path.name for path in (DEPLOY / "components").iterdir())
 VIOLATIONS = {"baseline": "hostPath volumes", "restricted": "restricted volume types"}
 OTHERS = ("charts", "load-watcher-agent", "load-watcher-qrm")
 """Namespaces that the manifests under test do not contain."""
@@ -53,10 +47,9 @@ def prepared(cluster: ApiServer) -> ApiServer:
     return cluster
 
 
-def rendered_for(name: str, directory: Path) -> list[Manifest]:
-    """Render a row of COMPOSED."""
-    base, components = COMPOSED[name]
-    return composed(directory, DEPLOY / base, *components) if components else overlay(base)
+def base_of(component: str) -> str:
+    """Return the directory of deploy to which a component belongs, by its name."""
+    return next((each for each in ("agent", "qrm") if component.startswith(f"{each}-")), "overlays/extender")
 
 
 def problems(api: ApiServer, rendered: list[Manifest]) -> list[str]:
@@ -70,19 +63,16 @@ def problems(api: ApiServer, rendered: list[Manifest]) -> list[str]:
     return found
 
 
-def test_every_component_is_applied_here() -> None:
-    """A new overlay or component needs a row in COMPOSED."""
-    used = {component for _, components in COMPOSED.values() for component in components}
-    assert {path.name for path in (DEPLOY / "components").iterdir()} == used
-    assert {f"overlays/{path.name}" for path in (DEPLOY / "overlays").iterdir()} <= {
-        base for base, _ in COMPOSED.values()
-    }
-
-
-@pytest.mark.parametrize("name", COMPOSED)
-def test_a_directory_is_applied_without_a_problem(prepared: ApiServer, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("base", BASES)
+def test_a_directory_is_applied_without_a_problem(prepared: ApiServer, base: str) -> None:
     """As `kubectl apply -k` does."""
-    assert [] == problems(prepared, rendered_for(name, tmp_path))
+    assert [] == problems(prepared, overlay(base))
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_component_is_applied_without_a_problem(prepared: ApiServer, tmp_path: Path, component: str) -> None:
+    """In addition to the directory to which it belongs."""
+    assert [] == problems(prepared, composed(tmp_path, DEPLOY / base_of(component), component))
 
 
 @pytest.mark.parametrize("name", CHARTS)
@@ -119,10 +109,10 @@ def pod_of(rendered: list[Manifest], kind: str) -> tuple[Manifest, str]:
     ]
 
 
-@pytest.mark.parametrize("name", ["metrics-server", "prometheus", "extender"])
-def test_the_service_complies_with_the_level_restricted(prepared: ApiServer, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", [each for each in BASES if each.startswith("overlays/")])
+def test_the_service_complies_with_the_level_restricted(prepared: ApiServer, name: str) -> None:
     """Its namespace enforces the level."""
-    rendered = rendered_for(name, tmp_path)
+    rendered = overlay(name)
     assert [] == problems(prepared, [each for each in rendered if each["kind"] == "Namespace"])
     pod, namespace = pod_of(rendered, "Deployment")
     assert "" == refusal(prepared, pod, namespace=namespace)
@@ -131,10 +121,12 @@ def test_the_service_complies_with_the_level_restricted(prepared: ApiServer, tmp
     assert "allowPrivilegeEscalation" in refusal(prepared, pod, namespace=namespace)
 
 
-@pytest.mark.parametrize("name", ["agent", "agent-restore", "qrm-cri", "qrm-cgroup"])
-def test_node_processes_need_the_level_privileged(prepared: ApiServer, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("components", [("agent",), ("agent-restore",), ("qrm", "qrm-cri"), ("qrm", "qrm-cgroup")])
+def test_node_processes_need_the_level_privileged(
+    prepared: ApiServer, tmp_path: Path, components: tuple[str, ...]
+) -> None:
     """Their namespaces have it: they mount directories of the host, which the other levels forbid."""
-    rendered = rendered_for(name, tmp_path)
+    rendered = composed(tmp_path, DEPLOY / components[0], *components[1:])
     assert [] == problems(prepared, [each for each in rendered if each["kind"] == "Namespace"])
     pod, namespace = pod_of(rendered, "DaemonSet")
     assert "" == refusal(prepared, pod, namespace=namespace)
