@@ -76,11 +76,11 @@ def scheduler_plugins() -> GoModule:
     return GoModule(title, source, directory, {"scheduler": "scheduler"}, _version(source, "k8s.io/kubernetes"))
 
 
-def original(name: str) -> GoModule:
-    """Return the program around code of an original, for example koordinator, from tests/originals."""
-    source = ORIGINALS / name
+def original(name: str, originals: Path = ORIGINALS) -> GoModule:
+    """Return the program around code of an original, for example koordinator."""
+    source = originals / name
     if not (source / "go.mod").exists():
-        known = ", ".join(sorted(path.parent.name for path in ORIGINALS.glob("*/go.mod"))) or "no modules"
+        known = ", ".join(sorted(path.parent.name for path in originals.glob("*/go.mod"))) or "no modules"
         raise UnknownModuleError(f"unknown original {name!r}: tests/originals has {known}")
     directory = cache_root() / "originals" / name / _hash(source)
     return GoModule(f"the program of {name}", source, directory, {name: name})
