@@ -11,6 +11,7 @@ import pytest
 from tests.modules.programs import UnknownModuleError, kubernetes, original, scheduler_plugins
 from tests.real.control_plane import compatibility
 from tests.real.parts import REPOSITORY
+from tests.waiting import wait_for
 
 GO_PROGRAMS = REPOSITORY / "scripts" / "go-programs"
 
@@ -119,6 +120,19 @@ def test_programs_appear_only_after_a_complete_build(tmp_path: Path, own_cache: 
     assert [] == kubernetes().missing
     assert "server\n" == (kubernetes().directory / "etcd").read_text()
     assert "" == run("kubernetes", path=tmp_path).stdout
+
+
+@pytest.mark.slow
+def test_sigterm_ends_the_build(tmp_path: Path, own_cache: Path) -> None:
+    """Go ends too, and nothing is left in the cache."""
+    waiting = put_go(tmp_path / "bin", f"echo $$ > {tmp_path}/pid; exec sleep 600")
+    environment = {**os.environ, "PATH": f"{waiting}:{os.defpath}"}
+    process = subprocess.Popen([sys.executable, GO_PROGRAMS, "kubernetes"], env=environment, stdout=subprocess.DEVNULL)
+    pid = int(wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), what="Go to start"))
+    process.terminate()
+    assert 143 == process.wait(60)
+    assert not Path(f"/proc/{pid}").exists()
+    assert not any((own_cache / "kubernetes").iterdir())
 
 
 # --- docs/compatibility.md -------------------------------------------------------------------------------------------
