@@ -31,7 +31,13 @@ FUNCTIONS = {
     "agent, with its granted rights only": ("test_agent_rights", "test_kube_agent"),
     "QoS Resource Manager, with its granted rights only": ("test_qrm_rights",),
     "NodeMetrics for Koordinator": ("test_node_metrics_kube",),
-    "extender in kube-scheduler": ("test_scheduling_kube", "test_scheduling_faults", "test_scheduling_reserve"),
+    "extender in kube-scheduler": (
+        "test_scheduling_kube",
+        "test_scheduling_faults",
+        "test_scheduling_reserve",
+        "test_benchmarks",
+    ),
+    "fleet of agents": ("test_fleet",),
     "Trimaran plug-ins of scheduler-plugins v0.34.7": ("test_scheduling_trimaran",),
     "kubectl, and the test server of the other tests": ("test_kubectl", "test_kube_fake"),
 }
