@@ -18,10 +18,10 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install dev serve demo test test-fast lint format types check bench soak alerts constraints kube \
-        kubernetes originals fleet real-parts clean
+        compatibility kubernetes originals fleet real-parts clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.made ## create the virtual environment .venv
 
@@ -71,7 +71,11 @@ constraints: $(VENV)/.made ## update constraints.txt to the newest releases; com
 kube: $(VENV)/.installed-dev real-parts ## run the tests that need a real Kubernetes; KUBERNETES=1.35 selects the version
 	@$(BIN)/python scripts/go-programs kubernetes $(KUBERNETES)
 	@$(BIN)/python scripts/go-programs scheduler-plugins
-	LOAD_WATCHER_REQUIRE_REAL=1 $(BIN)/python -m pytest -m real_apiserver tests $(PYTEST_ARGS)
+	LOAD_WATCHER_REQUIRE_REAL=1 $(PYTEST) -m real_apiserver --junitxml=build/kubernetes-$(KUBERNETES).xml tests
+
+compatibility: $(VENV)/.installed-dev ## run make kube on each version of Kubernetes, and write docs/compatibility.md
+	for version in 1.36 1.35 1.34; do $(MAKE) kube KUBERNETES=$$version || exit; done
+	$(BIN)/python -m tests.real.control_plane.compatibility
 
 kubernetes: $(VENV)/.made ## build Kubernetes and the scheduler of scheduler-plugins into the cache if missing
 	@$(BIN)/python scripts/go-programs --optional kubernetes $(KUBERNETES)
@@ -85,6 +89,7 @@ fleet: $(VENV)/.installed-dev ## run thousands of agents against a real API serv
 	$(BIN)/python -m benchmarks.fleet $(ARGS)
 
 real-parts: $(VENV)/.made ## download the real components for tests into .real-parts
+	@$(BIN)/python scripts/go-programs --optional go
 	@$(BIN)/python scripts/real-parts
 
 clean: ## remove files created by make and tools; keeps the service's database

@@ -6,7 +6,6 @@ once and kept among the real parts; the first build downloads and compiles clien
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from tests.conftest import RunService
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import END, large_fleet, publish, small_fleet, snapshot_of, steady
+from tests.modules.programs import find_go
 from tests.real.parts import UNPACKED
 from tests.waiting import wait_for
 from watcher.core.publishing.wire import WatcherDocument
@@ -40,11 +40,11 @@ def lacking(reason: str) -> None:
 @pytest.fixture(scope="module")
 def go_client() -> Path:
     """The client's program."""
-    if not shutil.which("go"):
-        lacking("there is no go on PATH")
+    if (go := find_go()) is None:
+        lacking("Go is neither on PATH nor in the cache: run make kubernetes")
     program = UNPACKED / "go-client" / "client"
     program.parent.mkdir(parents=True, exist_ok=True)
-    build = ["go", "build", "-trimpath", "-ldflags=-s -w", "-o", str(program), "."]
+    build = [str(go), "build", "-trimpath", "-ldflags=-s -w", "-o", str(program), "."]
     done = subprocess.run(build, cwd=SOURCE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=800)
     if done.returncode:
         lacking(f"go build failed (is the module proxy reachable?):\n{done.stdout[-2000:]}")

@@ -103,7 +103,7 @@ def only(manifests: list[Manifest], kind: str, name: str = NAME) -> Manifest:
 
 def settings_in(manifests: list[Manifest]) -> str:
     """The text of load-watcher.toml."""
-    (config,) = (each for each in manifests if each["kind"] == "ConfigMap")
+    (config,) = (each for each in manifests if "load-watcher.toml" in each.get("data", {}))
     return str(config["data"]["load-watcher.toml"])
 
 

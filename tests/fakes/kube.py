@@ -548,13 +548,13 @@ class FakeKube:
                 400, f'Eviction in version "{version.partition("/")[2]}" cannot be handled as a Eviction: {why}'
             )
         pod, name = self._there(PODS, asked.key), asked.key.rpartition("/")[2]
+        if pod["status"]["phase"] != "Pending" and "deletionTimestamp" not in pod["metadata"]:
+            self._ask_budgets(pod)  # before the uid is checked, as in Kubernetes
         uid = (options.get("preconditions") or {}).get("uid", pod["metadata"]["uid"])
         if uid != pod["metadata"]["uid"]:
             why = f"the UID in the precondition ({uid}) does not match the UID in record ({pod['metadata']['uid']})"
             why += ". The object might have been deleted and then recreated"
             raise Refusal(409, f'Operation cannot be fulfilled on Pod "{name}": {why}', name=name, kind="Pod")
-        if pod["status"]["phase"] != "Pending" and "deletionTimestamp" not in pod["metadata"]:
-            self._ask_budgets(pod)
         pod = _disrupted(pod)
         self._end(asked.key, pod, grace=options.get("gracePeriodSeconds", 30))
         return web.json_response(
@@ -578,7 +578,10 @@ class FakeKube:
                 cause = {"reason": "DisruptionBudget", "message": why}
                 text = "Cannot evict pod as it would violate the pod's disruption budget."
                 raise Refusal(429, text, causes=[cause])
-            self._store(BUDGETS, key, {**there[key], "status": {"disruptionsAllowed": allowed - 1}})
+            left: dict[str, Any] = {"disruptionsAllowed": allowed - 1}
+            if allowed == 1:
+                left["conditions"] = [{"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods"}]
+            self._store(BUDGETS, key, {**there[key], "status": left})
 
     def _bind(self, asked: Asked) -> web.Response:
         pod, name, node = self._there(PODS, asked.key), asked.key.rpartition("/")[2], asked.body["target"]["name"]

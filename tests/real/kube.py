@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,23 @@ from tests.real.parts import Server, free_port
 from tests.waiting import wait_for
 from watcher.core.kubernetes.wire import Resource
 
-VARIABLES = {"kube-apiserver": "KUBE_APISERVER_BIN", "kube-scheduler": "KUBE_SCHEDULER_BIN", "etcd": "ETCD_BIN"}
+VARIABLES = {
+    "kube-apiserver": "KUBE_APISERVER_BIN",
+    "kube-scheduler": "KUBE_SCHEDULER_BIN",
+    "kubectl": "KUBECTL_BIN",
+    "etcd": "ETCD_BIN",
+}
 """Environment variables with the path of a program that replaces the built one."""
 DEFAULT_NAMESPACE = "/api/v1/namespaces/default"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+ISSUER = "https://kubernetes.default.svc"
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+TOKEN_SPEC = {"audiences": [ISSUER], "expirationSeconds": 600}
 READY_SECONDS = 90.0  # 5 s on an idle machine; here it shares two cores with whatever else there is
 
 
@@ -87,9 +101,23 @@ class Etcd(Server):
         self.call("kv/compaction", revision=revision, physical=True)
 
 
+@dataclass(frozen=True)
+class AuditedRequest:
+    """A request as the audit log has it. `resource` includes the subresource: "pods/eviction"."""
+
+    user: str
+    verb: str
+    group: str
+    resource: str
+    namespace: str
+    name: str
+    allowed: bool
+    code: int
+
+
 class ApiServer(Server):
-    """A real kube-apiserver on its own etcd, over TLS. `token` is of its administrator, "nobody's" is that of somebody
-    without any right; `client_pem` is a client certificate of the group system:masters.
+    """A real kube-apiserver on its own etcd, over TLS, with an audit log. `token` is of its administrator, "nobody's"
+    is that of somebody without any right; client.pem is a client certificate of the group system:masters.
 
     No controllers and no kubelets run: nothing fills the status of a PodDisruptionBudget, and a pod that is deleted
     while bound stays until it is deleted with a grace period of 0.
@@ -118,6 +146,7 @@ class ApiServer(Server):
             serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
         )
         (self.directory / "accounts.key").write_bytes(key)
+        (self.directory / "audit.json").write_text(json.dumps(AUDIT_POLICY))
         tokens = [(self.token, "admin", '1,"system:masters"'), (self.nobodys, "nobody", "2")]
         (self.directory / "tokens.csv").write_text("".join(f"{','.join(line)}\n" for line in tokens))
 
@@ -135,7 +164,10 @@ class ApiServer(Server):
             "--authorization-mode=RBAC",
             "--service-account-key-file=accounts.key",
             "--service-account-signing-key-file=accounts.key",
-            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-issuer={ISSUER}",
+            "--audit-policy-file=audit.json",
+            "--audit-log-path=audit.log",
+            "--audit-log-mode=blocking",  # a request is in the log before its response is sent
             "--service-cluster-ip-range=10.0.0.0/24",
             "--endpoint-reconciler-type=none",
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,NodeRestriction",
@@ -182,6 +214,20 @@ class ApiServer(Server):
         wait_for(lambda: self.ask("GET", resource.path).ok, what=f"{name} to be served", timeout=READY_SECONDS)
         return name
 
+    def account_token(self, account: str) -> str:
+        """Return a token of a ServiceAccount, NAMESPACE/NAME, for the shortest time that the API server permits."""
+        namespace, _, name = account.partition("/")
+        answer = self.make(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", spec=TOKEN_SPEC)
+        token: str = answer["status"]["token"]
+        return token
+
+    def audited(self, account: str) -> list[AuditedRequest]:
+        """Return the requests of a ServiceAccount, NAMESPACE/NAME, to resources; the oldest first."""
+        user = f"system:serviceaccount:{account.replace('/', ':')}"
+        lines = (self.directory / "audit.log").read_text().splitlines()
+        events = [json.loads(line) for line in lines if f'"{user}"' in line]
+        return [_read_audit_event(event) for event in events if "resource" in event.get("objectRef", {})]
+
     def kubeconfig(self, path: Path, **user: Any) -> Path:
         """Write a kubeconfig, with the administrator's token where no other user is given."""
         cluster = {"server": self.url, "certificate-authority": str(self.directory / "ca.pem")}
@@ -195,6 +241,20 @@ class ApiServer(Server):
         }
         path.write_text(json.dumps(content))
         return path
+
+
+def _read_audit_event(event: dict[str, Any]) -> AuditedRequest:
+    about = event["objectRef"]
+    return AuditedRequest(
+        user=event["user"]["username"],
+        verb=event["verb"],
+        group=about.get("apiGroup", ""),
+        resource="/".join(filter(None, (about["resource"], about.get("subresource")))),
+        namespace=about.get("namespace", ""),
+        name=about.get("name", ""),
+        allowed=event["annotations"].get("authorization.k8s.io/decision") == "allow",
+        code=event.get("responseStatus", {}).get("code", 0),
+    )
 
 
 class Scheduler(Server):

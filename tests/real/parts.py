@@ -34,7 +34,6 @@ PROGRAMS = {
     "victoria-metrics": ("VICTORIA_METRICS_BIN", ("victoria-metrics", "victoria-metrics-prod")),
     "node_exporter": ("NODE_EXPORTER_BIN", ("prometheus-node-exporter", "node_exporter")),
     "influxd": ("INFLUXD_BIN", ("influxd",)),
-    "kubectl": ("KUBECTL_BIN", ("kubectl",)),
     "postgres": ("POSTGRES_BIN", ("postgres",)),
     "initdb": ("INITDB_BIN", ("initdb",)),
     "wrk": ("WRK_BIN", ("wrk",)),

@@ -14,8 +14,7 @@ import pytest
 import trustme
 
 from tests.fakes.kube import FakeKube
-from tests.real.kube import DEFINITIONS, ApiServer, Scheduler
-from tests.real.parts import find_program
+from tests.real.kube import DEFINITIONS, ApiServer, Scheduler, find_kube_program
 from tests.waiting import eventually, wait_for
 from tests.watcher.platform.settings.test_agents import NO_SELECTORS, SELECTORS
 from watcher.agents.discovery import PodEndpoints
@@ -353,7 +352,7 @@ def test_kubectl_sees_what_we_changed(apiserver: ApiServer, tmp_path: Path):
     asked(apiserver, lambda client: add_taint(client, "seen", Taint("ours", "PreferNoSchedule", "yes")))
     config = apiserver.kubeconfig(tmp_path / "config")
     flags = [f"--kubeconfig={config}", f"--cache-dir={tmp_path / 'cache'}"]
-    command = [str(find_program("kubectl")), *flags, "get", "node", "seen", "-o", "jsonpath={.spec.taints[0]}"]
+    command = [str(find_kube_program("kubectl")), *flags, "get", "node", "seen", "-o", "jsonpath={.spec.taints[0]}"]
     done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, env={"HOME": str(tmp_path)})
     assert '{"effect":"PreferNoSchedule","key":"ours","value":"yes"}' == done.stdout
 

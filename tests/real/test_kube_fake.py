@@ -155,9 +155,13 @@ SCRIPTS: dict[str, list[Question]] = {
         eviction("a", preconditions={"uid": "0b5f"}),
         *budget(0),
         eviction("a"),
+        eviction("a", preconditions={"uid": "0b5f"}),
         eviction("pending", gracePeriodSeconds=7),
         eviction("unbound"),
         Question("GET", f"{PODS}/unbound"),
+        patch("{budgets}/b/status", {"status": {"disruptionsAllowed": 1}}),
+        eviction("a", preconditions={"uid": "0b5f"}),
+        eviction("a"),  # the budget lost the disruption
         patch("{budgets}/b/status", {"status": {"disruptionsAllowed": 1}}),
         eviction("a"),
         eviction("a"),

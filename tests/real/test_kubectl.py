@@ -16,7 +16,7 @@ import pytest
 import trustme
 
 from tests.fakes.kube import BUDGETS, NODES, PODS, FakeKube
-from tests.real.parts import find_program
+from tests.real.kube import find_kube_program
 from tests.waiting import wait_for
 from watcher.core.kubernetes.objects import NODES as NODE_RESOURCE
 from watcher.core.kubernetes.objects import PODS as POD_RESOURCE
@@ -25,7 +25,7 @@ from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
 from watcher.platform.kube.node_changes import add_taint, remove_taint
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
 
 METRICS = "slo.koordinator.sh/v1alpha1/nodemetrics"
 
@@ -38,7 +38,7 @@ class Kubectl:
         self.server = server
         self.config = server.kubeconfig(directory / "config", **{"certificate-authority": str(directory / "ca.pem")})
         self._directory = directory
-        self._program = find_program("kubectl")
+        self._program = find_kube_program("kubectl")
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         """Begin a command."""

@@ -16,6 +16,8 @@ from tests.deploy.rendering import charted
 from tests.fakes.kube import FakeKube
 from tests.fakes.pods import publish_pods
 from tests.fakes.snapshots import END, publish, snapshot_of
+from tests.real.control_plane.manifests import apply_all, delete_all
+from tests.real.control_plane.rights import RBAC, granted, refused, wait_until_used
 from tests.real.kube import ApiServer
 from tests.real.node_metric_definition import NODE_METRIC
 from tests.real.test_kube_manifests import collection
@@ -27,11 +29,12 @@ from watcher.koordinator.lease import LEASE
 from watcher.koordinator.publisher import NodeMetricPublisher
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
-from watcher.platform.kube.leases import Election
+from watcher.platform.kube.leases import LEASES, Election
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
 
 SECONDS = 90.0
+ACCOUNT = "load-watcher/load-watcher"
 STATUS = {"Content-Type": "application/merge-patch+json"}
 
 
@@ -156,20 +159,24 @@ def test_koordlet_and_koord_manager_go_first(defined: ApiServer, tmp_path: Path)
 
 
 def test_the_rights_of_the_chart_are_enough_and_needed(defined: ApiServer, tmp_path: Path) -> None:
-    """Given to somebody who has no others: first without the part for statuses, then with it."""
-    source = service({"granted": STEADY}, max_staleness=1e9)  # its clock goes on while somebody waits
+    """The ServiceAccount of the chart, first without the right to write a status, then with it; in the end each right
+    to NodeMetrics and to the Lease was needed. One node has an object of a load-watcher with other settings."""
+    source = service(
+        {"granted": STEADY, "outdated": STEADY}, max_staleness=1e9
+    )  # its clock goes on while somebody waits
     rendered = charted({"config": {"koordinator": {"publish": True}}})
-    defined.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "load-watcher"}})  # 409 where it is there already
-    roles = {}
-    for manifest in rendered:
-        if manifest["kind"] in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
-            if "subjects" in manifest:
-                user = {"kind": "User", "name": "nobody", "apiGroup": "rbac.authorization.k8s.io"}
-                manifest = {**manifest, "subjects": [user]}
-            roles[f"{collection(manifest)}/{manifest['metadata']['name']}"] = manifest
-            defined.make(collection(manifest), **manifest)
-    (path,) = (path for path, manifest in roles.items() if manifest["kind"] == "ClusterRole")
-    whole = roles[path]["rules"]
+    defined.make(
+        f"{WRITTEN.path}?fieldManager={MANAGER}",
+        apiVersion=WRITTEN.group_version,
+        kind="NodeMetric",
+        metadata={"name": "outdated"},
+        spec={"metricCollectPolicy": {"aggregateDurationSeconds": 300, "reportIntervalSeconds": 7}},
+    )
+    defined.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "load-watcher"}})  # 409 if it exists
+    granting = [each for each in rendered if each["kind"] == "ServiceAccount" or each["apiVersion"] == RBAC]
+    apply_all(defined, granting)
+    (path,) = (f"{collection(each)}/{each['metadata']['name']}" for each in granting if each["kind"] == "ClusterRole")
+    whole = defined.ask("GET", path).json()["rules"]
     without = [rule for rule in whole if "nodemetrics/status" not in rule["resources"]]
     assert len(without) == len(whole) - 1
     assert defined.ask("PATCH", path, {"rules": without}, headers=STATUS).ok
@@ -177,20 +184,23 @@ def test_the_rights_of_the_chart_are_enough_and_needed(defined: ApiServer, tmp_p
     async def story(publisher: NodeMetricPublisher) -> None:
         await until(lambda: publisher.stats.outcomes["forbidden"], what="a refusal")
         assert "status" not in item(defined, "granted")
+        assert [{"nodemetrics/status"}] == [{each.resource for each in refused(defined, ACCOUNT)}]
         assert defined.ask("PATCH", path, {"rules": whole}, headers=STATUS).ok
 
-        def granted() -> object:
+        def granted_now() -> object:
             source.clock += 1.0  # what was refused is tried again once a minute
-            return item(defined, "granted").get("status")
+            return item(defined, "granted").get("status") and item(defined, "outdated").get("status")
 
-        await until(granted, what="the status")
+        await until(granted_now, what="the statuses")
+        groups = (WRITTEN.group, LEASES.group)
+        rights = [each for each in granted(rendered, ACCOUNT) if each.group in groups]
+        await asyncio.to_thread(wait_until_used, defined, rights, ACCOUNT)
 
     try:
-        kubeconfig = defined.kubeconfig(tmp_path / "nobody", token=defined.nobodys)
+        kubeconfig = defined.kubeconfig(tmp_path / "account", token=defined.account_token(ACCOUNT))
         publishing(kubeconfig, source, story, lease=f"load-watcher/{LEASE}")
     finally:
-        for each in roles:
-            defined.ask("DELETE", each)
+        delete_all(defined, granting)
 
 
 def test_of_two_replicas_one_holds_a_real_lease(defined: ApiServer, tmp_path: Path) -> None:
