@@ -40,6 +40,7 @@ def test_the_records_have_every_documented_difference():
 
 
 @pytest.mark.parametrize("each", CLASSES, ids=lambda each: each.name)
-def test_the_page_has_the_difference(each: DifferenceClass):
-    section = PAGE.read_text().partition("## Crane")[2].partition("\n## ")[0]
-    assert each.name.casefold() in section.casefold()
+def test_the_page_has_the_difference_and_its_place(each: DifferenceClass):
+    section = PAGE.read_text().partition("## Crane")[2].partition("\n## ")[0].casefold()
+    (row,) = (line for line in section.splitlines() if line.startswith(f"| {each.name.casefold()}"))
+    assert each.citation.partition(", ")[0].removeprefix("pkg/ensurance/") in row
