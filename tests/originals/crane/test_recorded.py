@@ -28,12 +28,14 @@ def outcomes(name: str) -> tuple[tuple[Outcome, str], ...]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDS)
 def test_every_difference_is_documented(name: str):
     assert len(outcomes(name)) > 40
     assert [outcome for outcome, explained in outcomes(name) if explained == "undocumented"] == []
 
 
+@pytest.mark.slow
 def test_the_records_have_every_documented_difference():
     found = {explained for name in RECORDS for _, explained in outcomes(name)}
     assert {each.name for each in CLASSES} == found - {""}

@@ -18,6 +18,37 @@ class CraneFault(Enum):
         self.citation = citation
         self.reason = reason
 
+    COOL_DOWN = (
+        "a restore within the cool-down starts the cool-down again",
+        "pkg/ensurance/analyzer/analyzer.go:541",
+        "a restore within the cool-down keeps new pods away and starts the cool-down again; in the agent it does not",
+    )
+    COUNTING = (
+        "samples below do not reset the count of samples above",
+        "pkg/ensurance/analyzer/analyzer.go:285",
+        "samples below do not reset the count of samples above; the agent counts samples in a row",
+    )
+    UNKNOWN_ACTION = (
+        "a rule with an unknown action keeps new pods away",
+        "pkg/ensurance/analyzer/analyzer.go:529",
+        "a rule whose action does not exist keeps new pods away; the agent does not apply such a rule",
+    )
+    NO_GRACE = (
+        "the action's grace period has no effect",
+        "pkg/ensurance/executor/podinfo/pod_info.go:138",
+        "terminationGracePeriodSeconds of an action has no effect; the agent uses it",
+    )
+    LAST_PRIORITY = (
+        "of several priorities with NotIn, the last one counts",
+        "pkg/ensurance/analyzer/podqos-fetcher.go:151",
+        "of several priorities with NotIn only the last one is excluded; the agent excludes all",
+    )
+    NEGATIVE_PRIORITY = (
+        "priorities below 0 match nothing",
+        "pkg/ensurance/analyzer/podqos-fetcher.go:127",
+        "a priority below 0 cannot be written; the agent reads it",
+    )
+
     SHARED_GAPS = (
         "throttling to a gap never happens",
         "pkg/ensurance/executor/watermark.go:228",
@@ -127,37 +158,6 @@ class CraneFault(Enum):
         "equal pods stay in the order of the cache",
         "pkg/ensurance/executor/sort/sort.go:123",
         "equal pods stay in the order of the cache; the agent sorts them by name",
-    )
-
-    COOL_DOWN = (
-        "a restore within the cool-down starts the cool-down again",
-        "pkg/ensurance/analyzer/analyzer.go:541",
-        "a restore within the cool-down keeps new pods away and starts the cool-down again; in the agent it does not",
-    )
-    COUNTING = (
-        "samples below do not reset the count of samples above",
-        "pkg/ensurance/analyzer/analyzer.go:285",
-        "samples below do not reset the count of samples above; the agent counts samples in a row",
-    )
-    UNKNOWN_ACTION = (
-        "a rule with an unknown action keeps new pods away",
-        "pkg/ensurance/analyzer/analyzer.go:529",
-        "a rule whose action does not exist keeps new pods away; the agent does not apply such a rule",
-    )
-    NO_GRACE = (
-        "the action's grace period has no effect",
-        "pkg/ensurance/executor/podinfo/pod_info.go:138",
-        "terminationGracePeriodSeconds of an action has no effect; the agent uses it",
-    )
-    LAST_PRIORITY = (
-        "of several priorities with NotIn, the last one counts",
-        "pkg/ensurance/analyzer/podqos-fetcher.go:151",
-        "of several priorities with NotIn only the last one is excluded; the agent excludes all",
-    )
-    NEGATIVE_PRIORITY = (
-        "priorities below 0 match nothing",
-        "pkg/ensurance/analyzer/podqos-fetcher.go:127",
-        "a priority below 0 cannot be written; the agent reads it",
     )
 
 
