@@ -37,14 +37,14 @@ from tests.agent.crane import VECTORS, cases, names, pod_of, quantity, state_of,
 from tests.agent.scenes import analysis
 
 EXCEPTIONS: dict[str, dict[str, Any]] = {
-    # A pod that uses nothing frees nothing, and is not evicted for that.
+    # The eviction of a pod without usage releases nothing.
     "evict-zero-usage-pods-all-go": {
         "evicted_set": [],
         "executed_in_order": [],
         "grace": {},
         "gaps_left": {"cpu_total_usage": 1},
     },
-    # Both gaps are open, so memory comes first; the order of the second metric, which made the choice, is told there.
+    # Both gaps are open, and memory comes first; the case has the order of the second metric.
     "evict-two-metrics-double": {"order": ["mem-hog", "cpu-hog"]},
 }
 
@@ -81,8 +81,8 @@ def test_gaps(case: dict[str, Any]):
         kind, key = sets[name]
         marks = watermarks(case["input"].get(key))
         found = gaps(kind, marks, given)  # type: ignore[arg-type]
-        told = {metric: "missed" if gap is None else pytest.approx(gap, abs=1e-6) for metric, gap in found.items()}
-        assert expected == (told if marks else {}), name
+        shown = {metric: "missed" if gap is None else pytest.approx(gap, abs=1e-6) for metric, gap in found.items()}
+        assert expected == (shown if marks else {}), name
 
 
 @cases("divide")

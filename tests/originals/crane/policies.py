@@ -16,7 +16,8 @@ API = "ensurance.crane.io/v1alpha1"
 WATERMARK = {"cpu_total_usage": "4000", "cpu_total_utilization": "50", "memory_total_usage": "4Gi"}
 CYCLE_SECONDS = 10.0
 COOL_DOWNS = [1, 100_000]
-"""Seconds: over in the next cycle, and never over. The original runs its cycles without a pause, so it gets 0 for 1."""
+"""Seconds: a cool-down that ends before the next cycle, and one that outlasts all cycles. The program runs the cycles
+without a pause, so that it gets 0 instead of 1."""
 SCOPES = [
     {"scopeName": "QOSClass", "operator": "In", "values": ["BestEffort", "Burstable"]},
     {"scopeName": "QOSClass", "operator": "NotIn", "values": ["Guaranteed"]},

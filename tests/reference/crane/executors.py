@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from agent.model import CRITICAL_PRIORITY, ContainerState, CpuThrottle, Original, PodState
 from tests.reference.crane.faults import CraneFault
 from tests.reference.crane.quotas import CraneQuota, lowered, raised
-from tests.reference.crane.sorters import ordered
+from tests.reference.crane.sorters import importance, ordered
 
 Marks = Mapping[str, Sequence[float]]
 """Watermarks by metric, ascending, rounded up to whole numbers (Quantity.Value)."""
@@ -52,7 +52,7 @@ METRICS: Mapping[str, CraneMetric] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CraneInputs:
-    """What an executor gets. `ratios` are by pod key; `absent` are keys of pods that the cache does not have; `failing`
+    """The input of an executor. `ratios` are by pod key; `absent` are keys of pods that are not in the cache; `failing`
     are container ids that the runtime refuses and keys of pods that the API refuses to evict. `originals` are quotas by
     container id, which only a repaired fault uses."""
 
@@ -66,7 +66,7 @@ class CraneInputs:
     repaired: frozenset[CraneFault] = frozenset()
 
     def without_repaired_pods(self, kind: str) -> CraneInputs:
-        """Leave out the pods that are candidates by a repaired fault only."""
+        """Leave out the pods that are candidates only because of a repaired fault."""
         pods, repaired = list(self.pods), self.repaired
         if CraneFault.PROTECTED in repaired:
             pods = [pod for pod in pods if not _is_critical(pod)]
@@ -77,8 +77,8 @@ class CraneInputs:
 
 @dataclass(slots=True)
 class CranePlan:
-    """What an executor did: `calls` to the runtime (container id, microseconds), pods `evicted` (keys), the pods whose
-    release was booked, the `gaps` that are left, and the `order` of the pods at the end."""
+    """The result of an executor: `calls` to the runtime (container id, microseconds), keys of `evicted` pods and of
+    pods whose release was booked, the `gaps` that are left, and the `order` of the pods at the end."""
 
     order: list[str]
     calls: list[tuple[str, int]] = field(default_factory=list)
@@ -175,14 +175,14 @@ def _release(pod: PodState, made: CranePlan, names: Iterable[str], sign: float =
 
 
 def _spare(chosen: Sequence[tuple[PodState, str]], given: CraneInputs, made: CranePlan) -> None:
-    """Keep the pods, with their sorters, without which all gaps stay closed, the last chosen first. A pod that sorts
-    before another chosen one is evicted."""
+    """Keep the pods, with their sorters, without which all gaps stay closed, the last chosen first. A pod that is less
+    important than another chosen one is evicted."""
     left = [pod for pod, _ in chosen]
     for pod, sorter in reversed(chosen):
         _release(pod, made, made.gaps, -1.0)
         others = [other for other in left if other is not pod]
         is_closed = all((gap or 0.0) <= CLOSED for gap in made.gaps.values())
-        if is_closed and others and ordered(sorter, left, given.repaired)[-1] is pod:
+        if is_closed and others and all(importance(sorter, pod, other) >= 0 for other in others):
             left = others
             made.executed.remove(pod.key)
         else:
@@ -236,7 +236,7 @@ def _turn(
     *,
     is_backward: bool = False,
 ) -> CranePlan:
-    """Change quotas; `all_pods` are indexed where no gap can be computed."""
+    """Change quotas; without a gap, `all_pods` are indexed."""
     pods, made = list(given.pods), CranePlan([pod.key for pod in given.pods])
     able, others = quantified("throttle", marks)
     if not others:
