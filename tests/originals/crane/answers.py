@@ -208,14 +208,18 @@ def triggered_part(decision: Case) -> Case:
     return {name: decision[name] for name in TRIGGERED}
 
 
+class PoliciesRefusedError(Exception):
+    """The agent refuses the policies of a case."""
+
+
 def agent_decisions(case: Case) -> list[Case]:
-    """The cycles of the agent, which reads the policies itself."""
+    """The cycles of the agent, which reads the policies itself. Raises PoliciesRefusedError."""
     objects = [*case["node_qos"], *case["pod_qos"], *case["actions"]]
     texts = {f"{number}.json": json.dumps(each) for number, each in enumerate(objects)}
     read = read_texts(texts, metrics=Metrics())
     wrong = [each for each in read.problems if "unknown" not in str(each)]
     if wrong:
-        raise ValueError(f"the agent refuses the policies: {wrong}")
+        raise PoliciesRefusedError(f"the agent refuses the policies: {wrong}")
     held, memory, found = read.policies.for_node({}), AnalyzerState(), []
     for state in states(case):
         made = analyze(state, held, memory)
