@@ -101,6 +101,7 @@ def _pod_qos(source: random.Random, name: str) -> Case:
         spec["labelSelector"] = source.choice(
             [
                 {"matchLabels": {"app": "x"}},
+                {"matchLabels": {}},
                 {"matchExpressions": [{"key": "tier", "operator": "Exists"}]},
                 {"matchExpressions": [{"key": "app", "operator": "In", "values": ["x", "y"]}]},
                 {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["x"]}]},
@@ -169,7 +170,7 @@ def _emulated_pod_qos(policy: Case) -> CranePodQos:
     return CranePodQos(
         policy["metadata"]["name"],
         frozenset(spec["allowedActions"]),
-        LabelSelector(tuple(requirements)),
+        LabelSelector(tuple(requirements)) if selector else None,
         tuple(scopes) if "scopeSelector" in spec else None,
     )
 

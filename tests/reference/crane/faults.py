@@ -38,6 +38,11 @@ class CraneFault(Enum):
         "pkg/ensurance/executor/podinfo/pod_info.go:138",
         "terminationGracePeriodSeconds of an action has no effect; the agent uses it",
     )
+    EMPTY_LABELS = (
+        "a labelSelector with an empty list selects all pods",
+        "pkg/ensurance/analyzer/podqos-fetcher.go:74",
+        "only a list that does not exist selects no pods; for the agent an empty list selects none, either",
+    )
     LAST_PRIORITY = (
         "of several priorities with NotIn, the last one counts",
         "pkg/ensurance/analyzer/podqos-fetcher.go:151",

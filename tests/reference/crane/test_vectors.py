@@ -116,10 +116,10 @@ def test_evictions(case: dict[str, Any]):
         assert expected["executed_in_order"] == names(made.executed)
 
 
-def labels_of(given: dict[str, Any]) -> LabelSelector:
+def labels_of(given: dict[str, Any]) -> LabelSelector | None:
     requirements: list[Any] = [(key, "In", (value,)) for key, value in given.get("labels", {}).items()]
     requirements += [(each["key"], each["op"], tuple(each["values"])) for each in given.get("exprs", ())]
-    return LabelSelector(tuple(requirements))
+    return LabelSelector(tuple(requirements)) if requirements else None
 
 
 def pod_qos_of(given: dict[str, Any]) -> CranePodQos:
