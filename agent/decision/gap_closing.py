@@ -204,7 +204,7 @@ class StagePlanner:
         if task.kind == "evict":
             self._drop_unneeded_victims(task)
         self._take(task)
-        return tuple(self._told_precisely(task, metric, opened.get(metric.name)) for metric in metrics)
+        return tuple(self._precise_stage(task, metric, opened.get(metric.name)) for metric in metrics)
 
     def _until_closed(self, task: _Task, metric: ActionMetric) -> None:
         """Consider the allowed pods for one metric, in order, until its gap is closed."""
@@ -291,7 +291,7 @@ class StagePlanner:
         sorter, others = self._sorter(each.metric), [other for other in task.chosen if other is not each]
         return bool(others) and not any(sorter.rank(each.pod, other.pod) < 0 for other in others)
 
-    def _told_precisely(self, task: _Task, metric: ActionMetric, gap: float | None) -> Stage:
+    def _precise_stage(self, task: _Task, metric: ActionMetric, gap: float | None) -> Stage:
         """The stage of one metric, with its text and candidates; `gap` before the chosen pods."""
         stage = self._stage_result(task.kind, metric.name, task.marks[metric.name][0], Mode.PRECISE, "")
         if gap is None:
@@ -326,7 +326,7 @@ class StagePlanner:
     ) -> PodSteps:
         """The steps of the action on one pod, as the metric plans them; `room` in millicores or bytes."""
         given = self._given
-        circumstances = PlanContext(given.state, given.options, given.originals, room)
+        circumstances = PlanContext(given.state, given.originals, room)
         if kind == "evict":
             if pod.daemon and not given.options.evict_daemons:
                 return PodSteps(problem="its DaemonSet would recreate it immediately")

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agent.metrics.cpu_quota import Originals
-from agent.metrics.options import DecisionOptions
 from agent.metrics.sorters import Sorter
 from agent.model import CpuThrottle, EvictStep, PodState, PodStep, Released, State
 
@@ -27,7 +26,6 @@ class PlanContext:
     (millicores or bytes); None for no limit."""
 
     state: State
-    options: DecisionOptions
     originals: Originals = field(default_factory=dict)
     max_restore: float | None = None
 

@@ -7,6 +7,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from agent.metrics import cpu_quota
 from agent.metrics.action_metric import EvictFunction, PlanContext, PodSteps, ThrottleFunction, eviction
@@ -106,7 +107,7 @@ def _steps(
         changes.append(new.millicores)
         if restores and circumstances.max_restore is not None:
             room = max(0.0, circumstances.max_restore - new.millicores)
-            circumstances = PlanContext(circumstances.state, circumstances.options, circumstances.originals, room)
+            circumstances = replace(circumstances, max_restore=room)
     if not steps:
         return PodSteps()
     return PodSteps(tuple(steps), _released(pod, sum(changes)))

@@ -18,7 +18,7 @@ VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "crane.json").read
 
 
 def cases(kind: str) -> pytest.MarkDecorator:
-    """Parametrises a test by the cases of a kind; at least one there must be."""
+    """Parametrize a test by the cases of a kind, of which at least one must exist."""
     found = [each for each in VECTORS if each["kind"] == kind]
     assert found, kind
     return pytest.mark.parametrize("case", found, ids=lambda case: case["id"])

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from agent.decision.analysis import Demand, PodDemand
-from agent.decision.analyzer import merge
+from agent.decision.analysis import AnalyzerState, Demand, PodDemand
+from agent.decision.analyzer import analyze, merge
 from agent.decision.eligible_pods import matches
-from agent.decision.plan import Mode, Plan
+from agent.decision.plan import Mode, Plan, RuleVerdict
 from agent.decision.plan_inputs import PlanInputs, divided, gaps, most_urgent
 from agent.decision.planner import plan
 from agent.decision.watermark import gathered
@@ -22,26 +22,29 @@ from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.model import (
+    AvoidanceAction,
     CpuThrottle,
     EvictStep,
     LabelSelector,
     Original,
     PodQos,
     PodScope,
+    Policies,
     QuotaStep,
+    Rule,
 )
 from tests.agent.crane import VECTORS, cases, names, pod_of, quantity, state_of, watermarks
 from tests.agent.scenes import analysis
 
 EXCEPTIONS: dict[str, dict[str, Any]] = {
-    # A pod that uses nothing frees nothing, and is not evicted for that.
+    # The eviction of a pod without usage releases nothing.
     "evict-zero-usage-pods-all-go": {
         "evicted_set": [],
         "executed_in_order": [],
         "grace": {},
         "gaps_left": {"cpu_total_usage": 1},
     },
-    # Both gaps are open, so memory comes first; the order of the second metric, which made the choice, is told there.
+    # Both gaps are open, and memory comes first; the case has the order of the second metric.
     "evict-two-metrics-double": {"order": ["mem-hog", "cpu-hog"]},
 }
 
@@ -78,8 +81,8 @@ def test_gaps(case: dict[str, Any]):
         kind, key = sets[name]
         marks = watermarks(case["input"].get(key))
         found = gaps(kind, marks, given)  # type: ignore[arg-type]
-        told = {metric: "missed" if gap is None else pytest.approx(gap, abs=1e-6) for metric, gap in found.items()}
-        assert expected == (told if marks else {}), name
+        shown = {metric: "missed" if gap is None else pytest.approx(gap, abs=1e-6) for metric, gap in found.items()}
+        assert expected == (shown if marks else {}), name
 
 
 @cases("divide")
@@ -262,6 +265,23 @@ def test_a_pod_without_a_priority_has_priority_0():
     case = next(each for each in VECTORS if each["id"] == "podqos-nil-priority-panics")
     (pod,), (given,) = case["input"]["pods"], case["input"]["podqos"]
     assert matches(pod_qos_of(given), pod_of(pod))
+
+
+@cases("debounce_schedule_v06")
+def test_counting_and_cool_down_as_in_v06(case: dict[str, Any]):
+    given, memory, now, away = case["input"], AnalyzerState(), 1_000_000.0, None
+    thresholds = {name: given[name] for name in ("avoidance_threshold", "restore_threshold")}
+    rule = Rule("nq", "r", "m", 10.0, "a", **thresholds)
+    policies = Policies((rule,), {"a": AvoidanceAction("a", given["cool_down_seconds"])})
+    for above, elapsed, expected in zip(
+        given["above"], given["seconds_since_previous"], case["expected"]["v0_6_0"], strict=True
+    ):
+        now += elapsed
+        found = analyze(state_of({"m": 20.0 if above else 5.0}, time=now), policies, memory)
+        memory = found.memory
+        away = expected["disable"] or (away and not expected["restore"])
+        assert memory.keeps_away is away
+        assert expected["triggered"] == (found.findings[0].verdict is RuleVerdict.TRIGGERED)
 
 
 @cases("merge_ratio")

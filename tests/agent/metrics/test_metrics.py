@@ -6,7 +6,7 @@ import pytest
 
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
 from agent.metrics.cpu_quota import lowered, raised
-from agent.metrics.options import DecisionOptions, Order
+from agent.metrics.options import Order
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
@@ -94,7 +94,7 @@ def test_a_quota_of_another_period_is_given_back_as_as_many_cores():
 
 
 def circumstances(**values) -> PlanContext:
-    return PlanContext(state(cpu_core_numbers=8.0, memory_total=1000.0), DecisionOptions(), **values)
+    return PlanContext(state(cpu_core_numbers=8.0, memory_total=1000.0), **values)
 
 
 def test_throttling_a_pod_counts_all_of_its_containers_and_skips_the_sandbox():

@@ -12,18 +12,18 @@ from dataclasses import replace
 from itertools import permutations
 from typing import cast
 
-from agent.decision.analysis import Analysis, AnalyzerState, Demand, PodDemand
+from agent.decision.analysis import AnalyzerState, Demand, PodDemand
 from agent.decision.analyzer import analyze
 from agent.decision.plan import StageKind
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
-from agent.decision.watermark import gathered
 from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.model import CpuThrottle, EvictStep, MetricSample, QuotaStep, State
-from agent.policy.node_qos import whole_number
 from agent.policy.policy_set import read_texts
+from tests.agent.crane import watermarks
+from tests.agent.scenes import analysis
 from tests.originals.crane import cases, policies
 from tests.originals.frame import Case
 from tests.reference.crane import executors, sorters
@@ -33,11 +33,6 @@ from tests.reference.crane.faults import CraneFault
 
 NOTHING: frozenset[CraneFault] = frozenset()
 NOW = 1_000_000.0
-
-
-def watermarks(marks: dict[str, list[str]]) -> dict[str, tuple[float, ...]]:
-    """Watermarks by metric, ascending, rounded up to whole numbers."""
-    return gathered((metric, float(whole_number(text))) for metric, texts in marks.items() for text in texts)
 
 
 def name_of(key: str) -> str:
@@ -136,13 +131,11 @@ def agent_plan(case: Case) -> Case:
         originals=cases.originals(case),
         unavailable={f"{cases.NAMESPACE}/{name}": "refused by the case" for name in lost},
     )
-    steps = plan(_analysis(demand), given).steps
+    steps = plan(analysis(demand, may_restore=True), given).steps
     return {
         "evicted": {name_of(each.pod): int(each.grace_seconds) for each in steps if isinstance(each, EvictStep)},
         "quotas": {
-            each.container_id: -1 if each.after is None else each.after
-            for each in steps
-            if isinstance(each, QuotaStep) and each.container_id not in case["failing"]
+            each.container_id: -1 if each.after is None else each.after for each in steps if isinstance(each, QuotaStep)
         },
     }
 
@@ -154,22 +147,6 @@ def _agent_state(case: Case) -> State:
         for pod in cases.pod_states(case)
     ]
     return State(NOW, {name: (MetricSample(value, NOW),) for name, value in case["state"].items()}, tuple(pods))
-
-
-def _analysis(demand: Demand) -> Analysis:
-    return Analysis(
-        time=NOW,
-        findings=(),
-        demand=demand,
-        preview=Demand(),
-        keep_away=None,
-        because="",
-        may_restore=True,
-        released=(),
-        events=(),
-        warnings=(),
-        memory=AnalyzerState(),
-    )
 
 
 # --- cycles -----------------------------------------------------------------------------------------------------------
@@ -231,14 +208,18 @@ def triggered_part(decision: Case) -> Case:
     return {name: decision[name] for name in TRIGGERED}
 
 
+class PoliciesRefusedError(Exception):
+    """The agent refuses the policies of a case."""
+
+
 def agent_decisions(case: Case) -> list[Case]:
-    """The cycles of the agent, which reads the policies itself."""
+    """The cycles of the agent, which reads the policies itself. Raises PoliciesRefusedError."""
     objects = [*case["node_qos"], *case["pod_qos"], *case["actions"]]
     texts = {f"{number}.json": json.dumps(each) for number, each in enumerate(objects)}
     read = read_texts(texts, metrics=Metrics())
     wrong = [each for each in read.problems if "unknown" not in str(each)]
     if wrong:
-        raise ValueError(f"the agent refuses the policies: {wrong}")
+        raise PoliciesRefusedError(f"the agent refuses the policies: {wrong}")
     held, memory, found = read.policies.for_node({}), AnalyzerState(), []
     for state in states(case):
         made = analyze(state, held, memory)

@@ -1,7 +1,7 @@
 """Random cases for Crane's sorters, executors and analyzer, and their form for the original.
 
-A case has few words: pods as in tests/vectors/crane.json, with the extended limits in the containers. `objects` turns
-it into Kubernetes objects and series, which the original decodes with its own types.
+A case has pods in the form of tests/vectors/crane.json, with the extended limits in the containers. `objects` turns it
+into Kubernetes objects and series, which the original decodes with its own types.
 """
 
 from __future__ import annotations
@@ -90,9 +90,14 @@ def containers(source: random.Random, pod: str) -> list[Case]:
 
 def sort_case(source: random.Random) -> Case:
     found = pods(source, source.choice([2, 3, 5, 8, 12]))
-    if source.random() < 0.3:  # so that the usage decides
-        found = [{**pod, "qos": "BestEffort", "priority": 0} for pod in found]
+    if source.random() < 0.3:
+        found = equally_important(found)
     return {"kind": "sort", "sorter": source.choice(["cpu", "mem", "general"]), "pods": found}
+
+
+def equally_important(found: list[Case]) -> list[Case]:
+    """The pods with the same priority and class, so that the usage decides."""
+    return [{**pod, "qos": "BestEffort", "priority": 0} for pod in found]
 
 
 def plan_case(source: random.Random) -> Case:
@@ -112,14 +117,24 @@ def plan_case(source: random.Random) -> Case:
         del case["state"][source.choice(sorted(case["state"]))]
     case["marks"] = {"evict": {}, "down": {}, "up": {}}
     if kind == "evict":
-        for metric in source.sample(METRICS, source.choice([1, 1, 1, 2])):
+        for metric in source.sample(METRICS, source.choice([1, 1, 2])):
             case["marks"]["evict"][metric] = marks(source, metric)
+        if source.random() < 0.3:
+            _close_with_one_pod(source, case)
         if source.random() < 0.05:
             case["marks"]["evict"][UNREGISTERED] = MARKS[UNREGISTERED]
     else:
         _quota_marks(source, case)
     _failures(source, case)
     return case
+
+
+def _close_with_one_pod(source: random.Random, case: Case) -> None:
+    """Make the gaps of CPU and memory so small that one pod may close both."""
+    case["pods"] = equally_important(case["pods"])
+    case["marks"]["evict"] = {"cpu_total_usage": ["1"], "memory_total_usage": ["1Gi"]}
+    case["state"]["cpu_total_usage"] = source.random() * 3_000
+    case["state"]["memory_total_usage"] = GI + source.random() * 2 * GI
 
 
 def _quota_marks(source: random.Random, case: Case) -> None:
@@ -149,7 +164,7 @@ def marks(source: random.Random, metric: str) -> list[str]:
 
 
 def is_valid(case: Case) -> bool:
-    """Whether a reduced case still has what both sides need."""
+    """Whether a reduced case still has the parts that both programs need."""
     names = [pod.get("name") for pod in case.get("pods", [])]
     parts = [each for pod in case.get("pods", []) for each in pod.get("containers", [])]
     of_pods = None not in names and len(set(names)) == len(names) and all(_is_whole(each) for each in parts)
@@ -165,7 +180,7 @@ def _is_whole(container: Case) -> bool:
 
 
 def pod_states(case: Case) -> list[PodState]:
-    """The pods as the agent and the emulator see them."""
+    """The pods as values of the agent, which the emulator takes, too."""
     return [_pod_state(pod) for pod in case["pods"]]
 
 

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,8 +26,6 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1alpha2"
 	"k8s.io/klog/v2"
 
-	"context"
-
 	ensurance "github.com/gocrane/api/ensurance/v1alpha1"
 	craneinformers "github.com/gocrane/api/pkg/generated/informers/externalversions"
 	"github.com/gocrane/crane/pkg/common"
@@ -39,11 +38,10 @@ import (
 
 const node = "node"
 
-// input is one case. Pods of `down_pods` are also the pods of throttling while others are restored; `ratios` are the
-// minimum and the step by name of the pod; `marks` are quantities by action and metric; `failing` are ids of containers
+// input is one case. While pods are restored, `down_pods` are the pods of throttling; `ratios` are the minimum and the
+// step by name of the pod; `marks` are quantities by action and metric; `failing` are ids of containers
 // that the runtime refuses and names of pods that the API refuses to evict; `absent` pods are not in the cache.
 type input struct {
-	ID       string                         `json:"id"`
 	Kind     string                         `json:"kind"`
 	Sorter   string                         `json:"sorter"`
 	Pods     []v1.Pod                       `json:"pods"`
@@ -82,7 +80,6 @@ type cycle struct {
 }
 
 type answer struct {
-	ID       string             `json:"id"`
 	Error    string             `json:"error,omitempty"`
 	Panicked bool               `json:"panicked,omitempty"`
 	Failed   bool               `json:"failed,omitempty"`
@@ -94,7 +91,7 @@ type answer struct {
 	Cycles   []cycle            `json:"cycles,omitempty"`
 }
 
-// container runtime that records the quotas that it is asked to set.
+// recorder is a container runtime that keeps the quotas of its calls.
 type recorder struct {
 	cri.RuntimeServiceClient
 	failing map[string]bool
@@ -304,7 +301,6 @@ func run(line []byte) (out answer) {
 	if err := json.Unmarshal(line, &in); err != nil {
 		return answer{Error: err.Error()}
 	}
-	out.ID = in.ID
 	switch in.Kind {
 	case "sort":
 		pods := contexts(&in, podinfo.Evict, nil)

@@ -16,7 +16,8 @@ API = "ensurance.crane.io/v1alpha1"
 WATERMARK = {"cpu_total_usage": "4000", "cpu_total_utilization": "50", "memory_total_usage": "4Gi"}
 CYCLE_SECONDS = 10.0
 COOL_DOWNS = [1, 100_000]
-"""Seconds: over in the next cycle, and never over. The original runs its cycles without a pause, so it gets 0 for 1."""
+"""Seconds: a cool-down that ends before the next cycle, and one that outlasts all cycles. The program runs the cycles
+without a pause, so that it gets 0 instead of 1."""
 SCOPES = [
     {"scopeName": "QOSClass", "operator": "In", "values": ["BestEffort", "Burstable"]},
     {"scopeName": "QOSClass", "operator": "NotIn", "values": ["Guaranteed"]},
@@ -100,6 +101,7 @@ def _pod_qos(source: random.Random, name: str) -> Case:
         spec["labelSelector"] = source.choice(
             [
                 {"matchLabels": {"app": "x"}},
+                {"matchLabels": {}},
                 {"matchExpressions": [{"key": "tier", "operator": "Exists"}]},
                 {"matchExpressions": [{"key": "app", "operator": "In", "values": ["x", "y"]}]},
                 {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["x"]}]},
@@ -168,7 +170,7 @@ def _emulated_pod_qos(policy: Case) -> CranePodQos:
     return CranePodQos(
         policy["metadata"]["name"],
         frozenset(spec["allowedActions"]),
-        LabelSelector(tuple(requirements)),
+        LabelSelector(tuple(requirements)) if selector else None,
         tuple(scopes) if "scopeSelector" in spec else None,
     )
 

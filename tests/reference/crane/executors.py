@@ -1,23 +1,25 @@
 """Emulates the executors of Crane v0.11.0 (executor/watermark.go, evict.go, throttle.go).
 
 `CraneInputs.repaired` has the faults of Crane that are left out. Metrics are processed in the order of the watermarks;
-Crane's order is random. With several metrics, the release of a pod reduces the gap of one metric only (evict.go:106).
+Crane's order is random.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.model import CRITICAL_PRIORITY, ContainerState, CpuThrottle, Original, PodState
 from tests.reference.crane.faults import CraneFault
 from tests.reference.crane.quotas import CraneQuota, lowered, raised
-from tests.reference.crane.sorters import ordered
+from tests.reference.crane.sorters import importance, ordered
 
 Marks = Mapping[str, Sequence[float]]
 """Watermarks by metric, ascending, rounded up to whole numbers (Quantity.Value)."""
 Gaps = dict[str, float | None]
 """Gaps in millicores or bytes by metric; None: the usage is missing (math.MaxFloat64 in Crane)."""
+CLOSED = 1e-6
+"""Millicores or bytes: after the repair of OWN_GAP, a smaller gap is closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ METRICS: Mapping[str, CraneMetric] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CraneInputs:
-    """What an executor gets. `ratios` are by pod key; `absent` are keys of pods that the cache does not have; `failing`
+    """The input of an executor. `ratios` are by pod key; `absent` are keys of pods that are not in the cache; `failing`
     are container ids that the runtime refuses and keys of pods that the API refuses to evict. `originals` are quotas by
     container id, which only a repaired fault uses."""
 
@@ -64,7 +66,7 @@ class CraneInputs:
     repaired: frozenset[CraneFault] = frozenset()
 
     def without_repaired_pods(self, kind: str) -> CraneInputs:
-        """Leave out the pods that are candidates by a repaired fault only."""
+        """Leave out the pods that are candidates only because of a repaired fault."""
         pods, repaired = list(self.pods), self.repaired
         if CraneFault.PROTECTED in repaired:
             pods = [pod for pod in pods if not _is_critical(pod)]
@@ -75,8 +77,8 @@ class CraneInputs:
 
 @dataclass(slots=True)
 class CranePlan:
-    """What an executor did: `calls` to the runtime (container id, microseconds), pods `evicted` (keys), the pods whose
-    release was booked, the `gaps` that are left, and the `order` of the pods at the end."""
+    """The result of an executor: `calls` to the runtime (container id, microseconds), keys of `evicted` pods and of
+    pods whose release was booked, the `gaps` that are left, and the `order` of the pods at the end."""
 
     order: list[str]
     calls: list[tuple[str, int]] = field(default_factory=list)
@@ -143,8 +145,11 @@ def evict(given: CraneInputs, marks: Marks) -> CranePlan:
         made.gaps = eviction_gaps(given, marks)
     if others or None in made.gaps.values():
         if able:
-            made.evicted = [pod.key for pod in pods if _goes(pod, given)]
+            made.evicted = [pod.key for pod in pods if _is_evicted(pod, given)]
         return made
+    chosen: list[tuple[PodState, str]] = []
+    if CraneFault.METRIC_ORDER in given.repaired:
+        able.sort(key=lambda name: (METRICS[name].sorter != "mem", name))
     for name in able:
         metric = METRICS[name]
         pods = ordered(metric.sorter, pods, given.repaired)
@@ -154,13 +159,37 @@ def evict(given: CraneInputs, marks: Marks) -> CranePlan:
         while (gap := made.gaps.get(name)) is not None and gap > 0.0 and pending:
             pod = pending.pop(0)
             made.executed.append(pod.key)
-            made.gaps[name] = gap - metric.freed(pod)
+            chosen.append((pod, metric.sorter))
+            _release(pod, made, made.gaps if CraneFault.OWN_GAP in given.repaired else [name])
+    if CraneFault.OWN_GAP in given.repaired:
+        _spare(chosen, given, made)
     made.order = [pod.key for pod in pods]
-    made.evicted = [pod.key for pod in pods if pod.key in made.executed and _goes(pod, given)]
+    made.evicted = [pod.key for pod in pods if pod.key in made.executed and _is_evicted(pod, given)]
     return made
 
 
-def _goes(pod: PodState, given: CraneInputs) -> bool:
+def _release(pod: PodState, made: CranePlan, names: Iterable[str], sign: float = 1.0) -> None:
+    """Subtract the release of an evicted pod from the gaps of these metrics; `sign` -1.0 adds it back."""
+    for name in names:
+        made.gaps[name] = (made.gaps[name] or 0.0) - sign * METRICS[name].freed(pod)
+
+
+def _spare(chosen: Sequence[tuple[PodState, str]], given: CraneInputs, made: CranePlan) -> None:
+    """Keep the pods, with their sorters, without which all gaps stay closed, the last chosen first. A pod that is less
+    important than another chosen one is evicted."""
+    left = [pod for pod, _ in chosen]
+    for pod, sorter in reversed(chosen):
+        _release(pod, made, made.gaps, -1.0)
+        others = [other for other in left if other is not pod]
+        is_closed = all((gap or 0.0) <= CLOSED for gap in made.gaps.values())
+        if is_closed and others and all(importance(sorter, pod, other) >= 0 for other in others):
+            left = others
+            made.executed.remove(pod.key)
+        else:
+            _release(pod, made, made.gaps)
+
+
+def _is_evicted(pod: PodState, given: CraneInputs) -> bool:
     """Whether the eviction of the pod succeeds (utils.EvictPodWithGracePeriod refuses critical pods)."""
     return not _is_critical(pod) and pod.key not in given.absent and pod.key not in given.failing
 
@@ -207,7 +236,7 @@ def _turn(
     *,
     is_backward: bool = False,
 ) -> CranePlan:
-    """Change quotas; `all_pods` are indexed where no gap can be computed."""
+    """Change quotas; without a gap, `all_pods` are indexed."""
     pods, made = list(given.pods), CranePlan([pod.key for pod in given.pods])
     able, others = quantified("throttle", marks)
     if not others:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from agent.model import LabelSelector, PodState
 from tests.reference.crane.faults import CraneFault
@@ -27,19 +27,22 @@ class CraneScope:
 
 @dataclass(frozen=True, slots=True)
 class CranePodQos:
-    """A PodQOS; `scopes` None: it has no scopeSelector."""
+    """A PodQOS. `labels` is None without matchLabels and matchExpressions, `scopes` is None without a scopeSelector."""
 
     name: str
     actions: frozenset[str] = frozenset()
-    labels: LabelSelector = field(default_factory=LabelSelector)
+    labels: LabelSelector | None = None
     scopes: tuple[CraneScope, ...] | None = None
 
 
 def matches(policy: CranePodQos, pod: PodState, repaired: Set[CraneFault] = frozenset()) -> bool:
     """Whether the PodQOS selects the pod."""
-    if policy.scopes is None and not policy.labels.requirements:
+    labels = policy.labels
+    if CraneFault.EMPTY_LABELS in repaired and labels is not None and not labels.requirements:
+        labels = None
+    if policy.scopes is None and labels is None:
         return False
-    if not policy.labels.matches(pod.labels):
+    if labels is not None and not labels.matches(pod.labels):
         return False
     texts: Mapping[str, str] = {"Namespace": pod.namespace, "QOSClass": pod.qos.value}
     for scope in policy.scopes or ():

@@ -11,7 +11,7 @@ from tests.reference.crane.sorters import almost_equal
 
 UNLIMITED = -1
 MOST_UP = 60_000
-"""MaxUpQuota (throttle.go:18), meant as 60 cores."""
+"""MaxUpQuota (throttle.go:18), intended as 60 cores."""
 LEAST = 1_000
 """Microseconds: the smallest quota that the kernel accepts. Crane does not apply it."""
 

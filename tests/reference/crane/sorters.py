@@ -18,7 +18,7 @@ Compare = Callable[[PodState, PodState], int]
 
 
 def almost_equal(first: float, second: float) -> bool:
-    """Whether Crane takes two numbers for equal."""
+    """Whether two numbers are equal for Crane."""
     return abs(first - second) <= TOLERANCE
 
 
@@ -97,6 +97,11 @@ CHAINS = _chains(1_000.0)
 """Crane keeps extended limits in thousandths (pkg/utils/pod.go:273)."""
 REPAIRED_CHAINS = _chains(1.0)
 """The chains without the fault SHARES."""
+
+
+def importance(sorter: str, first: PodState, second: PodState) -> int:
+    """Compare two pods only by their extended limits, priorities and QoS classes; for CPU or memory."""
+    return next((result for key in CHAINS[sorter][:3] if (result := key(first, second))), 0)
 
 
 def ordered(sorter: str, pods: Iterable[PodState], repaired: Set[CraneFault] = frozenset()) -> list[PodState]:

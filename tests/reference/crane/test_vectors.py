@@ -1,5 +1,5 @@
 """The emulator of Crane, compared with the golden cases of Crane (tests/vectors/crane.json): the answers of its code as
-it is (`head`), with its fatal faults repaired (`head_gapfix`), and of v0.6.0."""
+it is (`head`), and with its fatal faults repaired (`head_gapfix`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.reference.crane.analyzer import CraneAnalyzer, CranePolicies
 from tests.reference.crane.executors import CraneInputs, CranePlan
 from tests.reference.crane.faults import FATAL
 from tests.reference.crane.pod_qos import CranePodQos, CraneScope, matches
-from tests.reference.crane.v06 import V06Rule
 
 variants = pytest.mark.parametrize("repaired", [False, True], ids=["as it is", "repaired"])
 
@@ -117,10 +116,10 @@ def test_evictions(case: dict[str, Any]):
         assert expected["executed_in_order"] == names(made.executed)
 
 
-def labels_of(given: dict[str, Any]) -> LabelSelector:
+def labels_of(given: dict[str, Any]) -> LabelSelector | None:
     requirements: list[Any] = [(key, "In", (value,)) for key, value in given.get("labels", {}).items()]
     requirements += [(each["key"], each["op"], tuple(each["values"])) for each in given.get("exprs", ())]
-    return LabelSelector(tuple(requirements))
+    return LabelSelector(tuple(requirements)) if requirements else None
 
 
 def pod_qos_of(given: dict[str, Any]) -> CranePodQos:
@@ -187,22 +186,3 @@ def test_cycles_of_the_analyzer(case: dict[str, Any]):
             assert watermarks(expected[f"{name}_wm"]) == {metric: tuple(values) for metric, values in marks.items()}
             assert expected[f"{name}_pods"] == names(sorted(chosen))
         assert set(expected["evict_grace"].values()) <= {None}
-
-
-@cases("debounce_schedule_v06")
-def test_counting_and_cool_down_of_v06(case: dict[str, Any]):
-    given = case["input"]
-    rule = V06Rule(given["avoidance_threshold"], given["restore_threshold"], given["cool_down_seconds"])
-    now = 1_000_000.0
-    for above, elapsed, expected in zip(
-        given["above"], given["seconds_since_previous"], case["expected"]["v0_6_0"], strict=True
-    ):
-        now += elapsed
-        made = rule.analyze(above, now)
-        assert expected == {
-            "triggered": made.triggered,
-            "restored": made.restored,
-            "disable": made.disable,
-            "restore": made.may_restore,
-            "throttle_up_allowed": made.may_restore,
-        }
