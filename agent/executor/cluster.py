@@ -69,11 +69,11 @@ class ClusterActions:
         clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`control` is NAMESPACE/NAME of the ConfigMap (see the module `control`). `within` is the timeout in seconds
+        """`control` is NAMESPACE/NAME of the ConfigMap (see `enforcement_switch`). `within` is the timeout in seconds
         of one eviction with its retries, `patience` that of all other calls, so that an unresponsive server does not
         delay quota changes. Retry delays of budgets use `monotonic`, which wall clock changes do not affect."""
         self.node = node
-        self.controls = ControlMap(client, control, node=node, patience=patience)
+        self.controls = ControlMap(client, control, node=node, patience=patience, monotonic=monotonic)
         self._client = client
         self._evictor = Evictor(client)
         self._within = within

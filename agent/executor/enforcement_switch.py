@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -173,18 +174,38 @@ class ControlMap:
     """Client of the control ConfigMap with the name `key` (NAMESPACE/NAME). `patience` is the timeout of a read in
     seconds."""
 
-    def __init__(self, client: KubeClient, key: str, *, node: str, patience: float) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        key: str,
+        *,
+        node: str,
+        patience: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._client = client
         self._key = key
         self._node = node
         self._patience = patience
+        self._monotonic = monotonic
+        self._known: tuple[float, ControlData] | None = None
+        """Monotonic time and result of the last read that the API answered."""
         self.last: EnforcementSwitch | None = None
         """The last value read; None if there was no ConfigMap. At the start, the executor sets the saved value."""
         self._nodes: tuple[float, int] | None = None
 
-    async def read(self) -> ControlData:
-        """Read the ConfigMap. Raises nothing: if it cannot be read, evictions are not allowed, and the last value of
-        `enforcement` stays in effect."""
+    async def read(self, *, max_age: float = 0.0) -> ControlData:
+        """The content of the ConfigMap, read again unless the API answered a read less than `max_age` seconds ago.
+        Raises nothing: if it cannot be read, evictions are not allowed, and the last value of `enforcement` stays in
+        effect."""
+        now = self._monotonic()
+        if self._known is not None and now - self._known[0] < max_age:
+            return self._known[1]
+        control = await self._read()
+        self._known = None if control.away else (now, control)
+        return control
+
+    async def _read(self) -> ControlData:
         try:
             async with asyncio.timeout(self._patience):
                 control = read_control((await self._client.get(CONFIG_MAPS, self._key, cached=True)).data)

@@ -35,6 +35,9 @@ MEASURED_FOR_S = 120.0
 """Seconds: after this time, the effect of an audit entry can no longer be separated from other changes in usage."""
 RENEWED_AFTER_S = 300.0
 """Seconds before an existing taint is checked again, although a triggered rule demands it in every cycle."""
+IDLE_BRAKE_AGE_S = 15.0
+"""Seconds before the brake is read again for a plan without a new step, which can only lead to a restore. Thousands of
+agents may hold lowered values for hours."""
 ENFORCEMENT_KEY = "enforcement"
 
 
@@ -79,7 +82,7 @@ class Executor:
             steps = (SchedulingStep(False, "no rule requires the taint that an earlier run left"), *steps)
         if not steps and not owing:
             return PlanReport(EnforcementLevel.ENFORCE if self._permissions.enforce else EnforcementLevel.PREVIEW)
-        situation = await self._situation(state, owing=owing)
+        situation = await self._situation(state, owing=owing, max_age=0.0 if self._has_new(steps) else IDLE_BRAKE_AGE_S)
         if situation.stance is EnforcementLevel.PREVIEW:
             results = tuple(StepResult(step, StepOutcome.WOULD, would(step)) for step in steps)
             self._log_level_change(situation.stance, situation.why)
@@ -107,6 +110,11 @@ class Executor:
     def _just_tainted(self) -> bool:
         """Whether this process set the taint within the last RENEWED_AFTER_S."""
         return self._tainted_at is not None and 0.0 <= self._means.clock() - self._tainted_at < RENEWED_AFTER_S
+
+    def _has_new(self, steps: Sequence[Step]) -> bool:
+        """Whether any step is more than the taint that this process has set recently, which a triggered rule demands in
+        every cycle."""
+        return not all(isinstance(step, SchedulingStep) and step.disable and self._just_tainted() for step in steps)
 
     def _with_what_is_undone(self, plan: Plan) -> tuple[Step, ...]:
         """The plan's steps, with a failed scheduling step of an earlier plan, which is retried until it succeeds or the
@@ -139,7 +147,8 @@ class Executor:
         """Whether the node may have a taint that the agent set. Raises AuditError."""
         return bool(await in_thread(self._means.audit.load_value, TAINTED_KEY, bool))
 
-    async def _situation(self, state: State, *, owing: int) -> EffectiveLevel:
+    async def _situation(self, state: State, *, owing: int, max_age: float) -> EffectiveLevel:
+        """The enforcement level, with a brake that was read at most `max_age` seconds ago."""
         if not self._permissions.enforce:
             left = f"; {owing} changes of an earlier run stay until load-watcher agent restore is run" if owing else ""
             return EffectiveLevel(EnforcementLevel.PREVIEW, f"the agent runs in preview mode{left}")
@@ -150,7 +159,7 @@ class Executor:
         cluster = self._means.cluster
         if cluster is None:
             return EffectiveLevel(EnforcementLevel.THROTTLE_ONLY, "no Kubernetes API is configured")
-        control = await cluster.controls.read()
+        control = await cluster.controls.read(max_age=max_age)
         await self._remember_brake(cluster.controls.last)
         return level_of(control)
 

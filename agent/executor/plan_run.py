@@ -226,7 +226,7 @@ class PlanRun:
     async def _evict(self, step: EvictStep) -> StepResult:
         """Check the local limits, the pod in the API, and the cluster's budget; then record the eviction and request
         it."""
-        audit, cluster, limits, now = self.means.audit, self.means.cluster, self.means.limits, self.means.clock()
+        audit, cluster, limits = self.means.audit, self.means.cluster, self.means.limits
         assert cluster is not None  # _forbidden guarantees it
         if why := limits.refusal(await in_thread(self.means.recent.past), step):
             return StepResult(step, StepOutcome.NOT_ALLOWED, why)
@@ -239,7 +239,7 @@ class PlanRun:
             return StepResult(step, StepOutcome.NOT_ALLOWED, self.why)
         if objection is not None:
             return StepResult(step, *objection)
-        token = await cluster.controls.spend_token(now=now)
+        token = await cluster.controls.spend_token(now=self.means.clock())
         if isinstance(token, str):
             return StepResult(step, StepOutcome.NOT_ALLOWED, token)
         deed = self._deed(step, owner=step.owner, after={"graceSeconds": step.grace_seconds})

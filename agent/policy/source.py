@@ -98,7 +98,7 @@ Signature = tuple[tuple[str, int, int, int], ...]
 
 class DirectoryPolicies:
     """The policies in the files of a directory (*.yaml, *.yml, *.json; not hidden files, and not subdirectories).
-    Follows changes of a mounted ConfigMap."""
+    Follows changes of a mounted ConfigMap, and never reads a part of one."""
 
     def __init__(self, directory: Path, *, metrics: KnownMetrics) -> None:
         self._directory = directory
@@ -117,14 +117,15 @@ class DirectoryPolicies:
         return await asyncio.to_thread(self._refresh)
 
     def _refresh(self) -> ActivePolicies:
+        directory = _version_of(self._directory)
         try:
-            signature = _signature(self._directory)
+            signature = _signature(directory)
         except OSError as error:
             self._signature = None
             self._take(_unreadable(self._directory, error, self._in_force), there=())
             return self._in_force
         if signature != self._signature:
-            reading = _read(self._directory, [name for name, *_ in signature], metrics=self._metrics)
+            reading = _read(directory, [name for name, *_ in signature], metrics=self._metrics)
             # A file was removed during the read: read again in the next cycle.
             self._signature = None if reading.unread else signature
             self._take(reading, there=reading.policies.objects.keys())
@@ -140,15 +141,24 @@ def check_policies(path: Path, *, metrics: KnownMetrics) -> PolicyReadResult:
     Raises nothing."""
     if path.is_file():
         return _read(path.parent, [path.name], metrics=metrics)
+    directory = _version_of(path)
     try:
-        names = [name for name, *_ in _signature(path)]
+        names = [name for name, *_ in _signature(directory)]
     except OSError as error:
         return _unreadable(path, error, ActivePolicies())
-    reading = _read(path, names, metrics=metrics)
+    reading = _read(directory, names, metrics=metrics)
     if not names:
         notice = PolicyNotice(PolicyLocation(str(path)), f"contains no file *{', *'.join(SUFFIXES)}")
         return replace(reading, notices=(*reading.notices, notice))
     return reading
+
+
+def _version_of(directory: Path) -> Path:
+    """The directory with the current files. In a mounted ConfigMap, that is the target of the link ..data, which the
+    kubelet replaces first; then it adds and removes the links to the single files. Without the links of added files, a
+    policy that moved to another file would count as deleted."""
+    link = directory / "..data"
+    return link.resolve() if link.is_symlink() else directory
 
 
 def _signature(directory: Path) -> Signature:

@@ -1,6 +1,6 @@
 """The node agent's check for `load-watcher doctor`: whether an agent runs here and works, and whether its requirements
-are met: policies, pods, rights in the Kubernetes API, writable control groups without another program that manages
-them, the watcher, and Prometheus.
+are met: policies, pods, the Kubernetes API (rights, Node object, brake and budget), writable control groups without
+another program that manages them, the watcher, and Prometheus.
 
 The check uses the agent's own code, so the two cannot disagree. The command line passes the check to the doctor, which
 does not depend on the agent.
@@ -21,15 +21,20 @@ import msgspec
 from aiohttp import hdrs
 
 from agent.cgroups.detection import NoCgroups, Version, top_of
+from agent.executor.enforcement_switch import ControlMap, EnforcementSwitch
 from agent.executor.groups import conflicting_agents, process_names
 from agent.policy.source import ActivePolicies, ClusterPolicies, check_policies
 from agent.service import build
 from agent.service.node_server import CannotRun, read_token
-from agent.service.rights import check_rights
+from agent.service.rights import required_rights
 from agent.service.settings import AgentSettings, read_settings
 from agent.state.kubelet import KubeletError, KubeletPods
+from agent.state.own_node import read_node
+from watcher.core.kubernetes.errors import KubeError, KubeNotFound
 from watcher.platform.checks.examination import CheckContext, in_thread
-from watcher.platform.checks.results import CheckResult, count, fail, ok, shorten_names, skipped, warn
+from watcher.platform.checks.permissions import check_permissions
+from watcher.platform.checks.results import CheckResult, CheckStatus, count, fail, ok, shorten_names, skipped, warn
+from watcher.platform.kube.client import KubeClient
 from watcher.platform.net.loopback import LOOPBACK_OF_WILDCARD
 from watcher.platform.net.redaction import without_credentials
 from watcher.platform.settings.tables import Settings
@@ -75,7 +80,7 @@ async def check_agent(examination: CheckContext) -> Sequence[CheckResult]:
             results += await _policies(own, everything)
             results += await _pods(own)
             results += await in_thread(lambda: list(_claimed(own)))
-        results += await check_rights(own, everything)
+        results += await _cluster(own, everything)
         results += await in_thread(lambda: [*_groups(own), *_rivals(own)])
         return [*results, *await _watcher(own), *await _queries(own)]
     except CannotRun as error:
@@ -198,6 +203,43 @@ async def _pods(own: AgentSettings) -> list[CheckResult]:
     finally:
         await kubelet.close()
     return [ok(f"the kubelet at {access.server} lists {count(len(pods), 'pod')}")]
+
+
+async def _cluster(own: AgentSettings, everything: Settings) -> list[CheckResult]:
+    """Check that the account has the rights that the settings need; if so, also what the agent reads with them."""
+    client = build.kube_client(own.kubernetes, everything)
+    if client is None:
+        return [skipped("rights are not checked: no Kubernetes API is configured", "set kubernetes.kubeconfig")]
+    try:
+        results = await check_permissions(client, tuple(required_rights(own)))
+        if all(each.status is CheckStatus.OK for each in results):
+            results += await _node(client, own.node_name())
+            results += await _control(client, own) if own.mode == "enforce" else []
+        return results
+    finally:
+        await client.close()
+
+
+async def _node(client: KubeClient, name: str) -> list[CheckResult]:
+    try:
+        await read_node(client, name)
+    except KubeNotFound as error:
+        return [fail(f"the Node object {name} does not exist, so NodeQOS with a selector do not apply", error.hint)]
+    except KubeError as error:
+        return [warn(f"the Node object {name} cannot be read: {error}", error.hint)]
+    return []
+
+
+async def _control(client: KubeClient, own: AgentSettings) -> list[CheckResult]:
+    """Check the ConfigMap with the brake and the eviction budget."""
+    control = await ControlMap(client, own.control, node=own.node_name(), patience=ANSWER_S).read()
+    if control.problem:
+        cure = "see deploy/agent/control.yaml, and agent.control"
+        return [fail(f"the agent evicts no pod: {control.problem}", cure)]
+    if control.enforcement is not EnforcementSwitch.ON:
+        message = f"enforcement is {control.enforcement} in the ConfigMap {own.control}, so agents take no new action"
+        return [warn(message, 'set it to "on" to let the agents act again')]
+    return [ok(f"enforcement is on in the ConfigMap {own.control}, with {control.per_minute} evictions per minute")]
 
 
 def _groups(own: AgentSettings) -> Iterator[CheckResult]:

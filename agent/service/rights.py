@@ -1,4 +1,4 @@
-"""Rights of the agent in the Kubernetes API: those that its settings need, and the doctor's check of them.
+"""Rights that the agent's settings need in the Kubernetes API; the doctor checks them.
 
 `deploy/agent` grants the rights of preview mode, and each component in `deploy/components` the rights of what it
 enables; the chart grants them by its values. docs/agent-safety.md lists them.
@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agent.policy.source import POLICY_RESOURCES
-from agent.service import build
 from agent.service.settings import KUBELET, AgentSettings
 from watcher.core.kubernetes.objects import CONFIG_MAPS, EVENTS, NODES, PODS
-from watcher.platform.checks.permissions import Permission, check_permissions
-from watcher.platform.checks.results import CheckResult, skipped
-from watcher.platform.settings.tables import Settings
+from watcher.platform.checks.permissions import Permission
 
 BASE = "deploy/agent/rbac.yaml"
 ENFORCE = "deploy/components/agent-enforce (in the chart: agent.config.agent.mode)"
@@ -57,14 +54,3 @@ def _of_enforcement(own: AgentSettings, node: str) -> Iterator[Permission]:
     yield Permission("patch", NODES, purpose, name=node, granted_by=ENFORCE)
     yield Permission("patch", NODES, purpose, subresource="status", name=node, granted_by=ENFORCE)
     yield Permission("create", EVENTS, "Events on pods and on its node", vital=False, granted_by=ENFORCE)
-
-
-async def check_rights(own: AgentSettings, everything: Settings) -> list[CheckResult]:
-    """Check that the account of the kubeconfig, or of this pod, has the rights that the settings need."""
-    client = build.kube_client(own.kubernetes, everything)
-    if client is None:
-        return [skipped("rights are not checked: no Kubernetes API is configured", "set kubernetes.kubeconfig")]
-    try:
-        return await check_permissions(client, tuple(required_rights(own)))
-    finally:
-        await client.close()

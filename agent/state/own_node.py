@@ -57,8 +57,14 @@ class OwnNode:
             return None
 
     async def _read(self) -> Node:
-        try:
-            return await self._client.get(NODES, self._name, cached=True)
-        except KubeNotFound as error:
-            hint = error.hint or "Set agent.node, or the environment variable NODE_NAME, to the name of this node."
-            raise KubeNotFound(str(error), hint=hint, status=error.status) from None
+        return await read_node(self._client, self._name)
+
+
+async def read_node(client: KubeClient, name: str) -> Node:
+    """The Node object `name` from the cache of the API server. Raises KubeNotFound with a hint, and other
+    KubeErrors."""
+    try:
+        return await client.get(NODES, name, cached=True)
+    except KubeNotFound as error:
+        hint = error.hint or "Set agent.node, or the environment variable NODE_NAME, to the name of this node."
+        raise KubeNotFound(str(error), hint=hint, status=error.status) from None

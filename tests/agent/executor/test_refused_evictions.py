@@ -133,6 +133,18 @@ def test_the_token_goes_back_so_that_no_other_node_waits(tmp_path: Path, node: F
     assert "evictions-per-minute is 1" in node.run(evict(2), limits=generous()).results[0].text
 
 
+def test_a_token_has_the_time_after_the_pod_was_read(node: FakeNode, server: FakeKube):
+    """From a slow API: otherwise the token would expire before its minute is over."""
+
+    def respond_slowly(request: Asked) -> None:
+        if (request.verb, request.resource) == ("get", PODS):
+            node.now += 20.0
+
+    server.fault = respond_slowly
+    assert [StepOutcome.DONE] == fates(node.run(evict(1), limits=generous()))
+    assert f"{NOW + 20.0:.6f} node-1\n" == server.content(CONFIG_MAPS, CONTROL)["data"]["recent-evictions"]
+
+
 @pytest.mark.parametrize("answer", ["forbidden", "protected", "gone", "denied"])
 def test_whatever_evicts_no_pod_costs_no_token(node: FakeNode, server: FakeKube, answer: str):
     """Of another eviction of this node, in the same second, the token stays."""

@@ -144,6 +144,22 @@ def test_a_mounted_config_map_is_followed(tmp_path: Path, source: DirectoryPolic
     assert ["AvoidanceAction/throttle", "NodeQOS/other"] == names(in_force(source))
 
 
+def test_a_policy_that_moves_to_another_file_of_a_config_map_stays(tmp_path: Path, source: DirectoryPolicies):
+    """The kubelet swaps ..data first, then adds the link to the new file."""
+    for number, files in enumerate([{"a": GOOD}, {"a": text_of(throttling()), "b": text_of(node_qos())}]):
+        (version := tmp_path / f"..version-{number}").mkdir()
+        write(version, **files)
+    (tmp_path / "..data").symlink_to("..version-0")
+    (tmp_path / "a.yaml").symlink_to("..data/a.yaml")
+    assert ["AvoidanceAction/throttle", "NodeQOS/cpu"] == names(in_force(source))
+    (tmp_path / "..new").symlink_to("..version-1")
+    (tmp_path / "..new").rename(tmp_path / "..data")
+    assert ["AvoidanceAction/throttle", "NodeQOS/cpu"] == names(in_force(source))
+    (tmp_path / "b.yaml").symlink_to("..data/b.yaml")
+    after = in_force(source)
+    assert (["AvoidanceAction/throttle", "NodeQOS/cpu"], ()) == (names(after), after.problems)
+
+
 def test_checking_a_directory_tells_everything(tmp_path: Path):
     assert "contains no file *.yaml, *.yml, *.json" in str(check_policies(tmp_path, metrics=METRICS).notices[0])
     write(tmp_path, a=GOOD)

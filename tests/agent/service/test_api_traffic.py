@@ -67,11 +67,11 @@ def test_enforcing_agents_without_anything_to_do_ask_no_more(machine: Machine, s
     assert {("get", "v1/nodes"): 3, ("get", CONFIG_MAPS): 1, ("patch", "v1/nodes/status"): 1} == asked(server)
 
 
-def test_while_a_pod_is_throttled_the_brake_is_read_once_in_a_cycle(machine: Machine, server: FakeKube):
+def test_while_a_pod_is_throttled_the_brake_is_not_read_in_every_cycle(machine: Machine, server: FakeKube):
     """From the cache of the API server, and nothing is written to it."""
-    cycles = run(machine, server, "--enforce", throttles=True)
+    run(machine, server, "--enforce", throttles=True)
     found = asked(server)
     assert not [each for each in found if each[0] in ("list", "watch")]
-    assert CYCLES <= found["get", CONFIG_MAPS] <= cycles
+    assert 1 <= found["get", CONFIG_MAPS] < CYCLES
     assert {"0"} == {each.parameters.get("resourceVersion") for each in server.asked if each.resource == CONFIG_MAPS}
     assert 0 == found["patch", CONFIG_MAPS]

@@ -12,7 +12,7 @@ from agent.executor.groups import CgroupLock
 from tests.agent.policy.writing import API, node_qos, text_of, throttling, write
 from tests.doctor import Told, doctor
 from tests.fakes.cgroups import FakeCgroups
-from tests.fakes.kube import FakeKube
+from tests.fakes.kube import CONFIG_MAPS, FakeKube
 from tests.fakes.kubelet import FakeKubelet, pod
 from tests.fakes.proc import FakeProc
 from tests.fakes.prometheus import FakePrometheus, result, told
@@ -152,6 +152,30 @@ def test_rights_that_the_settings_need(place: Place):
         reviews = [each.body["spec"]["resourceAttributes"] for each in server.asked if "review" in each.resource]
         assert {"load-watcher-agent"} == {each["namespace"] for each in reviews if each["resource"] == "configmaps"}
         assert {"node-1", None} == {each.get("name") for each in reviews if each["resource"] == "nodes"}
+
+
+def test_the_brake_and_the_node_in_the_cluster(place: Place):
+    """What an enforcing agent would find with its rights."""
+    control = "load-watcher-agent/agent-control"
+    with FakeKube() as server:
+        kubeconfig = ("--set", f"kubernetes.kubeconfig={server.kubeconfig(place.root / 'kubeconfig')}")
+        found = place.told(*kubeconfig, mode="enforce")
+        missing = found.one("agent", "fail", "the Node object node-1 does not exist")
+        assert "Set agent.node" in missing.cure
+        found.one(
+            "agent", "fail", f"the agent evicts no pod: the ConfigMap {control} with the eviction budget does not"
+        )
+        server.node("node-1")
+        budget = {"evictions-per-minute": "5", "nodes-at-once": "5%"}
+        server.put(CONFIG_MAPS, control, data={**budget, "enforcement": "restore"})
+        found = place.told(*kubeconfig, mode="enforce")
+        found.one("agent", "warn", f"enforcement is restore in the ConfigMap {control}")
+        assert not [line for line in found.lines if "node-1" in line.what]
+        server.put(CONFIG_MAPS, control, data={**budget, "evictions-per-minute": "many"})
+        place.told(*kubeconfig, mode="enforce").one("agent", "fail", "evictions-per-minute must be a whole number")
+        server.put(CONFIG_MAPS, control, data=budget)
+        place.told(*kubeconfig, mode="enforce").one("agent", "ok", "enforcement is on", "5 evictions per minute")
+        assert not [line for line in place.told(*kubeconfig).lines if "enforcement is" in line.what]
 
 
 def test_rights_on_policies_and_on_pods_depend_on_their_source(place: Place):
