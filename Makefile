@@ -68,6 +68,8 @@ constraints: $(VENV)/.made ## update constraints.txt to the newest releases; com
 	sed -i '/^[^#]/d' constraints.txt
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/==/<=/' >> constraints.txt
 
+# More pods than in `make test`; the values of the environment take precedence.
+kube: export LOAD_WATCHER_TRIMARAN_PODS ?= 60
 kube: $(VENV)/.installed-dev real-parts ## run the tests that need a real Kubernetes; KUBERNETES=1.35 selects the version
 	@$(BIN)/python scripts/go-programs kubernetes $(KUBERNETES)
 	@$(BIN)/python scripts/go-programs scheduler-plugins

@@ -228,15 +228,16 @@ class ClusterTable:
             at = before.at
         self._assign(new, new.spec.node_name, at=now if at is None else at)
 
-    def reserve(self, pod: Pod, node: str, *, now: float, until: float) -> None:
+    def reserve(self, pod: Pod, node: str, *, now: float, until: float) -> bool:
         """Count a pod on a node before it is bound, at most until `until` (unix seconds). Replaces an earlier
-        reservation; does nothing if the pod is bound."""
+        reservation; does nothing if the pod is bound. Return whether the pod is reserved."""
         key = identity(pod)
         if key in self._pods and key not in self._reserved:
-            return
+            return False
         self._assign(pod, node, at=now)
         self._pods[key].until = until
         self._reserved.add(key)
+        return True
 
     def release(self, key: str) -> None:
         """Remove the pod's reservation, if any."""

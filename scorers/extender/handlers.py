@@ -197,8 +197,7 @@ class Extender:
             scores[known] = whole
             best = profile.likely_node(info, rows, there, whole) if profile.settings.reserve == "prioritize" else None
             if best is not None:
-                reserved = there[best]
-                self.table.reserve(info.pod, reserved, now=now, until=now + RESERVED_S)
+                reserved = self._reserve(info.pod, there[best])
         if self._decisions is not None:
             answer = RankedResponse(there, rows, ranked, asked=len(names), scores_sent=tells, reserved=reserved)
             self._decisions.ranked(profile, info, answer)
@@ -341,17 +340,17 @@ class Extender:
             return ""
         node = next((name for name in names if name not in failures), "")
         row = self.table.row.get(node)
-        if row is None or not self.table.known[row]:
-            return ""
+        return "" if row is None or not self.table.known[row] else self._reserve(info.pod, node)
+
+    def _reserve(self, pod: Pod, node: str) -> str:
+        """Return the node, "" if the pod is already bound and therefore not reserved."""
         now = self._now()
-        self.table.reserve(info.pod, node, now=now, until=now + RESERVED_S)
-        return node
+        return node if self.table.reserve(pod, node, now=now, until=now + RESERVED_S) else ""
 
     def _count_bound(self, pod: Pod, node: str) -> None:
         """Count a bound pod now; the watch reports it later."""
-        now = self._now()
         with suppress(ValueError):  # invalid quantities, already logged for the pod's watch event
-            self.table.reserve(pod, node, now=now, until=now + RESERVED_S)
+            self._reserve(pod, node)
 
     def _rows(self, names: Sequence[str]) -> tuple[Sequence[str], I64, I64]:
         """Return names and rows of the nodes that the table knows, and their positions in the request."""

@@ -30,8 +30,15 @@ PODS = "pods"
 KEEPING_OFF = frozenset({"NoSchedule", "NoExecute"})
 CORDONED = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
 SELECTOR = "the node selector does not match"
-DAEMON_DOMAIN = "node.kubernetes.io/"
-"""The DaemonSet controller adds tolerations of the taints with this domain to its pods."""
+DAEMON_TOLERATIONS = tuple(
+    Toleration(f"node.kubernetes.io/{name}", "Exists", effect=effect)
+    for effect, names in {
+        "NoExecute": ("not-ready", "unreachable"),
+        "NoSchedule": ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable"),
+    }.items()
+    for name in names
+)
+"""The DaemonSet controller adds these to its pods; a manifest does not contain them."""
 
 
 def lacking_room(pod: PodInfo, table: ClusterTable, rows: I64) -> dict[str, Bool]:
@@ -92,18 +99,18 @@ def _cordon(node: Node, pod: Pod) -> str:
 
 def _taint(node: Node, pod: Pod) -> str:
     for taint in node.spec.taints:
-        # a cordoned node has this taint, too; NodeUnschedulable reports it
-        if taint.effect in KEEPING_OFF and taint.key != CORDONED.key and not _tolerated(taint, pod):
+        if node.spec.unschedulable and taint == CORDONED:
+            continue  # NodeUnschedulable reports it
+        if taint.effect in KEEPING_OFF and not _tolerated(taint, pod):
             value = f"={taint.value}" if taint.value else ""
             return f"taint not tolerated: {taint.key}{value}:{taint.effect}"
     return ""
 
 
 def _tolerated(taint: Taint, pod: Pod) -> bool:
-    of_daemon = any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references)
-    if of_daemon and taint.key.startswith(DAEMON_DOMAIN):
-        return True
-    return any(_tolerates(each, taint) for each in pod.spec.tolerations)
+    is_daemon = any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references)
+    tolerations = pod.spec.tolerations + (DAEMON_TOLERATIONS if is_daemon else ())
+    return any(_tolerates(each, taint) for each in tolerations)
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:

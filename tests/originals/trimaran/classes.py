@@ -71,8 +71,8 @@ def _answer(case: Case, outcome: Outcome) -> Any:
 
 
 def _peaks_answer(outcome: Outcome) -> Answer | None:
-    """The product's answer whose watts equal those of the original, after known changes if necessary; None if there is
-    no such answer, or the outcome is not a score of Peaks."""
+    """The product's answer whose watts equal those of the original, after known changes if necessary, and whose score
+    is exact for these watts; None if there is no such answer, or the outcome is not a score of Peaks."""
     if outcome.check != Peaks.name:
         return None
     theirs, ours = outcome.context
@@ -83,8 +83,24 @@ def _peaks_answer(outcome: Outcome) -> Answer | None:
                 case = change(case, outcome)
             answer = ask_product(case, Peaks.name) if changes else ours
             if all(rounded(theirs["raw"][name] / 1e15) == rounded(watts) for name, watts in answer["rises"].items()):
-                return answer
+                return answer if answer["scores"][outcome.subject] == _exact_score(answer, outcome) else None
     return None
+
+
+def _exact_score(answer: Answer, outcome: Outcome) -> int:
+    """The score by the product's rules for the original's costs, which are integers: 0 for a node without cost, 100 if
+    all costs are equal."""
+    costs = {name: outcome.context[0]["raw"][name] for name in answer["rises"]}
+    if outcome.subject not in costs:
+        return 0
+    lowest, highest = min(costs.values()), max(costs.values())
+    if lowest == highest or not _rises(answer):
+        return 100
+    return int(100 - 100 * (costs[outcome.subject] - lowest) // (highest - lowest))
+
+
+def _rises(answer: Answer) -> bool:
+    return any(abs(watts) >= NO_RISE_W for watts in answer["rises"].values())
 
 
 def _has_node_without_cost(outcome: Outcome) -> bool:
@@ -94,18 +110,14 @@ def _has_node_without_cost(outcome: Outcome) -> bool:
 
 def _has_no_rise(outcome: Outcome) -> bool:
     answer = _peaks_answer(outcome)
-    return answer is not None and all(abs(watts) < NO_RISE_W for watts in answer["rises"].values())
+    return answer is not None and not _rises(answer)
 
 
 def _is_rounding(outcome: Outcome) -> bool:
-    """The product's score is exact for the original's costs, and the original's score differs by one point."""
     answer = _peaks_answer(outcome)
     if answer is None or len(answer["rises"]) < len(answer["scores"]):
         return False
-    costs = outcome.context[0]["raw"]
-    lowest, highest = min(costs.values()), max(costs.values())
-    exact = 100 - 100 * (costs[outcome.subject] - lowest) // max(1, highest - lowest)
-    return bool(answer["scores"][outcome.subject] == exact and abs(exact - outcome.original) == 1)
+    return bool(abs(answer["scores"][outcome.subject] - outcome.original) == 1)
 
 
 def _is_stricter(outcome: Outcome) -> bool:

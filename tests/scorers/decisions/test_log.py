@@ -188,6 +188,15 @@ def test_a_filter_that_rejects_all_is_a_decision_too(served: Served) -> None:
     assert "not bound yet: no node passed the extender's filters" == found["outcome"]["sentence"]
 
 
+def test_a_late_request_for_a_bound_pod_reserves_nothing(served: Served) -> None:
+    """The decision does not name a node either."""
+    served.event(node="n02")
+    served.place("n01", after=1.0)
+    found = served.why()["decision"]
+    assert (None, None) == (found["filter"]["reserved"], found["ranking"]["reserved"])
+    assert served.table.reserved == {}
+
+
 def test_one_node_that_is_left_is_not_scored(served: Served) -> None:
     """kube-scheduler takes it as it is."""
     served.post("filter", asking("n00", "n01"))

@@ -85,8 +85,23 @@ def test_an_unschedulable_node_takes_only_pods_that_tolerate_it() -> None:
     assert reasons([cordoned], tolerations=[{"key": key, "operator": "Exists"}]) == {}
     daemon = {"ownerReferences": [{"kind": "DaemonSet", "name": "agent", "controller": True}]}
     assert reasons([cordoned], metadata=daemon) == {}
-    other = tainted({"key": "team", "effect": "NoSchedule"})
-    assert reasons([other], metadata=daemon) == {"n": "taint not tolerated: team:NoSchedule"}
+    by_hand = tainted({"key": key, "effect": "NoSchedule"})
+    assert reasons([by_hand]) == {"n": f"taint not tolerated: {key}:NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("key", "effect", "tolerated"),
+    [
+        ("node.kubernetes.io/not-ready", "NoExecute", True),
+        ("node.kubernetes.io/disk-pressure", "NoSchedule", True),
+        ("node.kubernetes.io/out-of-service", "NoExecute", False),
+        ("team", "NoSchedule", False),
+    ],
+)
+def test_a_daemon_tolerates_what_its_controller_adds(key: str, effect: str, tolerated: bool) -> None:
+    daemon = {"ownerReferences": [{"kind": "DaemonSet", "name": "agent", "controller": True}]}
+    found = reasons([tainted({"key": key, "effect": effect})], metadata=daemon)
+    assert found == ({} if tolerated else {"n": f"taint not tolerated: {key}:{effect}"})
 
 
 def test_the_node_selector() -> None:
