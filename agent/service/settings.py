@@ -220,8 +220,8 @@ class AgentSettings(NodeTable):
         default=None,
         metadata=about(
             addresses.ADDRESS,
-            "Address of the kubelet. Default: port 10250 of the environment variable HOST_IP, which the DaemonSet "
-            "sets.",
+            "Address of the kubelet. Default: port 10250 at the address in the environment variable HOST_IP, which the "
+            "DaemonSet sets.",
             example='"https://10.0.0.7:10250"',
         ),
     )
