@@ -1,4 +1,4 @@
-"""Pods per second of a real kube-scheduler without and with the extender, for pods that are all created before.
+"""Pods per second of a real kube-scheduler without and with the extender, for pods that exist before it starts.
 
     python -m benchmarks.bench_scheduler                          # 500 nodes, 400 pods, about four minutes
     python -m benchmarks.bench_scheduler --nodes 5000 --pods 1000

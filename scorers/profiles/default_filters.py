@@ -4,7 +4,7 @@ kube-scheduler calls an extender only for nodes that pass these filters, so requ
 The ranking of a manifest does, because its user names any nodes or none. As in k8s.io/kubernetes 1.34 to 1.36,
 pkg/scheduler/framework/plugins: NodeResourcesFit, NodeUnschedulable, TaintToleration, and of NodeAffinity the node
 selector. Other rules (required affinity, topology spread, ports, volumes, devices of DRA) are not computed; `unchecked`
-names those that the pod has.
+names the first two if the pod has them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def default_verdicts(pod: PodInfo, table: ClusterTable, rows: I64) -> FilterResu
 
 
 def unchecked(pod: Pod) -> list[str]:
-    """Return the rules of the pod that can exclude nodes and are not computed here."""
+    """Return which of required affinity and topology spread constraints the pod has."""
     rules = {
         "required affinity": pod.spec.affinity,
         "topology spread constraints": pod.spec.topology_spread_constraints,
