@@ -1,7 +1,7 @@
 """A gRPC server on a unix socket that other processes find by its path.
 
 gRPC silently takes over the socket of a running process, and on stop removes the path even if another process owns it
-by then. Therefore a socket path is locked and checked before it is bound.
+by then. Therefore a path is locked and checked first, and gRPC binds a hidden file beside it, which is then renamed.
 
 A manager may empty the directory of its plug-ins when it starts, as Katalyst's does. A server whose socket file is gone
 cannot be reached any more, although it still listens. Therefore the server checks its socket file periodically and, if
@@ -11,6 +11,7 @@ necessary, creates it again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
@@ -22,7 +23,7 @@ import grpc.aio
 
 log = logging.getLogger(__name__)
 
-LONGEST_PATH = 107  # bytes: the size of sun_path in sockaddr_un without the terminating null byte
+LONGEST_PATH = 106  # bytes: the size of sun_path in sockaddr_un without the null byte and the dot of the hidden file
 SOCKET_MODE = 0o660
 CHECK_INTERVAL_S = 1.0
 STOP_GRACE_S = 1.0
@@ -56,33 +57,34 @@ class SocketServer:
         self._server: grpc.aio.Server | None = None
         self._file: tuple[int, int, int] | None = None
         self._lock = -1
+        self._stopping = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Bind the socket and start the server. Raises CannotServe."""
         if len(os.fsencode(self.path)) > LONGEST_PATH:
             raise CannotServe(
-                f"the path {self.path} has {len(os.fsencode(self.path))} bytes, but a unix socket path can have "
+                f"the path {self.path} has {len(os.fsencode(self.path))} bytes, but the path of this socket can have "
                 f"at most {LONGEST_PATH}: use a shorter directory"
             )
         await self._serve()
+        self._stopping.clear()
         self._watcher = asyncio.create_task(self._watch(), name=f"qrm-socket-{self.path.name}")
 
     async def stop(self, *, grace: float = STOP_GRACE_S) -> None:
         """Stop the server; running calls have `grace` seconds to complete. Idempotent."""
+        self._stopping.set()
         if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
+            await self._watcher  # not cancelled, because it may be creating the socket
             self._watcher = None
         await self._end(grace)
 
     # --- the socket file ---------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Create the socket file again whenever it is gone or replaced, until cancelled."""
+        """Create the socket file again whenever it is gone or replaced, until the server is stopped."""
         refused = ""
-        while True:
-            await asyncio.sleep(self._every)
+        while not await self._is_stopped_within(self._every):
             if self._server is not None and self._identity() == self._file:
                 continue
             try:
@@ -99,6 +101,11 @@ class SocketServer:
                 log.info("serving %s again", self.path)
                 refused = ""
 
+    async def _is_stopped_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        return self._stopping.is_set()
+
     def _identity(self) -> tuple[int, int, int] | None:
         """Device, inode and time of creation of the socket file, None if it does not exist. A new file can have the
         inode of a removed one."""
@@ -111,13 +118,15 @@ class SocketServer:
     async def _serve(self) -> None:
         """Bind the socket and start a new server. Raises CannotServe."""
         self._claim()
+        hidden = self.path.with_name(f".{self.path.name}")
         server = grpc.aio.server()
         try:
             for add in self._services:
                 add(server)
-            server.add_insecure_port(f"unix:{self.path}")
-            self.path.chmod(SOCKET_MODE)
+            server.add_insecure_port(f"unix:{hidden}")
+            hidden.chmod(SOCKET_MODE)
             await server.start()
+            hidden.rename(self.path)
         except (OSError, RuntimeError) as error:
             await server.stop(None)
             self._release()
@@ -128,16 +137,11 @@ class SocketServer:
         if self._server is None:
             return
         server, self._server = self._server, None
-        # gRPC removes the path. The socket of another process is moved away meanwhile, and stays connected to it.
-        aside = self.path.with_name(f".{self.path.name}.aside")
-        replaced = self._identity() not in (None, self._file)
-        if replaced:
-            self.path.rename(aside)
+        if self._identity() == self._file:
+            self.path.unlink(missing_ok=True)
         try:
             await server.stop(grace)
         finally:
-            if replaced:
-                aside.rename(self.path)
             self._release()
 
     def _claim(self) -> None:

@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import grpc.aio
 import pytest
 
 from agent.qrm.kubelet.grpc_server import PluginServer
 from agent.qrm.kubelet.plugin_api import PluginCallError
 from agent.qrm.kubelet.plugin_client import PluginInfo, ask_info, notify
-from agent.qrm.kubelet.socket_server import CannotServe, SocketServer
+from agent.qrm.kubelet.socket_server import LONGEST_PATH, CannotServe, SocketServer
 from agent.qrm.store.files import StateFile
 from tests.agent.qrm.plugins.test_plugins import cpu_plugin
 from tests.waiting import eventually
@@ -41,9 +43,19 @@ async def answers_again(path: Path) -> None:
 
 
 def test_a_path_too_long_is_refused_by_its_length(tmp_path: Path):
-    path = tmp_path / ("x" * 108)
-    with pytest.raises(CannotServe, match="but a unix socket path can have at most 107: use a shorter directory"):
+    path = tmp_path / ("x" * 107)
+    with pytest.raises(CannotServe, match="but the path of this socket can have at most 106: use a shorter directory"):
         run(SocketServer(path, []).start())
+
+
+def test_the_longest_path_can_be_served(tmp_path: Path):
+    path = tmp_path / ("x" * (LONGEST_PATH - len(str(tmp_path)) - 1))
+
+    async def test() -> None:
+        async with serving(path):
+            assert await answers(path)
+
+    run(test())
 
 
 def test_a_live_socket_is_not_taken_over(tmp_path: Path):
@@ -172,5 +184,98 @@ def test_the_end_of_a_server_leaves_the_socket_of_another_process(tmp_path: Path
             await server.stop()
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(str(path))
+
+    run(test())
+
+
+class SlowService:
+    """A service with one method, whose calls end when `leave` is set."""
+
+    def __init__(self) -> None:
+        self.entered, self.leave = asyncio.Event(), asyncio.Event()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        handler = grpc.unary_unary_rpc_method_handler(self._call)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("slow", {"Call": handler}),))
+
+    async def _call(self, request: bytes, _context: object) -> bytes:
+        self.entered.set()
+        await self.leave.wait()
+        return request
+
+
+@asynccontextmanager
+async def calling(path: Path, slow: SlowService) -> AsyncIterator[asyncio.Future[bytes]]:
+    """A call that is running."""
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        method: Any = channel.unary_unary("/slow/Call")
+        call = asyncio.ensure_future(method(b"x"))
+        await slow.entered.wait()
+        yield call
+
+
+def test_a_call_completes_while_another_process_has_the_path(tmp_path: Path):
+    """The socket of the other process is at its path all the time, also if this process is killed meanwhile."""
+    path = tmp_path / "cpu.sock"
+
+    async def test() -> None:
+        slow = SlowService()
+        server = SocketServer(path, [slow.add_to])
+        await server.start()
+        async with calling(path, slow) as call:
+            path.unlink()
+            with socket.socket(socket.AF_UNIX) as other:
+                other.bind(str(path))
+                other.listen()
+                stopping = asyncio.create_task(server.stop(grace=60.0))
+                await asyncio.sleep(0)
+                assert await connects(path)
+                slow.leave.set()
+                assert await call == b"x"
+                await stopping
+                assert await connects(path)
+
+    run(test())
+
+
+def test_a_directory_that_is_emptied_while_calls_end_is_served_again(tmp_path: Path):
+    path = tmp_path / "socks" / "cpu.sock"
+
+    async def test() -> None:
+        slow = SlowService()
+        lost = asyncio.Event()
+        server = SocketServer(path, [slow.add_to], lost=lost.set, every=0.05)
+        await server.start()
+        async with calling(path, slow) as call:
+            replace_with_dead_socket(path)
+            await lost.wait()
+            remove_directory(path)
+            slow.leave.set()
+            assert await call == b"x"
+        await eventually(partial(connects, path), what="a connection", ignoring=(OSError,))
+        await server.stop()
+
+    run(test())
+
+
+def test_a_server_that_is_stopped_while_it_creates_its_socket_leaves_nothing(tmp_path: Path):
+    path = tmp_path / "cpu.sock"
+
+    async def test() -> None:
+        lost, creating = asyncio.Event(), asyncio.Event()
+
+        def service(_server: grpc.aio.Server) -> None:
+            if lost.is_set():
+                creating.set()
+
+        server = SocketServer(path, [service], lost=lost.set, every=0.05)
+        await server.start()
+        path.unlink()
+        await creating.wait()
+        await server.stop()
+        assert [each.name for each in tmp_path.iterdir()] == [".cpu.sock.lock"]
+        again = SocketServer(path, [])
+        await again.start()
+        await again.stop()
 
     run(test())
