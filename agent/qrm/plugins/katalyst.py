@@ -135,9 +135,7 @@ class KatalystCpuPlugin:
         if request.container_type == ContainerType.INIT:
             return None
         if wish.debug:
-            return AllocationInfo(
-                is_scalar_resource=True
-            )  # as in Katalyst: no property is set, no quantity is compared
+            return AllocationInfo(is_scalar_resource=True)  # as in Katalyst: without a property and a quantity
         if self._waits_for_main(request, wish):
             return None
         key = (request.pod_uid, request.container_name)
@@ -282,12 +280,18 @@ class KatalystCpuPlugin:
         omitted."""
         found = {}
         for node in self.machine.nodes:
-            there = [record for record in self._records.values() if node in record.nodes]
+            there = [record for record in self._bound_records() if node in record.nodes]
             if any(record.exclusive for record in there) or (wish.exclusive and there):
                 continue
             free = self._free_on(node)
             found[node] = len(self._whole_cores(free)) if wish.paired else len(free)
         return found
+
+    def _bound_records(self) -> list[KatalystRecord]:
+        """The records of bound pods. The nodes of a reclaimed pod are a preference: Katalyst's manager sends all nodes
+        as the hint of a pod without a preference."""
+        levels = (SHARED_CORES, DEDICATED_CORES)
+        return [record for record in self._records.values() if record.qos_level in levels and record.nodes]
 
     def _free_on(self, node: int) -> CpuSet:
         return self.machine.nodes[node] - self.settings.reserved - self._dedicated()
@@ -432,7 +436,7 @@ class KatalystCpuPlugin:
             if len(left) <= reserve:
                 break
             share = max(len(found[name]) * spare // total, 1)
-            more, left = self._take_balanced(left, share)
+            more, left = self._take_balanced(left, min(share, len(left) - reserve))
             found[name] |= more
         return left
 
@@ -447,8 +451,7 @@ class KatalystCpuPlugin:
 
     def _ramp_up_cpus(self) -> CpuSet:
         """The CPUs of the NUMA nodes without bound pods; if there are none, all CPUs that are not dedicated."""
-        levels = (SHARED_CORES, DEDICATED_CORES)
-        bound = {node for record in self._records.values() if record.qos_level in levels for node in record.nodes}
+        bound = {node for record in self._bound_records() for node in record.nodes}
         return (self._free() - self.machine.on(bound)) or self._free()
 
     def _cpus_of(self, record: KatalystRecord, pools: Mapping[str, CpuSet] | None = None) -> CpuSet:

@@ -226,7 +226,8 @@ class MemoryPlugin:
         if self.enhancements:
             wish = qos_request(request)
             if wish.bound and wish.level in (DEDICATED_CORES, SHARED_CORES):
-                return MemoryClaim(own=True, bound=True, whole=wish.exclusive, group=BOUND_GROUP)
+                whole_nodes = wish.exclusive and wish.level == DEDICATED_CORES  # as for CPUs
+                return MemoryClaim(own=True, bound=True, whole=whole_nodes, group=BOUND_GROUP)
         return MemoryClaim(own=self.roles.is_exclusive(request.pod_role), group=request.pod_role)
 
     def _most_nodes(self, claim: MemoryClaim, fewest: int) -> int:

@@ -123,6 +123,14 @@ def test_pods_with_exclusive_roles_and_bound_pods_do_not_share_nodes():
     assert [nodes for nodes, _ in nodes_of(plug.hints(again))] == [[0], [2], [3]]
 
 
+def test_shared_pods_do_not_have_whole_nodes():
+    """Their CPUs are in a pool of the node, which other shared pods can use too."""
+    plug = plugin()
+    for pod in "pq":
+        assert given(plug.allocate(ask(pod, 4, EXCLUSIVE, level="shared_cores", nodes={2}))) == ("2", 4)
+    assert plug.hints(ask("r", 16, EXCLUSIVE, level="shared_cores")) == ()
+
+
 def test_reclaimed_pods_and_roles_without_enhancements_are_not_bound():
     assert plugin().hints(ask("p", 1, BINDING, level="reclaimed_cores")) is None
     assert plugin(enhancements=False).hints(ask("p", 1, BINDING)) is None
