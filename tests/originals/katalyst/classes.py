@@ -7,6 +7,8 @@ exactly Katalyst's answer.
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,7 @@ from agent.qrm import cpuset
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from tests.originals.frame import Case, DifferenceClass, Outcome
 from tests.originals.katalyst.version import BOUND, CORES, LATE, ORDER, RULES, TAKE, CpuPluginV050
-from tests.originals.katalyst.worlds import POOLS, Clock, PlayedWorld, cpu_settings, topology
+from tests.originals.katalyst.worlds import BINDINGS, POOLS, Clock, PlayedWorld, cpu_settings, topology
 
 CPU = "pkg/agent/qrm-plugins/cpu/dynamicpolicy"
 MEMORY = "pkg/agent/qrm-plugins/memory/dynamicpolicy"
@@ -70,26 +72,29 @@ def _no_shared_cpus(outcome: Outcome) -> bool:
 
 
 def _too_many_requests(outcome: Outcome) -> bool:
-    return _is_of(outcome, "cpu") and "shared pods would request" in _text(outcome.product)
+    refusal = re.search(r"shared pods would request (\S+) of (\d+) CPUs", _text(outcome.product))
+    return _is_of(outcome, "cpu") and refusal is not None and float(refusal[1]) > int(refusal[2])
 
 
 def _sidecar_quantity(outcome: Outcome) -> bool:
     same = _is_of(outcome, "cpu") and _result(outcome.original) == _result(outcome.product)
-    return same and outcome.subject.endswith("/proxy") and _quantity(outcome.product) == 0
+    counted = same and _quantity(outcome.original) == len(cpuset.parse(_result(outcome.original) or ""))
+    return counted and outcome.subject.endswith("/proxy") and _quantity(outcome.product) == 0
 
 
 def _preferred_size(outcome: Outcome) -> bool:
-    """Only the preference differs, and no hint of the original is preferred."""
-    if not isinstance(outcome.original, list) or not isinstance(outcome.product, list):
+    """Katalyst prefers no hint, the product the hints with the fewest nodes of the same list."""
+    if not _is_of(outcome, "cpu") or not isinstance(outcome.original, list) or not outcome.original:
         return False
-    same = [nodes for nodes, _ in outcome.original] == [nodes for nodes, _ in outcome.product]
-    return _is_of(outcome, "cpu") and same and not any(preferred for _, preferred in outcome.original)
+    fewest = min(len(nodes) for nodes, _ in outcome.original)
+    none_preferred = not any(preferred for _, preferred in outcome.original)
+    return none_preferred and outcome.product == [[nodes, len(nodes) == fewest] for nodes, _ in outcome.original]
 
 
 def _shared_memory_quantity(outcome: Outcome) -> bool:
     shared = outcome.check in ("allocation, shared", "allocation, reclaimed")
     nodes = _is_of(outcome, "memory") and shared and _result(outcome.original) == _result(outcome.product)
-    return nodes and _quantity(outcome.original) == 0
+    return nodes and (_quantity(outcome.original), _quantity(outcome.product)) == (0, _requested(outcome))
 
 
 def _no_shared_nodes(outcome: Outcome) -> bool:
@@ -101,7 +106,34 @@ def _no_shared_nodes(outcome: Outcome) -> bool:
 def _reclaimed_memory(outcome: Outcome) -> bool:
     """Katalyst gives all NUMA nodes, the product those without bound pods."""
     given = _is_of(outcome, "memory") and outcome.check.endswith(", reclaimed")
-    return given and _result(outcome.original) == _all_nodes(outcome)
+    return given and _result(outcome.original) == _all_nodes(outcome) and _result(outcome.product) == _unbound(outcome)
+
+
+def _steps_until(outcome: Outcome) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The steps of the world with Katalyst's answers, up to the allocation that the outcome is about, or all."""
+    for step, answer in zip(outcome.case["steps"], outcome.context.original["steps"], strict=True):
+        yield step, answer
+        subject = f"{step['pod']}/{step['container']}" if "pod" in step else ""
+        if outcome.check.startswith("allocation") and subject == outcome.subject:
+            return
+
+
+def _requested(outcome: Outcome) -> float:
+    """The quantity that the container requests."""
+    step, _ = list(_steps_until(outcome))[-1]
+    return float(step["request"] * outcome.context.comparison.unit)
+
+
+def _unbound(outcome: Outcome) -> str:
+    """The NUMA nodes on which Katalyst has no bound pod, or all if there are none."""
+    bound: dict[str, frozenset[int]] = {}
+    for step, answer in _steps_until(outcome):
+        if "remove" in step:
+            bound.pop(step["remove"], None)
+        elif step["kind"] in BINDINGS and step["type"] == "MAIN" and _result(answer.get("allocated")):
+            bound[step["pod"]] = cpuset.parse(_result(answer["allocated"]))
+    nodes = frozenset(topology(outcome.case["shape"]).memory)
+    return cpuset.text(nodes.difference(*bound.values()) or nodes)
 
 
 def _all_nodes(outcome: Outcome) -> str:
@@ -156,7 +188,8 @@ CLASSES = (
     _of_rule(
         ORDER,
         f"{CPU}/policy_allocation_handlers.go:932 and 1032",
-        "Katalyst extends pools, and reduces equal pools, in the random order of a Go map, load-watcher by name",
+        "Katalyst extends pools, also by CPUs of the reserve, and reduces equal pools in the random order of a Go map, "
+        "load-watcher by name and without the reserve",
     ),
     DifferenceClass(
         "memory: quantity of shared memory",

@@ -135,5 +135,14 @@ class CpuPluginV050(KatalystCpuPlugin):
         return take_by_numa_balance_v050(self.machine, available, n)
 
     def _shared_out(self, left: CpuSet, found: dict[str, CpuSet], names: Sequence[str]) -> CpuSet:
-        ordered = [name for name in self._order if name in names] if ORDER in self._rules else names
-        return super()._shared_out(left, found, ordered)
+        if ORDER not in self._rules:
+            return super()._shared_out(left, found, names)
+        reserve, total = len(self._first_reclaim), sum(len(found[name]) for name in names)
+        spare = len(left) - reserve
+        for name in (name for name in self._order if name in names):
+            share = max(len(found[name]) * spare // total, 1)
+            if len(left) <= reserve or share > len(left):
+                break
+            more, left = self._take_balanced(left, share)  # also from the reserve
+            found[name] |= more
+        return left
