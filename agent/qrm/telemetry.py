@@ -69,10 +69,9 @@ class QrmMetrics:
         yield counter("qrm_checkpoint_writes", "Writes of the checkpoint file.", writes)
         if self.rounds is not None:
             yield from _of_rounds(self.rounds)
-        if self.contacts:
-            silence = [({"resource": name}, contact.silent_for) for name, contact in sorted(self.contacts.items())]
-            text = "Seconds since a manager last registered or called the plug-in (mode server)."
-            yield gauge("qrm_manager_silent_seconds", text, silence)
+        silence = [({"resource": name}, contact.silent_for) for name, contact in sorted(self.contacts.items())]
+        text = "Seconds since a manager last registered or called the plug-in (mode server)."
+        yield gauge("qrm_manager_silent_seconds", text, silence)
         if self.cpu is not None:
             yield from self._of_pools(self.cpu)
 
