@@ -1,5 +1,5 @@
-"""Selects CPUs from the available ones: whole sockets, L3 caches and cores first, or evenly across NUMA nodes;
-and selects NUMA nodes.
+"""Selects CPUs from the available ones: whole sockets, L3 caches and cores first, or evenly across NUMA nodes. Selects
+NUMA nodes, and distributes CPUs among pools.
 
 The algorithms come from Katalyst (`cpu/dynamicpolicy`: topology, balance) and from the kubelet's static CPU manager
 (packed, distributed). A unit (socket, NUMA node, core) is free if all of its CPUs are available; its size is the number
@@ -336,3 +336,18 @@ def fits_sockets(machine: CpuTopology, nodes: frozenset[int], *, aligned: bool =
     if aligned:
         return len(sockets) <= -(-len(nodes) // per_socket)
     return len(nodes) > per_socket or len(sockets) <= 1
+
+
+def proportional_sizes(available: int, wanted: Mapping[str, int]) -> dict[str, int] | None:
+    """Distribute all available CPUs among pools in proportion to the sizes that they want, at least one CPU each.
+    Rounded up, the sizes can be too large: then each pool loses a CPU in turn, the largest first, pools of equal
+    size in the given order. None if there are fewer CPUs than pools."""
+    total = sum(wanted.values())
+    sizes = {name: max(-(-available * size // total), 1) for name, size in wanted.items()}
+    if len(sizes) > available:
+        return None
+    order = sorted(sizes, key=lambda name: -sizes[name])
+    while (over := sum(sizes.values()) - available) > 0:
+        for name in [name for name in order if sizes[name] > 1][:over]:
+            sizes[name] -= 1
+    return sizes

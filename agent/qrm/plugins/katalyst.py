@@ -26,6 +26,7 @@ from agent.qrm.manager.request import CPU, CannotAllocate, ContainerType, Resour
 from agent.qrm.manager.topology import Hint
 from agent.qrm.plugins.calculator import (
     fits_sockets,
+    proportional_sizes,
     take_by_numa_balance,
     take_by_topology,
     take_single_by_numa_balance,
@@ -33,7 +34,6 @@ from agent.qrm.plugins.calculator import (
 from agent.qrm.plugins.cpu_topology import CpuTopology
 from agent.qrm.plugins.enhancements import NUMA_BINDING, PAIRING, QosRequest, qos_request
 from agent.qrm.plugins.records import Records
-from agent.qrm.plugins.resize import proportional_sizes
 from agent.qrm.pods import DEDICATED_CORES, RECLAIMED_CORES, SHARED_CORES, SYSTEM_CORES
 
 SHARE, RECLAIM, RESERVE = "share", "reclaim", "reserve"

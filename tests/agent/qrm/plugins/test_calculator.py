@@ -10,6 +10,7 @@ from agent.qrm.cpuset import CpuSet, parse, text
 from agent.qrm.plugins.calculator import (
     Accumulator,
     NotEnoughCpus,
+    proportional_sizes,
     take_by_numa_balance,
     take_by_topology,
     take_distributed,
@@ -165,3 +166,30 @@ def test_one_too_many_is_an_error(given: tuple[CpuTopology, CpuSet, int]):
 def test_a_pool_that_grows_keeps_what_it_has(n: int):
     m = machine("seed80_adjacent")
     assert take_by_numa_balance(m, m.all, n)[0] <= take_by_numa_balance(m, m.all, n + 2)[0]
+
+
+@pytest.mark.parametrize(
+    ("available", "wanted", "sizes"),
+    [
+        (8, {"batch": 4, "flink": 6}, {"batch": 4, "flink": 4}),
+        (3, {"batch": 4, "flink": 6}, {"batch": 1, "flink": 2}),
+        (4, {"a": 1, "b": 1, "c": 9}, {"a": 1, "b": 1, "c": 2}),
+        (7, {"batch": 2, "flink": 2, "share": 7}, {"batch": 1, "flink": 2, "share": 4}),
+        (12, {"share": 1}, {"share": 12}),
+        (1, {"a": 1, "b": 1}, None),
+        (4, {}, {}),
+    ],
+)
+def test_proportional_sizes(available: int, wanted: dict[str, int], sizes: dict[str, int] | None):
+    """Rounded up, the first two sizes are 4 and 5: the larger one loses a CPU."""
+    assert proportional_sizes(available, wanted) == sizes
+
+
+@given(st.integers(1, 64), st.dictionaries(st.text(max_size=2), st.integers(1, 64), min_size=1, max_size=8))
+def test_proportional_sizes_use_all_cpus(available: int, wanted: dict[str, int]):
+    sizes = proportional_sizes(available, wanted)
+    if sizes is None:
+        assert len(wanted) > available
+    else:
+        assert sum(sizes.values()) == available
+        assert min(sizes.values()) >= 1

@@ -15,11 +15,7 @@ from agent.qrm.plugins.resize import (
     ResizeSettings,
     headroom,
     online_usage,
-    overlap_sizes,
-    pool_sizes,
-    proportional_sizes,
     required_cpus,
-    reserved_for_reclaim,
     resize,
     step,
     target_size,
@@ -96,28 +92,6 @@ def test_step(case: dict[str, Any]):
         settings=SEED,
     )
     assert (found.size, found.action) == (case["next"], case["action"])
-
-
-@cases("regulate_pool_sizes")
-def test_pool_sizes(case: dict[str, Any]):
-    found = pool_sizes(case["available"], case["expandable"], case["unexpandable"], expand=case["allow_expand"])
-    assert found == case["expected"]
-
-
-@cases("overlap_reclaim_pool_sizes")
-def test_overlap(case: dict[str, Any]):
-    assert overlap_sizes(case["share_pools"], case["required"]) == case["expected"]
-
-
-def test_more_overlap_than_there_is():
-    with pytest.raises(ValueError, match="25 CPUs are required, but the share pools have 24"):
-        overlap_sizes({"a": 12, "b": 12}, 25)
-
-
-@cases("reserved_for_reclaim")
-def test_reserved_for_reclaim(case: dict[str, Any]):
-    found = reserved_for_reclaim(case["reserved"], range(case["num_numa"]))
-    assert {str(node): cpus for node, cpus in found.items()} == case["expected"]
 
 
 @cases("offline_headroom")
@@ -206,37 +180,3 @@ def test_a_load_that_stays_is_an_end(load: PoolLoad, half: int, settings: Resize
             seen.append(found.size > size)
         size = found.size
     assert len(set(seen)) <= 1
-
-
-@given(st.dictionaries(st.sampled_from("abcde"), st.integers(1, 40), min_size=1), st.integers(1, 60), st.booleans())
-def test_pools_get_no_more_than_there_is(wanted: dict[str, int], available: int, expand: bool):
-    sizes = pool_sizes(available, wanted, {}, expand=expand)
-    assert all(size >= 1 for size in sizes.values())
-    assert sum(sizes.values()) <= available or set(sizes.values()) == {available}
-
-
-@pytest.mark.parametrize(
-    ("available", "wanted", "sizes"),
-    [
-        (8, {"batch": 4, "flink": 6}, {"batch": 4, "flink": 4}),
-        (3, {"batch": 4, "flink": 6}, {"batch": 1, "flink": 2}),
-        (4, {"a": 1, "b": 1, "c": 9}, {"a": 1, "b": 1, "c": 2}),
-        (7, {"batch": 2, "flink": 2, "share": 7}, {"batch": 1, "flink": 2, "share": 4}),
-        (12, {"share": 1}, {"share": 12}),
-        (1, {"a": 1, "b": 1}, None),
-        (4, {}, {}),
-    ],
-)
-def test_proportional_sizes(available: int, wanted: dict[str, int], sizes: dict[str, int] | None):
-    """Rounded up, the first two sizes are 4 and 5: the larger one loses a CPU."""
-    assert proportional_sizes(available, wanted) == sizes
-
-
-@given(st.integers(1, 64), st.dictionaries(st.text(max_size=2), st.integers(1, 64), min_size=1, max_size=8))
-def test_proportional_sizes_use_all_cpus(available: int, wanted: dict[str, int]):
-    sizes = proportional_sizes(available, wanted)
-    if sizes is None:
-        assert len(wanted) > available
-    else:
-        assert sum(sizes.values()) == available
-        assert min(sizes.values()) >= 1
