@@ -109,8 +109,8 @@ class KatalystCpuPlugin:
         wish = self._wish(request)
         if wish.debug or request.container_type == ContainerType.INIT:
             return None
-        if wish.level == DEDICATED_CORES and request.container_type == ContainerType.SIDECAR:
-            return None  # it follows its pod's main container
+        if _follows_main(request, wish):
+            return None
         kept = self._records.get((request.pod_uid, request.container_name))
         if kept is not None and kept.request >= request.quantity:
             return self._hints_of(kept)
@@ -121,7 +121,7 @@ class KatalystCpuPlugin:
         return None
 
     def allocate(self, request: ResourceRequest) -> AllocationInfo | None:
-        """The allocation for a request; None for an init container, and for a sidecar of a dedicated pod whose main
+        """The allocation for a request; None for an init container, and for a sidecar of a bound pod whose main
         container has no allocation yet. A sufficient earlier allocation is returned unchanged. Raises CannotAllocate;
         the container then has no allocation."""
         try:
@@ -136,7 +136,7 @@ class KatalystCpuPlugin:
             return None
         if wish.debug:
             return AllocationInfo(is_scalar_resource=True)  # as in Katalyst: without a property and a quantity
-        if self._waits_for_main(request, wish):
+        if _follows_main(request, wish) and self._main_of(request) is None:
             return None
         key = (request.pod_uid, request.container_name)
         kept = self._records.get(key)
@@ -223,16 +223,11 @@ class KatalystCpuPlugin:
         """The QoS level and enhancements of a request. Raises CannotAllocate."""
         return qos_request(request, defaults=self.settings.enhancement, debug=self.settings.debug)
 
-    def _waits_for_main(self, request: ResourceRequest, wish: QosRequest) -> bool:
-        """Whether a container will have the CPUs of its pod's main container, which has none yet."""
-        sidecar = wish.level == DEDICATED_CORES and request.container_type == ContainerType.SIDECAR
-        return sidecar and self._main_of(request) is None
-
     def _main_of(self, request: ResourceRequest) -> KatalystRecord | None:
-        """For a sidecar, the record of its pod's main container with exclusive CPUs."""
+        """For a sidecar, a record of its bound pod: of the main container, or of a container that follows it."""
         if request.container_type != ContainerType.SIDECAR:
             return None
-        return next((r for key, r in sorted(self._records.items()) if key[0] == request.pod_uid and r.cpus), None)
+        return next((r for r in self._bound_records() if r.pod_uid == request.pod_uid and not r.sidecar), None)
 
     # --- hints ---------------------------------------------------------------------------------------------------
 
@@ -331,6 +326,8 @@ class KatalystCpuPlugin:
             cpus = EMPTY if sidecar else self._take(request, wish, nodes)
         elif wish.level == SHARED_CORES:
             pool = wish.pool or SHARE
+            if wish.bound and (main := self._main_of(request)):
+                nodes = main.nodes
             if wish.bound and len(nodes) != 1:
                 raise CannotAllocate(f"{SHARED_CORES} with {NUMA_BINDING} needs a hint with exactly one NUMA node")
             nodes = nodes if wish.bound else ()
@@ -479,6 +476,12 @@ class KatalystCpuPlugin:
             allocation_result=cpuset.text(cpus),
             resource_hints=wire_hints(self._hints_of(record) or ()) if record.nodes else WireHints(),
         )
+
+
+def _follows_main(request: ResourceRequest, wish: QosRequest) -> bool:
+    """Whether a container gets the NUMA nodes of its pod's main container."""
+    bound = wish.bound and wish.level in (SHARED_CORES, DEDICATED_CORES)
+    return bound and request.container_type == ContainerType.SIDECAR
 
 
 def _pool_name(record: KatalystRecord) -> str:

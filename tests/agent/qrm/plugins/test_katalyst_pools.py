@@ -116,6 +116,19 @@ def test_pools_grow_without_the_reserve_for_reclaimed_pods(small: int):
     assert sum(found.values()) == 126
 
 
+def test_a_sidecar_of_a_shared_pod_is_on_the_node_of_its_main_container():
+    """As its memory is; the node of the main container is not the one with the most free CPUs."""
+    plug = given(reclaim=True)
+    sidecar = ask({**near(1, 3), "container_type": "SIDECAR"}, "near", "proxy")
+    assert (plug.hints(sidecar), plug.allocate(sidecar), plug.allocations()) == (None, None, {})
+    plug.allocate(ask(near(1, 2), "near"))
+    assert plug.hints(sidecar) is None
+    info = plug.allocate(sidecar)
+    assert info
+    assert info.allocation_result == "4-5,12-13"
+    assert sizes(plug)["share-NUMA2"] == 4
+
+
 # --- containers that are admitted again ------------------------------------------------------------------------------
 
 
