@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 import pytest
 
@@ -43,13 +43,29 @@ def wait_for(
         time.sleep(PAUSE_SECONDS)
 
 
+@overload
 async def eventually(
-    condition: Callable[[], Outcome | Awaitable[Outcome]],
+    condition: Callable[[], Awaitable[Outcome]],
+    *,
+    what: str,
+    timeout: float = ...,
+    ignoring: tuple[type[Exception], ...] = ...,
+) -> Outcome: ...
+@overload
+async def eventually(
+    condition: Callable[[], Outcome],
+    *,
+    what: str,
+    timeout: float = ...,
+    ignoring: tuple[type[Exception], ...] = ...,
+) -> Outcome: ...
+async def eventually(
+    condition: Callable[[], Any],
     *,
     what: str,
     timeout: float = PATIENCE_SECONDS,
     ignoring: tuple[type[Exception], ...] = (),
-) -> Outcome:
+) -> Any:
     """The same inside an event loop, which keeps running meanwhile; `condition` may be a coroutine function."""
     give_up = time.monotonic() + timeout
     while True:

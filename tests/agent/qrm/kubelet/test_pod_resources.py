@@ -11,13 +11,14 @@ import grpc
 import grpc.aio
 import pytest
 
-from agent.qrm.kubelet.grpc_server import LegacyRegistration, PluginServer, PodResources, SocketServer
+from agent.qrm.kubelet.grpc_server import LegacyRegistration, PluginServer, PodResources
 from agent.qrm.kubelet.plugin_client import Observe, PluginEndpoint
 from agent.qrm.kubelet.pod_resources import container_resources
 from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2 as pb
 from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2_grpc as pb_grpc
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as plugin_pb
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as plugin_grpc
+from agent.qrm.kubelet.socket_server import SocketServer
 from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
 from agent.qrm.manager.manager import Manager

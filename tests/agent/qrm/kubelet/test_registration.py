@@ -10,12 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.qrm.kubelet.grpc_server import PluginServer, SocketServer
+from agent.qrm.kubelet.grpc_server import PluginServer
 from agent.qrm.kubelet.plugin_api import PluginCallError
 from agent.qrm.kubelet.plugin_client import PluginEndpoint, PluginInfo
 from agent.qrm.kubelet.protos import qrm_pluginregistration_v1_pb2 as pb
 from agent.qrm.kubelet.protos import qrm_pluginregistration_v1_pb2_grpc as pb_grpc
 from agent.qrm.kubelet.registration import LONGEST_PAUSE_S, Gone, Handler, Registry, ResourcePlugins
+from agent.qrm.kubelet.socket_server import SocketServer
 from agent.qrm.manager.admission import ManagerSettings
 from agent.qrm.manager.allocation import Allocations
 from agent.qrm.manager.manager import Manager

@@ -5,7 +5,6 @@ import shutil
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ async def answers(path: Path) -> bool:
 
 
 async def answers_again(path: Path) -> None:
-    await eventually(partial(answers, path), what="an answer at the path", ignoring=(PluginCallError,))
+    await eventually(lambda: answers(path), what="an answer at the path", ignoring=(PluginCallError,))
 
 
 def test_a_path_too_long_is_refused_by_its_length(tmp_path: Path):
@@ -143,7 +142,7 @@ def test_a_socket_that_is_gone_is_served_again(tmp_path: Path, act: Callable[[Pa
         await server.start()
         for _ in range(2):
             act(path)
-            await eventually(partial(connects, path), what="a connection", ignoring=(OSError,))
+            await eventually(lambda: connects(path), what="a connection", ignoring=(OSError,))
         await server.stop()
         assert not path.exists()
 
@@ -161,7 +160,7 @@ def test_the_socket_of_a_running_process_stays_its_own(tmp_path: Path, caplog: p
             other.listen()
             (tmp_path / "new.sock").rename(path)
             await eventually(lambda: "another process listens" in caplog.text, what="the report")
-            assert await eventually(partial(connects, path), what="the other process", ignoring=(OSError,))
+            assert await eventually(lambda: connects(path), what="the other process", ignoring=(OSError,))
         await eventually(lambda: caplog.messages[-1] == f"serving {path} again", what="serving again")
         assert await connects(path)
         await server.stop()
@@ -195,7 +194,7 @@ class SlowService:
         self.entered, self.leave = asyncio.Event(), asyncio.Event()
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        handler = grpc.unary_unary_rpc_method_handler(self._call)
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self._call)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("slow", {"Call": handler}),))
 
     async def _call(self, request: bytes, _context: object) -> bytes:
@@ -252,7 +251,7 @@ def test_a_directory_that_is_emptied_while_calls_end_is_served_again(tmp_path: P
             remove_directory(path)
             slow.leave.set()
             assert await call == b"x"
-        await eventually(partial(connects, path), what="a connection", ignoring=(OSError,))
+        await eventually(lambda: connects(path), what="a connection", ignoring=(OSError,))
         await server.stop()
 
     run(test())
