@@ -29,7 +29,7 @@ from watcher.koordinator.lease import LEASE
 from watcher.koordinator.publisher import NodeMetricPublisher
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
-from watcher.platform.kube.leases import LEASES, Election
+from watcher.platform.kube.leases import LEASES, RENEW_EVERY_S, Election
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
 
@@ -194,6 +194,7 @@ def test_the_rights_of_the_chart_are_enough_and_needed(defined: ApiServer, tmp_p
         await until(granted_now, what="the statuses")
         groups = (WRITTEN.group, LEASES.group)
         rights = [each for each in granted(rendered, ACCOUNT) if each.group in groups]
+        source.clock += RENEW_EVERY_S  # the Lease was created; renewing it takes another right
         await asyncio.to_thread(wait_until_used, defined, rights, ACCOUNT)
 
     try:
