@@ -79,9 +79,8 @@ compatibility: $(VENV)/.installed-dev ## run make kube on each version of Kubern
 	for version in 1.36 1.35 1.34; do $(MAKE) kube KUBERNETES=$$version || exit; done
 	$(BIN)/python -m tests.real.control_plane.compatibility
 
-kubernetes: $(VENV)/.made ## build Kubernetes and the scheduler of scheduler-plugins into the cache if missing
+kubernetes: $(VENV)/.made ## build Kubernetes into the cache if missing
 	@$(BIN)/python scripts/go-programs --optional kubernetes $(KUBERNETES)
-	@$(BIN)/python scripts/go-programs --optional scheduler-plugins
 
 originals: $(VENV)/.installed-dev ## compare with Koordinator, Trimaran, Crane, and Katalyst; ARGS="--seed 7 crane"
 	$(BIN)/python -m tests.originals $(ARGS)
