@@ -13,8 +13,10 @@ TYPED := $(wildcard load_watcher watcher scorers agent migrations tests benchmar
 
 RULE := deploy/components/prometheusrule/prometheusrule.yaml
 
-# loadscope runs the tests of a module in one worker; otherwise each worker would start the module's own Prometheus.
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadscope $(PYTEST_ARGS)
+# loadscope runs the tests of a module in one worker; otherwise each worker would start the module's own Prometheus. Two
+# workers more than cores, because many tests wait for real programs most of the time.
+WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install dev serve demo test test-fast lint format types check bench soak alerts constraints kube \
