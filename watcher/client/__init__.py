@@ -10,6 +10,7 @@ limit, so that the caller can score without metrics instead of using outdated lo
 """
 
 from watcher.client.arrays import Columns, PodColumns, to_columns, to_pods
+from watcher.client.description import ServiceDescription
 from watcher.client.errors import WatcherError
 from watcher.client.in_process import InProcessClient
 from watcher.client.node import NodeClient, NodeLoad
@@ -23,6 +24,7 @@ __all__ = [
     "NodeClient",
     "NodeLoad",
     "PodColumns",
+    "ServiceDescription",
     "WatcherClient",
     "WatcherError",
     "to_columns",

@@ -104,6 +104,11 @@ class PodRefresher:
         """Request pod usage; in mode "auto" the source is queried only after such a request. Return why there is none,
         "" if there is some or may be some after the next refresh."""
         self._wanted_at = self._clock.monotonic()
+        return self.unavailable_reason
+
+    @property
+    def unavailable_reason(self) -> str:
+        """Why there is no pod usage; "" if there is some or may be some after the next refresh."""
         if self._config.mode == "off":
             return 'pod usage is switched off (refresh.pods = "off")'
         return self._failure
