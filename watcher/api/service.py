@@ -37,7 +37,8 @@ class WatcherService(Protocol):
         ...
 
     def no_pods_reason(self) -> str:
-        """The reason that `request_pods` would return, without a request for the collection."""
+        """Why pod usage cannot be collected with these settings and this source; "" if it can, or if that is unknown.
+        Does not request the collection."""
         ...
 
     @property

@@ -183,6 +183,11 @@ def _minutes(document: PodMinutes, size: int) -> tuple[F64, F64]:
     return both[0], both[1]
 
 
+def is_same_document(one: Columns | PodColumns | None, other: Columns | PodColumns | None) -> bool:
+    """Whether both are copies of one document: a client over HTTP returns a new object for each unchanged response."""
+    return one is not None and other is not None and one.row is other.row
+
+
 # --- decoding --------------------------------------------------------------------------------------------------------
 
 Document = TypeVar("Document", bound=msgspec.Struct)

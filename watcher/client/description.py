@@ -27,3 +27,8 @@ class ServiceDescription(msgspec.Struct, frozen=True):
     def has_usages(self) -> bool:
         """Whether the columns can contain koordlet's usages."""
         return KOORDLET in self.aggregates
+
+    @property
+    def has_minutes(self) -> bool:
+        """Whether the pods can contain the readings of each minute."""
+        return self.pods is not None and self.pods.minutes

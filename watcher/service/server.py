@@ -173,7 +173,7 @@ class Watcher:
         return self._refresher.pods.want()
 
     def no_pods_reason(self) -> str:
-        return self._refresher.pods.unavailable_reason
+        return self._refresher.pods.impossible_reason
 
     @property
     def provider_health(self) -> ProviderHealth:

@@ -125,7 +125,9 @@ def test_load_grows_old_while_nothing_new_is_published(tmp_path: Path) -> None:
 
     async def story(server: FakeKube) -> None:
         service = Service(server.kubeconfig(tmp_path / "config"))
-        scheduling = SchedulingService({"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, service)
+        scheduling = SchedulingService(
+            {"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, InProcessHost(service)
+        )
         table = scheduling.table
         async with scheduling.life(web.Application()):
             await eventually(lambda: table.has_load(MetricType.CPU), what="load")
