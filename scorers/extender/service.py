@@ -141,23 +141,23 @@ class SchedulingService:
         old = dict(self._profiles) if served == self.table.windows else {}
         gone = dict(self._profiles)
         self.table.windows = tuple(served)
-        new = {each.name: self._runner(each, old.get(each.name), gone.get(each.name)) for each in profiles}
+        new = {each.name: self._runner(each, old.get(each.name)) for each in profiles}
         for name, profile in gone.items():
             profile.close(but=new.get(name))
         self._profiles.clear()
         self._profiles.update(new)
         self._replace_client()
 
-    def _runner(
-        self, profile: ProfileSettings, before: ProfileRunner | None, current: ProfileRunner | None
-    ) -> ProfileRunner:
-        """Create a profile. If an argument names a window that the watcher does not serve, the current one stays."""
+    def _runner(self, profile: ProfileSettings, before: ProfileRunner | None) -> ProfileRunner:
+        """Create a profile; as with unknown windows if an argument names a window that the watcher does not serve."""
         try:
             return ProfileRunner(profile, self.table, before=before)
         except ArgumentsError:
-            if current is None:
-                raise
-            return current
+            served, self.table.windows = self.table.windows, ()
+            try:
+                return ProfileRunner(profile, self.table)
+            finally:
+                self.table.windows = served
 
     def _replace_client(self) -> None:
         self._retired.append(self._client)

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from scorers.cluster.table import ClusterTable
+from scorers.extender.hosting import InProcessHost
 from scorers.extender.service import SchedulerModule, SchedulingService
 from scorers.extender.telemetry import SchedulerTelemetry
 from scorers.profiles.profiles import PluginSettings
