@@ -127,7 +127,7 @@ class ExtenderProcess:
         self.app.cleanup_ctx.extend([self._with_store, *built.lives, self._with_reload])
 
     def listening(self, address: str) -> None:
-        """See ServerProcess."""
+        """See watcher.service.main.ServerProcess."""
         log.info("the load comes from the watcher at %s", self._host.url)
 
     @asynccontextmanager

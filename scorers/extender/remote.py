@@ -95,7 +95,7 @@ class RemoteHost:
         return self._clock.monotonic()
 
     async def renew(self) -> bool:
-        """See LoadHost."""
+        """See hosting.LoadHost for the contract."""
         if self._clock.monotonic() - self._described_at < DESCRIBE_EVERY_S:
             return False
         try:
@@ -134,7 +134,7 @@ class RemoteHost:
         )
 
     def unmet(self, needs: DataNeeds) -> tuple[str, str] | None:
-        """See LoadHost."""
+        """See hosting.LoadHost for the contract."""
         offered = self.description
         if offered is None:
             return None

@@ -15,7 +15,7 @@ from tests.conftest import RunService
 from tests.fakes.kube import FakeKube
 from tests.real.parts import Server
 from tests.real.scheduled_cluster import NodeLoad, write_trace
-from tests.service import Answer, Service, TlsService
+from tests.service import Answer, ExtenderService, Service, TlsService
 from tests.waiting import wait_for
 
 NODES = {
@@ -44,13 +44,6 @@ POD = {
     "metadata": {"name": "web", "namespace": "default", "uid": "u1"},
     "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}]},
 }
-
-
-class ExtenderService(Service):
-    """A `load-watcher extender`."""
-
-    name = "extender"
-    verb = "extender"
 
 
 @pytest.fixture
