@@ -127,7 +127,7 @@ class ExtenderProcess:
         self.app.cleanup_ctx.extend([self._with_store, *built.lives, self._with_reload])
 
     def listening(self, address: str) -> None:
-        """See watcher.service.main.ServerProcess."""
+        """Log the address of the watcher."""
         log.info("the load comes from the watcher at %s", self._host.url)
 
     @asynccontextmanager

@@ -262,7 +262,7 @@ def test_settings_are_read_again(watch: Any, extend: Any, settings: Callable[...
 
     def write(profile: str) -> None:
         extender.config_file.write_text(settings() + profile)
-        extender.process.send_signal(signal.SIGHUP)  # type: ignore[union-attr]
+        extender.process.send_signal(signal.SIGHUP)
 
     write(PROFILE.replace("scheduler.default", "scheduler.other"))
     wait_for(lambda: log_of(extender, "settings reloaded"), what="the reload")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -131,10 +131,13 @@ class Watcher(FakeService):
 def load(tag: str = "t1") -> Published:
     """Random load; one node has only five minutes, one only memory, two are unknown to the watcher."""
     chance = np.random.default_rng(11)
-    fleet = {
-        f"n{i:02}": {key: chance.uniform(*sorted(chance.uniform(0, 100, 2)), 60) for key in ("CPU", "Memory")}
-        for i in range(NODES - 2)
-    }
+
+    def samples() -> list[float]:
+        low, high = sorted(chance.uniform(0, 100, 2).tolist())
+        found: list[float] = chance.uniform(low, high, 60).tolist()
+        return found
+
+    fleet = {f"n{i:02}": {key: samples() for key in ("CPU", "Memory")} for i in range(NODES - 2)}
     fleet["n05"] = {key: values[-21:] for key, values in fleet["n05"].items()}
     del fleet["n06"]["CPU"]
     return publish(snapshot_of(fleet), tag=tag)
@@ -153,8 +156,8 @@ def settings_of(live: Live, directory: Path, **more: str) -> Settings:
     return loading.load(flags=flags, environ={}, file=None, cwd=directory)
 
 
-def remote(live: Live, directory: Path, *, clock: FakeService | None = None, **more: str) -> RemoteHost:
-    return RemoteHost(settings_of(live, directory, **more), DecisionList(kept=0.0), clock=clock or Steady(live.service))
+def remote(live: Live, directory: Path, **more: str) -> RemoteHost:
+    return RemoteHost(settings_of(live, directory, **more), DecisionList(kept=0.0), clock=Steady(live.service))
 
 
 class Steady:
@@ -386,11 +389,14 @@ def test_a_window_that_the_watcher_does_not_serve_is_a_problem(tmp_path: Path) -
 class OldWatcher:
     """A watcher of an earlier version, before it: it does not know the parameters `aggregate` and `minutes`."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, *, body: bytes | None = None) -> None:
         self.live = live
         self.knows = False
+        self.body = body
 
     async def answer(self, request: web.Request) -> web.Response:
+        if self.body is not None:
+            return web.Response(body=self.body, content_type="application/json")
         if not self.knows:
             known = ("window", "type", "operator")
             if any(name not in known for name in request.query):
@@ -499,10 +505,7 @@ def test_a_watcher_that_does_not_describe_itself(
     with Live(Watcher(), protection=protection) as live:
 
         async def story() -> None:
-            old = OldWatcher(live)
-            if body is not None:
-                old.answer = answering(body)  # type: ignore[method-assign]
-            async with old.serving() as url:
+            async with OldWatcher(live, body=body).serving() as url:
                 host = remote(live, tmp_path, **{"extender.watcher": url})
                 with pytest.raises(WatcherError) as failure:
                     await host.renew()
@@ -511,10 +514,3 @@ def test_a_watcher_that_does_not_describe_itself(
                 assert ((), None) == (host.windows, host.description)
 
         asyncio.run(story())
-
-
-def answering(body: bytes) -> Callable[[web.Request], Any]:
-    async def answer(request: web.Request) -> web.Response:
-        return web.Response(body=body, content_type="application/json")
-
-    return answer

@@ -107,8 +107,10 @@ def test_both_clients_return_the_same_columns(window, selection) -> None:
 def test_both_clients_return_the_same_usages() -> None:
     """By koordlet's rules, from samples with more digits than the document has; computed once per snapshot."""
     chance = np.random.default_rng(5)
-    fleet = {f"n{i}": {"CPU": chance.uniform(0, 100, 60), "Memory": chance.uniform(0, 100, 60)} for i in range(50)}
-    fleet["silent"] = {"CPU": np.full(60, np.nan), "Memory": chance.uniform(0, 100, 60)}
+    fleet: dict[str, dict[str, list[float]]] = {
+        f"n{i}": {key: chance.uniform(0, 100, 60).tolist() for key in ("CPU", "Memory")} for i in range(50)
+    }
+    fleet["silent"] = {"CPU": [np.nan] * 60, "Memory": chance.uniform(0, 100, 60).tolist()}
     service = FakeService(published=publish(snapshot_of(fleet)))
     with Live(service) as live:
 
@@ -120,7 +122,7 @@ def test_both_clients_return_the_same_usages() -> None:
             assert (300, 600, 900) == columns.usages.durations
             row = columns.row["n7"]
             assert columns.usages.aggregated["CPU", "p95", 900][row] == round(np.sort(fleet["n7"]["CPU"])[56], 10)
-            assert columns.usages.usage["Memory"][row] == pytest.approx(fleet["n7"]["Memory"][-20:].mean())
+            assert columns.usages.usage["Memory"][row] == pytest.approx(np.mean(fleet["n7"]["Memory"][-20:]))
             assert [300] * 51 == columns.usages.period.tolist()
             measured = service.measured
             again = told(live, usages=True, types=(MetricType.CPU,))
