@@ -247,6 +247,7 @@ class SchedulingService:
                 await self._take_load()
                 if self.table.needs.pods:
                     await self._take_pods()
+                self.extender.telemetry.update(now=self._serving.now())
             except Exception:
                 log.exception("updating the load of the scheduling plug-ins failed; retrying in the next second")
             self.looked = self._serving.monotonic()
@@ -259,7 +260,6 @@ class SchedulingService:
                 now = self._serving.now()
                 self.table.expire_load(before=now - self._serving.max_staleness)
                 self.table.expire(now)
-                self.extender.telemetry.update(now=now)
             except Exception:
                 log.exception("expiring load and reservations failed; retrying in the next second")
             await asyncio.sleep(LOOK_EVERY_S)
@@ -301,9 +301,9 @@ class SchedulingService:
         except WatcherError as error:
             if self.table.pod_usage is not None and not self._may_keep(self.table.pod_usage, error):
                 self.table.set_pod_usage(None)
-            if not self._pod_usage_error:
+            if not self._pod_usage_error and not self.load_error:  # otherwise the cause is logged already
                 log.warning("pod usage is unavailable to the scheduling plug-ins: %s; %s", error, error.hint)
-            self._pod_usage_error = str(error)
+                self._pod_usage_error = str(error)
             return
         if self._pod_usage_error:
             log.info("pod usage is available to the scheduling plug-ins again")

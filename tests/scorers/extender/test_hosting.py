@@ -143,12 +143,12 @@ def load(tag: str = "t1") -> Published:
     return publish(snapshot_of(fleet), tag=tag)
 
 
-def pod_load() -> PublishedPods:
+def pod_load(monotonic: float = 1000.0) -> PublishedPods:
     use = np.random.default_rng(12).random((PODS, 2)).tolist()
     readings = {
         ("default", f"p{i}"): (f"n{i % NODES:02}", cores / 3, memory * 2**30) for i, (cores, memory) in enumerate(use)
     }
-    return publish_pods(readings, minutes=12)
+    return publish_pods(readings, minutes=12, tag=f"p{monotonic:g}", monotonic=monotonic)
 
 
 def settings_of(live: Live, directory: Path, **more: str) -> Settings:
@@ -243,11 +243,11 @@ def test_load_is_used_until_it_is_stale_while_the_watcher_does_not_answer(
 ) -> None:
     """One line when it goes and one when it is back; the plug-ins use their fallback in between."""
     caplog.set_level(logging.INFO, logger="scorers.extender.service")
-    watcher = Watcher(published=load())
+    watcher = Watcher(published=load(), pods=pod_load())
 
     async def story() -> None:
         host = remote(first, tmp_path)
-        async with running({"default": PROFILES["packing"]}, host) as service:
+        async with running({"default": PROFILES["packing"], "pods": PROFILES["pods"]}, host) as service:
             await eventually(partial(has_load, service), what="the load")
             with_load = answers(service, "default", ASKING["small"])["scores"]
             await asyncio.to_thread(first.__exit__, None, None, None)
@@ -257,7 +257,8 @@ def test_load_is_used_until_it_is_stale_while_the_watcher_does_not_answer(
             watcher.clock += watcher.max_staleness
             await eventually(lambda: not has_load(service), what="the load to be too old")
             assert service.extender.profiles["default"].fallbacks(now=END)["TargetLoadPacking"]
-            watcher.published = replace_age(load("t2"), watcher.clock)
+            assert service.table.pod_usage is None
+            watcher.published, watcher.pods = replace_age(load("t2"), watcher.clock), pod_load(watcher.clock)
             with Live(watcher) as second:
                 host.adopt(settings_of(second, tmp_path))
                 await eventually(partial(has_load, service), what="the load again")
@@ -266,7 +267,7 @@ def test_load_is_used_until_it_is_stale_while_the_watcher_does_not_answer(
 
     first = Live(watcher).__enter__()
     asyncio.run(story())
-    said = [record.getMessage() for record in caplog.records if "load is" in record.getMessage()]
+    said = [text for record in caplog.records if "available to the" in (text := record.getMessage())]
     assert len(said) == 2, said
     assert "no response from" in said[0]
     assert "the last load is used until it is 300 s old" in said[0]
