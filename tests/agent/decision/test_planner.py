@@ -17,8 +17,10 @@ from agent.decision.plan import Mode, Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan, still_needed
 from agent.metrics.action_metric import ActionMetric, PodSteps, eviction
-from agent.metrics.options import DecisionOptions
+from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics
+from agent.metrics.sorters import CHAINS
+from agent.metrics.trigger_only import triggering
 from agent.model import (
     AvoidanceAction,
     ContainerState,
@@ -37,6 +39,7 @@ from agent.qos import QosClass
 from tests.agent.scenes import CPU, CPU_PERCENT, MEMORY, analysis, pod, running, state, wanted
 
 EXACT = DecisionOptions(excess=0.0)
+QUEUE = "queue_length_5m"
 NOW = 1_000.0
 
 
@@ -61,6 +64,11 @@ def restores(pods: list[PodState], watermark: float, used: float, step: int = 50
     given = {"originals": {each.id: Original(None) for one in pods for each in one.containers}, **values}
     seen = state(pods, NOW, **{CPU: used, "cpu_core_numbers": 8.0})
     return plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, **given))
+
+
+def queue_metrics() -> Metrics:
+    """With a metric that throttles without a gap, and shows the effect after five minutes."""
+    return Metrics(extra=[triggering(QUEUE, CHAINS[Order.SEED], throttleable=True, lag_seconds=300.0)])
 
 
 def gone(made: Plan) -> list[str]:
@@ -136,7 +144,7 @@ def test_no_more_than_are_allowed_now():
     made = evictions(pods, {CPU: 1000.0}, {CPU: 9000.0}, budget=Budget(EvictionLimits(node=2, namespace=9)))
     assert ["a", "b"] == gone(made)
     assert "eviction limit of this node reached (2 in 600 s)" == why(made)["c"]
-    blind = {"window_cpu_avg_5m": 50.0}
+    blind = {"disk_read_iops": 50.0}
     past = (EvictionRecord(0.0, "shop", ""),)
     assert ["a"] == gone(evictions(pods, blind, {}, budget=Budget(EvictionLimits(node=2), past)))
     assert [] == gone(evictions(pods, blind, {}, budget=Budget(EvictionLimits(node=1), past)))
@@ -162,7 +170,7 @@ def test_whom_a_limit_keeps_is_passed_over_for_the_next_one():
         {"managed": False},
     ],
 )
-@pytest.mark.parametrize("metric", [CPU, "window_cpu_avg_5m"])
+@pytest.mark.parametrize("metric", [CPU, "disk_read_iops"])
 def test_protected_pods_are_not_evicted_whatever_they_use(values, metric):
     pods = [pod("protected", 9.0, **values), pod("other", 0.1)]
     made = evictions(pods, {metric: 1.0}, {CPU: 9000.0}, own=frozenset({"me"}))
@@ -243,14 +251,45 @@ def test_usage_that_is_missing_does_nothing_unless_the_rule_says_otherwise():
     assert () == other.steps
 
 
-def test_a_metric_that_cannot_be_quantified_acts_on_all_by_the_most_urgent_that_can():
-    pods = [pod("a", 1.0), pod("b", 1.0)]
-    made = evictions(pods, {CPU: 5999.0, "psi_memory_full_avg10": 5.0}, {CPU: 6000.0})
-    assert (["a", "b"], "psi_memory_full_avg10") == (gone(made), made.stages[0].metric)
-    assert Mode.NOT_QUANTIFIED is made.stages[0].mode
-    nothing = evictions(pods, {"cpu_load_1_min": 1.0}, {"cpu_load_1_min": 9.0})
-    assert ((), Mode.NOTHING) == (nothing.steps, nothing.stages[0].mode)
-    assert "none of cpu_load_1_min supports evict" in nothing.stages[0].text
+def test_a_metric_that_cannot_be_quantified_acts_on_all_pods_of_its_rules_and_on_no_others():
+    mine, others = [pod("a", 1.0), pod("b", 1.0)], [pod("c", 0.5), pod("d", 0.4)]
+    demand = Demand(
+        evict={CPU: (5000.0,), "disk_read_iops": (5.0,)},
+        evicted={**wanted(mine, "disk_read_iops"), **wanted(others, CPU)},
+    )
+
+    def made(used: float) -> Plan:
+        return plan(analysis(demand), PlanInputs(state([*mine, *others], NOW, **{CPU: used}), Metrics(), EXACT))
+
+    alone = made(4999.0)
+    assert ["a", "b"] == gone(alone)
+    assert [("cpu_total_usage", Mode.PRECISE), ("disk_read_iops", Mode.NOT_QUANTIFIED)] == [
+        (stage.metric, stage.mode) for stage in alone.stages
+    ]
+    assert ["a", "b"] == gone(made(7000.0))  # they release what CPU needs
+    assert ["c", "a", "b"] == gone(made(7400.0))
+
+
+@pytest.mark.parametrize("name", ["cpu_load_1_min", "window_cpu_avg_5m", "psi_cpu_some_avg10", "psi_memory_full_avg10"])
+def test_a_metric_that_an_action_cannot_reduce_selects_no_pods(name: str):
+    pods = [pod(each, 1.0, memory=100) for each in "abcdef"]
+    alone = evictions(pods, {name: 1.0}, {name: 9.0})
+    assert ((), Mode.NOTHING) == (alone.steps, alone.stages[0].mode)
+    assert (
+        f"{name} is 9, watermark 1: selects no pods, because evicting pods does not reduce it" == alone.stages[0].text
+    )
+    beside = evictions(pods, {MEMORY: 1000.0, name: 1.0}, {MEMORY: 1100.0, name: 9.0})
+    assert ["a"] == gone(beside)
+
+
+def test_rules_on_other_names_of_the_load_or_on_memory_add_nobody_to_the_throttled_pods():
+    """A rule on CPU and one on memory that share an action, as policies of Crane do."""
+    pods = [running(f"p{number}", 1.0, memory=100) for number in range(8)]
+    for other in (CPU_PERCENT, MEMORY):
+        demand = Demand(down={CPU: (7000.0,), other: (1.0,)}, throttled=wanted(pods, CPU, other, step=50))
+        made = plan(analysis(demand), PlanInputs(state(pods, NOW, **{CPU: 8000.0, other: 90.0}), Metrics(), EXACT))
+        assert {"p0": 50_000, "p1": 50_000} == quotas(made)
+        assert "throttling does not reduce it" in made.stages[-1].text
 
 
 # --- throttling and restoring ----------------------------------------------------------------------------------------
@@ -301,24 +340,24 @@ def test_a_second_plan_of_a_cycle_leaves_alone_what_the_first_one_set():
 
 
 def test_without_a_gap_a_pod_gets_its_next_step_when_the_last_one_shows():
-    demand = Demand(down={"window_cpu_avg_5m": (50.0,)}, throttled=wanted([running("p", 1.0)], "window_cpu_avg_5m"))
-    first = plan(analysis(demand), PlanInputs(state([running("p", 1.0)]), Metrics(), EXACT))
+    demand = Demand(down={QUEUE: (50.0,)}, throttled=wanted([running("p", 1.0)], QUEUE))
+    first = plan(analysis(demand), PlanInputs(state([running("p", 1.0)]), queue_metrics(), EXACT))
     ledger = with_steps((), first.steps, NOW - 10.0, EXACT)
-    lagging = PlanInputs(state([running("p", 1.0, quota=90_000)]), Metrics(), EXACT, ledger=ledger)
+    lagging = PlanInputs(state([running("p", 1.0, quota=90_000)]), queue_metrics(), EXACT, ledger=ledger)
     made = plan(analysis(demand), lagging)
     assert {} == quotas(made)
     assert "its last step is still taking effect" == why(made)["p"]
 
 
 def test_a_metric_that_lags_is_waited_for():
-    """A window of five minutes is above for minutes after the load is gone: one step in that time is enough."""
-    name, unlimited, slowed = "window_cpu_avg_5m", running("p", 1.0), running("p", 0.9, quota=90_000)
-    demand = Demand(down={name: (50.0,), CPU: (1.0,)}, throttled=wanted([unlimited], name, CPU))
-    first = plan(analysis(demand), PlanInputs(state([unlimited], NOW), Metrics(), EXACT))
+    """A mean over five minutes is above for minutes after the load is gone: one step in that time is enough."""
+    unlimited, slowed = running("p", 1.0), running("p", 0.9, quota=90_000)
+    demand = Demand(down={QUEUE: (50.0,), CPU: (1.0,)}, throttled=wanted([unlimited], QUEUE, CPU))
+    first = plan(analysis(demand), PlanInputs(state([unlimited], NOW), queue_metrics(), EXACT))
     ledger = with_steps((), first.steps, NOW, EXACT)
     for seconds, expected in ((10.0, {}), (290.0, {}), (310.0, {"p": 81_000})):
         seen = state([slowed], NOW + seconds)
-        given = PlanInputs(seen, Metrics(), EXACT, ledger=still_pending(ledger, seen, EXACT))
+        given = PlanInputs(seen, queue_metrics(), EXACT, ledger=still_pending(ledger, seen, EXACT))
         assert expected == quotas(plan(analysis(demand), given))
 
 
@@ -472,7 +511,7 @@ def test_a_restore_is_dropped_when_the_node_is_busy_again():
 
 
 def test_a_step_on_all_pods_is_needed_while_its_pod_is_there():
-    made = evictions([pod("a", 1.0)], {"window_cpu_avg_5m": 50.0}, {})
+    made = evictions([pod("a", 1.0)], {"disk_read_iops": 50.0}, {})
     (step,) = made.steps
     assert "" == still_needed(step, made, PlanInputs(state([pod("a", 1.0)]), Metrics(), EXACT))
 

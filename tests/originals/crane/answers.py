@@ -14,7 +14,7 @@ from typing import cast
 
 from agent.decision.analysis import AnalyzerState, Demand, PodDemand
 from agent.decision.analyzer import analyze
-from agent.decision.plan import StageKind
+from agent.model import StageKind
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
 from agent.metrics.options import DecisionOptions, Order
