@@ -309,8 +309,8 @@ def _scheduling(enforced: Sequence[_RuleEvaluation], memory: AnalyzerState) -> _
 
 
 def _demand(judged: Sequence[_RuleEvaluation]) -> Demand:
-    """The demand of rules that are all enforced, or all in preview. While any of them is triggered, none restores. The
-    watermarks of a stage include those of metrics that the action cannot reduce, for the explanation; the pods do not."""
+    """The demand of rules that are all enforced, or all in preview. While any of them is triggered, none restores.
+    The watermarks include those of metrics that the action cannot reduce, for the explanation; the pods do not."""
     known = [(each, each.action) for each in judged if each.action is not None]
     triggered = [(each, action) for each, action in known if each.triggered]
     restoring = [] if triggered else [(each, action) for each, action in known if each.may_restore]

@@ -52,8 +52,8 @@ class _Considered:
 @dataclass(slots=True)
 class _Task:
     """State of one stage while it selects pods. `gaps` (by metric, millicores or bytes) shrink with each chosen pod;
-    `without_gap` has the metrics that select all of their pods, with the reason. `taken` has the uids of the chosen pods,
-    and `came_back` the amounts that restoring them gives back, by resource."""
+    `without_gap` has the metrics that select all of their pods, with the reason. `taken` has the uids of the chosen
+    pods, and `came_back` the amounts that restoring them gives back, by resource."""
 
     kind: StageKind
     marks: Watermarks
@@ -164,8 +164,8 @@ class StagePlanner:
         return "" if metric is None else metric.resource
 
     def _stage(self, task: _Task, may_miss: Collection[str]) -> tuple[Stage, ...]:
-        """Plan one action, metric by metric, the most urgent first. A metric in `may_miss` counts as missed if its usage
-        is missing."""
+        """Plan one action, metric by metric, the most urgent first. A metric in `may_miss` counts as missed if its
+        usage is missing."""
         metrics = [self._given.metrics[name] for name in reducible(task.kind, task.marks, self._given.metrics)]
         found = gaps(task.kind, task.marks, self._given)
         freed = {} if task.kind == "restore" else self._freed

@@ -1,8 +1,8 @@
 """Metrics without a gap: the watcher's windows (window_cpu_avg_5m, …) and user-defined PromQL expressions.
 
 A window lags by minutes, so it is above its watermark long after the load has ended: a rule on it only keeps new pods
-away. The meaning of an expression is unknown, so its metric is never quantified; if its settings allow an action, a rule
-on it acts on all of its pods, one step at a time."""
+away. The meaning of an expression is unknown, so its metric is never quantified; if its settings allow an action, a
+rule on it acts on all of its pods, one step at a time."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def triggering(
     evictable: bool = True,
     lag_seconds: float = 60.0,
 ) -> ActionMetric:
-    """Create the metric of an expression. `acts_on` selects the pod order; `throttleable` and `evictable` are the allowed
-    actions; `lag_seconds` is the delay until the metric shows their effect. Raises ValueError for an invalid
+    """Create the metric of an expression. `acts_on` selects the pod order; `throttleable` and `evictable` are the
+    allowed actions; `lag_seconds` is the delay until the metric shows their effect. Raises ValueError for an invalid
     priority."""
     return ActionMetric(
         name=name,

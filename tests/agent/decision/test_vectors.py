@@ -90,7 +90,7 @@ def test_gaps(case: dict[str, Any]):
 
 @cases("divide")
 def test_metrics_are_divided_by_what_reduces_them(case: dict[str, Any]):
-    """In Crane, a metric that an action cannot reduce is "not quantified", and selects all pods; here it selects none."""
+    """A metric that an action cannot reduce is "not quantified" in Crane and selects all pods; here it selects none."""
     marks, metrics = watermarks(case["input"]["evict"]), Metrics()
     expected = expected_of(case)
     kinds: tuple[StageKind, ...] = ("evict", "throttle")
