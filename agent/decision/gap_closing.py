@@ -228,14 +228,17 @@ class StagePlanner:
         """Consider the allowed pods for one metric, in order, until its gap is closed."""
         keys = [key for key, each in task.wanted.items() if metric.name in each.metrics]
         for pod in self._ordered(task.kind, metric, keys):
-            room = task.gaps[metric.name] if task.kind in ("reclaim", "hold") else self._room(task, metric)
+            names = {metric.name}
+            if task.kind == "restore":  # not beyond any of the metrics for which the pod is throttled
+                names |= task.wanted[pod.key].metrics & task.gaps.keys()
+            room = task.gaps[metric.name] if task.kind in ("reclaim", "hold") else self._room(task, names)
             planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room)
             if task.kind == "evict" and planned.steps:
                 planned = self._evicted_for_all(task, metric, pod, planned)
             considered = _Considered(pod, metric, self._weight_first(task, metric, pod, _worth_it(planned)))
             if pod.uid in task.taken:
                 why = CHOSEN_BEFORE
-            elif task.gaps[metric.name] <= CLOSED:
+            elif min(task.gaps[name] for name in names) <= CLOSED:
                 why = "the gap is already closed"
             else:
                 why = (
@@ -261,9 +264,13 @@ class StagePlanner:
         released |= planned.released
         return PodSteps(tuple(replace(step, released=released) for step in planned.steps), released)
 
-    def _room(self, task: _Task, metric: ActionMetric) -> float | None:
-        """Maximum amount (millicores or bytes) that restoring may give back below the throttling watermark; None for
-        no limit."""
+    def _room(self, task: _Task, names: Iterable[str]) -> float | None:
+        """Maximum amount (millicores or bytes) that restoring may give back below the throttling watermarks of the
+        metrics; None for no limit."""
+        rooms = [self._room_below(task, self._given.metrics[name]) for name in names]
+        return min((room for room in rooms if room is not None), default=None)
+
+    def _room_below(self, task: _Task, metric: ActionMetric) -> float | None:
         ceiling, used, scale = task.ceilings.get(metric.name), *self._measured(metric)
         if ceiling is None or used is None or scale is None:
             return None
