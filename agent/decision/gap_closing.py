@@ -304,10 +304,11 @@ class StagePlanner:
 
     def _drop_unneeded_victims(self, task: _Task) -> None:
         """Drop chosen pods without which all gaps stay closed, the last chosen first. A pod that ranks lower than
-        another chosen pod stays chosen, even if the other one releases enough."""
+        another chosen pod stays chosen, even if the other one releases enough, and so does a pod that a metric without
+        a gap selects."""
         for place in reversed(range(len(task.considered))):
             each = task.considered[place]
-            if each.why or each.metric.name in task.without_gap:
+            if each.why or task.wanted[each.pod.key].metrics & task.without_gap.keys():
                 continue
             self._credit(task, each, -1.0)
             if all(gap <= CLOSED for gap in task.gaps.values()) and self._may_be_spared(task, each):

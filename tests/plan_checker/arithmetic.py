@@ -13,13 +13,15 @@ LEAST_RISE = 0.01
 MOST_CORES = 60.0
 TINY = 1e-3
 """Millicores or bytes: differences up to this are rounding errors."""
+ROUNDED = 0.1
+"""Millicores: a quota is a whole number of microseconds, so a restoring step leaves up to this unused."""
 CLASSES = ("", "BestEffort", "Burstable", "Guaranteed")
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A metric as docs/agent.md lists it. `throttle` and `evict` are "gap" (until the gap is closed), "all" (all pods of
-    its rules) or "" (no pods); `capacity` is the metric in hundredths of which a percentage is measured."""
+    """A metric as docs/agent.md lists it. `throttle` and `evict` are "gap" (until the gap is closed), "all" (all
+    pods of its rules) or "" (no pods); `capacity` is the metric in hundredths of which a percentage is measured."""
 
     resource: str = ""
     urgency: int = 0
@@ -29,7 +31,7 @@ class Measure:
     lag: float = 0.0
 
     def how(self, kind: str) -> str:
-        """"gap", "all" or "" for steps of this kind."""
+        """ "gap", "all" or "" for steps of this kind."""
         if kind == "reclaim":
             return "gap" if self.resource == "memory" else ""
         return self.evict if kind == "evict" else self.throttle
@@ -102,9 +104,7 @@ def lower_quota(container: ContainerState, step: int, least: int) -> tuple[int, 
     return quota, released
 
 
-def highest_quota(
-    container: ContainerState, step: int, original: Original, node_cores: float
-) -> tuple[float, float]:
+def highest_quota(container: ContainerState, step: int, original: Original, node_cores: float) -> tuple[float, float]:
     """The highest quota in cores that one restoring step may set (infinity: none), and its increase in millicores."""
     quota = (container.quota or 0) / container.period
     goal = float("inf") if original.quota is None else original.quota / original.period

@@ -27,6 +27,7 @@ from agent.model import (
 from tests.plan_checker.arithmetic import (
     MEASURES,
     MOST_CORES,
+    ROUNDED,
     TINY,
     gap_above,
     gap_below,
@@ -248,7 +249,9 @@ class PlanChecker:
                 found[name] = gap_above(used, mark, unit, pending) - freed.get(measure.resource, 0.0)
         return found
 
-    def _groups(self, steps: Iterable[EvictStep | QuotaStep], released: Callable[..., dict[str, float]]) -> list[_Group]:
+    def _groups(
+        self, steps: Iterable[EvictStep | QuotaStep], released: Callable[..., dict[str, float]]
+    ) -> list[_Group]:
         """The steps by pod, in order."""
         groups: dict[str, _Group] = {}
         for step in steps:
@@ -347,7 +350,7 @@ class PlanChecker:
     def _needless(self, groups: list[_Group], gaps: Mapping[str, float], everybody: set[str]) -> Iterator[str]:
         for group in groups:
             more_important = any(importance(group.pod) < importance(each.pod) for each in groups)
-            if group.metric in everybody or more_important:
+            if more_important or any(group.pod.key in self._wanted("evict", name) for name in everybody):
                 continue
             if all(gaps[name] + group.released.get(MEASURES[name].resource, 0.0) <= -TINY for name in gaps):
                 yield f"evicting {group.pod.key} for {group.metric} is not needed"
@@ -385,9 +388,7 @@ class PlanChecker:
                 before = step.pod
         yield from self._not_restored({step.container_id for step in steps}, wanted, covered, gaps, room)
 
-    def _rooms(
-        self, able: list[CheckedRule], lowering: list[CheckedRule]
-    ) -> tuple[dict[str, float], dict[str, float]]:
+    def _rooms(self, able: list[CheckedRule], lowering: list[CheckedRule]) -> tuple[dict[str, float], dict[str, float]]:
         """By metric, what may be given back below the restore watermarks, and below the watermarks."""
         gaps: dict[str, float] = {}
         room: dict[str, float] = {}
@@ -396,7 +397,9 @@ class PlanChecker:
             unit = measure.per_unit(self.state)
             if measure.throttle == "gap" and used is not None and unit is not None:
                 rules = [each.rule for each in lowering if each.rule.metric == name]
-                low = min(each.watermark if each.restore_watermark is None else each.restore_watermark for each in rules)
+                low = min(
+                    each.watermark if each.restore_watermark is None else each.restore_watermark for each in rules
+                )
                 pending = self.pending.increases(self.state, measure.resource)
                 gaps[name] = gap_below(used, low, unit, pending)
                 room[name] = max(0.0, gap_below(used, min(each.watermark for each in rules), unit, pending))
@@ -443,7 +446,7 @@ class PlanChecker:
                 rules = wanted.get(pod.key, [])
                 names = {rule.rule.metric for rule in rules} & gaps.keys()
                 _, rise = highest_quota(each, _restore_step(rules), original, self._node_cores)
-                is_free = all(gaps[name] > TINY and room[name] > rise + TINY for name in names)
+                is_free = all(gaps[name] > ROUNDED and room[name] > rise + ROUNDED for name in names)
                 is_known = names or all(self.state.value(rule.rule.metric) is not None for rule in rules)
                 if pod.key not in covered:
                     yield f"{each.id} stays lowered although no rule covers it"
@@ -464,7 +467,9 @@ def _asks(rule: CheckedRule, kind: str) -> bool:
 def _restore_step(rules: Iterable[CheckedRule]) -> int:
     """The largest restoring step of the rules, in percent."""
     steps = [
-        each.action.restore_step_ratio if each.action.restore_step_ratio is not None else each.action.throttle.step_ratio
+        each.action.restore_step_ratio
+        if each.action.restore_step_ratio is not None
+        else each.action.throttle.step_ratio
         for each in rules
         if each.action.throttle is not None
     ]

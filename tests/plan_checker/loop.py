@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from agent.decision.analysis import AnalyzerState
@@ -36,9 +36,9 @@ class CheckedLoop:
     steps: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
 
-    def run(self, seed: str) -> None:
-        """Run one scenario."""
-        _Run(scenario(seed), self, seed).run()
+    def run(self, seed: str, seen_as: Callable[[Plan], Plan] = lambda made: made) -> None:
+        """Run one scenario. `seen_as` changes a plan for the checker only, to test the checker."""
+        _Run(scenario(seed), self, seed, seen_as).run()
 
 
 @dataclass(slots=True)
@@ -46,6 +46,7 @@ class _Run:
     scenario: Scenario
     results: CheckedLoop
     seed: str
+    seen_as: Callable[[Plan], Plan]
     checker: PlanChecker = field(init=False)
     now: float = 1_000_000.0
     memory: AnalyzerState = field(default_factory=AnalyzerState)
@@ -93,9 +94,7 @@ class _Run:
                 refused_evictions=dict.fromkeys(self.refused, REFUSED),
             )
             second = plan(analysis, again)
-            second = replace(
-                second, steps=tuple(each for each in second.steps if not isinstance(each, SchedulingStep))
-            )
+            second = replace(second, steps=tuple(each for each in second.steps if not isinstance(each, SchedulingStep)))
             self._examine(cycle, second, again, is_second=True)
             self._carry_out(second.steps)
         self.checker.end()
@@ -106,7 +105,7 @@ class _Run:
         around = Circumstances(
             frozenset(given.unavailable), frozenset(given.refused_evictions), tuple(self.past), is_second
         )
-        self._report(f"cycle {cycle}{' again' if is_second else ''}", self.checker.check(made, around))
+        self._report(f"cycle {cycle}{' again' if is_second else ''}", self.checker.check(self.seen_as(made), around))
 
     def _report(self, where: str, findings: Iterable[str]) -> None:
         self.results.findings += [f"{self.seed}, {where}: {finding}" for finding in findings]

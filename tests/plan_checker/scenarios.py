@@ -91,7 +91,9 @@ class Scenario:
         """The state of a cycle; the load ends after LOADED cycles."""
         source = self.source
         loaded = cycle < LOADED
-        self.load = source.choice([0.6, 0.9, 1.0, 1.0, 1.2, 1.5]) if loaded else 0.02 if cycle < LOADED + UNLOADED - 3 else 0.0
+        self.load = (
+            source.choice([0.6, 0.9, 1.0, 1.0, 1.2, 1.5]) if loaded else 0.02 if cycle < LOADED + UNLOADED - 3 else 0.0
+        )
         self.pods = [pod for pod in self.pods if pod.gone is None or pod.gone > now]
         pods = tuple(pod.state(self.load) for pod in self.pods)
         cpu = sum(pod.cpu or 0.0 for pod in pods) + self.system_cores * self.load
