@@ -397,9 +397,7 @@ class PlanChecker:
             unit = measure.per_unit(self.state)
             if measure.throttle == "gap" and used is not None and unit is not None:
                 rules = [each.rule for each in lowering if each.rule.metric == name]
-                low = min(
-                    each.watermark if each.restore_watermark is None else each.restore_watermark for each in rules
-                )
+                low = min(each.watermark if (mark := each.restore_watermark) is None else mark for each in rules)
                 pending = self.pending.increases(self.state, measure.resource)
                 gaps[name] = gap_below(used, low, unit, pending)
                 room[name] = max(0.0, gap_below(used, min(each.watermark for each in rules), unit, pending))
@@ -467,11 +465,9 @@ def _asks(rule: CheckedRule, kind: str) -> bool:
 def _restore_step(rules: Iterable[CheckedRule]) -> int:
     """The largest restoring step of the rules, in percent."""
     steps = [
-        each.action.restore_step_ratio
-        if each.action.restore_step_ratio is not None
-        else each.action.throttle.step_ratio
+        throttle.step_ratio if (ratio := each.action.restore_step_ratio) is None else ratio
         for each in rules
-        if each.action.throttle is not None
+        if (throttle := each.action.throttle) is not None
     ]
     return max(steps, default=0)
 

@@ -56,7 +56,7 @@ class NodePod:
         ends = self.facts.terminating or self.gone is not None
         memory = int(self.memory * max(0.2, min(1.0, load))) if load else 0
         values = {"cpu": cpu, "memory": memory, "containers": parts, "terminating": ends}
-        return PodState(**{name: getattr(self.facts, name) for name in PodState.__slots__} | values)  # type: ignore[arg-type]
+        return PodState(**{name: getattr(self.facts, name) for name in PodState.__slots__} | values)
 
     def _container(self, each: SimulatedContainer, load: float) -> ContainerState:
         most = float("inf") if each.quota is None else each.quota / 100_000
@@ -91,9 +91,9 @@ class Scenario:
         """The state of a cycle; the load ends after LOADED cycles."""
         source = self.source
         loaded = cycle < LOADED
-        self.load = (
-            source.choice([0.6, 0.9, 1.0, 1.0, 1.2, 1.5]) if loaded else 0.02 if cycle < LOADED + UNLOADED - 3 else 0.0
-        )
+        self.load = 0.02 if cycle < LOADED + UNLOADED - 3 else 0.0
+        if loaded:
+            self.load = source.choice([0.6, 0.9, 1.0, 1.0, 1.2, 1.5])
         self.pods = [pod for pod in self.pods if pod.gone is None or pod.gone > now]
         pods = tuple(pod.state(self.load) for pod in self.pods)
         cpu = sum(pod.cpu or 0.0 for pod in pods) + self.system_cores * self.load
