@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.decision.analysis import AnalyzerState, Demand
+from agent.decision.analysis import Analysis, AnalyzerState, Demand, RuleState
 from agent.decision.analyzer import analyze
 from agent.decision.eviction_limits import Budget, EvictionLimits, EvictionRecord
 from agent.decision.ledger import still_pending, with_steps
@@ -26,6 +26,7 @@ from agent.model import (
     ContainerState,
     CpuThrottle,
     EvictStep,
+    LabelSelector,
     Original,
     PodQos,
     PodState,
@@ -465,6 +466,80 @@ def test_page_cache_is_reclaimed_before_anybody_is_evicted_and_counts_for_nothin
         still_needed(third, made, enough, (first,)),
     ]
     assert "" == still_needed(third, made, given, (first, second))
+
+
+def natural(pods: list[PodState], **used: float) -> tuple[Plan, Analysis]:
+    """A rule on CPU and one on memory with one action for both, as policies of Crane have."""
+    held = Policies(
+        (
+            Rule("nq", "cpu", CPU, 7_000.0, "cut"),
+            Rule("nq", "memory", MEMORY, 1_000.0, "cut"),
+        ),
+        {"cut": AvoidanceAction("cut", 0.0, throttle=CpuThrottle(0, 50), force_gc=True)},
+        (PodQos("all", frozenset({"cut"}), scopes=()),),
+    )
+    seen = state(pods, NOW, **used)
+    found = analyze(seen, held, AnalyzerState(), metrics=Metrics())
+    return plan(found, PlanInputs(seen, Metrics(), EXACT)), found
+
+
+def test_an_action_for_cpu_and_memory_throttles_for_cpu_and_reclaims_for_memory():
+    pods = [running(f"p{number}", 1.0, memory=500) for number in range(8)]
+    cpu_only, _ = natural(pods, **{CPU: 8_000.0, MEMORY: 900.0})
+    both, found = natural(pods, **{CPU: 8_000.0, MEMORY: 1_600.0})
+    memory_only, _ = natural(pods, **{CPU: 6_000.0, MEMORY: 1_600.0})
+    assert {"p0": 50_000, "p1": 50_000} == quotas(cpu_only) == quotas(both)
+    assert {} == quotas(memory_only)
+    assert {"scheduling", "throttle", "reclaim"} == {step.kind for step in both.steps}
+    assert {"scheduling", "reclaim"} == {step.kind for step in memory_only.steps}
+    assert found.keep_away
+
+
+def test_a_container_gets_one_step_if_its_pod_is_restored_for_no_rule_and_near_one():
+    """A rule on memory whose action throttles does not throttle, so no rule covers the pod `b`."""
+    pods = [running(name, 0.5, quota=50_000, labels={"app": name}) for name in "ab"]
+    held = Policies(
+        (Rule("nq", "cpu", CPU, 4_000.0, "cut"), Rule("nq", "memory", MEMORY, 1_000.0, "hard")),
+        {name: AvoidanceAction(name, 0.0, throttle=CpuThrottle(0, 10)) for name in ("cut", "hard")},
+        tuple(
+            PodQos(action, frozenset({action}), LabelSelector((("app", "In", (label,)),)))
+            for action, label in (("cut", "a"), ("hard", "b"))
+        ),
+    )
+    originals = {f"{name}-main": Original(None) for name in "ab"}
+    memory = AnalyzerState({key: RuleState(triggered=True, since=0.0) for key in ("nq.cpu", "nq.memory")})
+    seen = state(pods, NOW, **{CPU: 1_000.0, MEMORY: 1.0})
+    found = analyze(seen, held, memory, originals=originals, metrics=Metrics())
+    made = plan(found, PlanInputs(seen, Metrics(), EXACT, originals=originals))
+    steps = [(step.pod, step.after) for step in made.steps if isinstance(step, QuotaStep)]
+    assert [("default/a", 55_000), ("default/b", None)] == steps
+
+
+def test_evictions_for_memory_do_not_wait_for_an_action_that_throttles_too():
+    pods = [running("p", 2.0, memory=10)]
+    demand = Demand(
+        down={CPU: (4000.0,), MEMORY: (100.0,)},
+        throttled=wanted(pods, CPU),
+        evict={MEMORY: (100.0,)},
+        evicted=wanted(pods, MEMORY),
+        since={MEMORY: NOW},
+    )
+    made = plan(analysis(demand), PlanInputs(state(pods, NOW, **{CPU: 5000.0, MEMORY: 105.0}), Metrics(), EXACT))
+    assert ["throttle", "evict"] == [step.kind for step in made.steps]
+
+
+def test_a_pod_that_is_throttled_for_two_metrics_is_restored_within_both_gaps():
+    extended = "ext_res_container_cpu_total_usage"
+    pods = [running(name, 0.5, quota=50_000, extended_cpu_limit=4.0) for name in "ab"]
+    demand = Demand(
+        up={CPU: (4000.0,), extended: (10.0,)},
+        restored=wanted(pods, CPU, extended, step=50),
+        ceilings={CPU: 4000.0, extended: 10.0},
+    )
+    seen = state(pods, NOW, **{CPU: 3750.0, extended: 1.0, "cpu_core_numbers": 8.0})
+    originals = {f"{name}-main": Original(None) for name in "ab"}
+    made = plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, originals=originals))
+    assert {"b": 75_000} == quotas(made)
 
 
 def test_reclaiming_is_for_memory_alone():
