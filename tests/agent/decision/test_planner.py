@@ -530,7 +530,7 @@ def test_evictions_for_memory_do_not_wait_for_an_action_that_throttles_too():
 
 def test_a_pod_that_is_throttled_for_two_metrics_is_restored_within_both_gaps():
     extended = "ext_res_container_cpu_total_usage"
-    pods = [running(name, 0.5, quota=50_000, extended_cpu_limit=4.0) for name in "ab"]
+    pods = [replace(running(name, 0.5, quota=50_000), extended_cpu_limit=4.0) for name in "ab"]
     demand = Demand(
         up={CPU: (4000.0,), extended: (10.0,)},
         restored=wanted(pods, CPU, extended, step=50),
