@@ -198,7 +198,7 @@ def cooling(*rules: Rule, allowed_on: dict[str, str] | None = None) -> Policies:
     actions = {each.name: each for each in (SHORT, LONG, BRIEF)}
     everywhere = (PodQos("all", frozenset(actions), scopes=()),)
     some = tuple(
-        PodQos(name, frozenset({name}), LabelSelector((("may", "In", values.split()),)))
+        PodQos(name, frozenset({name}), LabelSelector((("may", "In", tuple(values.split())),)))
         for name, values in (allowed_on or {}).items()
     )
     return Policies(rules, actions, everywhere if allowed_on is None else some)
