@@ -1,17 +1,27 @@
 # syntax=docker/dockerfile:1
 
-# Installs the program into a virtual environment. .dockerignore admits only the sources of the wheel.
-FROM python:3.13-slim AS build
+# `make image-digests` adds the digest of the base image, which is the same for all architectures; `make image` builds
+# only with a digest. After an update of the digest, the image has the current security fixes of its base.
+ARG PYTHON_IMAGE=python:3.13-slim
+
+# Installs the program into a virtual environment. .dockerignore admits only the sources of the wheel, and the locks.
+FROM ${PYTHON_IMAGE} AS build
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /source
 # Without pip, because the image below runs one program and installs none.
 RUN python -m venv --without-pip /opt/load-watcher
+# Every package has the version and one of the hashes in the locks (`make lock`), also the tools that build the wheel.
+COPY deploy/image/requirements.lock deploy/image/build.lock deploy/image/
+RUN python -m pip --python /opt/load-watcher install --require-hashes --only-binary :all: -r deploy/image/requirements.lock
+RUN python -m pip install --require-hashes --only-binary :all: -r deploy/image/build.lock
 COPY . .
-RUN python -m pip --python /opt/load-watcher install --no-cache-dir --disable-pip-version-check --root-user-action=ignore '.[influxdb,postgres,qrm]'
+RUN python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheel . \
+    && python -m pip --python /opt/load-watcher install --no-deps --no-index /wheel/*.whl
 RUN mkdir /data
 
 # This stage only copies files: no layer runs a command, and running the image needs no shell. The base image is the
 # same as above because the virtual environment links to its Python, and because the Python of distroless is too old.
-FROM python:3.13-slim
+FROM ${PYTHON_IMAGE}
 COPY --from=build /opt/load-watcher /opt/load-watcher
 # A named volume inherits this owner.
 COPY --from=build --chown=65532:65532 /data /data
@@ -28,7 +38,8 @@ ENV PATH=/opt/load-watcher/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1 \
     LOAD_WATCHER_SERVER_HOST=0.0.0.0
 EXPOSE 2020
+# With the port and the scheme of the settings.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=10s \
-    CMD ["/opt/load-watcher/bin/python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:2020/healthz', timeout=4)"]
+    CMD ["/opt/load-watcher/bin/python", "-m", "load_watcher.healthcheck"]
 ENTRYPOINT ["/opt/load-watcher/bin/load-watcher"]
 CMD ["serve"]

@@ -15,12 +15,12 @@ import aiohttp
 import msgspec
 import psutil
 
+from load_watcher.healthcheck import own_url
 from watcher.api.operations import AliveDocument, ReadyDocument
 from watcher.core.publishing.wire import ErrorDocument, FindingEntry, FindingsDocument
 from watcher.model import FindingKind
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, count, fail, ok, shorten_names, skipped, warn
-from watcher.platform.net.loopback import LOOPBACK_OF_WILDCARD
 from watcher.platform.net.redaction import printable, without_credentials
 from watcher.platform.settings.tables import Settings
 from watcher.service.build import token_of
@@ -110,13 +110,6 @@ async def _unlike(session: aiohttp.ClientSession, url: str, settings: Settings) 
         ("refresh.max_staleness", f"{there.max_staleness_s:g} s", f"{refresh.max_staleness:g} s"),
     ]
     return "; ".join(f"{what} is {printable(its)} there, {ours} here" for what, its, ours in pairs if its != ours)
-
-
-def own_url(settings: Settings) -> str:
-    """Return the URL of the service with these settings, as seen from this machine."""
-    host = LOOPBACK_OF_WILDCARD.get(settings.server.host, settings.server.host)
-    scheme = "https" if settings.server.tls_cert else "http"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.server.port}"
 
 
 def _try_to_bind(host: str, port: int) -> None:
