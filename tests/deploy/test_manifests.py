@@ -138,11 +138,13 @@ CHARTS: dict[str, dict[str, Any]] = {
             "enabled": True,
             "existingSecret": "load-watcher-agent",
             "pages": True,
+            "nodeRestriction": True,
             "podMonitor": {"enabled": True, "labels": {"a": "b"}},
         },
         "qrm": {
             "enabled": True,
             "config": {"qrm": {"mode": "cri", "evict_inadmissible": True, "publish_capacity": True}},
+            "nodeRestriction": True,
             "podMonitor": {"enabled": True, "labels": {"a": "b"}},
             "extraVolumes": [{"name": "sockets", "hostPath": {"path": "/var/lib/katalyst", "type": "Directory"}}],
             "extraVolumeMounts": [{"name": "sockets", "mountPath": "/var/lib/katalyst"}],

@@ -214,10 +214,19 @@ class ApiServer(Server):
         wait_for(lambda: self.ask("GET", resource.path).ok, what=f"{name} to be served", timeout=READY_SECONDS)
         return name
 
-    def account_token(self, account: str) -> str:
-        """Return a token of a ServiceAccount, NAMESPACE/NAME, for the shortest time that the API server permits."""
+    def account_token(self, account: str, *, node: str = "") -> str:
+        """Return a token of a ServiceAccount, NAMESPACE/NAME, for the shortest time that the API server permits. With
+        `node`, it is bound to a pod of the account on this node, as the token that the kubelet mounts."""
         namespace, _, name = account.partition("/")
-        answer = self.make(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", spec=TOKEN_SPEC)
+        spec: dict[str, Any] = dict(TOKEN_SPEC)
+        if node:
+            pods, pod = f"/api/v1/namespaces/{namespace}/pods", f"{name}-on-{node}"
+            inside = {"nodeName": node, "serviceAccountName": name, "containers": [{"name": "main", "image": "x"}]}
+            self.ask("POST", pods, {"metadata": {"name": pod}, "spec": inside})  # 409 if it exists
+            found = self.ask("GET", f"{pods}/{pod}").json()
+            reference = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": found["metadata"]["uid"]}
+            spec["boundObjectRef"] = reference
+        answer = self.make(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token", spec=spec)
         token: str = answer["status"]["token"]
         return token
 

@@ -30,6 +30,10 @@ FUNCTIONS = {
     "service, with its granted rights only": ("test_service_rights",),
     "agent, with its granted rights only": ("test_agent_rights", "test_kube_agent"),
     "QoS Resource Manager, with its granted rights only": ("test_qrm_rights",),
+    "tokens limited to their node (ValidatingAdmissionPolicy), brake under `kubectl apply`": (
+        "test_node_restriction",
+        "test_brake",
+    ),
     "NodeMetrics for Koordinator": ("test_node_metrics_kube",),
     "extender in kube-scheduler": (
         "test_scheduling_kube",

@@ -75,5 +75,5 @@ def wait_until_used(api: ApiServer, rights: Iterable[Right], account: str, *, si
 
 
 def refused(api: ApiServer, account: str, *, since: int = 0) -> list[AuditedRequest]:
-    """Return the requests of a ServiceAccount, from the index `since`, that the API server forbade."""
-    return [each for each in api.audited(account)[since:] if not each.allowed]
+    """Return the requests of a ServiceAccount, from the index `since`, that RBAC or an admission policy forbade."""
+    return [each for each in api.audited(account)[since:] if not each.allowed or each.code == 403]

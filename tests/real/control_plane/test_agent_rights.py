@@ -80,7 +80,7 @@ class Host:
 
     def flags(self, cluster: ApiServer, **settings: object) -> list[str]:
         """Return the settings of an agent on this host, with a token of its ServiceAccount, as command line flags."""
-        access = cluster.kubeconfig(self.root / "kubeconfig", token=cluster.account_token(ACCOUNT))
+        access = cluster.kubeconfig(self.root / "kubeconfig", token=cluster.account_token(ACCOUNT, node=NODE))
         given = {"node": NODE, **self.places, **settings}
         flags = [f"agent.{key}={value}" for key, value in given.items()] + [f"kubernetes.kubeconfig={access}"]
         return [text for each in flags for text in ("--set", each)]
@@ -93,8 +93,10 @@ class Host:
 
 @pytest.mark.parametrize("of_api", [False, True], ids=["kubelet-and-files", "api-pods-and-policies"])
 def test_the_enforcing_agent_uses_exactly_its_rights(cluster: ApiServer, tmp_path: Path, of_api: bool) -> None:
-    """By the audit log of the API server; with pods and policies from the node, and from the API."""
-    rendered = composed(tmp_path, DEPLOY / "agent", "agent-enforce", *(FROM_API if of_api else ()))
+    """By the audit log of the API server; with pods and policies from the node, and from the API. The
+    ValidatingAdmissionPolicies of its token refuse nothing that it does."""
+    components = ("agent-enforce", "agent-node-restriction", *(FROM_API if of_api else ()))
+    rendered = composed(tmp_path, DEPLOY / "agent", *components)
     apply_all(cluster, [*rendered, *policies()])
     make_node(cluster, NODE)
     pod = run_pod(cluster, POD, node=NODE, ownerReferences=[CONTROLLER])
@@ -150,7 +152,7 @@ def test_the_agent_in_preview_uses_exactly_its_rights(cluster: ApiServer, tmp_pa
 def test_restoring_uses_exactly_its_rights(cluster: ApiServer, tmp_path: Path) -> None:
     """deploy/agent-restore replaces the agents, here one that was killed, and removes the taint of the node."""
     (tmp_path / "enforcing").mkdir()
-    enforcing = composed(tmp_path / "enforcing", DEPLOY / "agent", "agent-enforce")
+    enforcing = composed(tmp_path / "enforcing", DEPLOY / "agent", "agent-enforce", "agent-node-restriction")
     restoring = overlay("agent-restore")
     apply_all(cluster, enforcing)
     make_node(cluster, NODE)

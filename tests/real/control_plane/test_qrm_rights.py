@@ -44,7 +44,11 @@ def make_pods(api: ApiServer) -> list[str]:
     return ids
 
 
-@pytest.mark.parametrize("components", [(), ("qrm-cri", "qrm-evict", "qrm-publish")], ids=["dry-run", "enforcing"])
+@pytest.mark.parametrize(
+    "components",
+    [(), ("qrm-cri", "qrm-evict", "qrm-publish", "qrm-node-restriction")],
+    ids=["dry-run", "enforcing"],
+)
 def test_the_manager_uses_exactly_its_rights(cluster: ApiServer, tmp_path: Path, components: tuple[str, ...]) -> None:
     """By the audit log of the API server."""
     rendered = composed(tmp_path, DEPLOY / "qrm", *components) if components else overlay("qrm")
@@ -78,7 +82,9 @@ async def run(
     assert arguments[:2] == ["--set", "qrm.metrics_host=$(POD_IP)"]
     del arguments[:2]  # the metrics would use a fixed port
     given = {
-        "kubernetes.kubeconfig": api.kubeconfig(world.directory / "config", token=api.account_token(ACCOUNT)),
+        "kubernetes.kubeconfig": api.kubeconfig(
+            world.directory / "config", token=api.account_token(ACCOUNT, node=NODE)
+        ),
         "qrm.node": NODE,
         "qrm.policy": "restricted",
         "qrm.adjust_interval": "100ms",

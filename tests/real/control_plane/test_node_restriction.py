@@ -1,0 +1,275 @@
+"""The ValidatingAdmissionPolicies of deploy/components/*-node-restriction: what a token of one node may change."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import requests
+
+from tests.deploy.rendering import Manifest, composed
+from tests.real.control_plane.manifests import DEPLOY, apply_all, delete_all
+from tests.real.control_plane.objects import MERGE, make_node, read
+from tests.real.kube import ApiServer
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
+
+OWN, FOREIGN = "restricted-1", "restricted-2"
+STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
+CONTROL = "/api/v1/namespaces/load-watcher-agent/configmaps/agent-control"
+TAINT = {"key": "interference.crane.io", "effect": "PreferNoSchedule"}
+OTHER_TAINT = {"key": "example.com/other", "effect": "NoSchedule"}
+CONDITION = {"type": "interference-identified", "status": "True", "reason": "AvoidanceTriggered"}
+
+
+@dataclass
+class RestrictedAccount:
+    """A ServiceAccount of the manifests, as requests see it."""
+
+    api: ApiServer
+    name: str
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    def patch(self, path: str, change: Any, *, node: str = OWN, kind: dict[str, str] = MERGE) -> requests.Response:
+        """Patch with the token of a pod on `node`, or with one that names no node ("")."""
+        if node not in self.tokens:
+            self.tokens[node] = self.api.account_token(self.name, node=node)
+        headers = {**kind, "Authorization": f"Bearer {self.tokens[node]}"}
+        return self.api.session.patch(f"{self.api.url}{path}", data=json.dumps(change), headers=headers, timeout=30)
+
+    def refusal(self, path: str, change: Any, **options: Any) -> str:
+        """The message of the policy that refuses a patch."""
+        answer = self.patch(path, change, **options)
+        assert 403 == answer.status_code, answer.text
+        assert "ValidatingAdmissionPolicy" in answer.json()["message"]
+        return str(answer.json()["message"])
+
+    def changes(self, path: str, change: Any, **options: Any) -> None:
+        """Patch; fails if the API server refuses it, or if nothing was changed."""
+        before = self.api.ask("GET", path.removesuffix("/status")).json()["metadata"]["resourceVersion"]
+        answer = self.patch(path, change, **options)
+        assert answer.ok, answer.text
+        assert before != answer.json()["metadata"]["resourceVersion"]
+
+
+@pytest.fixture(scope="module")
+def nodes(cluster: ApiServer) -> Iterator[None]:
+    for name in (OWN, FOREIGN):
+        make_node(cluster, name)
+    yield
+    for name in (OWN, FOREIGN):
+        cluster.ask("DELETE", path(name))
+
+
+def installed(
+    cluster: ApiServer, rendered: list[Manifest], account: RestrictedAccount, *, grants: list[Manifest]
+) -> None:
+    """Apply manifests with further roles, and wait until their policies are enforced."""
+    apply_all(cluster, [*rendered, *grants])
+    probe = {"metadata": {"labels": {"probe": "yes"}}}
+    dry = f"{path(OWN)}?dryRun=All"
+    wait_for(lambda: account.patch(dry, probe).status_code == 403, what="the policy to be enforced")
+
+
+@pytest.fixture(scope="module")
+def agent(cluster: ApiServer, nodes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestrictedAccount]:
+    """The agents, with more rights by RBAC than they have: only the policy refuses what these tests try."""
+    rendered = composed(tmp_path_factory.mktemp("agent"), DEPLOY / "agent", "agent-enforce", "agent-node-restriction")
+    account = RestrictedAccount(cluster, "load-watcher-agent/load-watcher-agent")
+    grants = generous(account.name)
+    try:
+        installed(cluster, rendered, account, grants=grants)
+        yield account
+    finally:
+        delete_all(cluster, [*rendered, *grants])
+
+
+@pytest.fixture(scope="module")
+def manager(cluster: ApiServer, nodes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestrictedAccount]:
+    """The QoS Resource Managers, with more rights by RBAC than they have."""
+    rendered = composed(
+        tmp_path_factory.mktemp("qrm"), DEPLOY / "qrm", "qrm-cri", "qrm-publish", "qrm-node-restriction"
+    )
+    account = RestrictedAccount(cluster, "load-watcher-qrm/load-watcher-qrm")
+    grants = generous(account.name)
+    try:
+        installed(cluster, rendered, account, grants=grants)
+        yield account
+    finally:
+        delete_all(cluster, [*rendered, *grants])
+
+
+def generous(account: str) -> list[Manifest]:
+    """Roles with all rights on nodes and ConfigMaps."""
+    namespace, _, name = account.partition("/")
+    group = "rbac.authorization.k8s.io"
+    metadata = {"name": f"generous-{name}"}
+    rules = [{"apiGroups": [""], "resources": ["nodes", "nodes/status", "configmaps"], "verbs": ["*"]}]
+    subjects = [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
+    reference = {"apiGroup": group, "kind": "ClusterRole", "name": metadata["name"]}
+    common = {"apiVersion": f"{group}/v1", "metadata": metadata}
+    role = {**common, "kind": "ClusterRole", "rules": rules}
+    return [role, {**common, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": subjects}]
+
+
+def path(node: str) -> str:
+    return f"/api/v1/nodes/{node}"
+
+
+def taints(*wanted: dict[str, str]) -> dict[str, Any]:
+    return {"spec": {"taints": list(wanted)}}
+
+
+def conditions(*wanted: dict[str, str]) -> dict[str, Any]:
+    return {"status": {"conditions": list(wanted)}}
+
+
+@pytest.fixture(autouse=True)
+def no_taints(cluster: ApiServer, nodes: None) -> None:
+    """The nodes have no taint of an earlier test."""
+    for name in (OWN, FOREIGN):
+        assert cluster.ask("PATCH", path(name), {"spec": {"taints": None}}, headers=MERGE).ok
+
+
+# --- the agent -------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_taints_its_own_node_and_reports_its_condition(cluster: ApiServer, agent: RestrictedAccount) -> None:
+    """And removes both; the taints and conditions of others stay."""
+    cluster.ask("PATCH", path(OWN), taints(OTHER_TAINT), headers=MERGE)
+    agent.changes(path(OWN), taints(OTHER_TAINT, TAINT))
+    agent.changes(f"{path(OWN)}/status", conditions(CONDITION), kind=STRATEGIC)
+    agent.changes(f"{path(OWN)}/status", conditions({**CONDITION, "status": "False"}), kind=STRATEGIC)
+    agent.changes(path(OWN), taints(OTHER_TAINT))
+    found = read(cluster, OWN)
+    assert [OTHER_TAINT] == found["spec"]["taints"]
+    assert {"Ready", "interference-identified"} == {each["type"] for each in found["status"]["conditions"]}
+
+
+def test_an_agent_may_not_change_another_node(agent: RestrictedAccount) -> None:
+    message = f"the token of the agent on node {OWN} may not change node {FOREIGN}"
+    assert message in agent.refusal(path(FOREIGN), taints(TAINT))
+    assert message in agent.refusal(f"{path(FOREIGN)}/status", conditions(CONDITION), kind=STRATEGIC)
+    agent.changes(path(FOREIGN), taints(TAINT), node=FOREIGN)
+    assert f"on node {FOREIGN} may not change node {OWN}" in agent.refusal(path(OWN), taints(TAINT), node=FOREIGN)
+
+
+def test_a_token_that_names_no_node_changes_none(agent: RestrictedAccount) -> None:
+    """Such as one of `kubectl create token`, or of a Secret."""
+    assert "the token does not name a node" in agent.refusal(path(OWN), taints(TAINT), node="")
+    assert "the token does not name a node" in agent.refusal(
+        CONTROL, {"data": {"recent-evictions": f"1.0 {OWN}\n"}}, node=""
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"metadata": {"labels": {"pool": "mine"}}}, "not metadata.labels"),
+        ({"metadata": {"annotations": {"a": "b"}}}, "not metadata.annotations"),
+        ({"metadata": {"finalizers": ["example.com/stay"]}}, "not metadata.finalizers"),
+        ({"spec": {"unschedulable": True}}, "not spec.unschedulable"),
+        ({"spec": {"providerID": "x://y"}, "metadata": {"labels": {"a": "b"}}}, "metadata.labels, spec.providerID"),
+        (taints({"key": "mine", "effect": "NoExecute"}), "only the taint interference.crane.io"),
+        (taints({**TAINT, "effect": "NoExecute"}), "only with the effect PreferNoSchedule"),
+    ],
+)
+def test_an_agent_changes_only_its_taint(agent: RestrictedAccount, change: dict[str, Any], words: str) -> None:
+    assert words in agent.refusal(path(OWN), change)
+
+
+def test_an_agent_may_not_remove_the_taint_of_another_writer(cluster: ApiServer, agent: RestrictedAccount) -> None:
+    cluster.ask("PATCH", path(OWN), taints(OTHER_TAINT), headers=MERGE)
+    assert "only the taint interference.crane.io" in agent.refusal(path(OWN), taints(TAINT))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (conditions({"type": "Ready", "status": "False"}), "only the condition interference-identified"),
+        (conditions({"type": "Mine", "status": "True"}), "only the condition interference-identified"),
+        ({"status": {"capacity": {"cpu": "400"}}}, "not status.capacity"),
+        ({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}}, "not status.addresses"),
+        ({"metadata": {"labels": {"pool": "mine"}}}, "not metadata.labels"),
+    ],
+)
+def test_an_agent_changes_only_its_condition(agent: RestrictedAccount, change: dict[str, Any], words: str) -> None:
+    assert words in agent.refusal(f"{path(OWN)}/status", change, kind=STRATEGIC)
+
+
+def test_an_agent_neither_creates_nor_deletes_nodes(cluster: ApiServer, agent: RestrictedAccount) -> None:
+    agent.refusal(path(OWN), {"metadata": {"labels": {"a": "b"}}})  # the token exists
+    headers = {"Authorization": f"Bearer {agent.tokens[OWN]}"}
+    answer = cluster.session.delete(f"{cluster.url}{path(OWN)}", headers=headers, timeout=30)
+    assert (403, True) == (answer.status_code, "may not change node" in answer.text)
+    body = {"metadata": {"name": "restricted-3"}}
+    answer = cluster.session.post(f"{cluster.url}/api/v1/nodes", json=body, headers=headers, timeout=30)
+    assert (403, True) == (answer.status_code, "may not change node" in answer.text)
+
+
+def test_an_agent_spends_the_budget_of_its_own_node_and_changes_nothing_else_of_it(
+    cluster: ApiServer, agent: RestrictedAccount
+) -> None:
+    """It removes lines of other nodes, which have expired; the brake and the limits are for operators."""
+    key = "recent-evictions"
+    cluster.ask("PATCH", CONTROL, {"data": {key: f"1.0 {FOREIGN}\n"}}, headers=MERGE)
+    agent.changes(CONTROL, {"data": {key: f"1.0 {FOREIGN}\n2.0 {OWN}\n"}})
+    assert "adds evictions of this node only" in agent.refusal(CONTROL, {"data": {key: f"9.0 {FOREIGN}\n"}})
+    agent.changes(CONTROL, {"data": {key: f"2.0 {OWN}\n"}})
+    agent.changes(CONTROL, {"data": {key: ""}})
+    for change in ({"enforcement": "restore"}, {"evictions-per-minute": "1000"}, {"nodes-at-once": None}):
+        assert "only the key recent-evictions" in agent.refusal(CONTROL, {"data": change})
+    assert "only the key recent-evictions" in agent.refusal(CONTROL, {"metadata": {"labels": {"a": "b"}}})
+
+
+def test_kubelets_and_operators_change_what_they_did_before(cluster: ApiServer, agent: RestrictedAccount) -> None:
+    """The policies match only the agents' account."""
+    change = {"metadata": {"labels": {"pool": "other"}}, **taints(OTHER_TAINT)}
+    assert cluster.ask("PATCH", path(OWN), change, headers=MERGE).ok
+    kubelet = {"Impersonate-User": f"system:node:{OWN}", "Impersonate-Group": "system:masters"}
+    for status in ("False", "True"):
+        heartbeat = conditions({"type": "Ready", "status": status})
+        headers = {**STRATEGIC, **kubelet}
+        assert cluster.ask("PATCH", f"{path(OWN)}/status", heartbeat, headers=headers).ok
+    assert cluster.ask("PATCH", CONTROL, {"data": {"enforcement": "off"}}, headers=MERGE).ok
+
+
+# --- the QoS Resource Manager ----------------------------------------------------------------------------------------
+
+
+def test_a_manager_publishes_the_resources_of_its_own_node(cluster: ApiServer, manager: RestrictedAccount) -> None:
+    resource = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
+    for amount in ("1500.000", "0.000"):
+        status = {"status": {"capacity": {resource: amount}, "allocatable": {resource: amount}}}
+        manager.changes(f"{path(OWN)}/status", status)
+    assert f"may not change node {FOREIGN}" in manager.refusal(f"{path(FOREIGN)}/status", status)
+    assert "the token does not name a node" in manager.refusal(f"{path(OWN)}/status", status, node="")
+    assert cluster.ask("PATCH", f"{path(OWN)}/status", {"status": {"capacity": {"cpu": "8"}}}, headers=MERGE).ok
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"status": {"capacity": {"cpu": "400"}}}, "not those of the kubelet"),
+        ({"status": {"allocatable": {"memory": "1Ti"}}}, "not those of the kubelet"),
+        ({"status": {"capacity": {"pods": None}}}, "not those of the kubelet"),
+        (conditions({"type": "Ready", "status": "False"}), "not status.conditions"),
+        ({"metadata": {"labels": {"a": "b"}}}, "not metadata.labels"),
+    ],
+)
+def test_a_manager_changes_only_resources_with_a_domain(
+    manager: RestrictedAccount, change: dict[str, Any], words: str
+) -> None:
+    assert words in manager.refusal(f"{path(OWN)}/status", change, kind=STRATEGIC)
+
+
+def test_tokens_of_pods_name_their_node(cluster: ApiServer, agent: RestrictedAccount) -> None:
+    """The claim that the policies read."""
+    payload = cluster.account_token(agent.name, node=OWN).split(".")[1]
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    assert OWN == claims["kubernetes.io"]["node"]["name"]
