@@ -74,7 +74,7 @@ def make_node(root: Path, *, version: str, pods: int) -> None:
 
 
 POLICIES = """
-apiVersion: ensurance.crane.io/v1alpha1
+apiVersion: load-watcher.io/v1alpha1
 kind: NodeQOS
 metadata: {name: all}
 spec:
@@ -82,17 +82,17 @@ spec:
   - {name: cpu, metricRule: {name: cpu_total_usage, value: "%d"}, actionName: throttle}
   - {name: memory, metricRule: {name: memory_total_utilization, value: "%d"}, actionName: evict}
 ---
-apiVersion: ensurance.crane.io/v1alpha1
+apiVersion: load-watcher.io/v1alpha1
 kind: AvoidanceAction
 metadata: {name: throttle}
 spec: {throttle: {cpuThrottle: {stepCPURatio: 10}}}
 ---
-apiVersion: ensurance.crane.io/v1alpha1
+apiVersion: load-watcher.io/v1alpha1
 kind: AvoidanceAction
 metadata: {name: evict}
 spec: {eviction: {}}
 ---
-apiVersion: ensurance.crane.io/v1alpha1
+apiVersion: load-watcher.io/v1alpha1
 kind: PodQOS
 metadata: {name: all}
 spec:

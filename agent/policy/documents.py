@@ -37,6 +37,10 @@ class PolicyDocument:
         return str(self.content.get("apiVersion") or "")
 
     @property
+    def group(self) -> str:
+        return self.api_version.partition("/")[0]
+
+    @property
     def metadata(self) -> dict[str, Any]:
         metadata = self.content.get("metadata")
         return metadata if isinstance(metadata, dict) else {}

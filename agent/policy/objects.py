@@ -24,7 +24,11 @@ from agent.policy.pod_qos import _pod_qos
 from agent.policy.problems import PolicyLocation, ProblemCollector, near, shown
 from agent.policy.schema import AVOIDANCE_ACTION, NODE_QOS, OLDER_NODE_QOS, POD_QOS
 
-KINDS = (NODE_QOS, OLDER_NODE_QOS, AVOIDANCE_ACTION, POD_QOS)
+KINDS = {
+    schema.GROUP: (NODE_QOS, AVOIDANCE_ACTION, POD_QOS),
+    schema.CRANE_GROUP: (NODE_QOS, OLDER_NODE_QOS, AVOIDANCE_ACTION, POD_QOS),
+}
+"""Kinds by API group; the group of load-watcher does not have the older name of NodeQOS."""
 INERT_KINDS = {
     "PodQOSEnsurancePolicy": "no controller ever supported it",
     "ServicePolicy": "no component ever read it",
@@ -36,15 +40,16 @@ Parsed = NodeQos | model.AvoidanceAction | model.PodQos
 
 @dataclass(frozen=True, slots=True)
 class PolicyObject:
-    """One successfully read object, with its location."""
+    """One successfully read object, with its location and its API group."""
 
     place: PolicyLocation
     kind: str
     value: Parsed
+    group: str = schema.GROUP
 
     @property
     def key(self) -> tuple[str, str]:
-        """Kind and name. The older name of NodeQOS counts as a separate kind."""
+        """Kind and name, without the API group. The older name of NodeQOS counts as a separate kind."""
         return self.kind, self.value.name
 
 
@@ -69,43 +74,33 @@ def read_object(
         value = _pod_qos(document, complaints)
     else:
         value = _node_qos(document, metrics, complaints)
-    return PolicyObject(document.place, kind, value)
+    return PolicyObject(document.place, kind, value, document.group)
 
 
 def _kind_of(document: PolicyDocument, complaints: ProblemCollector) -> str:
-    """The document's kind if it is one of KINDS, otherwise "". Reports a problem or notice for other kinds."""
-    kind, group = document.kind, document.api_version.partition("/")[0]
-    if group == schema.GROUP and kind in INERT_KINDS:
+    """The document's kind if it is one of the KINDS of its group, otherwise "". Reports a problem or notice for other
+    kinds."""
+    kind, group = document.kind, document.group
+    if group == schema.CRANE_GROUP and kind in INERT_KINDS:
         complaints.notice(f"is ignored: {INERT_KINDS[kind]}")
-    elif group == schema.GROUP and kind not in KINDS:
+    elif group in KINDS and kind not in KINDS[group]:
         with complaints.at("kind"):
-            complaints.problem(f"{kind or 'nothing'} is not a kind of {schema.GROUP}", near(kind, KINDS))
-    elif kind in KINDS and document.api_version != schema.API_VERSION:
+            complaints.problem(f"{kind or 'nothing'} is not a kind of {group}", near(kind, KINDS[group]))
+    elif kind in KINDS[schema.CRANE_GROUP] and document.api_version not in schema.API_VERSIONS:
         with complaints.at("apiVersion"):
             given = document.api_version
-            complaints.problem(f"must be {schema.API_VERSION}, and is {shown(given) if given else 'missing'}")
-    elif kind not in KINDS:
+            wanted = " or ".join(schema.API_VERSIONS)
+            complaints.problem(f"must be {wanted}, and is {shown(given) if given else 'missing'}")
+    elif group not in KINDS:
         complaints.notice("is ignored: it is not a policy" if kind else "is ignored: it has no kind")
     else:
         return kind
     return ""
 
 
-# --- AvoidanceAction -------------------------------------------------------------------------------------------------
-
-
-# --- NodeQOS ---------------------------------------------------------------------------------------------------------
-
-
-# --- PodQOS ----------------------------------------------------------------------------------------------------------
-
-
-# --- shared helpers --------------------------------------------------------------------------------------------------
-
-
-def as_document(kind: str, item: Any, *, origin: str) -> PolicyDocument:
+def as_document(kind: str, item: Any, *, group: str, origin: str) -> PolicyDocument:
     """An object of the Kubernetes API (with `metadata` and `spec`) as a document."""
     metadata = {"name": item.metadata.name, "annotations": dict(item.metadata.annotations)}
     place = PolicyLocation(origin, object=f"{kind}/{item.metadata.name}")
-    content = {"apiVersion": schema.API_VERSION, "kind": kind, "metadata": metadata, "spec": item.spec}
+    content = {"apiVersion": f"{group}/{schema.VERSION}", "kind": kind, "metadata": metadata, "spec": item.spec}
     return PolicyDocument(place, msgspec.to_builtins(content))

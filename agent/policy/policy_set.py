@@ -131,7 +131,7 @@ def read_documents(
             continue
         if (first := objects.setdefault(found.key, found)) is not found:
             complaints.place = found.place
-            complaints.problem(f"is a duplicate of the object in {_where(first.place)}", "Remove one of them.")
+            complaints.problem(*_duplicate(first, found))
     result = PolicySet(dict(sorted(objects.items())))
     _check_actions(result, complaints)
     _check_abilities(result, metrics, complaints)
@@ -139,6 +139,16 @@ def read_documents(
     problems = sorted(complaints.problems, key=lambda each: (each.place.origin, each.place.document))
     notices = sorted(complaints.notices, key=lambda each: (each.place.origin, each.place.document))
     return PolicyReadResult(result, tuple(problems), tuple(notices), frozenset(unread))
+
+
+def _duplicate(first: PolicyObject, second: PolicyObject) -> tuple[str, str]:
+    """Message and cure for two objects of the same kind and name. Neither of them is preferred, also if one is of
+    Crane's group: its owner would not notice that it has no effect."""
+    if first.group == second.group:
+        return f"is a duplicate of the object in {_where(first.place)}", "Remove one of them."
+    message = f"is in the group {second.group}, and an object of the same kind and name is in {first.group}"
+    where = _where(first.place)
+    return f"{message} ({where})", "Remove one of the two: names are unique across the groups."
 
 
 def _where(place: PolicyLocation) -> str:

@@ -1,5 +1,5 @@
-"""The fields of the `ensurance.crane.io/v1alpha1` resources as in Crane's CRDs, and load-watcher's annotations for
-them.
+"""The fields of the policies as in Crane's CRDs, in two API groups with the same kinds, and load-watcher's annotations
+for them.
 
 Every field has a default, so that an object remains checkable after its unreadable parts are removed (`fields.read`).
 Required fields are checked in `objects`.
@@ -16,9 +16,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-GROUP = "ensurance.crane.io"
+GROUP = "load-watcher.io"
+"""API group of the CustomResourceDefinitions in deploy/agent/crds.yaml."""
+CRANE_GROUP = "ensurance.crane.io"
+"""API group of Crane's definitions, which only Crane installs."""
+GROUPS = (GROUP, CRANE_GROUP)
 VERSION = "v1alpha1"
-API_VERSION = f"{GROUP}/{VERSION}"
+API_VERSIONS = tuple(f"{group}/{VERSION}" for group in GROUPS)
 
 RULES_ANNOTATION = "load-watcher.io/rules"
 RESTORE_STEP_ANNOTATION = "load-watcher.io/restore-step-ratio"

@@ -10,20 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from agent.policy import schema
+from agent.policy.api_groups import DISCOVER_EVERY_S, PolicyGroup
 from agent.policy.documents import LARGEST_FILE, PolicyDocument
 from agent.policy.objects import as_document
 from agent.policy.policy_set import Key, KnownMetrics, PolicyReadResult, PolicySet, read_documents, read_texts
 from agent.policy.problems import PolicyLocation, PolicyNotice, PolicyProblem, ProblemCollector
-from agent.policy.schema import AVOIDANCE_ACTION, NODE_QOS, POD_QOS
-from watcher.core.kubernetes.errors import KubeNoApi
+from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import CustomObject
-from watcher.core.kubernetes.wire import Resource
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.informer import Informer
 
@@ -33,11 +32,6 @@ SUFFIXES = (".yaml", ".yml", ".json")
 API_ORIGIN = "Kubernetes API"
 LIST_PATIENCE_S = 30.0
 """Seconds after the start before a missing first list is reported. An error is reported at once."""
-POLICY_RESOURCES = {
-    kind: Resource(schema.GROUP, schema.VERSION, plural, CustomObject)
-    for kind, plural in {NODE_QOS: "nodeqoss", AVOIDANCE_ACTION: "avoidanceactions", POD_QOS: "podqoss"}.items()
-}
-"""Resources of the API by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,46 +193,50 @@ def _unreadable(directory: Path, error: OSError, old: ActivePolicies) -> PolicyR
 
 
 class ClusterPolicies:
-    """The policies of the cluster, watched by informers. A kind whose CustomResourceDefinition is not installed has no
-    objects."""
+    """The policies of the cluster in both API groups, watched by informers. A kind that is not installed has no
+    objects; `discover_every` is the interval in seconds between looks for it (see `PolicyGroup`)."""
 
     def __init__(
-        self, client: KubeClient, *, metrics: KnownMetrics, monotonic: Callable[[], float] = time.monotonic
+        self,
+        client: KubeClient,
+        *,
+        metrics: KnownMetrics,
+        monotonic: Callable[[], float] = time.monotonic,
+        discover_every: float = DISCOVER_EVERY_S,
     ) -> None:
         self._metrics = metrics
         self._monotonic = monotonic
         self._started = monotonic()
         self._changed = True
-        self._known: Mapping[str, object] = {}
+        self._known: object = None
         self._in_force = ActivePolicies()
-        self._informers = {
-            kind: Informer(
-                client,
-                resource,
-                on_change=lambda *_: self._mark(),
-            )
-            for kind, resource in POLICY_RESOURCES.items()
-        }
+        self._groups = [
+            PolicyGroup(client, group, on_change=self._mark, every=discover_every) for group in schema.GROUPS
+        ]
 
     async def start(self) -> None:
         """Start watching in the background."""
         self._started = self._monotonic()
-        for informer in self._informers.values():
-            await informer.start()
+        for group in self._groups:
+            await group.start()
 
     async def close(self) -> None:
         """Stop watching all kinds of policies."""
-        await asyncio.gather(*(informer.close() for informer in self._informers.values()))
+        await asyncio.gather(*(group.close() for group in self._groups))
+
+    def installed(self) -> tuple[str, ...]:
+        """The API groups whose definitions are installed."""
+        return tuple(group.group for group in self._groups if group.installed())
 
     def _mark(self) -> None:
         self._changed = True
 
     async def refresh(self) -> ActivePolicies:
         """Read the objects again if one was added, removed or changed, once all kinds have been listed."""
-        unlisted = {kind: each for kind, each in self._informers.items() if not _is_known(each)}
+        unlisted = [(group.group, *each) for group in self._groups for each in group.unlisted()]
         if unlisted:
             waited = self._monotonic() - self._started
-            problems = (_unlisted(kind, informer, waited) for kind, informer in unlisted.items())
+            problems = (_unlisted(group, kind, error, waited) for group, kind, error in unlisted)
             self._put(replace(self._in_force, problems=tuple(each for each in problems if each is not None)))
             self._changed = True
         elif self._changed or self._unread() != self._known:
@@ -246,17 +244,25 @@ class ClusterPolicies:
             self._take()
         return self._in_force
 
-    def _unread(self) -> Mapping[str, object]:
-        return {kind: dict(informer.undecodable) for kind, informer in self._informers.items()}
+    def _followed(self) -> Iterator[tuple[str, str, Informer[CustomObject]]]:
+        """API group, kind and informer of each kind that is watched, in a fixed order."""
+        for group in self._groups:
+            for kind in sorted(group.informers):
+                yield group.group, kind, group.informers[kind]
+
+    def _unread(self) -> object:
+        return {(group, kind): dict(informer.undecodable) for group, kind, informer in self._followed()}
 
     def _take(self) -> None:
         documents, complaints = list[PolicyDocument](), ProblemCollector(PolicyLocation(API_ORIGIN))
         there: set[Key] = set()
-        for kind, informer in self._informers.items():
+        for group, kind, informer in self._followed():
+            origin = _origin(group)
             there |= {(kind, name) for name in (*informer.objects, *informer.undecodable)}
-            documents += [as_document(kind, informer.objects[name], origin=API_ORIGIN) for name in informer.objects]
+            for name in sorted(informer.objects):
+                documents.append(as_document(kind, informer.objects[name], group=group, origin=origin))
             for name, why in informer.undecodable.items():
-                complaints.place = PolicyLocation(API_ORIGIN, object=f"{kind}/{name}")
+                complaints.place = PolicyLocation(origin, object=f"{kind}/{name}")
                 complaints.problem(f"cannot be read: {why}")
         reading = read_documents(documents, metrics=self._metrics, complaints=complaints)
         self._put(next_active_policies(self._in_force, reading, there=there))
@@ -266,17 +272,16 @@ class ClusterPolicies:
         _tell(old, new, origin=f"the {API_ORIGIN}")
 
 
-def _is_known(informer: Informer[CustomObject]) -> bool:
-    """Whether the objects of a kind are known. (If the API fails later, the last known objects remain.)"""
-    return informer.synced.is_set() or isinstance(informer.error, KubeNoApi)
+def _origin(group: str) -> str:
+    return API_ORIGIN if group == schema.GROUP else f"{API_ORIGIN} ({group})"
 
 
-def _unlisted(kind: str, informer: Informer[CustomObject], waited: float) -> PolicyProblem | None:
-    """The problem of a kind that has not been listed `waited` seconds after the start; None if it is too early to
-    report one."""
-    place = PolicyLocation(API_ORIGIN, object=kind)
-    if informer.error is not None:
-        return PolicyProblem(place, f"cannot be listed: {informer.error}", informer.error.hint)
+def _unlisted(group: str, kind: str, error: KubeError | None, waited: float) -> PolicyProblem | None:
+    """The problem of a kind that has not been listed `waited` seconds after the start, or of a group ("") whose kinds
+    are unknown; None if it is too early to report one."""
+    place = PolicyLocation(_origin(group), object=kind)
+    if error is not None:
+        return PolicyProblem(place, f"cannot be listed: {error}", error.hint)
     if waited < LIST_PATIENCE_S:
         return None
     return PolicyProblem(place, f"has not been listed within {LIST_PATIENCE_S:.0f} s: the API does not respond")

@@ -23,6 +23,7 @@ from aiohttp import hdrs
 from agent.cgroups.detection import NoCgroups, Version, top_of
 from agent.executor.enforcement_switch import ControlMap, EnforcementSwitch
 from agent.executor.groups import conflicting_agents, process_names
+from agent.policy.schema import GROUPS
 from agent.policy.source import ActivePolicies, ClusterPolicies, check_policies
 from agent.service import build
 from agent.service.node_server import CannotRun, read_token
@@ -49,6 +50,7 @@ ROOT = "run the agent as root, with the host's /sys/fs/cgroup mounted read-write
 ALONE = "remove one of the two from this node: they would undo each other's changes (or set agent.beside_others)"
 UNSEEN = "the rule takes no action until the metric is available; docs/agent-state.md lists what each metric requires"
 POD_SOURCE = 'see docs/agent-running.md#pods: the kubelet\'s address and certificate, or agent.pods = "api"'
+NO_GROUP = "kubectl apply -f deploy/agent/crds.yaml, or set a directory (agent.policies)"
 NONE_YET = "write policies: see docs/agent-policies.md, and the samples in deploy/agent/policies"
 
 
@@ -170,10 +172,13 @@ async def _policies(own: AgentSettings, everything: Settings) -> list[CheckResul
         if client is None:
             cure = "set a directory (agent.policies), or kubernetes.kubeconfig"
             return [fail("policies cannot be read: no Kubernetes API is configured", cure)]
+        source = ClusterPolicies(client, metrics=metrics)
         try:
-            found = await _listed(ClusterPolicies(client, metrics=metrics))
+            found = await _listed(source)
         finally:
             await client.close()
+        if found.policies is not None and not source.installed():
+            return [warn(f"no policies are defined in the API: {' and '.join(GROUPS)} are not installed", NO_GROUP)]
     known, there = found.policies is not None, 0 if found.policies is None else len(found.policies.objects)
     return list(_judged([str(each) for each in found.problems], known=known, there=there, what="read"))
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agent.policy.source import POLICY_RESOURCES
+from agent.policy.api_groups import POLICY_RESOURCES
+from agent.policy.schema import GROUP
 from agent.service.settings import KUBELET, AgentSettings
 from watcher.core.kubernetes.objects import CONFIG_MAPS, EVENTS, NODES, PODS
 from watcher.platform.checks.permissions import Permission
@@ -25,9 +26,12 @@ def required_rights(own: AgentSettings) -> Iterator[Permission]:
     yield Permission("get", NODES, "the labels of its node, which select policies", name=node, granted_by=BASE)
     yield from _of_pods(own, node)
     if own.policies is None:
-        for verb in ("list", "watch"):
-            for resource in POLICY_RESOURCES.values():
-                yield Permission(verb, resource, "policies from the API", granted_by=API_POLICIES)
+        for group, resources in POLICY_RESOURCES.items():
+            for verb in ("list", "watch"):
+                for resource in resources.values():
+                    # Needed only where the group is installed; the check of the policies reports what fails.
+                    purpose = f"policies of {group} from the API"
+                    yield Permission(verb, resource, purpose, vital=group == GROUP, granted_by=API_POLICIES)
     if own.mode == "enforce":
         yield from _of_enforcement(own, node)
 

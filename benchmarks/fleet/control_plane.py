@@ -108,7 +108,7 @@ class ControlPlane:
         """The other client, with its rights; and the rights of agents that read pods and policies from the API."""
         self.api.make("/api/v1/namespaces/default/serviceaccounts", metadata={"name": OTHER[1]})
         everything = [{"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["list"]}]
-        policies = [{"apiGroups": ["ensurance.crane.io"], "resources": ["*"], "verbs": ["list", "watch"]}]
+        policies = [{"apiGroups": ["load-watcher.io"], "resources": ["*"], "verbs": ["list", "watch"]}]
         pods = [{"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]}]
         budget = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"]}]
         for account, rules in ((OTHER, everything), (AGENT, [*policies, *pods, *budget])):

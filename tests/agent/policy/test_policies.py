@@ -18,7 +18,17 @@ from agent.policy.problems import PolicyLocation, ProblemCollector
 from agent.policy.struct_reader import read
 from agent.service.build import known_metrics
 from tests.agent.crane import cases
-from tests.agent.policy.writing import METRICS, a_rule, an_object, node_qos, problems, reading, text_of, throttling
+from tests.agent.policy.writing import (
+    CRANE_API,
+    METRICS,
+    a_rule,
+    an_object,
+    node_qos,
+    problems,
+    reading,
+    text_of,
+    throttling,
+)
 
 SHIPPED = Path(__file__).parents[3] / "deploy" / "agent" / "policies"
 
@@ -308,7 +318,16 @@ def test_everything_that_is_wrong_is_told_at_once():
     ("manifest", "path", "words"),
     [
         (an_object("NodeQoS", rules=[]), "kind", "Did you mean NodeQOS?"),
-        ({**node_qos(), "apiVersion": "ensurance.crane.io/v1"}, "apiVersion", "must be ensurance.crane.io/v1alpha1"),
+        (
+            {**node_qos(), "apiVersion": "ensurance.crane.io/v1"},
+            "apiVersion",
+            "must be load-watcher.io/v1alpha1 or ensurance.crane.io/v1alpha1",
+        ),
+        (
+            {**node_qos(), "kind": "NodeQOSEnsurancePolicy"},
+            "kind",
+            "NodeQOSEnsurancePolicy is not a kind of load-watcher.io",
+        ),
         (node_qos(name="1st"), "metadata.name", "not a valid name of a NodeQOS"),
         (an_object("NodeQOS"), "spec.rules", "without rules does nothing"),
         (an_object("PodQOS", "", allowedActions=[]), "metadata.name", "is missing"),
@@ -505,7 +524,7 @@ def test_a_pod_qos_that_names_nobody_in_particular_is_told(selectors: dict[str, 
 
 def test_rules_of_the_older_and_the_newer_kind_that_have_one_name_are_refused():
     """Their samples would be counted together."""
-    older = {**node_qos(), "kind": "NodeQOSEnsurancePolicy"}
+    older = an_object("NodeQOSEnsurancePolicy", "cpu", rules=[a_rule()])
     (found,) = reading(node_qos(), older, throttling()).problems
     assert "has the same key, cpu.high, as the rule in NodeQOS/cpu" in found.message
     assert not reading(node_qos(a_rule("other")), older, throttling()).problems
@@ -605,3 +624,31 @@ def test_no_object_can_do_more_than_be_refused(kind: str, spec: dict[str, Any], 
     }
     found = read_texts({"a.json": json.dumps(manifest)}, metrics=METRICS)
     assert all(str(each) for each in (*found.problems, *found.notices))
+
+
+# --- two API groups --------------------------------------------------------------------------------------------------
+
+
+def of_crane(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The same object in Crane's group."""
+    return {**manifest, "apiVersion": CRANE_API}
+
+
+def test_objects_of_both_groups_are_one_set():
+    """A rule of one group may name an action of the other."""
+    found = reading(node_qos(), of_crane(throttling()), of_crane(node_qos(name="more")))
+    assert not found.problems
+    assert ["cpu.high", "more.high"] == [rule.key for rule in found.policies.for_node({}).rules]
+
+
+@pytest.mark.parametrize("crane_first", [False, True])
+def test_the_same_name_in_both_groups_is_a_problem_with_the_names_of_the_groups(crane_first: bool):
+    """Neither of the two is preferred."""
+    pair = [node_qos(), of_crane(node_qos(a_rule(avoidanceThreshold=2)))]
+    found = reading(*(reversed(pair) if crane_first else pair), throttling())
+    (problem,) = found.problems
+    assert "load-watcher.io" in problem.message
+    assert "ensurance.crane.io" in problem.message
+    assert "NodeQOS/cpu" == problem.place.object
+    assert "Remove one of the two" in problem.cure
+    assert not found.usable

@@ -12,13 +12,15 @@ METRICS: dict[str, MetricCapabilities] = {
     **{name: Metrics()[name] for name in ("cpu_total_usage", "cpu_total_utilization", "memory_total_utilization")},
     "container_sched_run_queue_time": TriggerOnly(),
 }
-API = "ensurance.crane.io/v1alpha1"
+API = "load-watcher.io/v1alpha1"
+CRANE_API = "ensurance.crane.io/v1alpha1"
 
 
 def an_object(kind: str, name: str = "a", *, annotations: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """A policy of this kind."""
+    """A policy of this kind; of Crane's group if only that has the kind."""
     metadata = {"name": name, **({"annotations": annotations} if annotations else {})}
-    return {"apiVersion": API, "kind": kind, "metadata": metadata, "spec": spec}
+    group = API if kind in ("NodeQOS", "AvoidanceAction", "PodQOS") else CRANE_API
+    return {"apiVersion": group, "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def a_rule(name: Any = "high", **changes: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from agent.cgroups.detection import find_layout, top_of
 from agent.executor.groups import CgroupLock
-from tests.agent.policy.writing import API, node_qos, text_of, throttling, write
+from tests.agent.policy.writing import API, CRANE_API, node_qos, text_of, throttling, write
 from tests.doctor import Told, doctor
 from tests.fakes.cgroups import FakeCgroups
 from tests.fakes.kube import CONFIG_MAPS, FakeKube
@@ -90,8 +90,10 @@ def test_policies_of_the_cluster(place: Place):
     )
     with FakeKube() as server:
         kubeconfig = ("--set", f"kubernetes.kubeconfig={server.kubeconfig(place.root / 'kubeconfig')}")
-        place.told(*kubeconfig, policies=None).one("agent", "warn", "no policies for this node")
+        found = place.told(*kubeconfig, policies=None).one("agent", "warn", "no policies are defined in the API")
+        assert "kubectl apply -f deploy/agent/crds.yaml" in found.cure
         server.define(f"{API}/avoidanceactions", "AvoidanceAction")
+        place.told(*kubeconfig, policies=None).one("agent", "warn", "no policies for this node")
         server.put(f"{API}/avoidanceactions", "throttle", spec=throttling()["spec"])
         place.told(*kubeconfig, policies=None).one("agent", "ok", "read: 1")
 
@@ -182,8 +184,10 @@ def test_rights_on_policies_and_on_pods_depend_on_their_source(place: Place):
     with FakeKube() as server, FakeKubelet([pod("a", "1")]) as kubelet:
         kubeconfig = ("--set", f"kubernetes.kubeconfig={server.kubeconfig(place.root / 'kubeconfig')}")
         server.forbidden = {(verb, f"{API}/podqoss") for verb in ("list", "watch")}
-        missing = place.told(*kubeconfig, policies=None).one("agent", "fail", "may not list podqoss.ensurance.crane.io")
+        missing = place.told(*kubeconfig, policies=None).one("agent", "fail", "may not list podqoss.load-watcher.io")
         assert "deploy/components/agent-api-policies" in missing.cure
+        server.forbidden = {(verb, f"{CRANE_API}/podqoss") for verb in ("list", "watch")}
+        place.told(*kubeconfig, policies=None).one("agent", "warn", "may not list podqoss.ensurance.crane.io")
         server.forbidden = {("list", "v1/pods"), ("get", "v1/nodes/pods")}
         missing = place.told(*kubeconfig).one("agent", "fail", "this account may not list pods; needed for the pods of")
         assert "deploy/components/agent-api-pods" in missing.cure

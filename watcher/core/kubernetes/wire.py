@@ -111,6 +111,19 @@ class ObjectList(msgspec.Struct, Generic[T_co], frozen=True):
     items: list[T_co] | None = None
 
 
+class ServedResource(msgspec.Struct, frozen=True):
+    """An entry of a discovery document; `name` is the plural name, with "/status" for a subresource."""
+
+    name: str
+
+
+class ResourceList(msgspec.Struct, frozen=True):
+    """The discovery document of a group and version; its metadata is empty."""
+
+    metadata: MinimalMetadata = MinimalMetadata()
+    resources: tuple[ServedResource, ...] = ()
+
+
 class WatchLine(msgspec.Struct, frozen=True):
     """One line of a watch: the event type and the encoded object."""
 

@@ -36,7 +36,7 @@ from watcher.core.kubernetes.errors import (
     printable,
 )
 from watcher.core.kubernetes.objects import ACCESS_REVIEWS
-from watcher.core.kubernetes.wire import ItemT, ObjectList, Resource, list_decoder
+from watcher.core.kubernetes.wire import ItemT, ObjectList, Resource, ResourceList, list_decoder
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.refusals import error_of, read_status
 from watcher.platform.kube.responses import Listing, WatchEvent, read_event, read_item, read_large_page, read_page
@@ -234,6 +234,14 @@ class KubeClient:
         call = _KubeRequest(resource, "get", resource.path_of(key), parameters=parameters)
         async with self._translated(resource):
             return read_item(await self._ask(call), resource=resource)
+
+    async def served(self, resource: Resource[Any]) -> frozenset[str]:
+        """Return the plural names that the API serves in the group and version of `resource`, by discovery. Raises
+        KubeNotFound if it serves none, and other KubeErrors."""
+        call = _KubeRequest(resource, "get", resource.path.rpartition("/")[0])
+        async with self._translated(resource):
+            listed = Resource(resource.group, resource.version, resource.plural, ResourceList)
+            return frozenset(each.name for each in read_item(await self._ask(call), resource=listed).resources)
 
     async def watch(
         self, resource: Resource[ItemT], *, since: str, selector: Selector = EVERYTHING, seconds: int = WATCH_S
