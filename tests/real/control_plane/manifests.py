@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import requests
 import yaml
 
+from agent.policy.schema import GROUP
 from tests.deploy.rendering import Manifest, kustomized
 from tests.real.kube import DEFINITIONS, ApiServer
 from tests.real.parts import REPOSITORY
@@ -50,9 +51,9 @@ def delete_all(api: ApiServer, rendered: Iterable[Manifest]) -> None:
             assert api.ask("DELETE", path).status_code in (200, 404), path
 
 
-def define_policies(api: ApiServer) -> None:
-    """Install the policy definitions of deploy/agent."""
-    define(api, *yaml.safe_load_all((DEPLOY / "agent/crds.yaml").read_text()))
+def define_policies(api: ApiServer, *, group: str = GROUP) -> None:
+    """Install the policy definitions of deploy/agent, or the same for another API group, such as Crane's."""
+    define(api, *yaml.safe_load_all((DEPLOY / "agent/crds.yaml").read_text().replace(GROUP, group)))
 
 
 def define(api: ApiServer, *definitions: Manifest) -> None:

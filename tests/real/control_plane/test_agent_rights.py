@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from agent.cgroups.paths import Driver
+from agent.policy.schema import CRANE_GROUP, GROUPS, VERSION
 from tests.agent.service.test_process import AgentProcess
 from tests.deploy.rendering import Manifest, composed, settings_in
 from tests.fakes.cgroups import FakeCgroups
@@ -37,7 +38,8 @@ CONTROLLER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "victim", "
 
 
 def policies() -> list[Manifest]:
-    """The policies of deploy/agent that evict above 90 % memory, with the rule enabled and a short cool-down."""
+    """The policies of deploy/agent that evict above 90 % memory, with the rule enabled and a short cool-down. The
+    action is of Crane's API group."""
     found = [
         policy
         for name in ("evict", "throttle")
@@ -49,13 +51,15 @@ def policies() -> list[Manifest]:
             rule["strategy"] = "None"
         if policy["kind"] == "AvoidanceAction":
             policy["spec"]["coolDownSeconds"] = 1
+            policy["apiVersion"] = f"{CRANE_GROUP}/{VERSION}"
     return wanted
 
 
 @pytest.fixture(scope="module", autouse=True)
 def definitions(cluster: ApiServer) -> None:
-    """The policy definitions are installed."""
-    define_policies(cluster)
+    """The policy definitions of both API groups are installed."""
+    for group in GROUPS:
+        define_policies(cluster, group=group)
 
 
 class Host:
