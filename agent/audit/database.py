@@ -73,8 +73,9 @@ class AuditError(Exception):
         self.hint = hint
 
 
-def _unusable(path: Path) -> str:
-    """The reason why the existing file cannot be used as the audit file; "" if it can, or if there is none. Raises
+def _unusable(path: Path, *, new_allowed: bool) -> str:
+    """The reason why the existing file cannot be used as the audit file; "" if it can, or if there is none. With
+    `new_allowed`, a database without tables can be used: a process may have ended while it created the file. Raises
     AuditError if it belongs to another program or a newer version, and sqlite3.Error or OSError if it cannot be
     checked."""
     try:
@@ -82,8 +83,8 @@ def _unusable(path: Path) -> str:
             header = file.read(100)
     except FileNotFoundError:
         return ""
-    if not header:
-        return ""
+    if not header:  # SQLite would use it as a new database
+        return "it is empty, as a power failure leaves it"
     if header[:16] != _SQLITE:
         return "it is not a SQLite database"
     connection = sqlite3.connect(path, timeout=1.0, isolation_level=None)
@@ -93,7 +94,7 @@ def _unusable(path: Path) -> str:
         if application != APPLICATION_ID:
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if not application and not tables:
-                return ""  # a process ended while it created the file
+                return "" if new_allowed else "it is a database without tables"
             raise AuditError(
                 f"{path} is a database of another program and is left unchanged",
                 hint="Set a different file: agent.state_file or --state-file.",

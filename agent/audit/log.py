@@ -83,7 +83,7 @@ class Audit:
         notice = ""
         with _translated(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            why = _unusable(path)
+            why = _unusable(path, new_allowed=replace_damaged)
             if why and not replace_damaged:
                 raise AuditError(
                     f"the audit file {path} cannot be used: {why}",

@@ -31,7 +31,8 @@ EVENT_PAUSE_S = 60.0
 EVENT_INTERVAL_S = 600.0
 """Minimum interval in seconds between Events of the same reason about a pod, for actions that repeat in every cycle."""
 BUDGET_RETRY_S = 30.0
-"""Seconds before an eviction that a PodDisruptionBudget refused is retried, if the API returns no delay."""
+"""Seconds before an eviction that a PodDisruptionBudget refused is retried, if the API returns no delay. Each further
+refusal doubles the time, up to REFUSED_RETRY_S, because every attempt writes the shared budget of evictions twice."""
 REFUSED_RETRY_S = 300.0
 """Seconds before an eviction is retried that the API refused for another reason (two budgets for one pod, a missing
 right), or whose pod it does not show. Another attempt would have the same result until somebody changes the cluster."""
@@ -48,9 +49,11 @@ FATES = {
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """An eviction that the API refused: no attempt before `until` (seconds of the monotonic clock)."""
+    """An eviction that the API refused: no attempt before `until` (seconds of the monotonic clock), `pause` seconds
+    after the refusal."""
 
     until: float
+    pause: float
     outcome: StepOutcome
     text: str
 
@@ -126,8 +129,9 @@ class ClusterActions:
         )
         fate = FATES[done.outcome]
         if done.outcome is EvictionOutcome.PROTECTED:
-            text, pause = "a disruption budget protects it", done.retry_after or BUDGET_RETRY_S
-            self._refused[step.uid] = _Refusal(self._monotonic() + pause, fate, text)
+            pause = max(done.retry_after or BUDGET_RETRY_S, self._doubled_pause(step.uid))
+            text = "a disruption budget protects it"
+            self._refused[step.uid] = _Refusal(self._monotonic() + pause, pause, fate, text)
         elif fate is StepOutcome.FAILED:
             text = f"the API refused to evict it: {done.message}"
             pause = max(REFUSED_RETRY_S, done.retry_after or 0.0)
@@ -137,11 +141,19 @@ class ClusterActions:
             self._refused.pop(step.uid, None)
         return fate, ". ".join(filter(None, (done.message, done.hint)))
 
+    def _doubled_pause(self, uid: str) -> float:
+        """Twice the pause after the last attempt if a disruption budget refused that too, at most REFUSED_RETRY_S; 0
+        otherwise."""
+        before = self._refused.get(uid)
+        if before is None or before.outcome is not StepOutcome.PROTECTED:
+            return 0.0
+        return min(2.0 * before.pause, REFUSED_RETRY_S)
+
     async def _leave_alone(self, step: EvictStep, fate: StepOutcome, text: str, *, hint: str, seconds: float) -> None:
         """Leave the pod alone for `seconds`. Logs it and writes an Event, unless the last attempt had the same
         result."""
         before = self._refused.get(step.uid)
-        self._refused[step.uid] = _Refusal(self._monotonic() + seconds, fate, text)
+        self._refused[step.uid] = _Refusal(self._monotonic() + seconds, seconds, fate, text)
         if before is not None and before.text == text:
             return
         why = self.left_alone()[step.uid]

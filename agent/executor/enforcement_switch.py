@@ -15,6 +15,9 @@ A token is spent before the request. If no pod was evicted (the API refused, a P
 the pod was gone), the agent removes its own line again, which `EvictionToken` identifies. A token that is not returned
 (the agent was killed, or the API did not respond) expires after a minute, as that of an eviction does.
 
+The times are those of the API server: a node whose clock is wrong corrects its own by the Date of the response that it
+read. Otherwise it would take the lines of other nodes for expired, and remove them.
+
 If the budget is unknown (no API, no ConfigMap, an invalid value), no eviction is allowed. If enforcement was last read
 as off or restore, it stays so while the API is unavailable.
 """
@@ -224,8 +227,8 @@ class ControlMap:
         return ControlData(self.last or EnforcementSwitch.ON, problem=problem, away=away)
 
     async def spend_token(self, *, now: float) -> EvictionToken | str:
-        """Spend a token of the budget for one eviction; `now` in unix seconds. Returns the token, or the reason why
-        none is available. Never raises."""
+        """Spend a token of the budget for one eviction; `now` in unix seconds by this machine's clock. Returns the
+        token, with the time of the API server, or the reason why none is available. Never raises."""
         try:
             nodes = await self._count(now)
             for delay in (*RETRY_AFTER_S, None):
@@ -256,6 +259,7 @@ class ControlMap:
 
     async def _take_once(self, nodes: int, now: float) -> EvictionToken | str:
         read = await self._client.get(CONFIG_MAPS, self._key)
+        now -= self._client.ahead_s
         control = read_control(read.data)
         if control.enforcement is not EnforcementSwitch.ON:
             return f"{ENFORCEMENT} is {control.enforcement}"

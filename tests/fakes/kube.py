@@ -16,9 +16,11 @@ import copy
 import json
 import ssl
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any, Self
 
@@ -111,10 +113,12 @@ Fault = Callable[[Asked], web.Response | None]
 class FakeKube:
     """The server. `token` is the one that it knows, "" lets everybody in; `forbidden` holds (verb, resource) pairs;
     `fault` may answer in the server's place, `delay` slows every answer; `bookmarks` can be withheld; `evictions` are
-    the versions of Eviction that it takes; with `kubelet` pods that are deleted end at once, as if theirs ran."""
+    the versions of Eviction that it takes; with `kubelet` pods that are deleted end at once, as if theirs ran. Its
+    clock is `clock_s` seconds ahead of that of this machine."""
 
     token: str = "a-token"
     forbidden: set[tuple[str, str]] = field(default_factory=set)
+    clock_s: float = 0.0
     fault: Fault = lambda _: None
     delay: float = 0.0
     bookmarks: bool = True
@@ -269,6 +273,7 @@ class FakeKube:
         self._loop, self._stop, self._news = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         app = web.Application()
         app.router.add_route("*", "/{tail:.*}", self._answer)
+        app.on_response_prepare.append(self._date)
         runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", getattr(self, "port", 0), ssl_context=self.tls)
@@ -282,6 +287,9 @@ class FakeKube:
             if connection.transport is not None:
                 connection.transport.abort()
         await runner.cleanup()
+
+    async def _date(self, _: web.Request, response: web.StreamResponse) -> None:
+        response.headers["Date"] = formatdate(time.time() + self.clock_s, usegmt=True)
 
     def _wake(self) -> None:
         self._news.set()

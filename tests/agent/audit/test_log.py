@@ -348,7 +348,9 @@ def test_another_programs_database_is_left_to_it(tmp_path: Path, begin_anew: boo
     assert ["recipes.db"] == [each.name for each in tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(("make", "why"), [(damaged, "damaged"), (text, "not a SQLite database")])
+@pytest.mark.parametrize(
+    ("make", "why"), [(damaged, "damaged"), (text, "not a SQLite database"), (Path.touch, "it is empty")]
+)
 def test_a_file_that_is_damaged_is_kept_aside(tmp_path: Path, make, why: str):
     path = tmp_path / "agent.db"
     make(path)
@@ -367,17 +369,26 @@ def test_a_file_that_is_damaged_is_kept_aside(tmp_path: Path, make, why: str):
     audit.close()
 
 
-def test_a_file_that_is_only_begun_is_gone_on_with(tmp_path: Path):
+def test_a_database_without_tables_is_used_by_the_agent_and_not_for_restoring(tmp_path: Path):
+    """A process may have ended while it created the file; but nobody knows whether values were in it."""
     path = tmp_path / "agent.db"
-    path.touch()
-    opened(path).close()
-    other = tmp_path / "other.db"
-    begun = sqlite3.connect(other)
+    begun = sqlite3.connect(path)
     begun.execute("PRAGMA journal_mode = WAL")
     begun.close()
-    audit = opened(other)
+    with pytest.raises(AuditError, match="it is a database without tables"):
+        Audit.open(path, now=NOW, replace_damaged=False)
+    audit = opened(path)
     assert not audit.notice
     audit.close()
+
+
+def test_an_empty_file_is_not_taken_for_nothing_to_restore(tmp_path: Path):
+    path = tmp_path / "agent.db"
+    path.touch()
+    with pytest.raises(AuditError, match="it is empty") as raised:
+        Audit.open(path, now=NOW, replace_damaged=False)
+    assert "move it to another directory" in raised.value.hint
+    assert b"" == path.read_bytes()
 
 
 def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path):

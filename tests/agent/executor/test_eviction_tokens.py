@@ -80,6 +80,24 @@ def test_two_tokens_of_one_moment_are_two(server: FakeKube):
     using(server, act)
 
 
+@pytest.mark.parametrize("ahead", [-7200.0, -90.0, 90.0, 7200.0])
+def test_a_node_with_a_wrong_clock_keeps_and_counts_the_tokens_of_others(server: FakeKube, ahead: float):
+    """It took them for expired, or for lines of a node with a wrong clock, and removed them."""
+    server.clock_s = -ahead
+    right = NOW - ahead
+    put_lines(server, f"{right - 10:.6f} b")
+
+    async def act(controls: ControlMap) -> None:
+        token = await spend(controls, NOW)
+        assert abs(token.time - right) < 3.0  # the header has whole seconds
+        assert "the cluster had 2 evictions" in str(await controls.spend_token(now=NOW))
+        assert ["b", "a"] == [line.partition(" ")[2] for line in lines(server)]
+        assert await controls.return_token(token)
+        assert ["b"] == [line.partition(" ")[2] for line in lines(server)]
+
+    using(server, act)
+
+
 def test_a_return_meets_a_write_of_another_node(server: FakeKube):
     """The other node's line is written between the read and the write of the return, and stays."""
 

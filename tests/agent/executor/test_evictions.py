@@ -282,6 +282,26 @@ def test_never_a_victim_beyond_the_limits(wanted: list[tuple[str, str]], most: i
         assert all(sum(each.owner == owner for each in mine) <= of_owner for owner in "ab")
 
 
+def test_each_refusal_by_a_disruption_budget_doubles_the_wait_up_to_five_minutes(node: FakeNode, server: FakeKube):
+    """Every attempt writes the shared ConfigMap twice."""
+    node.add(0)
+    server.pod("shop/p0", node="node-1", metadata=node.metadata(0, labels={"app": "x"}))
+    budget(server, 0)
+    moments = (0, 29, 31, 90, 92, 211, 213, 452, 454, 753, 755, 1054, 1056)
+
+    async def act(executor: Executor) -> list[int]:
+        attempts = []
+        for second in moments:
+            node.now = NOW + second
+            before = len(server.asked)
+            await executor.run(Plan(node.now, (evict(0),)), state=node.state(), cycle=1, needed=always)
+            if any(each.resource == "v1/pods/eviction" for each in server.asked[before:]):
+                attempts.append(second)
+        return attempts
+
+    assert [0, 31, 92, 213, 454, 755, 1056] == node.acting(act)
+
+
 # --- the budget of the cluster ---------------------------------------------------------------------------------------
 
 

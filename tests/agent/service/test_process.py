@@ -229,6 +229,16 @@ def test_restore_touches_no_file_that_it_cannot_use(machine: Machine):
     assert file.read_text() == "something of somebody's\n"
 
 
+def test_restore_with_an_empty_file_restores_nothing_and_says_so(machine: Machine):
+    """A power failure leaves such a file; the exit code 0 would let the agent be uninstalled with lowered quotas."""
+    file = machine.root / "empty.db"
+    file.touch()
+    result = run(machine, "restore", "--missing-ok", "--state-file", str(file))
+    assert (1, "") == (result.returncode, result.stdout)
+    assert f"the audit file {file} cannot be used: it is empty" in result.stderr
+    assert [file] == list(machine.root.glob("empty*"))
+
+
 def test_a_new_start_goes_on_where_the_killed_one_was(machine: Machine, kubelet: FakeKubelet):
     with agent(machine, kubelet, "--enforce") as process:
         wait_for(lambda: throttled(machine), what="the pod to be throttled")

@@ -16,6 +16,7 @@ import errno
 import logging
 import os
 import socket
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -40,6 +41,7 @@ from watcher.core.kubernetes.wire import ItemT, ObjectList, Resource, ResourceLi
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.refusals import error_of, read_status
 from watcher.platform.kube.responses import Listing, WatchEvent, read_event, read_item, read_large_page, read_page
+from watcher.platform.kube.responses import seconds_ahead as _seconds_ahead
 from watcher.platform.net.http_body import read_at_most
 
 log = logging.getLogger(__name__)
@@ -70,7 +72,6 @@ NEWEST = ""
 """For `at_least`: a list that contains all changes made before the request."""
 ANY_VERSION = "0"
 """For `at_least`: any version that the server has in its watch cache; the cheapest list."""
-
 DONE = (200, 201, 202)
 
 
@@ -140,6 +141,7 @@ class KubeClient:
     watches."""
 
     def __init__(self, access: Callable[[], KubeAccess], *, timeout: float = 10.0) -> None:
+        self.ahead_s = 0.0  # seconds by which this machine's clock is ahead of the server's, by the last response
         self._find_access = access
         self._timeout = timeout
         self._current: _ConnectionPool | None = None
@@ -236,12 +238,11 @@ class KubeClient:
             return read_item(await self._ask(call), resource=resource)
 
     async def served(self, resource: Resource[Any]) -> frozenset[str]:
-        """Return the plural names that the API serves in the group and version of `resource`, by discovery. Raises
-        KubeNotFound if it serves none, and other KubeErrors."""
-        call = _KubeRequest(resource, "get", resource.path.rpartition("/")[0])
+        """Return the plural names in the group and version of `resource`. Raises KubeNotFound if there are none."""
+        listed = Resource(resource.group, resource.version, resource.plural, ResourceList)
         async with self._translated(resource):
-            listed = Resource(resource.group, resource.version, resource.plural, ResourceList)
-            return frozenset(each.name for each in read_item(await self._ask(call), resource=listed).resources)
+            body = await self._ask(_KubeRequest(listed, "get", resource.path.rpartition("/")[0]))
+            return frozenset(each.name for each in read_item(body, resource=listed).resources)
 
     async def watch(
         self, resource: Resource[ItemT], *, since: str, selector: Selector = EVERYTHING, seconds: int = WATCH_S
@@ -380,6 +381,7 @@ class KubeClient:
                     allow_redirects=False,  # a redirect would send the token to another server
                     server_hostname=access.tls_server_name if access.tls else None,
                 )
+                self.ahead_s = _seconds_ahead(response.headers.get("Date"), now=time.time())
                 if response.status not in DONE:
                     raise await _read_failure(response, call, private=self._private)
             yield response

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any, Generic
 
 import msgspec
@@ -19,6 +20,8 @@ from watcher.core.kubernetes.errors import KubeMalformed, printable
 from watcher.core.kubernetes.wire import ItemT, ObjectList, Resource, Versioned, WatchLine, key_of
 from watcher.platform.kube.refusals import ApiStatus, error_of, read_status
 
+CLOCK_TOLERANCE_S = 5.0
+"""Seconds; see `seconds_ahead`."""
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _LINE = msgspec.json.Decoder(WatchLine)
 _RAW_LIST = msgspec.json.Decoder(ObjectList[msgspec.Raw])  # type: ignore[type-var]  # Raw has no metadata
@@ -113,6 +116,16 @@ def read_item(body: bytes, *, resource: Resource[ItemT]) -> ItemT:
         return msgspec.json.decode(body, type=resource.item)
     except _UNREADABLE as error:
         raise _not_kubernetes(body, what=f"an object of {resource.full_name}", problem=str(error)) from error
+
+
+def seconds_ahead(date: str | None, *, now: float) -> float:
+    """Seconds by which a clock that shows `now` (unix seconds) is ahead of the server that sent this Date header; 0 for
+    a difference that the header's resolution and the way to here may explain, and without a valid header."""
+    try:
+        ahead = now - parsedate_to_datetime(date or "").timestamp()
+    except ValueError:
+        return 0.0
+    return ahead if abs(ahead) > CLOCK_TOLERANCE_S else 0.0
 
 
 def _not_kubernetes(body: bytes, *, what: str, problem: str) -> KubeMalformed:
