@@ -56,11 +56,11 @@ class PolicyGroup:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start in the background."""
+        """Start in the background; does not fail without the API."""
         self._task = asyncio.create_task(self._discover(), name=f"policies-{self.group}")
 
     async def close(self) -> None:
-        """Stop looking and watching."""
+        """Stop the background task and all informers."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

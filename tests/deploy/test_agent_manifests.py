@@ -83,11 +83,24 @@ def test_with_a_token_all_pages_are_at_the_address_of_the_pod(tmp_path: Path) ->
     assert token == read_settings(loaded.parts["agent"], cwd=tmp_path)[0].token_file
 
 
+def test_the_rights_of_enforcement_are_taken_away(tmp_path: Path) -> None:
+    """Each object that the component adds with rights is replaced by agent-restore, under the same name."""
+    enforcing = agents(composed(tmp_path, DEPLOY / "agent", "agent-enforce"))
+    rbac = {name for name in enforcing if name.partition(" ")[0] in ("Role", "RoleBinding", "ClusterRole")}
+    assert f"Role {NAME}" in rbac
+    assert rbac <= agents(kustomized(DEPLOY / "agent-restore")).keys()
+
+
 def test_the_agents_can_be_taken_away_in_good_order(manifests: list[Manifest]) -> None:
     """Each pod restores with what the agent had, and then does nothing."""
     rendered, chart = kustomized(DEPLOY / "agent-restore"), charted(RESTORE, namespace=NAME)
     assert [] == problems(rendered) + problems(chart)
-    assert agents(rendered) == agents(chart)
+    ours, theirs = agents(rendered), agents(chart)
+    # Helm removes these two; kubectl would leave them with the rights of enforcement.
+    role = ours.pop(f"Role {NAME}")
+    del ours[f"RoleBinding {NAME}"]
+    assert ours == theirs
+    assert [] == role["rules"]
     agent, pod = pod_of(manifests), pod_of(rendered)
     (running,), (restoring,), (idle,) = agent["containers"], pod["initContainers"], pod["containers"]
     assert ["agent", "restore", "--missing-ok"] == restoring["args"]
@@ -180,6 +193,42 @@ def test_enforcement_is_one_component_with_its_rights(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("values", [{}, {"control": {"enforcement": "on"}}])
+def test_the_brake_is_left_to_operators(manifests: list[Manifest], values: dict[str, Any]) -> None:
+    """Applying the manifests again, or an upgrade of the chart, does not release it. Old releases have the value "on"."""
+    for rendered in (manifests, charted({"agent": {"enabled": True, **values}}, namespace=NAME)):
+        data = only(rendered, "ConfigMap", "agent-control")["data"]
+        assert {"evictions-per-minute", "nodes-at-once"} == data.keys()
+
+
+@pytest.mark.parametrize("value", ["off", "restore"])
+def test_the_chart_refuses_to_set_the_brake(value: str) -> None:
+    with pytest.raises(ChartError, match=f'kubectl -n there patch configmap agent-control .*"enforcement":"{value}"'):
+        charted({"agent": {"enabled": True, "control": {"enforcement": value}}}, namespace="there")
+
+
+@pytest.mark.parametrize(("part", "policies"), [("agent", 2), ("qrm", 1)])
+def test_tokens_are_limited_to_their_nodes_by_a_component_and_by_the_chart(
+    tmp_path: Path, part: str, policies: int
+) -> None:
+    """Not by default, because the policies need Kubernetes 1.30."""
+    name = f"load-watcher-{part}"
+    rendered = composed(tmp_path, DEPLOY / part, f"{part}-node-restriction")
+    chart = charted({part: {"enabled": True, "nodeRestriction": True}}, namespace=name)
+    ours, theirs = of_part(rendered, name), of_part(chart, name)
+    added = {each for each in ours if each.startswith("ValidatingAdmissionPolicy")}
+    assert 2 * policies == len(added)
+    for each in added:
+        assert ours[each] == theirs[each]
+    assert added == {each for each in theirs if each.startswith("ValidatingAdmissionPolicy")}
+    for plain in (kustomized(DEPLOY / part), charted({part: {"enabled": True}}, namespace=name)):
+        assert not [each for each in plain if each["kind"].startswith("ValidatingAdmissionPolicy")]
+    account = f"system:serviceaccount:{name}:{name}"
+    for policy in (each for each in ours.values() if each["kind"] == "ValidatingAdmissionPolicy"):
+        assert [account] == [each["expression"].split("'")[1] for each in policy["spec"]["matchConditions"]]
+        assert "Fail" == policy["spec"]["failurePolicy"]
+
+
 def test_the_rights_are_those_that_the_doctor_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For each way to install it, neither more nor less."""
     monkeypatch.setenv("NODE_NAME", "node-1")
@@ -215,7 +264,8 @@ def test_pods_and_policies_from_the_api_by_components_and_by_the_chart(tmp_path:
     assert "LOAD_WATCHER_AGENT_POLICIES" not in environment(policies)
     assert "policies" not in {each["name"] for each in pod_of(policies)["volumes"]}
     kinds = {each["spec"]["names"]["plural"] for each in documents(definitions())}
-    assert kinds == {resource for group, resource, _ in rules(policies) if group == "ensurance.crane.io"}
+    for api_group in ("load-watcher.io", "ensurance.crane.io"):
+        assert kinds == {resource for group, resource, _ in rules(policies) if group == api_group}
 
 
 def test_policies_are_files_of_a_config_map_that_may_be_missing(manifests: list[Manifest]) -> None:

@@ -36,6 +36,12 @@ def test_the_file_is_what_is_made_of_the_fields():
     assert definitions() == (SHIPPED / "crds.yaml").read_text(), "run: python -m agent.policy.crds"
 
 
+def test_the_definitions_are_of_the_group_of_load_watcher_alone():
+    """Crane's definitions belong to Crane."""
+    found = [each["spec"]["group"] for each in yaml.safe_load_all(definitions())]
+    assert ["load-watcher.io"] * 3 == found
+
+
 def test_every_node_of_a_schema_has_a_type():
     """A structural schema must, but for what takes anything."""
 
@@ -76,5 +82,8 @@ def test_what_the_agent_would_refuse_the_api_server_refuses_first(manifest: dict
 
 
 def test_the_config_map_that_we_ship_is_right():
-    control = read_control(yaml.safe_load((SHIPPED / "control.yaml").read_text())["data"])
+    """It does not set the brake, and that means on."""
+    data = yaml.safe_load((SHIPPED / "control.yaml").read_text())["data"]
+    assert "enforcement" not in data
+    control = read_control(data)
     assert ("on", 5, 0.05, "") == (control.enforcement, control.per_minute, control.nodes_at_once, control.problem)

@@ -314,7 +314,7 @@ def _metrics(settings: Settings) -> Iterator[Conflict]:
 
 def _koordinator(settings: Settings) -> Iterator[Conflict]:
     wanted, provider = settings.kubernetes.node_names, settings.provider.name
-    unread = wanted == "off" or (wanted == "auto" and provider == "host")
+    unread = wanted == "off" or (wanted == "auto" and provider in ("host", "replay"))
     if settings.koordinator.publish and unread and provider != "metrics-server":
         message = f"is true, but the nodes of the cluster are not read ({_is(settings, 'kubernetes.node_names')})"
         cure = 'set kubernetes.node_names = "on", or remove koordinator.publish'

@@ -444,6 +444,11 @@ MISTAKES = [
         'the nodes of the cluster are not read (kubernetes.node_names = "auto" (default))',
     ),
     (
+        '[provider]\nname = "replay"\npath = "."\n[koordinator]\npublish = true',
+        "koordinator.publish",
+        'the nodes of the cluster are not read (kubernetes.node_names = "auto" (default))',
+    ),
+    (
         '[koordinator]\naggregate_durations = ["5m", "30m"]',
         "koordinator.aggregate_durations",
         '"30m" (file load-watcher.toml) is not in refresh.windows = ["5m", "10m", "15m"]',
