@@ -17,6 +17,7 @@ from threading import Thread
 import pytest
 import trustme
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -52,7 +53,9 @@ def requirements_of_the_image() -> list[Requirement]:
 @pytest.mark.parametrize("name", ["requirements.lock", "build.lock"])
 def test_each_locked_package_has_hashes_and_a_version_that_passed_the_tests(name: str) -> None:
     lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
-    limits = {canonicalize_name(each.name): each.specifier for each in map(Requirement, filter(_is_one, lines))}
+    limits: dict[str, SpecifierSet] = {
+        canonicalize_name(each.name): each.specifier for each in map(Requirement, filter(_is_one, lines))
+    }
     found = locked(name)
     assert found
     for package, (version, hashes) in found.items():

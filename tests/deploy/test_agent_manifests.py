@@ -195,7 +195,7 @@ def test_enforcement_is_one_component_with_its_rights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("values", [{}, {"control": {"enforcement": "on"}}])
 def test_the_brake_is_left_to_operators(manifests: list[Manifest], values: dict[str, Any]) -> None:
-    """Applying the manifests again, or an upgrade of the chart, does not release it. Old releases have the value "on"."""
+    """Applying the manifests again, or an upgrade of the chart, does not release it. Old values have "on"."""
     for rendered in (manifests, charted({"agent": {"enabled": True, **values}}, namespace=NAME)):
         data = only(rendered, "ConfigMap", "agent-control")["data"]
         assert {"evictions-per-minute", "nodes-at-once"} == data.keys()

@@ -75,7 +75,8 @@ VERSIONS = ("1.27.0", "1.37.0")
 NODE_METRIC = "slo.koordinator.sh/v1alpha1/nodemetrics"
 WRITING = ("get", "list", "watch", "create", "update", "patch", "delete")
 SINCE = {"flowcontrol.apiserver.k8s.io/v1": "1.29.0", "admissionregistration.k8s.io/v1": "1.30"}
-"""API versions newer than the oldest of VERSIONS; only deploy/flowcontrol and its value in the chart use them."""
+"""API versions newer than the oldest of VERSIONS; deploy/flowcontrol, the components *-node-restriction, and their
+values in the chart use them."""
 UNPUBLISHED = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}  # no schemas of them are in that package
 
 

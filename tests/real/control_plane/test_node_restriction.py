@@ -227,6 +227,19 @@ def test_an_agent_spends_the_budget_of_its_own_node_and_changes_nothing_else_of_
     assert "only the key recent-evictions" in agent.refusal(CONTROL, {"metadata": {"labels": {"a": "b"}}})
 
 
+def test_large_objects_stay_below_the_cost_limit_of_expressions(cluster: ApiServer, agent: RestrictedAccount) -> None:
+    """A request whose evaluation costs more is refused."""
+    images = [{"names": [f"registry.example.com/{n}@sha256:{n:064}"], "sizeBytes": n} for n in range(100)]
+    large = {"metadata": {"annotations": {f"example.com/{n}": "x" * 10_000 for n in range(20)}}}
+    assert cluster.ask("PATCH", path(FOREIGN), {**large, **taints(OTHER_TAINT)}, headers=MERGE).ok
+    assert cluster.ask("PATCH", f"{path(FOREIGN)}/status", {"status": {"images": images}}, headers=MERGE).ok
+    agent.changes(path(FOREIGN), taints(OTHER_TAINT, TAINT), node=FOREIGN)
+    agent.changes(f"{path(FOREIGN)}/status", conditions(CONDITION), node=FOREIGN, kind=STRATEGIC)
+    lines = "".join(f"17000000{n:02}.{n:06} a-node-with-a-long-name-{n:06}.example.com\n" for n in range(300))
+    cluster.ask("PATCH", CONTROL, {"data": {"recent-evictions": lines}}, headers=MERGE)
+    agent.changes(CONTROL, {"data": {"recent-evictions": f"{lines}1700000099.000000 {OWN}\n"}})
+
+
 def test_kubelets_and_operators_change_what_they_did_before(cluster: ApiServer, agent: RestrictedAccount) -> None:
     """The policies match only the agents' account."""
     change = {"metadata": {"labels": {"pool": "other"}}, **taints(OTHER_TAINT)}
