@@ -123,7 +123,7 @@ def seconds_ahead(date: str | None, *, now: float) -> float:
     a difference that the header's resolution and the way to here may explain, and without a valid header."""
     try:
         ahead = now - parsedate_to_datetime(date or "").timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     return ahead if abs(ahead) > CLOCK_TOLERANCE_S else 0.0
 
