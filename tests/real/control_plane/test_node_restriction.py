@@ -72,8 +72,12 @@ def installed(
     """Apply manifests with further roles, and wait until their policies are enforced."""
     apply_all(cluster, [*rendered, *grants])
     probe = {"metadata": {"labels": {"probe": "yes"}}}
-    dry = f"{path(OWN)}?dryRun=All"
-    wait_for(lambda: account.patch(dry, probe).status_code == 403, what="the policy to be enforced")
+    limited = [path(OWN), *(CONTROL for each in rendered if each["metadata"]["name"] == "agent-control")]
+
+    def enforced() -> bool:
+        return all(account.patch(f"{each}?dryRun=All", probe).status_code == 403 for each in limited)
+
+    wait_for(enforced, what="the policies to be enforced")
 
 
 @pytest.fixture(scope="module")
