@@ -202,6 +202,7 @@ def _serve_tls(server: ThreadingHTTPServer, issued: trustme.LeafCert) -> None:
     server.socket = context.wrap_socket(server.socket, server_side=True)
 
 
+@pytest.mark.slow
 def test_the_health_check_fails_without_a_service_and_with_wrong_settings(tmp_path: Path) -> None:
     done = check(tmp_path, "[server]\nport = 1\n")
     assert (1, True) == (done.returncode, "refused" in done.stderr)
