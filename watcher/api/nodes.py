@@ -22,7 +22,7 @@ from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import check_complete, empty_selection_error, no_metrics_error, row_of, stale_error
 from watcher.api.service import WatcherService
 from watcher.core.publishing.compression import Encoding, compressed
-from watcher.core.publishing.documents import EncodedDocument, Published, columns
+from watcher.core.publishing.documents import EncodedDocument, Published, published_columns
 from watcher.core.publishing.selection import Selection, Shape
 from watcher.core.publishing.wire import Column
 from watcher.model import default_window
@@ -82,11 +82,12 @@ class NodeHandlers:
         check_complete(published)
         selection = current.selection(values)
         encoding = encoding_for(request)
-        etag = etag_of(published, selection, "columns", encoding)
+        shape = f"columns-{published.columns_tag}"
+        etag = etag_of(published, selection, shape, encoding)
         headers = current.headers(etag, encoding, age)
         if etag_matches(request, etag):
             return not_modified(headers)
-        make, tagged = partial(columns_body, published, selection), partial(etag_of, published, selection, "columns")
+        make, tagged = partial(columns_body, published, selection), partial(etag_of, published, selection, shape)
         return body_response(
             await self._body_builder.cached_body(encoding, make, kept=current.body_cache, etag=tagged), headers
         )
@@ -163,7 +164,7 @@ def _default(
 
 def columns_body(published: Published, selection: Selection) -> bytes:
     """The columns as JSON, encoded one column at a time so that other threads can run between two columns."""
-    document = columns(published.snapshot, selection)
+    document = published_columns(published, selection)
     if not any(value is not None for column in document.columns for value in column.values):
         raise empty_selection_error(selection)
     document.columns = cast(list[Column], [msgspec.Raw(msgspec.json.encode(column)) for column in document.columns])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -23,6 +23,8 @@ class Columns:
     `values[(name, operator)]` [n] is NaN where absent; `rollup` [n] is the length of the window that each value covers
     in seconds (0 for Latest). `sampled[name]` [n] is the time of each node's newest sample of that metric. `received`
     is the monotonic time of receipt and `age_at_receipt` the age of the newest sample at that time, both in seconds.
+    `silent` maps each silent node that is not among `nodes` to the time of its last sample; `source_ok` is false while
+    the source does not respond completely, so that nodes may lack samples because of the source.
     `usages` are computed from the same snapshot by koordlet's rules; only an in-process client with `measure` has
     them."""
 
@@ -41,6 +43,8 @@ class Columns:
     received: float
     age_at_receipt: float
     usages: NodeUsages | None = None
+    silent: Mapping[str, float] = field(default_factory=dict)
+    source_ok: bool = True
 
     def of_type(self, metric_type: str, operator: Operator) -> F64:
         """The values [n] of the first metric of a type (CPU and Memory have one metric each), NaN where absent."""
@@ -86,6 +90,8 @@ def to_columns(document: ColumnsDocument, *, received: float, age_at_receipt: fl
         age_s=_array(document.age_s, size),
         received=received,
         age_at_receipt=age_at_receipt,
+        silent=document.silent,
+        source_ok=document.source_ok,
     )
 
 

@@ -13,7 +13,7 @@ from watcher.client.errors import WatcherError
 from watcher.client.polling import MAX_AGE_S, POLL_S, PollingClient, no_copy_of_pods
 from watcher.core.koordinator.report import NodeUsages
 from watcher.core.pods.table import PublishedPods
-from watcher.core.publishing.documents import Published, columns
+from watcher.core.publishing.documents import Published, published_columns
 from watcher.core.publishing.selection import Selection
 from watcher.model import MetricType, Operator, Snapshot, Window
 
@@ -67,9 +67,10 @@ class InProcessClient(PollingClient):
             raise WatcherError("partial_outage", f"{lost} known nodes went missing at once; the list is incomplete")
         if not published.snapshot.nodes:
             raise WatcherError("no_metrics", "no metrics for any node", hint="see /api/v1/findings")
-        if self._nodes.copy is None or self._tag != published.tag:
+        tag = f"{published.tag}-{published.columns_tag}"
+        if self._nodes.copy is None or self._tag != tag:
             self._nodes.copy = await asyncio.to_thread(self._take, published)
-            self._tag = published.tag
+            self._tag = tag
         return self._nodes.copy
 
     async def refresh_pods(self) -> PodColumns:
@@ -88,7 +89,7 @@ class InProcessClient(PollingClient):
         return self._pods.copy
 
     def _take(self, published: Published) -> Columns:
-        document = columns(published.snapshot, self._selection)
+        document = published_columns(published, self._selection)
         if not any(value is not None for column in document.columns for value in column.values):
             raise WatcherError("no_metrics", "no metrics of the requested types and operators")
         columns_of = to_columns(document, received=published.monotonic, age_at_receipt=published.age_s)

@@ -216,6 +216,7 @@ class SamplePipeline:
         same = restored.source == self._source
         if same:
             self.guard.expect_back(restored.lost, now=now)
+            self.silent.restore(restored.silent, now=now)
         # a fleet that was known shortly before a restart must not shrink unnoticed
         recent = same and now - restored.end <= self._config.max_staleness
         guard = self.guard if recent else OutageGuard(self._config.limits)
@@ -268,6 +269,7 @@ class SamplePipeline:
             blocks=self._history.take_changed(),
             records=records,
             lost=snapshot.lost,
+            silent=dict(self.silent.last),
         )
 
     def samples(self, published: Published | None) -> RestoredSamples | None:
@@ -284,6 +286,7 @@ class SamplePipeline:
             provenance=dict(self._provenance),
             blocks=self._history.blocks(),
             lost=snapshot.lost,
+            silent=dict(self.silent.last),
         )
 
     def gaps_of(self, restored: RestoredSamples, since: float, until: float) -> list[Slice]:

@@ -289,6 +289,7 @@ class Refresher:
         if self.published is not None:
             self._source.names_compared(self.published.snapshot.nodes, self._pipeline.index)
         self._record_failures(fetch, now=now, since=since)
+        self._note_source_state()
         if fetch.plans and self._backfill_plan.complete:
             self._pipeline.restored = None  # the history contains all restored samples
         return True
@@ -407,6 +408,7 @@ class Refresher:
         self.findings.add(findings)
         if published is not None:
             self.published = published
+            self._note_source_state()
         if record is not None and self._store is not None:
             self._store.save(record)
         self._observe("process", self._clock.monotonic() - began)
@@ -458,6 +460,13 @@ class Refresher:
         self._count_failure(kind, "")
         self.findings.add([Finding(FindingKind.QUERY_FAILED, "", "", now, with_hint(reason, hint), Remedy.HELD)])
         self._source.down(reason, hint=hint)
+        self._note_source_state()
+
+    def _note_source_state(self) -> None:
+        """Publish whether the source returned complete data: otherwise a node without samples is not at fault."""
+        if self.published is not None:
+            state = self._source.state
+            self.published.source_ok = state.ok is not False and not state.partial
 
     def _count_failure(self, kind: str, metric: str) -> None:
         key = (kind, metric)

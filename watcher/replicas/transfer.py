@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import msgspec
 import numpy as np
 
-from watcher.model import CARRIED, METRIC_BY_NAME, Provenance, RestoredSamples, SampleBlock, Window
+from watcher.model import CARRIED, METRIC_BY_NAME, LastSample, Provenance, RestoredSamples, SampleBlock, Window
 from watcher.store import codec
 from watcher.store.codec import CodecError
 
@@ -85,6 +85,7 @@ class _Handover(msgspec.Struct, frozen=True):
     nodes: list[bytes]
     blocks: list[_TransferBlock]
     lost: dict[str, float]
+    silent: dict[str, tuple[float, float | None, float | None]] = {}
 
 
 class _Envelope(msgspec.Struct, array_like=True, frozen=True):
@@ -114,6 +115,7 @@ def encode(restored: RestoredSamples, origin: TransferOrigin) -> bytes:
             for block in restored.blocks
         ],
         lost=dict(restored.lost),
+        silent={name: astuple(last) for name, last in restored.silent.items()},
     )
     return msgspec.msgpack.encode(_Envelope(FORMAT, msgspec.Raw(msgspec.msgpack.encode(content))))
 
@@ -140,6 +142,7 @@ def decode(body: bytes, *, own_origin: TransferOrigin, bounds: TransferBounds) -
         provenance={name: Provenance(*each) for name, each in content.provenance.items()},
         blocks=blocks,
         lost=content.lost,
+        silent={name: LastSample(*last) for name, last in content.silent.items()},
     )
 
 
@@ -152,6 +155,8 @@ def _check_origin(content: _Handover, own_origin: TransferOrigin, bounds: Transf
         raise TransferRejected(
             f"refresh.resolution is {content.resolution}s in the other replica and {bounds.resolution}s in this replica"
         )
+    if not all(0.0 <= sampled <= bounds.now + bounds.max_ahead for sampled, _, _ in content.silent.values()):
+        raise TransferRejected("the last sample of a silent node has an invalid time, or is in the future")
     for time in (content.end, content.timestamp):
         age = bounds.now - time
         if not -bounds.max_ahead <= age <= bounds.max_staleness:  # NaN is neither
@@ -187,4 +192,4 @@ def merge_samples(older: RestoredSamples | None, newer: RestoredSamples) -> Rest
     if older is None or (older.source, older.resolution) != (newer.source, newer.resolution):
         return newer
     same = [block for block in older.blocks if older.provenance.get(block.metric) == newer.provenance.get(block.metric)]
-    return replace(newer, blocks=(*same, *newer.blocks))
+    return replace(newer, blocks=(*same, *newer.blocks), silent={**older.silent, **newer.silent})
