@@ -101,7 +101,7 @@ class _NodeUsageView:
     """Usage of n nodes, [resources, n]. Where `present` [n] is false, `measured` is not available and only the
     estimates of pods are used. `found` [n] marks nodes with a NodeMetric and silent nodes, `judged` nodes whose
     NodeMetric has usage, and `adding` is the index of the sum of `AssignedPods` in `delta`. `age` is in seconds, and
-    `silent` is the time of a silent node's last sample in unix seconds."""
+    `silent` is the time of the last sample (unix seconds) of nodes without a valid measurement, NaN for all others."""
 
     measured: I64
     delta: I64
@@ -300,14 +300,15 @@ class LoadAwareScheduling:
 
     def _why_not_by_age(self, table: ClusterTable, now: float) -> str:
         """Return why no node is rejected for the age of its measurement; "" if nodes are. All nodes of the cluster
-        count, because a request may contain only a few."""
+        count, because a request may contain only a few. A single NodeMetric of the cluster follows Koordinator's
+        rule: without another one, nothing shows whether the node or the monitoring failed."""
         columns = self._table.load.columns
         if self._reported is None and columns is not None and not columns.source_ok:
             return "the source of the watcher does not respond completely"
         rows = np.flatnonzero(table.known)
         found, _, expired = self._ages(rows, now)
         old, known = int(np.count_nonzero(found & expired)), int(np.count_nonzero(found))
-        if 2 * old <= known:
+        if 2 * old <= known or (self._reported is not None and known == 1):
             return ""
         return f"{old} of {known} nodes with metrics are silent"
 
@@ -421,7 +422,7 @@ class LoadAwareScheduling:
             judged=self.metrics.there[rows] & self.metrics.usage.present[rows],
             expired=expired,
             age=age,
-            silent=self.metrics.silent[rows],
+            silent=np.where(found & expired, now - age, np.nan),
             adding=adding,
         )
 
@@ -482,7 +483,7 @@ class LoadAwareScheduling:
 
 
 def _silent_since(view: _NodeUsageView, i: int) -> str:
-    """Since when a node is silent, "" if it is not."""
+    """The time of the last sample of a node without a valid measurement; "" for other nodes."""
     return "" if np.isnan(view.silent[i]) else f"silent since {time_text(view.silent[i])}"
 
 

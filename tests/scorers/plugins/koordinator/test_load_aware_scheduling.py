@@ -202,6 +202,18 @@ def test_nodes_that_are_not_measured_pass_and_are_nobodys_favourite() -> None:
     assert not scores.values.any()
 
 
+def aged(ages: Mapping[str, float], *, silent: Mapping[str, float] | None = None, source_ok: bool = True) -> Columns:
+    """Columns of nodes of these ages in seconds, and of silent nodes."""
+    columns = load(dict.fromkeys(ages, busy(10.0)))
+    sampled = np.array([NOW - ages[name] for name in columns.nodes])
+    return replace(
+        columns,
+        sampled=dict.fromkeys(columns.sampled, sampled),
+        silent={name: NOW - age for name, age in (silent or {}).items()},
+        source_ok=source_ok,
+    )
+
+
 @pytest.mark.parametrize(
     ("age", "args", "passes", "scored"),
     [
@@ -215,9 +227,9 @@ def test_nodes_that_are_not_measured_pass_and_are_nobodys_favourite() -> None:
 )
 def test_a_measurement_expires(age, args, passes, scored) -> None:
     """By the node's own newest sample; a filter without thresholds lets all pass."""
-    cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0)}, sampled=NOW - age))
+    cluster = table([node("a", SHAPE), node("b", SHAPE)], loads=aged({"a": age, "b": 0.0}))
     _, verdicts, scores = ask(cluster, args)
-    assert verdicts.passed.tolist() == [passes]
+    assert verdicts.passed.tolist() == [passes, True]
     assert bool(scores.values[0]) is scored
     if not scored:
         assert scores.reason(0).startswith(f"its metrics are {age} s old")
