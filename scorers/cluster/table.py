@@ -24,7 +24,7 @@ from scorers.cluster.node_metrics import NodeMetric
 from scorers.cluster.pods import ENDED, PodInfo, identity, pod_info, scheduled_at
 from scorers.cluster.resources import amounts
 from scorers.cluster.unmeasured_pods import RecentPods
-from watcher.client import Columns, PodColumns
+from watcher.client import Columns, NodeSilence, PodColumns
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.kubernetes.resize import resize_state
 from watcher.model import MetricType, Window
@@ -100,6 +100,8 @@ class ClusterTable:
         self.limited = AmountColumns()
         self.recent = RecentPods()
         self.load = NodeLoadColumns()
+        self.silence: NodeSilence | None = None
+        """The silent nodes, None if unknown."""
         self.pod_usage: PodColumns | None = None
         self.node_metrics: dict[str, NodeMetric] = {}  # the cluster's NodeMetric objects by node
         self._nodes: dict[str, Node] = {}
@@ -336,13 +338,14 @@ class ClusterTable:
             self._measures[kind] = bool(len(silent)) and 2 * int(np.count_nonzero(silent)) <= len(silent)
         return self._measures[kind]
 
-    def set_load(self, columns: Columns | None, *, now: float) -> None:
-        """Set a new copy of the watcher's columns (None: no load); called once a tick."""
+    def set_load(self, columns: Columns | None, *, now: float, silence: NodeSilence | None = None) -> None:
+        """Set a new copy of the watcher's columns (None: no load); called once a tick. Without columns, `silence`
+        contains the silent nodes if they are known."""
+        self.silence = silence if columns is None else columns.silence
         self._where[:] = -1
         self._silent[:] = np.nan
-        if columns is not None:
-            for name, row in self.row.items():
-                self._where[row], self._silent[row] = _found_in(columns, name)
+        for name, row in self.row.items():
+            self._where[row], self._silent[row] = self._found(columns, name)
         self._renew_load(columns)
         sampled = self.load.sampled()[self.known]
         oldest = float(np.nanmin(sampled)) if np.isfinite(sampled).any() else np.inf
@@ -362,6 +365,14 @@ class ClusterTable:
         self._renew_load(self.load.columns)
         for follower, _ in self._followers:
             follower.load_changed()
+
+    def _found(self, columns: Columns | None, name: str) -> tuple[int, float]:
+        """Return the column of a node, -1 if it has none, and the time of its last sample if it is silent, otherwise
+        NaN."""
+        found = -1 if columns is None else columns.row.get(name, -1)
+        if found >= 0 or self.silence is None:
+            return found, np.nan
+        return found, self.silence.sampled.get(name, np.nan)
 
     def _renew_load(self, columns: Columns | None) -> None:
         self.load = NodeLoadColumns(columns, self._where[: len(self)], self._silent[: len(self)])
@@ -411,7 +422,7 @@ class ClusterTable:
     def _place_load(self, row: int, name: str) -> None:
         """Connect a new row to the node's load if the current copy has it."""
         columns = self.load.columns
-        self._where[row], self._silent[row] = (-1, np.nan) if columns is None else _found_in(columns, name)
+        self._where[row], self._silent[row] = self._found(columns, name)
         self._renew_load(columns)
 
     def _free_if_empty(self, row: int) -> None:
@@ -422,10 +433,3 @@ class ClusterTable:
         self.names[row] = ""
         self._place_load(row, "")
         self._free.append(row)
-
-
-def _found_in(columns: Columns, name: str) -> tuple[int, float]:
-    """Return the column of a node, -1 if it has none, and the time of its last sample if it is silent, otherwise
-    NaN."""
-    found = columns.row.get(name, -1)
-    return found, columns.silent.get(name, np.nan) if found < 0 else np.nan

@@ -30,7 +30,7 @@ from scorers.profiles.profiles import ProfileSettings, read_profiles, shadow_of
 from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow.mode import ShadowMode
 from scorers.shadow.pages import ShadowHandler
-from watcher.client import InProcessClient, WatcherError
+from watcher.client import InProcessClient, NodeSilence, WatcherError
 from watcher.core.koordinator.report import PodClass
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.model import MetricType, Operator
@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0  # poll interval for a new copy of the load
 TYPES = (MetricType.CPU, MetricType.MEMORY, MetricType.GPU)
+PARTIAL_OUTAGE = "partial_outage"  # error code: the columns are refused, the silent nodes are known
 OPERATORS = (Operator.LATEST, Operator.AVG, Operator.STD)
 
 
@@ -208,8 +209,9 @@ class SchedulingService:
         try:
             columns = await self._client.refresh()
         except WatcherError as error:
-            if self.table.load.columns is not None:
-                self.table.set_load(None, now=self._serving.now())
+            silence = await self._silence() if error.code == PARTIAL_OUTAGE else None
+            if self.table.load.columns is not None or silence != self.table.silence:
+                self.table.set_load(None, now=self._serving.now(), silence=silence)
             self._log_load_state(str(error))
             return
         self._log_load_state("")
@@ -224,6 +226,13 @@ class SchedulingService:
         now = self._serving.now()
         self.table.expire_load(before=now - self._serving.max_staleness)
         self.table.expire(now)
+
+    async def _silence(self) -> NodeSilence | None:
+        """Return the silent nodes, None if the watcher does not return them."""
+        try:
+            return await self._client.refresh_silence()
+        except WatcherError:
+            return None
 
     async def _take_pods(self) -> None:
         try:

@@ -82,7 +82,7 @@ class NodeHandlers:
         check_complete(published)
         selection = current.selection(values)
         encoding = encoding_for(request)
-        shape = f"columns-{published.columns_tag}"
+        shape = f"columns-{published.silent.tag}"
         etag = etag_of(published, selection, shape, encoding)
         headers = current.headers(etag, encoding, age)
         if etag_matches(request, etag):

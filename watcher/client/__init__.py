@@ -9,7 +9,7 @@ limit, so that the caller can score without metrics instead of using outdated lo
 `Columns` and `PodColumns` from the same documents. `NodeClient` requests one node and stores no copy.
 """
 
-from watcher.client.arrays import Columns, PodColumns, to_columns, to_pods
+from watcher.client.arrays import Columns, NodeSilence, PodColumns, to_columns, to_pods
 from watcher.client.errors import WatcherError
 from watcher.client.in_process import InProcessClient
 from watcher.client.node import NodeClient, NodeLoad
@@ -22,6 +22,7 @@ __all__ = [
     "InProcessClient",
     "NodeClient",
     "NodeLoad",
+    "NodeSilence",
     "PodColumns",
     "WatcherClient",
     "WatcherError",

@@ -13,7 +13,19 @@ from watcher.client.errors import WatcherError
 from watcher.core.koordinator.report import NodeUsages
 from watcher.core.pods.table import Pod, by_node
 from watcher.core.publishing.wire import ColumnsDocument, PodsDocument
+from watcher.core.windows.silent_nodes import SilentDocument
 from watcher.model import Operator
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSilence:
+    """Nodes without recent samples: `sampled` maps each of them to the unix time of its last sample, also if it is lost
+    in a partial outage, and `served` is the number of nodes with recent samples. `source_ok` is false while the source
+    does not respond completely, so that nodes may lack samples because of the source."""
+
+    sampled: Mapping[str, float] = field(default_factory=dict)
+    served: int = 0
+    source_ok: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +35,6 @@ class Columns:
     `values[(name, operator)]` [n] is NaN where absent; `rollup` [n] is the length of the window that each value covers
     in seconds (0 for Latest). `sampled[name]` [n] is the time of each node's newest sample of that metric. `received`
     is the monotonic time of receipt and `age_at_receipt` the age of the newest sample at that time, both in seconds.
-    `silent` maps each silent node that is not among `nodes` to the time of its last sample; `source_ok` is false while
-    the source does not respond completely, so that nodes may lack samples because of the source.
     `usages` are computed from the same snapshot by koordlet's rules; only an in-process client with `measure` has
     them."""
 
@@ -43,8 +53,7 @@ class Columns:
     received: float
     age_at_receipt: float
     usages: NodeUsages | None = None
-    silent: Mapping[str, float] = field(default_factory=dict)
-    source_ok: bool = True
+    silence: NodeSilence = field(default_factory=NodeSilence)
 
     def of_type(self, metric_type: str, operator: Operator) -> F64:
         """The values [n] of the first metric of a type (CPU and Memory have one metric each), NaN where absent."""
@@ -90,9 +99,14 @@ def to_columns(document: ColumnsDocument, *, received: float, age_at_receipt: fl
         age_s=_array(document.age_s, size),
         received=received,
         age_at_receipt=age_at_receipt,
-        silent=document.silent,
-        source_ok=document.source_ok,
+        silence=NodeSilence(document.silent, size, document.source_ok),
     )
+
+
+def to_silence(document: SilentDocument) -> NodeSilence:
+    """Convert the document of GET /api/v1/silent."""
+    known = {node.name: node.sampled for node in document.nodes if node.sampled is not None}
+    return NodeSilence(known | document.lost, document.served, document.source_ok)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from watcher.client.arrays import Columns, PodColumns, to_columns, to_pods
+from watcher.client.arrays import Columns, NodeSilence, PodColumns, to_columns, to_pods, to_silence
 from watcher.client.errors import WatcherError
 from watcher.client.polling import MAX_AGE_S, POLL_S, PollingClient, no_copy_of_pods
 from watcher.core.koordinator.report import NodeUsages
@@ -57,21 +57,22 @@ class InProcessClient(PollingClient):
     async def refresh(self) -> Columns:
         """Copy the published snapshot, in a thread. Raises WatcherError if there is none, it is too old, or a partial
         outage makes it incomplete."""
-        published = self._published()
-        if published is None:
-            raise WatcherError("no_metrics", "no metrics yet", hint="wait for the first tick to finish")
-        if (age := published.age(self._monotonic())) > self._max_staleness:
-            raise WatcherError("stale", f"the newest sample is {age:.0f} s old, more than {self._max_staleness:g} s")
+        published = self._young()
         if published.snapshot.lost:
             lost = len(published.snapshot.lost)
             raise WatcherError("partial_outage", f"{lost} known nodes went missing at once; the list is incomplete")
         if not published.snapshot.nodes:
             raise WatcherError("no_metrics", "no metrics for any node", hint="see /api/v1/findings")
-        tag = f"{published.tag}-{published.columns_tag}"
+        tag = f"{published.tag}-{published.silent.tag}"
         if self._nodes.copy is None or self._tag != tag:
             self._nodes.copy = await asyncio.to_thread(self._take, published)
             self._tag = tag
         return self._nodes.copy
+
+    async def refresh_silence(self) -> NodeSilence:
+        """Return the silent nodes as published. Raises WatcherError if nothing is published or it is too old."""
+        published = self._young()
+        return to_silence(published.silent.document)
 
     async def refresh_pods(self) -> PodColumns:
         """Copy the published pod usage, in a thread. Raises WatcherError if there is none or it is too old."""
@@ -87,6 +88,14 @@ class InProcessClient(PollingClient):
             self._pods.copy = await asyncio.to_thread(_of_published, pods)
             self._pod_tag = pods.tag
         return self._pods.copy
+
+    def _young(self) -> Published:
+        published = self._published()
+        if published is None:
+            raise WatcherError("no_metrics", "no metrics yet", hint="wait for the first tick to finish")
+        if (age := published.age(self._monotonic())) > self._max_staleness:
+            raise WatcherError("stale", f"the newest sample is {age:.0f} s old, more than {self._max_staleness:g} s")
+        return published
 
     def _take(self, published: Published) -> Columns:
         document = published_columns(published, self._selection)

@@ -10,10 +10,11 @@ from dataclasses import replace
 
 import msgspec
 
-from watcher.client.arrays import Columns, PodColumns, decode_pods, to_columns, to_pods
+from watcher.client.arrays import Columns, NodeSilence, PodColumns, decode_pods, to_columns, to_pods, to_silence
 from watcher.client.connection import BACKOFF_S, RETRIES, TIMEOUT_S, ApiConnection, DocumentRequest, Received, malformed
 from watcher.client.polling import POLL_S, PollingClient
 from watcher.core.publishing.wire import ColumnsDocument
+from watcher.core.windows.silent_nodes import SilentDocument
 from watcher.model import MetricType, Operator
 
 
@@ -53,6 +54,7 @@ class WatcherClient(PollingClient):
             ],
         )
         self._pod_columns = DocumentRequest(f"{base}/pods")
+        self._silent = DocumentRequest(f"{base}/silent")
         self._connection = ApiConnection(
             token=token, tls=tls, timeout=timeout, retries=retries, backoff=backoff, monotonic=monotonic
         )
@@ -75,6 +77,14 @@ class WatcherClient(PollingClient):
             copy = to_columns(document, received=received.requested_at, age_at_receipt=received.age)
         self._nodes.copy, self._columns.etag = copy, received.etag
         return copy
+
+    async def refresh_silence(self) -> NodeSilence:
+        """Request the silent nodes. Raises WatcherError."""
+        received = await self._connection.get(self._silent, known=None)
+        try:
+            return to_silence(msgspec.json.decode(received.body, type=SilentDocument))
+        except msgspec.DecodeError as error:
+            raise malformed("silent nodes", self._silent, error) from error
 
     async def refresh_pods(self) -> PodColumns:
         """Request the pods. On failure, raises WatcherError and keeps the previous copy."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from watcher.core.naming import name_resolver
@@ -68,6 +69,7 @@ class SamplePipeline:
         self._history = self._new_history()
         self._naming = NodeRenames()
         self._provenance: dict[str, Provenance] = {}
+        self._listed: frozenset[str] = frozenset()  # nodes of the cluster, when they were last known
         self._recorded_minute = -1
 
     def reset(self) -> None:
@@ -199,6 +201,7 @@ class SamplePipeline:
         """Compute and encode the windows; return the findings, the new published snapshot, and the record to store.
         `now` is in unix seconds, `before` is the published snapshot, `listed` are the nodes of the cluster, None if
         unknown."""
+        self._forget_removed(listed)
         self._history.drop_empty_nodes()
         if not self._history.names:
             return [], None, None  # the published snapshot stays until it is stale
@@ -206,6 +209,18 @@ class SamplePipeline:
         published = self._encode(snapshot, now=now)
         published.silent = SilentBody.of(self.silent.update(snapshot, before=before, now=now, listed=listed))
         return findings, published, self._record(snapshot)
+
+    def _forget_removed(self, listed: Collection[str] | None) -> None:
+        """Stop waiting for nodes without recent samples whose Node objects were removed since the last call, and remove
+        their samples: a new node of the same name has none."""
+        if listed is None:
+            return
+        removed = (self._listed - set(listed)) & self.silent.last.keys()
+        self._listed = frozenset(listed)
+        if removed:
+            self.guard.rename(dict.fromkeys(removed))
+            for metric in self._history.metrics:
+                self._history.rename(metric.name, dict.fromkeys(removed))
 
     def compute_restored(self, restored: RestoredSamples, now: float) -> Published | None:
         """Compute the windows of stored samples, with their own source and times; None without samples."""
@@ -221,7 +236,13 @@ class SamplePipeline:
         recent = same and now - restored.end <= self._config.max_staleness
         guard = self.guard if recent else OutageGuard(self._config.limits)
         snapshot, _ = self._snapshot(history, now=restored.timestamp, source=restored.source, guard=guard)
-        return self._encode(snapshot, now=now)
+        published = self._encode(snapshot, now=now)
+        if same:
+            document = msgspec.structs.replace(
+                self.silent.document, lost=dict(snapshot.lost), served=len(snapshot.nodes)
+            )
+            published.silent = SilentBody.of(document)
+        return published
 
     def _snapshot(
         self, history: History, *, now: float, source: str, guard: OutageGuard

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+import msgspec
 import numpy as np
 
 from watcher.clock import Clock, SystemClock
@@ -211,6 +212,7 @@ class Refresher:
         self._pipeline.silent.add_last_seen(found)
         if self.published is not None:
             self.published.silent = SilentBody.of(self._pipeline.silent.document)
+            self._note_source_state()
 
     def stall_reason(self) -> str:
         """Return "" if a tick began, or was skipped because one still ran, within 1.5 intervals; otherwise the
@@ -464,9 +466,12 @@ class Refresher:
 
     def _note_source_state(self) -> None:
         """Publish whether the source returned complete data: otherwise a node without samples is not at fault."""
-        if self.published is not None:
-            state = self._source.state
-            self.published.source_ok = state.ok is not False and not state.partial
+        if self.published is None:
+            return
+        state, silent = self._source.state, self.published.silent
+        is_ok = state.ok is not False and not state.partial
+        if is_ok != silent.document.source_ok:
+            self.published.silent = SilentBody.of(msgspec.structs.replace(silent.document, source_ok=is_ok))
 
     def _count_failure(self, kind: str, metric: str) -> None:
         key = (kind, metric)

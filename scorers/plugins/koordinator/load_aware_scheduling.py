@@ -302,12 +302,14 @@ class LoadAwareScheduling:
         """Return why no node is rejected for the age of its measurement; "" if nodes are. All nodes of the cluster
         count, because a request may contain only a few. A single NodeMetric of the cluster follows Koordinator's
         rule: without another one, nothing shows whether the node or the monitoring failed."""
-        columns = self._table.load.columns
-        if self._reported is None and columns is not None and not columns.source_ok:
-            return "the source of the watcher does not respond completely"
         rows = np.flatnonzero(table.known)
         found, _, expired = self._ages(rows, now)
         old, known = int(np.count_nonzero(found & expired)), int(np.count_nonzero(found))
+        if self._reported is None and (silence := table.silence) is not None:
+            if not silence.source_ok:
+                return "the source of the watcher does not respond completely"
+            if table.load.columns is None:
+                known += silence.served
         if 2 * old <= known or (self._reported is not None and known == 1):
             return ""
         return f"{old} of {known} nodes with metrics are silent"

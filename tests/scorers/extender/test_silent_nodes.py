@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from scorers.cluster.table import ClusterTable
+from scorers.extender.service import PARTIAL_OUTAGE
 from scorers.plugin_api.framework import create_plugin
 from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
 from tests.fakes.service import FakeService, Live
@@ -18,7 +19,7 @@ from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.scorers.simulated_cluster import info, node, rows
 from tests.waiting import eventually
 from tests.watcher.store.ticks import store_at
-from watcher.client import Client, Columns, InProcessClient, WatcherClient, WatcherError
+from watcher.client import Client, Columns, InProcessClient, NodeSilence, WatcherClient, WatcherError
 from watcher.providers.base import ProviderUnreachable
 from watcher.refresh.config import RefreshConfig
 from watcher.refresh.tick import Refresher
@@ -114,15 +115,15 @@ class Deployment:
     async def rejected(self, *, later: float = 0.0) -> set[str]:
         """The nodes that the filter rejects for a pod `later` seconds after the tick; equal for both clients."""
         self.service.published, self.service.clock = self.refresher.published, self.clock.steady
-        found = [self._rejected(await _columns(client), self.clock.wall + later) for client in self.clients]
+        found = [self._rejected(*await _load(client), self.clock.wall + later) for client in self.clients]
         assert found[0] == found[1]
         return found[0]
 
-    def _rejected(self, columns: Columns | None, now: float) -> set[str]:
+    def _rejected(self, columns: Columns | None, silence: NodeSilence | None, now: float) -> set[str]:
         table = ClusterTable()
         for name in self.cluster.names or ("a", "b", "c", "x", "never"):
             table.set_node(name, node(name, {"cpu": "10", "memory": "100Gi"}))
-        table.set_load(columns, now=now)
+        table.set_load(columns, now=now, silence=silence)
         table.expire_load(before=now - MAX_STALENESS)
         plugin, _ = create_plugin(LoadAwareScheduling, {}, table)
         verdicts = plugin.filter(info(), table, rows(table), now=now)
@@ -130,21 +131,23 @@ class Deployment:
         return {name for name, passes in zip(table.row, verdicts.passed, strict=True) if not passes}
 
 
-async def _columns(client: Client) -> Columns | None:
+async def _load(client: Client) -> tuple[Columns | None, NodeSilence | None]:
+    """As the extender reads it (SchedulingService)."""
     try:
-        return await client.refresh()
-    except WatcherError:
-        return None
+        return await client.refresh(), None
+    except WatcherError as error:
+        return None, await client.refresh_silence() if error.code == PARTIAL_OUTAGE else None
 
 
-def play(path: Path, *lives: Callable[[Deployment], Awaitable[None]]) -> None:
-    """Run the lives of one deployment one after the other."""
+def play(path: Path, *lives: Callable[[Deployment], Awaitable[None]], pause: float = 0.0) -> None:
+    """Run the lives of one deployment one after the other, with `pause` seconds between them."""
     deployment = Deployment(path / "load-watcher.db", Cluster("a", "b", "c", "x", "never"))
 
     async def whole(live: Live) -> None:
         for life in lives:
             async with deployment.running(live):
                 await life(deployment)
+            deployment.clock.pass_time(pause)
 
     with Live(deployment.service) as live:
         asyncio.run(whole(live))
@@ -182,14 +185,14 @@ def test_after_a_restart_it_is_still_rejected(tmp_path: Path, pause: float) -> N
 
     async def restarted(d: Deployment) -> None:
         names, d.cluster.names = d.cluster.names, None
-        await d.tick("a", "b", "c", seconds=pause)
+        await d.tick("a", "b", "c")
         assert await d.rejected() == {"x"}
         d.cluster.names = names
         await d.tick("a", "b", "c")
         assert await d.rejected() == {"x"}
 
     async def deleted(d: Deployment) -> None:
-        await d.tick("a", "b", "c", seconds=pause)
+        await d.tick("a", "b", "c")
         assert await d.rejected() == {"x"}
         d.cluster.names = ["a", "b", "c", "never"]
         await d.tick("a", "b", "c")
@@ -197,7 +200,7 @@ def test_after_a_restart_it_is_still_rejected(tmp_path: Path, pause: float) -> N
         await d.tick("a", "b", "c")
         assert await d.rejected() == set()
 
-    play(tmp_path, fall_silent, restarted, deleted)
+    play(tmp_path, fall_silent, restarted, deleted, pause=pause)
 
 
 def test_if_the_source_is_down_no_node_is_rejected(tmp_path: Path) -> None:

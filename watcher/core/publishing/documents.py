@@ -357,8 +357,9 @@ def columns(snapshot: Snapshot, selection: Selection) -> ColumnsDocument:
 def published_columns(published: Published, selection: Selection) -> ColumnsDocument:
     """Return a selection of the published snapshot as columns, with the silent nodes and the state of the source."""
     document = columns(published.snapshot, selection)
-    document.silent = dict(published.silent.sampled)
-    document.source_ok = published.source_ok
+    silence = published.silent.document
+    document.silent = {node.name: node.sampled for node in silence.nodes if node.sampled is not None}
+    document.source_ok = silence.source_ok
     return document
 
 
@@ -376,8 +377,7 @@ class SilentBody:
     names: frozenset[str]
     tag: str
     bodies: Mapping[Encoding, bytes]
-    sampled: Mapping[str, float]
-    """Silent node -> unix time of its last sample; without the nodes that never had one."""
+    document: SilentDocument
 
     @classmethod
     def of(cls, document: SilentDocument) -> SilentBody:
@@ -385,14 +385,13 @@ class SilentBody:
         text = msgspec.json.encode(document)
         tag = hashlib.blake2s(text, digest_size=8).hexdigest()
         names = frozenset(node.name for node in document.nodes)
-        sampled = {node.name: node.sampled for node in document.nodes if node.sampled is not None}
-        return cls(names, tag, {encoding: compressed(text, encoding) for encoding in Encoding}, sampled)
+        return cls(names, tag, {encoding: compressed(text, encoding) for encoding in Encoding}, document)
 
 
 class Published:
     """A snapshot with its bodies, replaced as a whole by the next tick. Reading needs no lock. Documents other than the
-    default documents are encoded on the first request and cached up to a size limit. Only `silent` and `source_ok` may
-    be replaced: when last-seen times of nodes outside the snapshot are found, and when a fetch fails.
+    default documents are encoded on the first request and cached up to a size limit. Only `silent` may be replaced:
+    when last-seen times of nodes outside the snapshot are found, and when the state of the source changes.
 
     `tag` makes its ETags unique among all snapshots. `age_s` is the age of its newest sample in seconds when it was
     published at `monotonic` seconds, so that computing its age later needs no wall clock.
@@ -404,8 +403,6 @@ class Published:
         self.monotonic = monotonic
         self.age_s = age_s
         self.silent = SilentBody.of(SilentDocument(listed=False, nodes=[]))
-        self.source_ok = True
-        """Whether the source returned complete data at the last fetch."""
         self.row = {name: row for row, name in enumerate(snapshot.nodes)}
         self._default: dict[Window, EncodedDocument] = {}
         self._others: OrderedDict[Selection, EncodedDocument] = OrderedDict()
@@ -421,11 +418,6 @@ class Published:
             if window != self.snapshot.windows[-1] and document.size > plain_bytes:
                 document.pack()
             self._default[window] = document
-
-    @property
-    def columns_tag(self) -> str:
-        """The part of the ETag of columns that depends on the silent nodes and the state of the source."""
-        return f"{self.silent.tag}-{'ok' if self.source_ok else 'down'}"
 
     def age(self, monotonic: float) -> float:
         """Return the age of the newest sample in seconds at `monotonic` (seconds of the monotonic clock)."""

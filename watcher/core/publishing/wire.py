@@ -86,8 +86,7 @@ class Column(msgspec.Struct):
 class ColumnsDocument(msgspec.Struct):
     """Body of GET /api/v1/columns. `sampled[name][i]` is the unix time of node i's newest sample of that metric;
     `age_s[i]` is the age in seconds of a silent or held node, null for all other nodes. `silent` maps each silent node
-    that is not among `nodes` to the unix time of its last sample. `source_ok` is false while the source does not
-    respond or responds with incomplete data: nodes may then lack samples because of the source."""
+    that is not among `nodes` to the unix time of its last sample; `source_ok` as in SilentDocument."""
 
     timestamp: UnixSeconds
     window_end: UnixSeconds

@@ -36,10 +36,16 @@ class SilentNode(msgspec.Struct, frozen=True):
 
 class SilentDocument(msgspec.Struct, frozen=True):
     """Body of /api/v1/silent, ordered by name. `listed`: the nodes of the cluster are known. In that case other nodes
-    are left out, and nodes that never had a sample are included."""
+    are left out, and nodes that never had a sample are included. `lost` maps each node that is lost in a partial outage
+    to the unix time of its last sample, and `served` is the number of nodes with recent samples. `source_ok` is false
+    while the source does not respond or responds with incomplete data: nodes may then lack samples because of the
+    source."""
 
     listed: bool
     nodes: list[SilentNode]
+    lost: dict[str, float] = {}
+    served: int = 0
+    source_ok: bool = True
 
 
 def last_samples(
@@ -79,6 +85,8 @@ class SilentNodes:
         FORGET_S from `now` (unix seconds)."""
         self._last = {**last, **self._last}
         self._listed_at = now
+        nodes = [_silent_node(name, each) for name, each in sorted(self._last.items())]
+        self.document = SilentDocument(listed=False, nodes=nodes)
 
     @property
     def never_seen(self) -> tuple[str, ...]:
@@ -92,7 +100,7 @@ class SilentNodes:
         nodes = [
             _silent_node(node.name, known[node.name]) if node.name in known else node for node in self.document.nodes
         ]
-        self.document = SilentDocument(self.document.listed, nodes)
+        self.document = msgspec.structs.replace(self.document, nodes=nodes)
 
     def update(
         self, snapshot: Snapshot, *, before: Snapshot | None, now: float, listed: Collection[str] | None
@@ -121,7 +129,12 @@ class SilentNodes:
         elsewhere = served | snapshot.quarantined | snapshot.lost.keys()
         silent = [_silent_node(name, last) for name, last in self._last.items() if name not in elsewhere]
         silent.extend(SilentNode(name) for name in set(listed or ()) - elsewhere - self._last.keys())
-        self.document = SilentDocument(listed is not None, sorted(silent, key=lambda node: node.name))
+        self.document = SilentDocument(
+            listed is not None,
+            sorted(silent, key=lambda node: node.name),
+            {name: round(sampled, 3) for name, sampled in sorted(snapshot.lost.items())},
+            len(served),
+        )
         return self.document
 
 

@@ -25,7 +25,7 @@ from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareSchedulin
 from scorers.plugins.koordinator.thresholds import ANNOTATION
 from tests.fakes.snapshots import WINDOWS, snapshot_of
 from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows, table
-from watcher.client import Columns, PodColumns, to_columns
+from watcher.client import Columns, NodeSilence, PodColumns, to_columns
 from watcher.core.koordinator.collect_policy import CollectPolicy
 from watcher.core.koordinator.report import measure
 from watcher.core.kubernetes.objects import Node, Pod
@@ -209,8 +209,7 @@ def aged(ages: Mapping[str, float], *, silent: Mapping[str, float] | None = None
     return replace(
         columns,
         sampled=dict.fromkeys(columns.sampled, sampled),
-        silent={name: NOW - age for name, age in (silent or {}).items()},
-        source_ok=source_ok,
+        silence=NodeSilence({name: NOW - age for name, age in (silent or {}).items()}, len(ages), source_ok),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from scorers.plugin_api.framework import Verdicts, create_plugin
 from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
 from tests.scorers.plugins.koordinator.test_load_aware_scheduling import SHAPE, aged, ask
 from tests.scorers.simulated_cluster import NOW, info, node, rows, table
-from watcher.client import Columns
+from watcher.client import Columns, NodeSilence
 
 EXPIRED = "node(s) nodeMetric expired"
 FRESH = {"b": 0.0, "c": 30.0}
@@ -87,8 +86,19 @@ def test_while_the_source_is_down_no_node_is_rejected_for_its_age() -> None:
     """Neither a node that the watcher still serves nor one that it does not."""
     loads = aged(FRESH | {"a": 200.0}, silent={"x": 900.0})
     assert verdicts_of(loads)[1] == {"a": EXPIRED, "x": EXPIRED}
-    assert verdicts_of(replace(loads, source_ok=False))[1] == {}
+    assert verdicts_of(aged(FRESH | {"a": 200.0}, silent={"x": 900.0}, source_ok=False))[1] == {}
     assert verdicts_of(None)[1] == {}
+
+
+def test_without_load_the_silent_nodes_may_be_known() -> None:
+    """In a partial outage; the watcher says how many nodes have samples. The scores are those without load."""
+    cluster, before = verdicts_of(None)
+    assert before == {}
+    for served, expected in ((1, {"x": EXPIRED}), (0, {})):
+        cluster.set_load(None, now=NOW, silence=NodeSilence({"x": NOW - 400.0}, served))
+        _, verdicts, scores = ask(cluster)
+        assert reasons(verdicts, "abcx") == expected
+        assert not scores.values.any()
 
 
 def test_between_two_ticks_a_node_does_not_pass() -> None:
