@@ -410,6 +410,7 @@ class FindingKind(StrEnum):
     QUERY_FAILED = "query_failed"
     NO_SERIES = "no_series"
     SOURCE = "source"
+    RESOLUTION = "resolution"
     STORE = "store"
 
 

@@ -22,6 +22,7 @@ from watcher.core.review import faults, samples
 from watcher.core.review.outage import OutageGuard
 from watcher.core.windows.backfill import Backfill, Slice, gaps
 from watcher.core.windows.history import History
+from watcher.core.windows.resolution import resample
 from watcher.core.windows.silent_nodes import SilentNodes
 from watcher.core.windows.snapshot import take_snapshot, window_records
 from watcher.model import (
@@ -40,6 +41,7 @@ from watcher.model import (
     origin_of,
 )
 from watcher.providers.base import Fetch, provenance
+from watcher.refresh.resolution import ResolutionChooser
 
 if TYPE_CHECKING:
     from watcher.clock import Clock
@@ -49,10 +51,18 @@ if TYPE_CHECKING:
 class SamplePipeline:
     """Owner of the history. `source` is the name of the source on the wire; metrics to backfill are marked in
     `backfill`; `tag` is the prefix of the tags of published snapshots; `stores`: tick records are needed for a
-    store."""
+    store; `adapts`: the resolution follows the cadence of the source."""
 
     def __init__(
-        self, config: RefreshConfig, *, source: str, backfill: Backfill, clock: Clock, tag: str, stores: bool
+        self,
+        config: RefreshConfig,
+        *,
+        source: str,
+        backfill: Backfill,
+        clock: Clock,
+        tag: str,
+        stores: bool,
+        adapts: bool = False,
     ) -> None:
         self.index: NodeIndex | None = None  # as of this tick; None: the source's names are not resolved
         self.restored: RestoredSamples | None = None
@@ -66,6 +76,7 @@ class SamplePipeline:
         self._tag = tag
         self._stores = stores
         self._sequence = 0
+        self._resolution = ResolutionChooser(config, adapts=adapts, remembers=backfill.remembers)
         self._history = self._new_history()
         self._naming = NodeRenames()
         self._provenance: dict[str, Provenance] = {}
@@ -86,15 +97,32 @@ class SamplePipeline:
     def _new_history(self) -> History:
         # samples that arrive before the next snapshot must not evict samples that the last snapshot covers
         slack = 2 * self._config.interval + self._config.limits.max_ahead_s
-        return History(resolution=self._config.resolution, windows=self._config.windows, slack_s=slack)
+        return History(resolution=self.resolution, windows=self._config.windows, slack_s=slack)
+
+    @property
+    def resolution(self) -> int:
+        """Width of a slot of the history in seconds."""
+        return self._resolution.width
+
+    def _follow_cadence(self, batches: Sequence[SeriesBatch], now: float) -> list[Finding]:
+        """Adapt the resolution to newly fetched samples, and return the findings about dropped samples. The samples of
+        the history move to the new slots."""
+        before = self._history
+        findings = self._resolution.follow(batches, before, self.restored, now=now)
+        if self.resolution != before.resolution:
+            self._history = self._new_history()
+            blocks = resample(before.blocks(), before=before.resolution, after=self.resolution)
+            self._history.load(blocks, changed=True)
+        return findings
 
     # --- samples in --------------------------------------------------------------------------------------------------
 
     def process(self, fetch: Fetch, now: float, present: bool) -> list[Finding]:
         """Review and append fetched samples; return the findings. `now` is in unix seconds; `present`: the fetch has
         the newest samples and is not a slice of a backfill."""
+        adapted = self._follow_cadence(fetch.batches, now) if present else []
         named = self._named(fetch.batches, now=now, present=present)
-        found = [*fetch.findings, *self._settle_provenance(fetch, named, now)]
+        found = [*fetch.findings, *adapted, *self._settle_provenance(fetch, named, now)]
         found.extend(apply_renames(named, history=self._history, guard=self.guard, now=now))
         for each in named:
             found.extend(each.findings)
@@ -129,7 +157,7 @@ class SamplePipeline:
     def _append(self, batch: SeriesBatch, now: float) -> Iterator[Finding]:
         """Review one metric's samples and append them to the history; yield the findings."""
         limits = self._config.limits
-        cells, findings = samples.combine(batch, resolution=self._config.resolution, limits=limits)
+        cells, findings = samples.combine(batch, resolution=self.resolution, limits=limits)
         yield from findings
         reviewed = samples.clean(batch.metric, cells, now=now, limits=limits)
         yield from reviewed.findings
@@ -180,10 +208,12 @@ class SamplePipeline:
         restored = self.restored
         if restored is None:
             return True
-        if restored.resolution != self._config.resolution or restored.provenance.get(name) not in fitting:
+        if restored.provenance.get(name) not in fitting:
             self._forget_fleet()
             return False
-        self._history.load([block for block in restored.blocks if block.metric == name])
+        blocks = [block for block in restored.blocks if block.metric == name]
+        same = restored.resolution == self.resolution
+        self._history.load(resample(blocks, before=restored.resolution, after=self.resolution), changed=not same)
         return True
 
     def _forget_fleet(self) -> None:
@@ -221,6 +251,13 @@ class SamplePipeline:
             self.guard.rename(dict.fromkeys(removed))
             for metric in self._history.metrics:
                 self._history.rename(metric.name, dict.fromkeys(removed))
+
+    def resume(self, restored: RestoredSamples) -> None:
+        """Continue with samples of the store or of another refresher, before the first tick."""
+        self.restored = restored
+        if restored.source == self._source:
+            self._resolution.resume(restored.resolution)
+            self._history = self._new_history()
 
     def compute_restored(self, restored: RestoredSamples, now: float) -> Published | None:
         """Compute the windows of stored samples, with their own source and times; None without samples."""
@@ -302,7 +339,7 @@ class SamplePipeline:
             timestamp=snapshot.timestamp,
             end=self._history.end,
             source=snapshot.source,
-            resolution=self._config.resolution,
+            resolution=self.resolution,
             windows=self._config.windows,
             provenance=dict(self._provenance),
             blocks=self._history.blocks(),

@@ -89,6 +89,7 @@ class Refresher:
             clock=self._clock,
             tag=tag,
             stores=store is not None,
+            adapts=config.adapts and provider.remembers,
         )
         self._started_at = self._clock.monotonic()
         self._warm = False  # True after the first complete windows: the service then stays ready
@@ -121,7 +122,8 @@ class Refresher:
                 self.config.cluster or "not set",
             )
             return
-        self._pipeline.restored = restored = ours
+        restored = ours
+        self._pipeline.resume(restored)
         published = await self._in_worker(self._pipeline.compute_restored, restored, now)
         if published is None:
             return
@@ -149,7 +151,9 @@ class Refresher:
         self.pods.continue_from(other.pods)
         self.published = other.published
         if other.published is not None and np.isfinite(other.published.snapshot.end):
-            self._pipeline.restored = await other.samples()
+            restored = await other.samples()
+            if restored is not None:
+                self._pipeline.resume(restored)
 
     async def capacities(self) -> Mapping[str, Capacity]:
         """Return the nodes' capacities, as far as the source or the cluster's node list knows them."""
@@ -181,6 +185,11 @@ class Refresher:
     def provider_health(self) -> ProviderHealth:
         """State of the source as of the last query."""
         return self._source.state
+
+    @property
+    def resolution(self) -> int:
+        """Width of a slot of the history in seconds."""
+        return self._pipeline.resolution
 
     @property
     def needs_quick_ticks(self) -> bool:
