@@ -105,7 +105,7 @@ def refresh_config(settings: Settings) -> RefreshConfig:
     return RefreshConfig(
         interval=refresh.interval,
         resolution=refresh.point_resolution,
-        adapts=refresh.resolution is None,
+        adapts=not refresh.resolution,
         history_bytes=history_budget(),
         windows=refresh.windows,
         max_staleness=refresh.max_staleness,

@@ -233,7 +233,7 @@ def _clouds(settings: Settings) -> Iterator[Conflict]:
 
 def _refresh(settings: Settings) -> Iterator[Conflict]:
     refresh, interval = settings.refresh, _is(settings, "refresh.interval")
-    if refresh.resolution is not None and refresh.interval < refresh.resolution:
+    if refresh.resolution and refresh.interval < refresh.resolution:
         message = f"{interval} is shorter than {_is(settings, 'refresh.resolution')}: refreshes would add no new slots"
         cure = "raise the interval or lower the resolution"
         yield Conflict(("refresh.interval", "refresh.resolution"), message, cure)
@@ -248,7 +248,7 @@ def _windows(settings: Settings) -> Iterator[Conflict]:
     keys = ("refresh.windows", "refresh.resolution")
     width, resolution = settings.refresh.resolution, _is(settings, "refresh.resolution")
     origin = settings.origins.get("refresh.windows", "default")
-    if width is None:
+    if not width:
         if not usable_widths(settings.refresh.windows):
             labels = ", ".join(f'"{window.label}"' for window in settings.refresh.windows)
             message = f"{labels} ({origin}) have no common slot of 5s, 6s, 10s, 12s or 15s"

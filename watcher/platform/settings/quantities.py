@@ -82,14 +82,14 @@ def whole_seconds(*, lowest: int, highest: int) -> ValueKind:
 
 
 def whole_seconds_or_auto(*, lowest: int, highest: int) -> ValueKind:
-    """Return the kind of `whole_seconds` that also accepts "auto"; the value is then None."""
+    """Return the kind of `whole_seconds` that also accepts "auto"; the value is then 0."""
     seconds = whole_seconds(lowest=lowest, highest=highest)
 
-    def read(value: Any) -> int | None:
-        return None if value == AUTO else int(seconds.read(value))
+    def read(value: Any) -> int:
+        return 0 if value == AUTO else int(seconds.read(value))
 
-    def write(value: int | None) -> str:
-        return write_text(AUTO) if value is None else _write_quoted_duration(value)
+    def write(value: int) -> str:
+        return _write_quoted_duration(value) if value else write_text(AUTO)
 
     return ValueKind(f'"auto" or {seconds.accepts}', read, read, write, brief=f"auto, or {seconds.brief}")
 

@@ -32,7 +32,7 @@ def batch(*times: Sequence[float], metric=CPU) -> SeriesBatch:
     return SeriesBatch(metric, tuple(f"node-{i}" for i in range(len(times))), series, time, time % 7.0)
 
 
-def every(cadence: float, *, phase: float = 0.0, jitter: float = 0.0, seconds: float = 120.0) -> list[float]:
+def every(cadence: float, *, phase: float = 0.0, jitter: float = 0.0, seconds: float = 600.0) -> list[float]:
     noise = np.random.default_rng(1).uniform(-jitter, jitter, size=int(seconds / cadence))
     return [T0 + phase + cadence * i + noise[i] for i in range(len(noise))]
 

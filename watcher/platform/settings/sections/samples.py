@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from watcher import model
-from watcher.core.windows.resolution import FINEST_S, POINT_RESOLUTION_S
+from watcher.core.windows.resolution import FINEST_S, POINT_RESOLUTION_S, usable_widths
 from watcher.platform.settings import addresses, quantities, values
 from watcher.platform.settings.field_metadata import SettingsTable, about
 from watcher.platform.settings.model_values import DEFAULT_WINDOWS, TYPES_ONLY, WINDOWS
@@ -25,8 +25,8 @@ class RefreshSettings(SettingsTable):
             flag="--interval",
         ),
     )
-    resolution: int | None = field(
-        default=None,
+    resolution: int = field(
+        default=0,
         metadata=about(
             quantities.whole_seconds_or_auto(lowest=1, highest=60),
             "Width of a slot of the history. If a slot has several samples, the last is used. auto: the interval of the "
@@ -59,8 +59,8 @@ class RefreshSettings(SettingsTable):
 
     @property
     def point_resolution(self) -> int:
-        """Seconds between two readings of a source without history."""
-        return self.resolution or POINT_RESOLUTION_S
+        """Seconds between two readings of a source without history: as long as the windows allow."""
+        return self.resolution or next(iter(usable_widths(self.windows)), POINT_RESOLUTION_S)
 
     @property
     def finest_resolution(self) -> int:
