@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-HISTORY_SHARE = 0.25
+HISTORY_SHARE = 0.2
 """Share of the memory limit that the samples of the history may use. The computation of a tick, the encoded documents
 and the rest of the process need the remainder (docs/scale.md)."""
 WITHOUT_LIMIT = 256 << 20

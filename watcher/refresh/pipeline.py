@@ -226,14 +226,15 @@ class SamplePipeline:
     # --- from history to snapshot ------------------------------------------------------------------------------------
 
     def compute(
-        self, now: float, *, before: Snapshot | None, listed: Collection[str] | None
+        self, now: float, *, before: Snapshot | None, listed: Collection[str] | None, is_young: bool = False
     ) -> tuple[list[Finding], Published | None, TickRecord | None]:
         """Compute and encode the windows; return the findings, the new published snapshot, and the record to store.
         `now` is in unix seconds, `before` is the published snapshot, `listed` are the nodes of the cluster, None if
-        unknown."""
+        unknown. `is_young`: by the monotonic clock, the published snapshot is not stale. If all samples are stale by
+        the wall clock nevertheless, that clock stepped forward, and the published snapshot stays."""
         self._forget_removed(listed)
         self._history.drop_empty_nodes()
-        if not self._history.names:
+        if not self._history.names or (is_young and now - self._history.end > self._config.max_staleness):
             return [], None, None  # the published snapshot stays until it is stale
         snapshot, findings = self._snapshot(self._history, now=now, source=self._source, guard=self.guard)
         published = self._encode(snapshot, now=now)

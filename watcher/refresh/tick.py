@@ -412,9 +412,11 @@ class Refresher:
     async def _publish(self, *, now: float) -> None:
         """Compute and encode in the worker thread, publish here, then pass the record to the store."""
         began = self._clock.monotonic()
-        before = None if self.published is None else self.published.snapshot
+        current = self.published
+        is_young = current is not None and current.age(self._clock.monotonic()) <= self.config.max_staleness
+        before = None if current is None else current.snapshot
         findings, published, record = await self._in_worker(
-            self._pipeline.compute, now, before=before, listed=self._listed()
+            self._pipeline.compute, now, before=before, listed=self._listed(), is_young=is_young
         )
         self.findings.add(findings)
         if published is not None:
