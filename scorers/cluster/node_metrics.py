@@ -221,8 +221,8 @@ class PodReadings:
 class MetricColumns(Protocol):
     """NodeMetrics by row. `present` [rows] marks nodes that have one; `updated` (unix seconds) is NaN if never
     reported; `silent` is the time of the last sample (unix seconds) of a silent node that has no NodeMetric any more,
-    NaN for all other nodes; `known` [resources, rows] marks measured resources. `pods_known` is False if only the usage of nodes is
-    known: then a pod without a measurement may nevertheless be included in the usage of its node."""
+    NaN for all other nodes; `known` [resources, rows] marks measured resources. `pods_known` is False if only the usage
+    of nodes is known: then a pod without a measurement may nevertheless be included in the usage of its node."""
 
     there: Bool
     updated: F64

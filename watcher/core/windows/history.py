@@ -72,7 +72,6 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """The length of time for which the history has slots."""
         return float(self._rows * self.resolution)
 
     # --- nodes and extent --------------------------------------------------------------------------------------------
@@ -327,8 +326,7 @@ class History:
             return tuple(self._block(metric, first) for metric in sorted(self._rings) for first in firsts)
 
     def load(self, blocks: Sequence[SampleBlock], *, changed: bool = False) -> None:
-        """Load stored blocks. Slots that are too old are skipped. `changed`: the cells are not stored in these slots
-        yet."""
+        """Load stored blocks, except slots that are too old. `changed`: the cells are not stored in these slots yet."""
         columns: dict[tuple[str, ...], I64] = {}  # blocks of one fleet share their names, and the lookup is slow
         with self._lock:
             for block in sorted(blocks, key=lambda block: block.first_slot):

@@ -1,8 +1,8 @@
 """The resolution of the history: the width of a slot, chosen from the cadence of the source.
 
-A slot stores one sample. If a source has a sample every 10 s and a slot is 15 s wide, a third of the samples is dropped,
-and the windows are not the statistics of all samples. A narrower slot needs more memory. `choose_resolution` therefore
-returns the widest slot that drops almost no samples, as long as the memory bound allows it.
+A slot stores one sample. If a source has a sample every 10 s and a slot is 15 s wide, a third of the samples is
+dropped, and the windows are not the statistics of all samples. A narrower slot needs more memory. `choose_resolution`
+therefore returns the widest slot that drops almost no samples, as long as the memory bound allows it.
 
 Pure: no I/O, no clock.
 """
