@@ -299,9 +299,8 @@ class LoadAwareScheduling:
         return self._verdicts(pod, view, limits, aggregated, why_not_by_age=self._why_not_by_age(table, now))
 
     def _why_not_by_age(self, table: ClusterTable, now: float) -> str:
-        """Return why no node is rejected for the age of its measurement; "" if nodes are. All nodes of the cluster
-        count, because a request may contain only a few. A single NodeMetric of the cluster follows Koordinator's
-        rule: without another one, nothing shows whether the node or the monitoring failed."""
+        """Return why no node is rejected for its age; "" if nodes are. All nodes of the cluster count, because a request
+        may contain only a few. A single NodeMetric of the cluster follows Koordinator's rule."""
         rows = np.flatnonzero(table.known)
         found, _, expired = self._ages(rows, now)
         old, known = int(np.count_nonzero(found & expired)), int(np.count_nonzero(found))
@@ -310,9 +309,8 @@ class LoadAwareScheduling:
                 return "the source of the watcher does not respond completely"
             if table.load.columns is None:
                 known += silence.served
-        if 2 * old <= known or (self._reported is not None and known == 1):
-            return ""
-        return f"{old} of {known} nodes with metrics are silent"
+        few = 2 * old <= known or (self._reported is not None and known == 1)
+        return "" if few else f"{old} of {known} nodes with metrics are silent"
 
     def _verdicts(
         self, pod: PodInfo, view: _NodeUsageView, limits: I64, aggregated: Bool, *, why_not_by_age: str
@@ -341,8 +339,7 @@ class LoadAwareScheduling:
             if (limits[i] > 0).any()
         }
         inputs = self._inputs(pod) | {"comparison": self.args.comparison}
-        if why_not_by_age:
-            inputs["expiredNodesPass"] = why_not_by_age
+        inputs |= {"expiredNodesPass": why_not_by_age} if why_not_by_age else {}
         return Verdicts(codes, reasons, steps, inputs, details=partial(_silent_since, view))
 
     def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
@@ -429,8 +426,8 @@ class LoadAwareScheduling:
         )
 
     def _ages(self, rows: I64, now: float) -> tuple[Bool, F64, Bool]:
-        """Return for each node [n] whether it has or had a measurement, its age in seconds, NaN if unknown, and whether
-        it is too old. A silent node with samples in the future is too old: the clock was set back."""
+        """Return for each node [n] whether it has or had a measurement, its age in seconds, and whether it is too old,
+        as a silent node with samples in the future is: the clock was set back."""
         updated, silent = self.metrics.updated[rows], self.metrics.silent[rows]
         age = now - np.where(np.isnan(updated), silent, updated)
         is_silent = ~np.isnan(silent)
@@ -485,7 +482,6 @@ class LoadAwareScheduling:
 
 
 def _silent_since(view: _NodeUsageView, i: int) -> str:
-    """The time of the last sample of a node without a valid measurement; "" for other nodes."""
     return "" if np.isnan(view.silent[i]) else f"silent since {time_text(view.silent[i])}"
 
 

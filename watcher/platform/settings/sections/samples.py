@@ -29,8 +29,8 @@ class RefreshSettings(SettingsTable):
         default=0,
         metadata=about(
             quantities.whole_seconds_or_auto(lowest=1, highest=60),
-            "Width of a slot of the history. If a slot has several samples, the last is used. auto: the interval of the "
-            "source's samples, from 5s to 15s, unless the samples would need more than a fifth of the memory limit "
+            "Width of a slot of the history. If a slot has several samples, the last is used. auto: the interval of "
+            "the source's samples, from 5s to 15s, unless the samples would need more than a fifth of the memory limit "
             "of the container, or 256 MiB without a limit; 15s for sources without history (docs/scale.md).",
         ),
     )
@@ -38,7 +38,8 @@ class RefreshSettings(SettingsTable):
         default=DEFAULT_WINDOWS,
         metadata=about(
             WINDOWS,
-            "Lengths of the windows to compute; whole multiples of resolution, with auto of 5s, 6s, 10s, 12s or 15s. The history is as long as the longest.",
+            "Lengths of the windows to compute; whole multiples of resolution, with auto of 5s, 6s, 10s, 12s or 15s. "
+            "The history is as long as the longest.",
         ),
     )
     pods: str = field(
