@@ -31,8 +31,8 @@ REFINE_SHARE = 0.8  # of the memory bound: a fleet whose size varies around the 
 
 
 class ResolutionChooser:
-    """The resolution of the history. `adapts`: it follows the source; otherwise it is that of `config`. `remembers`: the
-    source has history, so it may have more samples than the history has slots."""
+    """The resolution of the history. `adapts`: it follows the source; otherwise it is that of `config`. `remembers`:
+    the source has history, so it may have more samples than the history has slots."""
 
     def __init__(self, config: RefreshConfig, *, adapts: bool, remembers: bool) -> None:
         self.width = config.resolution

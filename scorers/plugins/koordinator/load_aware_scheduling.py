@@ -216,8 +216,7 @@ class LoadAwareScheduling:
 
     def _window_of(self, pods: PodColumns) -> str:
         """The label of the pod usage window closest in length to the averaging period of most nodes."""
-        columns = self._table.load.columns
-        if columns is None:
+        if (columns := self._table.load.columns) is None:
             return ""
         if columns.usages is not None and len(columns.nodes):
             wanted = float(np.bincount(columns.usages.period).argmax())
@@ -299,8 +298,8 @@ class LoadAwareScheduling:
         return self._verdicts(pod, view, limits, aggregated, why_not_by_age=self._why_not_by_age(table, now))
 
     def _why_not_by_age(self, table: ClusterTable, now: float) -> str:
-        """Return why no node is rejected for its age; "" if nodes are. All nodes of the cluster count, because a request
-        may contain only a few. A single NodeMetric of the cluster follows Koordinator's rule."""
+        """Return why no node is rejected for its age, "" if nodes are. All nodes of the cluster count, as a request may
+        contain only a few. A single NodeMetric of the cluster follows Koordinator's rule."""
         rows = np.flatnonzero(table.known)
         found, _, expired = self._ages(rows, now)
         old, known = int(np.count_nonzero(found & expired)), int(np.count_nonzero(found))
