@@ -10,8 +10,11 @@ import pytest
 
 from scorers.cluster.node_metrics import NodeMetric
 from scorers.cluster.table import ClusterTable
+from scorers.decisions.records import filter_record
 from scorers.plugin_api.framework import Verdicts, create_plugin
 from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
+from scorers.profiles.profiles import PluginSettings, ProfileSettings
+from scorers.profiles.ranking import ProfileRunner
 from tests.scorers.plugins.koordinator.test_load_aware_scheduling import SHAPE, aged, ask
 from tests.scorers.simulated_cluster import NOW, info, node, rows, table
 from watcher.client import Columns, NodeSilence
@@ -112,6 +115,21 @@ def test_between_two_ticks_a_node_does_not_pass() -> None:
     assert scores.reason(3) == "no metrics of this node, silent since 2023-11-14T22:08:21Z: 0"
     assert verdicts.details(3) == "silent since 2023-11-14T22:08:21Z"
     assert verdicts.details(1) == ""
+
+
+def test_the_stored_decision_says_since_when_a_node_is_silent() -> None:
+    """For load-watcher why; the reason for kube-scheduler is Koordinator's."""
+    cluster, _ = verdicts_of(aged(FRESH, silent={"x": 900.0}))
+    profile = ProfileRunner(
+        ProfileSettings("default", (PluginSettings("LoadAwareScheduling", points=("filter",)),)), cluster
+    )
+    filtered = profile.filter(info(), rows(cluster), now=NOW)
+    names = list(cluster.row)
+    assert filtered.failures(names) == {"x": EXPIRED}
+    (plugin,) = filter_record(filtered, names, asked=4).plugins
+    assert [(each.reason, each.nodes, each.details) for each in plugin.rejected] == [
+        (EXPIRED, ("x",), {"x": "silent since 2023-11-14T21:58:20Z"})
+    ]
 
 
 def test_a_node_that_returns_or_leaves_is_not_silent_any_more() -> None:
