@@ -172,6 +172,9 @@ class Watcher:
     def request_pods(self) -> str:
         return self._refresher.pods.want()
 
+    def no_pods_reason(self) -> str:
+        return self._refresher.pods.impossible_reason
+
     @property
     def provider_health(self) -> ProviderHealth:
         return self._refresher.provider_health
