@@ -2,6 +2,7 @@
 
     python -m benchmarks.bench_size                        # 1,000 to 50,000 nodes, about two minutes
     python -m benchmarks.bench_size --nodes 100 500 --ticks 3
+    python -m benchmarks.bench_size --resolutions 5 10 15 --nodes 1000 5000 20000 --ticks 3
 
 Each size runs in a separate process with everything that `serve` has except the source: history, store, published
 bodies, the web application, and /metrics. It fills the longest window and then continues ticking, so that all rings are
@@ -25,10 +26,12 @@ from typing import Any
 
 from benchmarks.report import Table, amount, at_most
 from benchmarks.source import METRICS, MadeUp, Virtual
+from watcher.core.windows.resolution import history_bytes
 from watcher.platform.malloc import limit_malloc_arenas
 
 START = 1_700_000_010.0
 TICKS = 20
+HISTORY_S = 1065.0  # length of the history with the default windows
 Measured = dict[str, Any]
 
 
@@ -38,28 +41,29 @@ def memory(field: str, *, of: int | str = "self") -> float:
     return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith(field + ":"))
 
 
-async def measure(nodes: int, *, ticks: int) -> Measured:
-    """Measure one size in this process."""
+async def measure(nodes: int, *, ticks: int, resolution: int) -> Measured:
+    """Measure one size in this process; the source has a sample every `resolution` seconds."""
     from watcher.store.store import Store
 
     with tempfile.TemporaryDirectory() as folder:
         database = Path(folder) / "bench.db"
         store = Store(url=f"sqlite:///{database}", retention=86400, max_size=2**40, on_unusable="fail", upgrade=True)
         await store.open()
-        measured = await _ticks(store, nodes, ticks=ticks)
+        measured = await _ticks(store, nodes, ticks=ticks, resolution=resolution)
         size = store.status.size_bytes / 1e6
         await store.close()
         return {**measured, "database": size, "closed": database.stat().st_size / 1e6}
 
 
-async def _ticks(store: Any, nodes: int, *, ticks: int) -> Measured:
+async def _ticks(store: Any, nodes: int, *, ticks: int, resolution: int) -> Measured:
     from watcher.core.publishing.compression import deflate
     from watcher.core.publishing.exposition import View, node_windows
     from watcher.refresh.config import RefreshConfig
     from watcher.refresh.tick import Refresher
 
     clock = Virtual(START)
-    refresher = Refresher(provider=MadeUp(nodes), config=RefreshConfig(), store=store, clock=clock, tag="t")
+    source, config = MadeUp(nodes, step=float(resolution)), RefreshConfig(resolution=resolution)
+    refresher = Refresher(provider=source, config=config, store=store, clock=clock, tag="t")
     spent = []
     await refresher.tick()
     gc.freeze()
@@ -77,6 +81,8 @@ async def _ticks(store: Any, nodes: int, *, ticks: int) -> Measured:
     await refresher.close()
     return {
         "nodes": nodes,
+        "resolution": resolution,
+        "history": 1e-6 * history_bytes(resolution, nodes=nodes, metrics=len(METRICS), seconds=HISTORY_S),
         "rss": now,
         "peak": memory("VmHWM"),
         "cpu": 1e3 * statistics.median(spent),
@@ -107,9 +113,10 @@ async def _saved(store: Any, end: float) -> None:
         await asyncio.sleep(0.005)
 
 
-def apart(nodes: int, *, ticks: int) -> Measured:
+def apart(nodes: int, *, ticks: int, resolution: int) -> Measured:
     """Measure one size in a separate process."""
-    command = [sys.executable, "-m", "benchmarks.bench_size", "--one", str(nodes), "--ticks", str(ticks)]
+    options = ["--one", str(nodes), "--ticks", str(ticks), "--resolutions", str(resolution)]
+    command = [sys.executable, "-m", "benchmarks.bench_size", *options]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     measured: Measured = json.loads(output)
     return measured
@@ -143,18 +150,45 @@ def size_table(results: Sequence[Measured], *, ticks: int) -> Table:
     return table
 
 
+def resolution_table(results: Sequence[Measured]) -> Table:
+    """Return the table of several resolutions."""
+    table = Table(
+        f"Memory by resolution, {len(METRICS)} metrics, windows of 15 minutes",
+        ["nodes", "resolution", "samples of the history", "peak RSS", "RSS", "database", "CPU of a tick"],
+    )
+    for one in results:
+        table.add(
+            f"{one['nodes']:,}",
+            f"{one['resolution']} s",
+            amount(one["history"], "MB"),
+            amount(one["peak"], "MB"),
+            amount(one["rss"], "MB"),
+            amount(one["database"], "MB"),
+            amount(one["cpu"], "ms"),
+        )
+    table.notes.append("The source has a sample of each metric in each slot. The samples of the history are computed.")
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[1000, 5000, 20_000, 50_000])
     parser.add_argument("--ticks", type=int, default=TICKS)
+    parser.add_argument("--resolutions", type=int, nargs="+", default=[15], help="seconds; a table of several")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one is not None:
         limit_malloc_arenas()  # as the service does
-        print(json.dumps(asyncio.run(measure(options.one, ticks=options.ticks))))
+        (resolution,) = options.resolutions
+        print(json.dumps(asyncio.run(measure(options.one, ticks=options.ticks, resolution=resolution))))
         return
-    results = [apart(nodes, ticks=options.ticks) for nodes in options.nodes]
-    print(size_table(results, ticks=options.ticks).markdown())
+    results = [
+        apart(nodes, ticks=options.ticks, resolution=resolution)
+        for nodes in options.nodes
+        for resolution in options.resolutions
+    ]
+    table = size_table(results, ticks=options.ticks) if len(options.resolutions) == 1 else resolution_table(results)
+    print(table.markdown())
 
 
 if __name__ == "__main__":

@@ -26,18 +26,19 @@ def names(count: int) -> list[str]:
 
 
 class MadeUp:
-    """A provider of `nodes` nodes with the six metrics of the benchmarks, each node scraped every 15 s at its own
-    offset. If `prepared` is set, the next fetch returns it, to measure a tick without the generation of samples."""
+    """A provider of `nodes` nodes with the six metrics of the benchmarks, each node scraped every `step` seconds at its
+    own offset. If `prepared` is set, the next fetch returns it, to measure a tick without the generation of samples."""
 
     source = "Prometheus"
     remembers = True
 
-    def __init__(self, nodes: int, *, metrics: Sequence[str] = METRICS) -> None:
+    def __init__(self, nodes: int, *, metrics: Sequence[str] = METRICS, step: float = STEP_S) -> None:
+        self._step = step
         self.metrics = [METRIC_BY_KEY[key] for key in metrics]
         self.nodes = tuple(names(nodes))
         self.prepared: Fetch | None = None
         random = np.random.default_rng(7)
-        self._moment = np.round(random.uniform(0.0, STEP_S, nodes), 3)
+        self._moment = np.round(random.uniform(0.0, step, nodes), 3)
         self._level = random.uniform(10.0, 60.0, nodes)
         self._phase = random.uniform(0.0, 2.0 * np.pi, nodes)
         self._plans = {m.name: QueryPlan(m.name, m.name, "percent", "node", 300.0, "made up") for m in self.metrics}
@@ -60,9 +61,9 @@ class MadeUp:
         return Fetch(batches=tuple(self._batch(metric, since, until) for metric in self.metrics), plans=self._plans)
 
     def _batch(self, metric: Metric, since: float, until: float) -> SeriesBatch:
-        first, last = int(since // STEP_S), int(until // STEP_S)
+        first, last = int(since // self._step), int(until // self._step)
         values = np.stack([self._values(metric, slot) for slot in range(first, last + 1)], axis=1)
-        time = STEP_S * np.arange(first, last + 1) + self._moment[:, None]
+        time = self._step * np.arange(first, last + 1) + self._moment[:, None]
         asked = (time >= since) & (time <= until)
         series = np.nonzero(asked)[0].astype(np.int64)
         return SeriesBatch(metric, self.nodes, series, time[asked], values[asked])

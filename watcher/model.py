@@ -365,6 +365,8 @@ class TickRecord:
     records: tuple[WindowRecord, ...]
     lost: Mapping[str, float] = field(default_factory=dict)
     """As in Snapshot: after a restart, a list of nodes that was refused is still refused."""
+    silent: Mapping[str, LastSample] = field(default_factory=dict)
+    """Node without recent samples -> its last known values, however old (silent_nodes.SilentNodes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +381,7 @@ class RestoredSamples:
     provenance: Mapping[str, Provenance]
     blocks: tuple[SampleBlock, ...]
     lost: Mapping[str, float] = field(default_factory=dict)
+    silent: Mapping[str, LastSample] = field(default_factory=dict)
 
 
 # --- findings --------------------------------------------------------------------------------------------------------
@@ -407,6 +410,7 @@ class FindingKind(StrEnum):
     QUERY_FAILED = "query_failed"
     NO_SERIES = "no_series"
     SOURCE = "source"
+    RESOLUTION = "resolution"
     STORE = "store"
 
 

@@ -80,7 +80,7 @@ def demo(count: int, speed: float, seed: int, **given: Any) -> None:
         cluster = SimulatedCluster(count, seed=seed, speed=speed, begun=time.time())
         click.echo("\n  ".join(demo_settings.banner_lines(cluster)))
         sources = Sources(
-            provider=lambda renewed: DemoProvider(cluster, resolution=renewed.refresh.resolution),
+            provider=lambda renewed: DemoProvider(cluster, resolution=renewed.refresh.point_resolution),
             directory=lambda _renewed: None,
         )
         code = run(

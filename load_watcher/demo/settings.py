@@ -25,7 +25,7 @@ def adapted(settings: Settings, *, store: Path) -> Settings:
     environment may be a production database."""
     refresh, origins = settings.refresh, settings.origins
     if origins.get("refresh.interval") == "default":
-        refresh = replace(refresh, interval=max(INTERVAL_S, float(refresh.resolution)))
+        refresh = replace(refresh, interval=max(INTERVAL_S, float(refresh.point_resolution)))
     if origins.get("refresh.pods") == "default":
         refresh = replace(refresh, pods="on")  # pods of a simulated cluster cost nothing
     kept = settings.store

@@ -60,7 +60,9 @@ def _filter(filtered: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield f"\nfilter: {filtered['passed']:,} of {filtered['asked']:,} nodes passed{_unknown(filtered)}"
     for plugin in filtered["plugins"]:
         for each in plugin["rejected"]:
-            names, more = ", ".join(each["nodes"]), each["count"] - len(each["nodes"])
+            details = each.get("details", {})
+            named = [f"{name}, {details[name]}" if name in details else name for name in each["nodes"]]
+            names, more = ("; " if details else ", ").join(named), each["count"] - len(each["nodes"])
             message = f"{names} and {more:,} more" if more else names
             yield escape(f"  {plugin['name']} rejected {each['count']:,}: {each['reason']} ({message})")
     yield from _reserved(filtered)

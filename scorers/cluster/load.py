@@ -20,6 +20,9 @@ class NodeLoadColumns:
 
     columns: Columns | None = None
     where: I64 = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # row -> column of the copy, -1: none
+    silent: F64 = field(default_factory=lambda: np.empty(0))
+    """Time of the last sample (unix seconds) of each row without load whose node had samples before; NaN for all other
+    rows [rows]."""
     _aligned: dict[tuple[str, str], F64] = field(default_factory=dict)
 
     def values(self, kind: MetricType, operator: Operator) -> F64:

@@ -220,11 +220,13 @@ class PodReadings:
 
 class MetricColumns(Protocol):
     """NodeMetrics by row. `present` [rows] marks nodes that have one; `updated` (unix seconds) is NaN if never
-    reported; `known` [resources, rows] marks measured resources. `pods_known` is False if only the usage of nodes is
-    known: then a pod without a measurement may nevertheless be included in the usage of its node."""
+    reported; `silent` is the time of the last sample (unix seconds) of a silent node that has no NodeMetric any more,
+    NaN for all other nodes; `known` [resources, rows] marks measured resources. `pods_known` is False if only the usage
+    of nodes is known: then a pod without a measurement may nevertheless be included in the usage of its node."""
 
     there: Bool
     updated: F64
+    silent: F64
     interval: F64
     usage: ResourceMatrix
     known: Bool
@@ -245,6 +247,7 @@ class _Columns:
         self.resources = tuple(resources)
         self.there: Bool = np.zeros(0, dtype=np.bool_)
         self.updated: F64 = np.zeros(0)
+        self.silent: F64 = np.zeros(0)
         self.interval: F64 = np.zeros(0)
         self.known: Bool = np.zeros((len(self.resources), 0), dtype=np.bool_)
         self.usage, self.system = ResourceMatrix(resources), ResourceMatrix(resources)
@@ -257,6 +260,7 @@ class _Columns:
             return
         self.there = np.concatenate([self.there, np.zeros(more, dtype=np.bool_)])
         self.updated = np.concatenate([self.updated, np.full(more, np.nan)])
+        self.silent = np.concatenate([self.silent, np.full(more, np.nan)])
         self.interval = np.concatenate([self.interval, np.full(more, REPORT_INTERVAL_S)])
         self.known = np.concatenate([self.known, np.zeros((len(self.resources), more), dtype=np.bool_)], axis=1)
         for matrix in (self.usage, self.system, *self._aggregated.values()):
@@ -355,7 +359,7 @@ class WindowMetrics(_Columns):
         """Update these rows from the load; `names` are the node names of all rows."""
         self._load, self._capacity, self._names = load, capacity, names
         self._place_readings(rows)
-        self.updated[rows] = load.sampled()[rows]
+        self.updated[rows], self.silent[rows] = load.sampled()[rows], load.silent[rows]
         self.interval[rows] = self._intervals(rows)
         percent, sizes = self._percent(rows, load.usage), self._sizes(rows)
         self.known[:, rows] = ~np.isnan(percent) & (sizes > 0)

@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.cluster.columns import AmountColumns
-from scorers.cluster.load import I64, NodeLoadColumns
+from scorers.cluster.load import F64, I64, NodeLoadColumns
 from scorers.cluster.node_metrics import NodeMetric
 from scorers.cluster.pods import ENDED, PodInfo, identity, pod_info, scheduled_at
 from scorers.cluster.resources import amounts
 from scorers.cluster.unmeasured_pods import RecentPods
-from watcher.client import Columns, PodColumns
+from watcher.client import Columns, NodeSilence, PodColumns
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.kubernetes.resize import resize_state
 from watcher.model import MetricType, Window
@@ -101,6 +101,8 @@ class ClusterTable:
         self.limited = AmountColumns()
         self.recent = RecentPods()
         self.load = NodeLoadColumns()
+        self.silence: NodeSilence | None = None
+        """The silent nodes, None if unknown."""
         self.pod_usage: PodColumns | None = None
         self.node_metrics: dict[str, NodeMetric] = {}  # the cluster's NodeMetric objects by node
         self._nodes: dict[str, Node] = {}
@@ -109,6 +111,7 @@ class ClusterTable:
         self._count: I64 = np.zeros(0, dtype=np.int64)
         self._known: Bool = np.zeros(0, dtype=np.bool_)
         self._where: I64 = np.zeros(0, dtype=np.int64)
+        self._silent: F64 = np.zeros(0)  # as NodeLoadColumns.silent
         self._free: list[int] = []
         self._listeners: list[PodListener] = []
         self._followers: list[tuple[LoadFollower, DataNeeds]] = []
@@ -337,14 +340,15 @@ class ClusterTable:
             self._measures[kind] = bool(len(silent)) and 2 * int(np.count_nonzero(silent)) <= len(silent)
         return self._measures[kind]
 
-    def set_load(self, columns: Columns | None, *, now: float) -> None:
-        """Set a new copy of the watcher's columns (None: no load); called once a tick."""
+    def set_load(self, columns: Columns | None, *, now: float, silence: NodeSilence | None = None) -> None:
+        """Set a new copy of the watcher's columns (None: no load); called once a tick. Without columns, `silence`
+        contains the silent nodes if they are known."""
+        self.silence = silence if columns is None else columns.silence
         self._where[:] = -1
-        if columns is not None:
-            for name, row in self.row.items():
-                self._where[row] = columns.row.get(name, -1)
-        self.load = NodeLoadColumns(columns, self._where[: len(self)])
-        self._measures.clear()
+        self._silent[:] = np.nan
+        for name, row in self.row.items():
+            self._where[row], self._silent[row] = self._found(columns, name)
+        self._renew_load(columns)
         sampled = self.load.sampled()[self.known]
         oldest = float(np.nanmin(sampled)) if np.isfinite(sampled).any() else np.inf
         self.recent.prune(now=now, measured=oldest)
@@ -352,16 +356,29 @@ class ClusterTable:
             follower.load_changed()
 
     def expire_load(self, *, before: float) -> None:
-        """Discard the load of nodes whose newest sample is before `before` (unix seconds). Called periodically, because
-        the watcher makes no new copy while its source is unavailable."""
-        old = self.load.sampled() < before
+        """Discard the load of nodes whose newest sample is before `before` (unix seconds): these nodes are silent.
+        Called periodically, because the watcher makes no new copy while its source is unavailable."""
+        sampled = self.load.sampled()
+        old = sampled < before
         if not old.any():
             return
         self._where[: len(self)][old] = -1
-        self.load = NodeLoadColumns(self.load.columns, self._where[: len(self)])
-        self._measures.clear()
+        self._silent[: len(self)][old] = sampled[old]
+        self._renew_load(self.load.columns)
         for follower, _ in self._followers:
             follower.load_changed()
+
+    def _found(self, columns: Columns | None, name: str) -> tuple[int, float]:
+        """Return the column of a node, -1 if it has none, and the time of its last sample if it is silent, otherwise
+        NaN."""
+        found = -1 if columns is None else columns.row.get(name, -1)
+        if found >= 0 or self.silence is None:
+            return found, np.nan
+        return found, self.silence.sampled.get(name, np.nan)
+
+    def _renew_load(self, columns: Columns | None) -> None:
+        self.load = NodeLoadColumns(columns, self._where[: len(self)], self._silent[: len(self)])
+        self._measures.clear()
 
     def set_pod_usage(self, pods: PodColumns | None) -> None:
         """Set a new copy of the pod usage (None: unavailable)."""
@@ -401,15 +418,14 @@ class ClusterTable:
             self._count = np.concatenate([self._count, np.zeros(more, dtype=np.int64)])
             self._known = np.concatenate([self._known, np.zeros(more, dtype=np.bool_)])
             self._where = np.concatenate([self._where, np.full(more, -1, dtype=np.int64)])
+            self._silent = np.concatenate([self._silent, np.full(more, np.nan)])
         return row
 
     def _place_load(self, row: int, name: str) -> None:
         """Connect a new row to the node's load if the current copy has it."""
         columns = self.load.columns
-        found = -1 if columns is None else columns.row.get(name, -1)
-        self._where[row] = found
-        self.load = NodeLoadColumns(columns, self._where[: len(self)])
-        self._measures.clear()
+        self._where[row], self._silent[row] = self._found(columns, name)
+        self._renew_load(columns)
 
     def _free_if_empty(self, row: int) -> None:
         if self._known[row] or self._count[row]:

@@ -75,7 +75,13 @@ def _filter(filtered: FilterRecord) -> dict[str, Any]:
                 "name": plugin.name,
                 "inputs": plugin.inputs,
                 "rejected": [
-                    {"reason": each.reason, "count": each.count, "nodes": list(each.nodes)} for each in plugin.rejected
+                    {
+                        "reason": each.reason,
+                        "count": each.count,
+                        "nodes": list(each.nodes),
+                        **({"details": each.details} if each.details else {}),
+                    }
+                    for each in plugin.rejected
                 ],
             }
             for plugin in filtered.plugins

@@ -48,11 +48,12 @@ class LoadInputs(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RejectionRecord(msgspec.Struct, frozen=True):
-    """The nodes rejected for one reason: their number and the first names."""
+    """The nodes rejected for one reason: their number, the first names, and details about these by name."""
 
     reason: str
     count: int
     nodes: tuple[str, ...]
+    details: dict[str, str] = {}
 
 
 class FilterPluginRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -179,14 +180,14 @@ def filter_record(filtered: FilterResult, names: Sequence[str], *, asked: int, r
 
 def _filter_seen(each: PluginSettings, verdicts: Verdicts, names: Sequence[str]) -> FilterPluginRecord:
     counts = np.bincount(verdicts.codes, minlength=1)
-    rejected = [
-        RejectionRecord(
-            verdicts.reasons[code],
-            int(counts[code]),
-            tuple(heapq.nsmallest(REJECTED_NAMES, (names[i] for i in np.flatnonzero(verdicts.codes == code).tolist()))),
+    rejected = []
+    for code in (np.flatnonzero(counts[1:]) + 1).tolist():
+        where = np.flatnonzero(verdicts.codes == code).tolist()
+        first = heapq.nsmallest(REJECTED_NAMES, where, key=names.__getitem__)
+        details = {names[i]: text for i in first if (text := verdicts.details(i))}
+        rejected.append(
+            RejectionRecord(verdicts.reasons[code], int(counts[code]), tuple(names[i] for i in first), details)
         )
-        for code in (np.flatnonzero(counts[1:]) + 1).tolist()
-    ]
     rejected.sort(key=lambda one: (-one.count, one.reason))
     return FilterPluginRecord(each.name, plain_map(verdicts.inputs), tuple(rejected))
 

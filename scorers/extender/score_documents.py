@@ -84,11 +84,12 @@ def score_document(each: PluginSettings, scores: Scores, i: int) -> dict[str, An
 def verdict_document(each: PluginSettings, verdicts: Verdicts, i: int) -> dict[str, Any]:
     """Return the verdict of a filter plug-in for the node at position `i`, with inputs, steps and reason."""
     code = int(verdicts.codes[i])
+    reason = ", ".join(part for part in (verdicts.reasons[code] or "passes", verdicts.details(i)) if part)
     return {
         "name": each.name,
         "point": "filter",
         "passes": code == 0,
         "inputs": plain_map(verdicts.inputs),
         "steps": {name: plain(array[i]) for name, array in verdicts.steps.items()},
-        "reason": verdicts.reasons[code] or "passes",
+        "reason": reason,
     }

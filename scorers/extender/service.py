@@ -36,7 +36,7 @@ from scorers.profiles.profiles import ProfileSettings, read_profiles, shadow_of
 from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow.mode import ShadowMode
 from scorers.shadow.pages import ShadowHandler
-from watcher.client import Client, Columns, PodColumns, WatcherError, is_same_document
+from watcher.client import Client, Columns, NodeSilence, PodColumns, WatcherError, is_same_document
 from watcher.core.koordinator.report import PodClass
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.platform.modules import BuiltModule, ModuleHost
@@ -44,7 +44,9 @@ from watcher.platform.settings.problems import Problem, SettingsError
 
 log = logging.getLogger(__name__)
 
-NO_LOAD = frozenset({"stale", "no_metrics", "partial_outage", "no_pods"})
+PARTIAL_OUTAGE = "partial_outage"
+"""Code of the error with which a watcher refuses the columns but knows the silent nodes."""
+NO_LOAD = frozenset({"stale", "no_metrics", PARTIAL_OUTAGE, "no_pods"})
 """Codes of errors with which a watcher declares that it has no usable data."""
 
 
@@ -275,8 +277,9 @@ class SchedulingService:
             columns = await self._client.refresh()
         except WatcherError as error:
             kept = self._may_keep(self.table.load.columns, error)
-            if self.table.load.columns is not None and not kept:
-                self.table.set_load(None, now=self._serving.now())
+            silence = await self._silence() if error.code == PARTIAL_OUTAGE else None
+            if not kept and (self.table.load.columns is not None or silence != self.table.silence):
+                self.table.set_load(None, now=self._serving.now(), silence=silence)
             self._log_load_state(error, kept=kept)
             return
         self._log_load_state(None)
@@ -294,6 +297,13 @@ class SchedulingService:
         if copy is None or error.code in NO_LOAD:
             return False
         return copy.age(self._serving.monotonic()) <= self._serving.max_staleness
+
+    async def _silence(self) -> NodeSilence | None:
+        """Return the silent nodes, None if the watcher does not return them."""
+        try:
+            return await self._client.refresh_silence()
+        except WatcherError:
+            return None
 
     async def _take_pods(self) -> None:
         try:

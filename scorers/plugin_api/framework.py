@@ -43,13 +43,15 @@ class Scores:
 @dataclass(frozen=True, slots=True)
 class Verdicts:
     """Filter results of n nodes: `reasons[codes[i]]` is the reason for rejecting node i; code 0 means the node passes.
-    Codes in `unresolvable` mean that preempting other pods would not help."""
+    Codes in `unresolvable` mean that preempting other pods would not help. `details(i)` adds to the reason of node i in
+    explanations, "" for nothing."""
 
     codes: I64
     reasons: tuple[str, ...] = ("",)
     steps: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
     unresolvable: frozenset[int] = frozenset()
+    details: Callable[[int], str] = lambda i: ""
 
     @property
     def passed(self) -> Bool:

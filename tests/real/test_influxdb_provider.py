@@ -368,13 +368,14 @@ def numbers_of(service: Service, window: str) -> dict[str, dict[tuple[str, str, 
     }
 
 
-def test_the_service_serves_windows_over_what_was_written(start_influxdb: Run, run_service: RunService):
-    """`serve --provider influxdb`, with a password: averages and population deviations of the last sample of each
-    slot, for every window."""
+@pytest.mark.parametrize("step", [15, 10, 5])
+def test_the_service_serves_windows_over_what_was_written(start_influxdb: Run, run_service: RunService, step: int):
+    """`serve --provider influxdb`, with a password: averages and population deviations of all samples, for every
+    window. Telegraf writes every 10 s by default."""
     secret = new_secret()
     server = start_influxdb(auth=("admin", secret))
-    end = (time.time() - 7) // 15 * 15 - 7.5
-    fleet = make_fleet(3, start=end - 960, end=end, step=15.0, seed=3)
+    end = (time.time() - 7) // step * step - step / 2
+    fleet = make_fleet(3, start=end - 960, end=end, step=float(step), seed=3)
     server.write(telegraf_lines(fleet))
     service = run_service(
         "--provider",
@@ -391,7 +392,7 @@ def test_the_service_serves_windows_over_what_was_written(start_influxdb: Run, r
     )
 
     assert "InfluxDB" == service.get("/watcher").json()["source"]
-    for window, slots in (("5m", 20), ("10m", 40), ("15m", 60)):
+    for window, slots in (("5m", 300 // step), ("10m", 600 // step), ("15m", 900 // step)):
         served = numbers_of(service, window)
         assert fleet.nodes == list(served)
         for row, node in enumerate(fleet.nodes):

@@ -24,7 +24,7 @@ from watcher.api.service import WatcherService
 from watcher.core.koordinator.aggregates import KOORDLET, aggregates_document
 from watcher.core.koordinator.report import NodeUsages
 from watcher.core.publishing.compression import Encoding, compressed
-from watcher.core.publishing.documents import EncodedDocument, Published, columns
+from watcher.core.publishing.documents import EncodedDocument, Published, published_columns
 from watcher.core.publishing.selection import Selection, Shape
 from watcher.core.publishing.wire import AggregateColumn, Column
 from watcher.model import default_window
@@ -86,7 +86,8 @@ class NodeHandlers:
         selection = current.selection(values)
         aggregate = aggregate_of(values, (KOORDLET,))
         encoding = encoding_for(request)
-        tagged = partial(etag_of, published, selection, f"columns{aggregate}")
+        shape = f"columns{aggregate}-{published.silent.tag}"
+        tagged = partial(etag_of, published, selection, shape)
         etag = tagged(encoding)
         headers = current.headers(etag, encoding, age)
         if etag_matches(request, etag):
@@ -178,7 +179,7 @@ def _default(
 def columns_body(published: Published, selection: Selection, usages: NodeUsages | None = None) -> bytes:
     """The columns as JSON, with `usages` if given, encoded one column at a time so that other threads can run between
     two columns."""
-    document = columns(published.snapshot, selection)
+    document = published_columns(published, selection)
     if not any(value is not None for column in document.columns for value in column.values):
         raise empty_selection_error(selection)
     document.columns = cast(list[Column], _encoded(document.columns))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,7 +22,19 @@ from watcher.core.publishing.wire import (
     PodMinutes,
     PodsDocument,
 )
+from watcher.core.windows.silent_nodes import SilentDocument
 from watcher.model import Operator
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSilence:
+    """Nodes without recent samples: `sampled` maps each of them to the unix time of its last sample, also if it is lost
+    in a partial outage, and `served` is the number of nodes with recent samples. `source_ok` is false while the source
+    does not respond completely, so that nodes may lack samples because of the source."""
+
+    sampled: Mapping[str, float] = field(default_factory=dict)
+    served: int = 0
+    source_ok: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,7 @@ class Columns:
     received: float
     age_at_receipt: float
     usages: NodeUsages | None = None
+    silence: NodeSilence = field(default_factory=NodeSilence)
 
     def of_type(self, metric_type: str, operator: Operator) -> F64:
         """The values [n] of the first metric of a type (CPU and Memory have one metric each), NaN where absent."""
@@ -95,8 +108,15 @@ def to_columns(document: ColumnsDocument, *, received: float, age_at_receipt: fl
         age_s=_array(document.age_s, size),
         received=received,
         age_at_receipt=age_at_receipt,
+        silence=NodeSilence(document.silent, size, document.source_ok),
         usages=usages,
     )
+
+
+def to_silence(document: SilentDocument) -> NodeSilence:
+    """Convert the document of GET /api/v1/silent."""
+    known = {node.name: node.sampled for node in document.nodes if node.sampled is not None}
+    return NodeSilence(known | document.lost, document.served, document.source_ok)
 
 
 def _usages(document: AggregatesDocument, size: int) -> NodeUsages:

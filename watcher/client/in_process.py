@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from watcher.client.arrays import Columns, PodColumns, to_columns, to_pods
+from watcher.client.arrays import Columns, NodeSilence, PodColumns, to_columns, to_pods, to_silence
 from watcher.client.errors import WatcherError
 from watcher.client.polling import MAX_AGE_S, POLL_S, PollingClient, no_copy_of_pods
 from watcher.core.koordinator.aggregates import aggregates_document
 from watcher.core.koordinator.report import NodeUsages
 from watcher.core.pods.table import PublishedPods
-from watcher.core.publishing.documents import Published, columns
+from watcher.core.publishing.documents import Published, published_columns
 from watcher.core.publishing.selection import Selection
 from watcher.model import MetricType, Operator, Snapshot, Window
 
@@ -61,20 +61,22 @@ class InProcessClient(PollingClient):
     async def refresh(self) -> Columns:
         """Copy the published snapshot, in a thread. Raises WatcherError if there is none, it is too old, or a partial
         outage makes it incomplete."""
-        published = self._published()
-        if published is None:
-            raise WatcherError("no_metrics", "no metrics yet", hint="wait for the first tick to finish")
-        if (age := published.age(self._monotonic())) > self._max_staleness:
-            raise WatcherError("stale", f"the newest sample is {age:.0f} s old, more than {self._max_staleness:g} s")
+        published = self._young()
         if published.snapshot.lost:
             lost = len(published.snapshot.lost)
             raise WatcherError("partial_outage", f"{lost} known nodes went missing at once; the list is incomplete")
         if not published.snapshot.nodes:
             raise WatcherError("no_metrics", "no metrics for any node", hint="see /api/v1/findings")
-        if self._nodes.copy is None or self._tag != published.tag:
+        tag = f"{published.tag}-{published.silent.tag}"
+        if self._nodes.copy is None or self._tag != tag:
             self._nodes.copy = await asyncio.to_thread(self._take, published)
-            self._tag = published.tag
+            self._tag = tag
         return self._nodes.copy
+
+    async def refresh_silence(self) -> NodeSilence:
+        """Return the silent nodes as published. Raises WatcherError if nothing is published or it is too old."""
+        published = self._young()
+        return to_silence(published.silent.document)
 
     async def refresh_pods(self) -> PodColumns:
         """Copy the published pod usage, in a thread. Raises WatcherError if there is none or it is too old."""
@@ -91,8 +93,16 @@ class InProcessClient(PollingClient):
             self._pod_tag = pods.tag
         return self._pods.copy
 
+    def _young(self) -> Published:
+        published = self._published()
+        if published is None:
+            raise WatcherError("no_metrics", "no metrics yet", hint="wait for the first tick to finish")
+        if (age := published.age(self._monotonic())) > self._max_staleness:
+            raise WatcherError("stale", f"the newest sample is {age:.0f} s old, more than {self._max_staleness:g} s")
+        return published
+
     def _take(self, published: Published) -> Columns:
-        document = columns(published.snapshot, self._selection)
+        document = published_columns(published, self._selection)
         if not any(value is not None for column in document.columns for value in column.values):
             raise WatcherError("no_metrics", "no metrics of the requested types and operators")
         if self._measure is not None:

@@ -10,11 +10,21 @@ from dataclasses import replace
 
 import msgspec
 
-from watcher.client.arrays import Columns, PodColumns, decode_columns, decode_pods, to_columns, to_pods
+from watcher.client.arrays import (
+    Columns,
+    NodeSilence,
+    PodColumns,
+    decode_columns,
+    decode_pods,
+    to_columns,
+    to_pods,
+    to_silence,
+)
 from watcher.client.connection import BACKOFF_S, RETRIES, TIMEOUT_S, ApiConnection, DocumentRequest, Received, malformed
 from watcher.client.description import ServiceDescription
 from watcher.client.polling import POLL_S, PollingClient
 from watcher.core.koordinator.aggregates import KOORDLET
+from watcher.core.windows.silent_nodes import SilentDocument
 from watcher.model import MetricType, Operator
 from watcher.platform.http.parameters import MOST_MINUTES
 
@@ -59,6 +69,7 @@ class WatcherClient(PollingClient):
         )
         self._pod_columns = DocumentRequest(f"{base}/pods", [("minutes", str(MOST_MINUTES))] if minutes else ())
         self._overview = DocumentRequest(f"{base}/overview")
+        self._silent = DocumentRequest(f"{base}/silent")
         self._connection = ApiConnection(
             token=token, tls=tls, timeout=timeout, retries=retries, backoff=backoff, monotonic=monotonic
         )
@@ -77,6 +88,14 @@ class WatcherClient(PollingClient):
             copy = await asyncio.to_thread(self._decode_columns, received)
         self._nodes.copy, self._columns.etag = copy, received.etag
         return copy
+
+    async def refresh_silence(self) -> NodeSilence:
+        """Request the silent nodes. Raises WatcherError."""
+        received = await self._connection.get(self._silent, known=None)
+        try:
+            return to_silence(msgspec.json.decode(received.body, type=SilentDocument))
+        except msgspec.DecodeError as error:
+            raise malformed("silent nodes", self._silent, error) from error
 
     async def refresh_pods(self) -> PodColumns:
         """Request the pods. On failure, raises WatcherError and keeps the previous copy."""

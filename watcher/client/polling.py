@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from watcher.client.arrays import Columns, PodColumns
+from watcher.client.arrays import Columns, NodeSilence, PodColumns
 from watcher.client.errors import WatcherError
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,10 @@ class Client(Protocol):
 
     def latest(self, *, max_age: float = MAX_AGE_S) -> Columns:
         """The last good copy, from memory. Raises WatcherError if there is none or it is older than `max_age` s."""
+        ...
+
+    async def refresh_silence(self) -> NodeSilence:
+        """The silent nodes, also during a partial outage, in which `refresh` fails. Raises WatcherError."""
         ...
 
     async def refresh_pods(self) -> PodColumns:
@@ -93,6 +97,10 @@ class PollingClient(ABC):
     @abstractmethod
     async def refresh(self) -> Columns:
         """Renew the copy of nodes now. Raises WatcherError."""
+
+    @abstractmethod
+    async def refresh_silence(self) -> NodeSilence:
+        """The silent nodes. Raises WatcherError."""
 
     @abstractmethod
     async def refresh_pods(self) -> PodColumns:

@@ -426,7 +426,7 @@ def from_settings(settings: Settings) -> HostProvider:
     chosen = settings.origins.get("provider.metrics", "default") != "default"
     return HostProvider(
         node_name=os.environ.get("NODE_NAME") or socket.gethostname(),
-        resolution=settings.refresh.resolution,
+        resolution=settings.refresh.point_resolution,
         max_seconds=max(window.seconds for window in settings.refresh.windows),
         metrics=[metric.key for metric in settings.provider.wanted] if chosen else list(PLANS),
     )

@@ -203,4 +203,6 @@ def from_settings(settings: Settings) -> ReplayProvider:
     if provider.trace is None:
         raise ValueError("provider.trace is not set")
     at_end: AtEnd = "stop" if provider.at_end == "stop" else "loop"
-    return ReplayProvider(ReplayConfig(provider.trace, provider.speed, at_end, resolution=settings.refresh.resolution))
+    return ReplayProvider(
+        ReplayConfig(provider.trace, provider.speed, at_end, resolution=settings.refresh.point_resolution)
+    )

@@ -44,6 +44,10 @@ class RefreshConfig:
 
     interval: float = 60.0
     resolution: int = 15
+    adapts: bool = False
+    """Whether the resolution follows the cadence of a source with history; `resolution` then applies until the cadence
+    is known. Otherwise it is fixed."""
+    history_bytes: int = 256 << 20  # limit for the samples of the history, if the resolution adapts
     windows: tuple[Window, ...] = (Window("5m", 300), Window("10m", 600), Window("15m", 900))
     max_staleness: float = 300.0
     recorded_types: tuple[str, ...] = ("CPU", "Memory")  # metric types whose windows are recorded each minute

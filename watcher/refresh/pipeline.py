@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from watcher.core.naming import name_resolver
@@ -21,6 +22,7 @@ from watcher.core.review import faults, samples
 from watcher.core.review.outage import OutageGuard
 from watcher.core.windows.backfill import Backfill, Slice, gaps
 from watcher.core.windows.history import History
+from watcher.core.windows.resolution import resample
 from watcher.core.windows.silent_nodes import SilentNodes
 from watcher.core.windows.snapshot import take_snapshot, window_records
 from watcher.model import (
@@ -39,6 +41,7 @@ from watcher.model import (
     origin_of,
 )
 from watcher.providers.base import Fetch, provenance
+from watcher.refresh.resolution import ResolutionChooser
 
 if TYPE_CHECKING:
     from watcher.clock import Clock
@@ -48,10 +51,18 @@ if TYPE_CHECKING:
 class SamplePipeline:
     """Owner of the history. `source` is the name of the source on the wire; metrics to backfill are marked in
     `backfill`; `tag` is the prefix of the tags of published snapshots; `stores`: tick records are needed for a
-    store."""
+    store; `adapts`: the resolution follows the cadence of the source."""
 
     def __init__(
-        self, config: RefreshConfig, *, source: str, backfill: Backfill, clock: Clock, tag: str, stores: bool
+        self,
+        config: RefreshConfig,
+        *,
+        source: str,
+        backfill: Backfill,
+        clock: Clock,
+        tag: str,
+        stores: bool,
+        adapts: bool = False,
     ) -> None:
         self.index: NodeIndex | None = None  # as of this tick; None: the source's names are not resolved
         self.restored: RestoredSamples | None = None
@@ -65,9 +76,11 @@ class SamplePipeline:
         self._tag = tag
         self._stores = stores
         self._sequence = 0
+        self._resolution = ResolutionChooser(config, adapts=adapts, remembers=backfill.remembers)
         self._history = self._new_history()
         self._naming = NodeRenames()
         self._provenance: dict[str, Provenance] = {}
+        self._listed: frozenset[str] = frozenset()  # nodes of the cluster, when they were last known
         self._recorded_minute = -1
 
     def reset(self) -> None:
@@ -84,15 +97,32 @@ class SamplePipeline:
     def _new_history(self) -> History:
         # samples that arrive before the next snapshot must not evict samples that the last snapshot covers
         slack = 2 * self._config.interval + self._config.limits.max_ahead_s
-        return History(resolution=self._config.resolution, windows=self._config.windows, slack_s=slack)
+        return History(resolution=self.resolution, windows=self._config.windows, slack_s=slack)
+
+    @property
+    def resolution(self) -> int:
+        """Width of a slot of the history in seconds."""
+        return self._resolution.width
+
+    def _follow_cadence(self, batches: Sequence[SeriesBatch], now: float) -> list[Finding]:
+        """Adapt the resolution to newly fetched samples, and return the findings about dropped samples. The samples of
+        the history move to the new slots."""
+        before = self._history
+        findings = self._resolution.follow(batches, before, self.restored, now=now)
+        if self.resolution != before.resolution:
+            self._history = self._new_history()
+            blocks = resample(before.blocks(), before=before.resolution, after=self.resolution)
+            self._history.load(blocks, changed=True)
+        return findings
 
     # --- samples in --------------------------------------------------------------------------------------------------
 
     def process(self, fetch: Fetch, now: float, present: bool) -> list[Finding]:
         """Review and append fetched samples; return the findings. `now` is in unix seconds; `present`: the fetch has
         the newest samples and is not a slice of a backfill."""
+        adapted = self._follow_cadence(fetch.batches, now) if present else []
         named = self._named(fetch.batches, now=now, present=present)
-        found = [*fetch.findings, *self._settle_provenance(fetch, named, now)]
+        found = [*fetch.findings, *adapted, *self._settle_provenance(fetch, named, now)]
         found.extend(apply_renames(named, history=self._history, guard=self.guard, now=now))
         for each in named:
             found.extend(each.findings)
@@ -127,7 +157,7 @@ class SamplePipeline:
     def _append(self, batch: SeriesBatch, now: float) -> Iterator[Finding]:
         """Review one metric's samples and append them to the history; yield the findings."""
         limits = self._config.limits
-        cells, findings = samples.combine(batch, resolution=self._config.resolution, limits=limits)
+        cells, findings = samples.combine(batch, resolution=self.resolution, limits=limits)
         yield from findings
         reviewed = samples.clean(batch.metric, cells, now=now, limits=limits)
         yield from reviewed.findings
@@ -178,10 +208,12 @@ class SamplePipeline:
         restored = self.restored
         if restored is None:
             return True
-        if restored.resolution != self._config.resolution or restored.provenance.get(name) not in fitting:
+        if restored.provenance.get(name) not in fitting:
             self._forget_fleet()
             return False
-        self._history.load([block for block in restored.blocks if block.metric == name])
+        blocks = [block for block in restored.blocks if block.metric == name]
+        same = restored.resolution == self.resolution
+        self._history.load(resample(blocks, before=restored.resolution, after=self.resolution), changed=not same)
         return True
 
     def _forget_fleet(self) -> None:
@@ -194,18 +226,39 @@ class SamplePipeline:
     # --- from history to snapshot ------------------------------------------------------------------------------------
 
     def compute(
-        self, now: float, *, before: Snapshot | None, listed: Collection[str] | None
+        self, now: float, *, before: Snapshot | None, listed: Collection[str] | None, is_young: bool = False
     ) -> tuple[list[Finding], Published | None, TickRecord | None]:
         """Compute and encode the windows; return the findings, the new published snapshot, and the record to store.
         `now` is in unix seconds, `before` is the published snapshot, `listed` are the nodes of the cluster, None if
-        unknown."""
+        unknown. `is_young`: by the monotonic clock, the published snapshot is not stale. If all samples are stale by
+        the wall clock nevertheless, that clock stepped forward, and the published snapshot stays."""
+        self._forget_removed(listed)
         self._history.drop_empty_nodes()
-        if not self._history.names:
+        if not self._history.names or (is_young and now - self._history.end > self._config.max_staleness):
             return [], None, None  # the published snapshot stays until it is stale
         snapshot, findings = self._snapshot(self._history, now=now, source=self._source, guard=self.guard)
         published = self._encode(snapshot, now=now)
         published.silent = SilentBody.of(self.silent.update(snapshot, before=before, now=now, listed=listed))
         return findings, published, self._record(snapshot)
+
+    def _forget_removed(self, listed: Collection[str] | None) -> None:
+        """Stop waiting for nodes without recent samples whose Node objects were removed since the last call, and remove
+        their samples: a new node of the same name has none."""
+        if listed is None:
+            return
+        removed = (self._listed - set(listed)) & self.silent.last.keys()
+        self._listed = frozenset(listed)
+        if removed:
+            self.guard.rename(dict.fromkeys(removed))
+            for metric in self._history.metrics:
+                self._history.rename(metric.name, dict.fromkeys(removed))
+
+    def resume(self, restored: RestoredSamples) -> None:
+        """Continue with samples of the store or of another refresher, before the first tick."""
+        self.restored = restored
+        if restored.source == self._source:
+            self._resolution.resume(restored.resolution)
+            self._history = self._new_history()
 
     def compute_restored(self, restored: RestoredSamples, now: float) -> Published | None:
         """Compute the windows of stored samples, with their own source and times; None without samples."""
@@ -216,11 +269,18 @@ class SamplePipeline:
         same = restored.source == self._source
         if same:
             self.guard.expect_back(restored.lost, now=now)
+            self.silent.restore(restored.silent, now=now)
         # a fleet that was known shortly before a restart must not shrink unnoticed
         recent = same and now - restored.end <= self._config.max_staleness
         guard = self.guard if recent else OutageGuard(self._config.limits)
         snapshot, _ = self._snapshot(history, now=restored.timestamp, source=restored.source, guard=guard)
-        return self._encode(snapshot, now=now)
+        published = self._encode(snapshot, now=now)
+        if same:
+            document = msgspec.structs.replace(
+                self.silent.document, lost=dict(snapshot.lost), served=len(snapshot.nodes)
+            )
+            published.silent = SilentBody.of(document)
+        return published
 
     def _snapshot(
         self, history: History, *, now: float, source: str, guard: OutageGuard
@@ -268,6 +328,7 @@ class SamplePipeline:
             blocks=self._history.take_changed(),
             records=records,
             lost=snapshot.lost,
+            silent=dict(self.silent.last),
         )
 
     def samples(self, published: Published | None) -> RestoredSamples | None:
@@ -279,11 +340,12 @@ class SamplePipeline:
             timestamp=snapshot.timestamp,
             end=self._history.end,
             source=snapshot.source,
-            resolution=self._config.resolution,
+            resolution=self.resolution,
             windows=self._config.windows,
             provenance=dict(self._provenance),
             blocks=self._history.blocks(),
             lost=snapshot.lost,
+            silent=dict(self.silent.last),
         )
 
     def gaps_of(self, restored: RestoredSamples, since: float, until: float) -> list[Slice]:

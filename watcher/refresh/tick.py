@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+import msgspec
 import numpy as np
 
 from watcher.clock import Clock, SystemClock
@@ -88,6 +89,7 @@ class Refresher:
             clock=self._clock,
             tag=tag,
             stores=store is not None,
+            adapts=config.adapts and provider.remembers,
         )
         self._started_at = self._clock.monotonic()
         self._warm = False  # True after the first complete windows: the service then stays ready
@@ -120,7 +122,8 @@ class Refresher:
                 self.config.cluster or "not set",
             )
             return
-        self._pipeline.restored = restored = ours
+        restored = ours
+        self._pipeline.resume(restored)
         published = await self._in_worker(self._pipeline.compute_restored, restored, now)
         if published is None:
             return
@@ -148,7 +151,9 @@ class Refresher:
         self.pods.continue_from(other.pods)
         self.published = other.published
         if other.published is not None and np.isfinite(other.published.snapshot.end):
-            self._pipeline.restored = await other.samples()
+            restored = await other.samples()
+            if restored is not None:
+                self._pipeline.resume(restored)
 
     async def capacities(self) -> Mapping[str, Capacity]:
         """Return the nodes' capacities, as far as the source or the cluster's node list knows them."""
@@ -182,6 +187,11 @@ class Refresher:
         return self._source.state
 
     @property
+    def resolution(self) -> int:
+        """Width of a slot of the history in seconds."""
+        return self._pipeline.resolution
+
+    @property
     def needs_quick_ticks(self) -> bool:
         """Whether no node has its shortest window yet; in that case ticks run once per resolution."""
         if self.published is None:
@@ -211,6 +221,7 @@ class Refresher:
         self._pipeline.silent.add_last_seen(found)
         if self.published is not None:
             self.published.silent = SilentBody.of(self._pipeline.silent.document)
+            self._note_source_state()
 
     def stall_reason(self) -> str:
         """Return "" if a tick began, or was skipped because one still ran, within 1.5 intervals; otherwise the
@@ -289,6 +300,7 @@ class Refresher:
         if self.published is not None:
             self._source.names_compared(self.published.snapshot.nodes, self._pipeline.index)
         self._record_failures(fetch, now=now, since=since)
+        self._note_source_state()
         if fetch.plans and self._backfill_plan.complete:
             self._pipeline.restored = None  # the history contains all restored samples
         return True
@@ -400,13 +412,16 @@ class Refresher:
     async def _publish(self, *, now: float) -> None:
         """Compute and encode in the worker thread, publish here, then pass the record to the store."""
         began = self._clock.monotonic()
-        before = None if self.published is None else self.published.snapshot
+        current = self.published
+        is_young = current is not None and current.age(self._clock.monotonic()) <= self.config.max_staleness
+        before = None if current is None else current.snapshot
         findings, published, record = await self._in_worker(
-            self._pipeline.compute, now, before=before, listed=self._listed()
+            self._pipeline.compute, now, before=before, listed=self._listed(), is_young=is_young
         )
         self.findings.add(findings)
         if published is not None:
             self.published = published
+            self._note_source_state()
         if record is not None and self._store is not None:
             self._store.save(record)
         self._observe("process", self._clock.monotonic() - began)
@@ -458,6 +473,16 @@ class Refresher:
         self._count_failure(kind, "")
         self.findings.add([Finding(FindingKind.QUERY_FAILED, "", "", now, with_hint(reason, hint), Remedy.HELD)])
         self._source.down(reason, hint=hint)
+        self._note_source_state()
+
+    def _note_source_state(self) -> None:
+        """Publish whether the source returned complete data: otherwise a node without samples is not at fault."""
+        if self.published is None:
+            return
+        state, silent = self._source.state, self.published.silent
+        is_ok = state.ok is not False and not state.partial
+        if is_ok != silent.document.source_ok:
+            self.published.silent = SilentBody.of(msgspec.structs.replace(silent.document, source_ok=is_ok))
 
     def _count_failure(self, kind: str, metric: str) -> None:
         key = (kind, metric)

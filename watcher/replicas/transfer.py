@@ -2,7 +2,7 @@
 
 metrics-server has no history, so a new replica would have its 15-minute window only after half of that time. The other
 replicas have the samples. As for samples from the database, transferred samples are used only if they come from the
-same source, expression, unit and resolution. Because the bytes come from the network, every number that determines a
+same source, expression and unit. Because the bytes come from the network, every number that determines a
 memory allocation is checked first.
 
 No I/O, no clock.
@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import msgspec
 import numpy as np
 
-from watcher.model import CARRIED, METRIC_BY_NAME, Provenance, RestoredSamples, SampleBlock, Window
+from watcher.core.windows.resolution import resample
+from watcher.model import CARRIED, METRIC_BY_NAME, LastSample, Provenance, RestoredSamples, SampleBlock, Window
 from watcher.store import codec
 from watcher.store.codec import CodecError
 
+MAX_RESOLUTION_S = 60
 FORMAT = 1
 """Format version; increment it with every change of the format, including codec's. Replicas with different formats do
 not exchange samples."""
@@ -47,23 +49,21 @@ class TransferOrigin:
 
 @dataclass(frozen=True, slots=True)
 class TransferBounds:
-    """Limits for transferred samples at `now` (unix seconds): `windows` and `resolution` (seconds) are this replica's
-    settings; samples may be `max_staleness` seconds old and `max_ahead` seconds in the future."""
+    """Limits for transferred samples at `now` (unix seconds): `windows` are this replica's settings; samples may be
+    `max_staleness` seconds old and `max_ahead` seconds in the future."""
 
     now: float
     windows: tuple[Window, ...]
-    resolution: int
     max_staleness: float
     max_ahead: float
     max_cells: int = 1 << 27
     """Maximum number of cells of all blocks; 100,000 nodes with five metrics need a quarter of it. A cell takes 10
     bytes of memory."""
 
-    @property
-    def slots(self) -> range:
-        """The slots in which samples are accepted."""
+    def slots(self, resolution: int) -> range:
+        """The slots of `resolution` seconds in which samples are accepted."""
         oldest = self.now - self.max_staleness - self.windows[-1].seconds
-        return range(int(oldest // self.resolution), int((self.now + self.max_ahead) // self.resolution) + 1)
+        return range(int(oldest // resolution), int((self.now + self.max_ahead) // resolution) + 1)
 
 
 class _TransferBlock(msgspec.Struct, array_like=True, frozen=True):
@@ -85,6 +85,7 @@ class _Handover(msgspec.Struct, frozen=True):
     nodes: list[bytes]
     blocks: list[_TransferBlock]
     lost: dict[str, float]
+    silent: dict[str, tuple[float, float | None, float | None]] = {}
 
 
 class _Envelope(msgspec.Struct, array_like=True, frozen=True):
@@ -114,6 +115,7 @@ def encode(restored: RestoredSamples, origin: TransferOrigin) -> bytes:
             for block in restored.blocks
         ],
         lost=dict(restored.lost),
+        silent={name: astuple(last) for name, last in restored.silent.items()},
     )
     return msgspec.msgpack.encode(_Envelope(FORMAT, msgspec.Raw(msgspec.msgpack.encode(content))))
 
@@ -128,7 +130,7 @@ def decode(body: bytes, *, own_origin: TransferOrigin, bounds: TransferBounds) -
         content = msgspec.msgpack.decode(envelope.content, type=_Handover)
         _check_origin(content, own_origin, bounds)
         lists = [codec.decode_names(names) for names in content.nodes]
-        blocks = tuple(_blocks(content.blocks, lists, bounds))
+        blocks = tuple(_blocks(content.blocks, lists, bounds, resolution=content.resolution))
     except (msgspec.DecodeError, CodecError, ValueError) as error:
         raise TransferRejected(f"cannot decode them ({error})") from error
     return RestoredSamples(
@@ -140,6 +142,7 @@ def decode(body: bytes, *, own_origin: TransferOrigin, bounds: TransferBounds) -
         provenance={name: Provenance(*each) for name, each in content.provenance.items()},
         blocks=blocks,
         lost=content.lost,
+        silent={name: LastSample(*last) for name, last in content.silent.items()},
     )
 
 
@@ -148,10 +151,10 @@ def _check_origin(content: _Handover, own_origin: TransferOrigin, bounds: Transf
         raise TransferRejected("they are from this process")
     if content.fingerprint != own_origin.fingerprint:
         raise TransferRejected("they are from another source: the settings in [provider] differ")
-    if content.resolution != bounds.resolution:
-        raise TransferRejected(
-            f"refresh.resolution is {content.resolution}s in the other replica and {bounds.resolution}s in this replica"
-        )
+    if not 1 <= content.resolution <= MAX_RESOLUTION_S:
+        raise TransferRejected(f"their resolution is {content.resolution} s, not 1 to {MAX_RESOLUTION_S} s")
+    if not all(0.0 <= sampled <= bounds.now + bounds.max_ahead for sampled, _, _ in content.silent.values()):
+        raise TransferRejected("the last sample of a silent node has an invalid time, or is in the future")
     for time in (content.end, content.timestamp):
         age = bounds.now - time
         if not -bounds.max_ahead <= age <= bounds.max_staleness:  # NaN is neither
@@ -159,9 +162,9 @@ def _check_origin(content: _Handover, own_origin: TransferOrigin, bounds: Transf
 
 
 def _blocks(
-    packed: Iterable[_TransferBlock], lists: Sequence[tuple[str, ...]], bounds: TransferBounds
+    packed: Iterable[_TransferBlock], lists: Sequence[tuple[str, ...]], bounds: TransferBounds, *, resolution: int
 ) -> Iterable[SampleBlock]:
-    cells, slots = 0, bounds.slots
+    cells, slots = 0, bounds.slots(resolution)
     for block in packed:
         if block.metric not in METRIC_BY_NAME or not 0 <= block.nodes < len(lists) or block.slots < 1:
             raise CodecError("a block has an unknown metric, an invalid list of nodes or no slots")
@@ -176,15 +179,17 @@ def _blocks(
         values, offset_ms = codec.decode_samples(block.payload, slots=block.slots, nodes=len(names))
         # a block is a whole minute: the end of the newest block may be in the future, and is empty
         ahead = values[max(0, slots.stop - block.first_slot) :]
-        beyond = (offset_ms >= 1000 * bounds.resolution) & (offset_ms != CARRIED)
+        beyond = (offset_ms >= 1000 * resolution) & (offset_ms != CARRIED)
         if np.isinf(values).any() or not np.isnan(ahead).all() or beyond.any():
             raise CodecError("a block has invalid samples, or samples in the future")
         yield SampleBlock(block.metric, block.first_slot, names, values, offset_ms)
 
 
 def merge_samples(older: RestoredSamples | None, newer: RestoredSamples) -> RestoredSamples:
-    """Merge samples: newer samples override older samples, which are used only for metrics with the same provenance."""
-    if older is None or (older.source, older.resolution) != (newer.source, newer.resolution):
+    """Merge samples, in the resolution of the newer ones: newer samples override older samples, which are used only for
+    metrics with the same provenance."""
+    if older is None or older.source != newer.source:
         return newer
-    same = [block for block in older.blocks if older.provenance.get(block.metric) == newer.provenance.get(block.metric)]
-    return replace(newer, blocks=(*same, *newer.blocks))
+    blocks = resample(older.blocks, before=older.resolution, after=newer.resolution)
+    same = [block for block in blocks if older.provenance.get(block.metric) == newer.provenance.get(block.metric)]
+    return replace(newer, blocks=(*same, *newer.blocks), silent={**older.silent, **newer.silent})

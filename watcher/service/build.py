@@ -18,6 +18,7 @@ from watcher.koordinator.publisher import NodeMetricPublisher, PublisherSource
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
 from watcher.platform.kube.leases import Election
+from watcher.platform.memory import history_budget
 from watcher.platform.settings.tables import Settings
 from watcher.providers import registry
 from watcher.providers.base import Provider
@@ -103,7 +104,9 @@ def refresh_config(settings: Settings) -> RefreshConfig:
     )
     return RefreshConfig(
         interval=refresh.interval,
-        resolution=refresh.resolution,
+        resolution=refresh.point_resolution,
+        adapts=not refresh.resolution,
+        history_bytes=history_budget(),
         windows=refresh.windows,
         max_staleness=refresh.max_staleness,
         recorded_types=settings.store.keep,

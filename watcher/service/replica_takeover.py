@@ -28,7 +28,6 @@ async def take_over_samples(
         bounds = transfer.TransferBounds(
             now=clock.now(),
             windows=config.windows,
-            resolution=config.resolution,
             max_staleness=config.max_staleness,
             max_ahead=config.limits.max_ahead_s,
         )

@@ -393,8 +393,8 @@ class Watcher:
     def _wanted_period(self) -> float:
         """Return the seconds between ticks: the resolution until some node has its shortest window, then the
         interval."""
-        refresh = self.settings.refresh
-        return float(refresh.resolution) if self._refresher.needs_quick_ticks else refresh.interval
+        refresher = self._refresher
+        return float(refresher.resolution) if refresher.needs_quick_ticks else self.settings.refresh.interval
 
     def _keep_pace(self) -> None:
         period = self._wanted_period()

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import astuple
 from typing import Any
 
 import msgspec
 import numpy as np
 import sqlalchemy as sa
 
-from watcher.model import Provenance, RestoredSamples, SampleBlock, TickRecord, Window, WindowRecord
+from watcher.model import LastSample, Provenance, RestoredSamples, SampleBlock, TickRecord, Window, WindowRecord
 from watcher.store import codec
 from watcher.store.codec import HOUR, CodecError, Grid
 from watcher.store.tables import (
@@ -66,6 +67,7 @@ def _tick_row(record: TickRecord, keep_until: float) -> dict[str, Any]:
         "windows": windows,
         "lost": msgspec.json.encode(dict(record.lost)).decode(),
         "keep_until": keep_until,
+        "silent": msgspec.json.encode({name: astuple(last) for name, last in record.silent.items()}).decode(),
     }
 
 
@@ -173,6 +175,7 @@ def restored(mine: Rows) -> RestoredSamples | None:
         provenance=_provenance(mine),
         blocks=tuple(_block(row, names=lists[row.nodes]) for row in rows),
         lost=_lost(last.lost),
+        silent=_silent(last.silent),
     )
 
 
@@ -181,6 +184,14 @@ def _lost(text: str) -> dict[str, float]:
         return msgspec.json.decode(text, type=dict[str, float])
     except msgspec.DecodeError as error:
         raise CodecError(f"the lost nodes of the last tick cannot be read ({error})") from error
+
+
+def _silent(text: str) -> dict[str, LastSample]:
+    try:
+        stored = msgspec.json.decode(text, type=dict[str, tuple[float, float | None, float | None]])
+    except msgspec.DecodeError as error:
+        raise CodecError(f"the silent nodes of the last tick cannot be read ({error})") from error
+    return {name: LastSample(*last) for name, last in stored.items()}
 
 
 def _windows(text: str) -> tuple[Window, ...]:

@@ -28,6 +28,7 @@ tick = sa.Table(
     sa.Column("windows", sa.Text, nullable=False),
     sa.Column("lost", sa.Text, nullable=False),
     sa.Column("keep_until", sa.Double, nullable=False),
+    sa.Column("silent", sa.Text, nullable=False, server_default="{}"),
 )
 provenance = sa.Table(
     "provenance",  # source of the stored samples of a metric
@@ -101,7 +102,7 @@ shadow_binding = sa.Table(
     sa.Column("time", sa.BigInteger, primary_key=True),
     sa.Column("payload", sa.LargeBinary, nullable=False),
 )
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Revisions of the schema, oldest first. Duplicated from migrations/, because importing Alembic takes 0.1 s."""
 MICROSECONDS = 1_000_000
 

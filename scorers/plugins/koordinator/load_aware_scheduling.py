@@ -11,13 +11,17 @@ Filtering rejects a node if
 
 for a resource; the reason names the first one in alphabetical order. For prod pods, their own thresholds apply, if
 there are any; otherwise the thresholds of a percentile, with that percentile as the measured usage; otherwise the plain
-thresholds. An annotation of the node replaces them. Pods of DaemonSets always pass. The arguments decide whether a node
-whose measurement is too old is rejected.
+thresholds. An annotation of the node replaces them. Pods of DaemonSets always pass.
+
+Filtering also rejects a node whose measurement is too old, unless the arguments forbid it. A silent node, which the
+watcher does not serve any more, counts as such a node until its samples or its Node object end that. No node is
+rejected for its age while more than half of the nodes with a measurement have an old one, or while the watcher's source
+does not respond completely: then the monitoring failed, not the nodes.
 
     score of a resource = (allocatable - estimated) * 100 / allocatable        0 if negative
     score = weighted mean by resourceWeights, and of the worst resource by dominantResourceWeight
 
-in integers, rounded down. Nodes without a measurement pass and score 0, nodes with an expired measurement score 0, and
+in integers, rounded down. Nodes that never had a measurement pass and score 0, nodes with an expired one score 0, and
 all nodes score 0 if most of the given nodes are in one of these states.
 
 For a percentile over a duration that a NodeMetric does not have, only the estimates are used, as in Koordinator. A
@@ -32,6 +36,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -57,7 +62,7 @@ from scorers.plugins.koordinator.estimator import DEFAULT, ESTIMATORS, allocatab
 from scorers.plugins.koordinator.thresholds import Thresholds, thresholds_of_arguments, thresholds_of_node
 from watcher.client import PodColumns
 from watcher.core.kubernetes.objects import Node
-from watcher.core.kubernetes.times import read_duration
+from watcher.core.kubernetes.times import read_duration, time_text
 from watcher.core.review.findings import some_of
 
 log = logging.getLogger(__name__)
@@ -94,8 +99,9 @@ def combined(scores: I64, weights: I64, dominant_weight: int) -> I64:
 @dataclass(frozen=True, slots=True)
 class _NodeUsageView:
     """Usage of n nodes, [resources, n]. Where `present` [n] is false, `measured` is not available and only the
-    estimates of pods are used. `found` [n] marks nodes with a NodeMetric, `judged` nodes whose NodeMetric has usage,
-    and `adding` is the index of the sum of `AssignedPods` in `delta`. `age` is in seconds."""
+    estimates of pods are used. `found` [n] marks nodes with a NodeMetric and silent nodes, `judged` nodes whose
+    NodeMetric has usage, and `adding` is the index of the sum of `AssignedPods` in `delta`. `age` is in seconds, and
+    `silent` is the time of the last sample (unix seconds) of nodes without a valid measurement, NaN for all others."""
 
     measured: I64
     delta: I64
@@ -107,6 +113,7 @@ class _NodeUsageView:
     judged: Bool
     expired: Bool
     age: F64
+    silent: F64
     adding: int
 
     def percent(self) -> F64:
@@ -210,8 +217,7 @@ class LoadAwareScheduling:
 
     def _window_of(self, pods: PodColumns) -> str:
         """The label of the pod usage window closest in length to the averaging period of most nodes."""
-        columns = self._table.load.columns
-        if columns is None:
+        if (columns := self._table.load.columns) is None:
             return ""
         if columns.usages is not None and len(columns.nodes):
             wanted = float(np.bincount(columns.usages.period).argmax())
@@ -290,9 +296,25 @@ class LoadAwareScheduling:
             which: Bool = np.logical_or.reduce(own > 0, axis=0)
             limits, aggregated = np.where(which, own, limits), aggregated & ~which
             view = _chosen(which, self._prod_view(pod, rows, now=now), view)
-        return self._verdicts(pod, view, limits, aggregated)
+        return self._verdicts(pod, view, limits, aggregated, why_not_by_age=self._why_not_by_age(table, now))
 
-    def _verdicts(self, pod: PodInfo, view: _NodeUsageView, limits: I64, aggregated: Bool) -> Verdicts:
+    def _why_not_by_age(self, table: ClusterTable, now: float) -> str:
+        """Return why no node is rejected for its age, "" if nodes are. All nodes of the cluster count, as a request may
+        contain only a few. A single NodeMetric of the cluster follows Koordinator's rule."""
+        rows = np.flatnonzero(table.known)
+        found, _, expired = self._ages(rows, now)
+        old, known = int(np.count_nonzero(found & expired)), int(np.count_nonzero(found))
+        if self._reported is None and (silence := table.silence) is not None:
+            if not silence.source_ok:
+                return "the source of the watcher does not respond completely"
+            if table.load.columns is None:
+                known += silence.served
+        few = 2 * old <= known or (self._reported is not None and known == 1)
+        return "" if few else f"{old} of {known} nodes with metrics are silent"
+
+    def _verdicts(
+        self, pod: PodInfo, view: _NodeUsageView, limits: I64, aggregated: Bool, *, why_not_by_age: str
+    ) -> Verdicts:
         """Verdicts for the nodes. A limit of 0 means none; a node without limits passes, regardless of the age of its
         measurement."""
         percent = view.percent()
@@ -302,7 +324,7 @@ class LoadAwareScheduling:
         codes = np.zeros(len(limited), dtype=np.int64)
         if self.args.filter_expired_node_metrics:
             judged &= ~view.expired
-            if not self.args.enable_schedule_when_node_metrics_expired:
+            if not (self.args.enable_schedule_when_node_metrics_expired or why_not_by_age):
                 codes[view.found & view.expired & limited] = EXPIRED
         first = over.argmax(axis=0) + len(NODE_REASONS) + np.where(aggregated, len(self._names), 0)
         codes = np.where(judged & over.any(axis=0), first, codes)
@@ -316,7 +338,9 @@ class LoadAwareScheduling:
             for i, name in enumerate(self._names)
             if (limits[i] > 0).any()
         }
-        return Verdicts(codes, reasons, steps, self._inputs(pod) | {"comparison": self.args.comparison})
+        inputs = self._inputs(pod) | {"comparison": self.args.comparison}
+        inputs |= {"expiredNodesPass": why_not_by_age} if why_not_by_age else {}
+        return Verdicts(codes, reasons, steps, inputs, details=partial(_silent_since, view))
 
     def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         """Score the nodes in `rows` from 0 to 100; see the module docstring for the rules."""
@@ -385,7 +409,7 @@ class LoadAwareScheduling:
         before = measured + delta
         if not there.all():
             before = np.where(there, before, self.assigned_pods.sums(ESTIMATED, rows))
-        age = now - self.metrics.updated[rows]
+        found, age, expired = self._ages(rows, now)
         return _NodeUsageView(
             measured=measured,
             delta=delta,
@@ -393,12 +417,22 @@ class LoadAwareScheduling:
             allocatable=self._allocatable.take(rows)[0],
             known=np.take(self.metrics.known, rows, axis=1),
             there=there,
-            found=self.metrics.there[rows],
+            found=found,
             judged=self.metrics.there[rows] & self.metrics.usage.present[rows],
-            expired=~(age < self.args.node_metric_expiration_seconds),
+            expired=expired,
             age=age,
+            silent=np.where(found & expired, now - age, np.nan),
             adding=adding,
         )
+
+    def _ages(self, rows: I64, now: float) -> tuple[Bool, F64, Bool]:
+        """Return for each node [n] whether it has or had a measurement, its age in seconds, and whether it is too old,
+        as a silent node with samples in the future is: the clock was set back."""
+        updated, silent = self.metrics.updated[rows], self.metrics.silent[rows]
+        age = now - np.where(np.isnan(updated), silent, updated)
+        is_silent = ~np.isnan(silent)
+        expired = ~(age < self.args.node_metric_expiration_seconds) | (is_silent & (age < 0.0))
+        return self.metrics.there[rows] | is_silent, age, expired
 
     # --- explanations ------------------------------------------------------------------------------------------------
 
@@ -431,7 +465,8 @@ class LoadAwareScheduling:
 
     def _reason(self, view: _NodeUsageView, percent: F64, row: int, i: int, score: float) -> str:
         if not view.judged[i]:
-            return "no metrics of this node: 0"
+            silent = _silent_since(view, i)
+            return f"no metrics of this node{f', {silent}' if silent else ''}: 0"
         if view.expired[i]:
             limit = self.args.node_metric_expiration_seconds
             age = "have no time" if np.isnan(view.age[i]) else f"are {view.age[i]:.0f} s old"
@@ -444,6 +479,10 @@ class LoadAwareScheduling:
         counting = "1 pod counted by its" if len(pods) == 1 else f"{len(pods)} pods counted by their"
         counted = f"; {counting} estimate: {some_of(pods)}" if pods else ""
         return f"with the pod {', '.join(shares)}{counted}: {score:.0f}"
+
+
+def _silent_since(view: _NodeUsageView, i: int) -> str:
+    return "" if np.isnan(view.silent[i]) else f"silent since {time_text(view.silent[i])}"
 
 
 def _shown(values: I64, known: Bool) -> npt.NDArray[Any]:

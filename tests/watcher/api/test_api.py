@@ -459,6 +459,8 @@ def test_columns_of_two_nodes():
         ],
         "smoothing_s": {cpu["name"]: 300.0, memory["name"]: 300.0},
         "age_s": [None, 100.5],
+        "silent": {},
+        "source_ok": True,
     }
 
 

@@ -825,6 +825,49 @@ def test_a_clock_that_steps_back_empties_the_history_and_keeps_what_is_published
     play(story)
 
 
+def test_a_clock_that_steps_forward_and_back_keeps_what_is_published() -> None:
+    """Until the source has samples of the new time. The age is from the monotonic clock, so the list is not stale."""
+
+    async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        source.put("a", every(15, T0 - 1200, T0), wave)
+        await refresher.tick()
+        published, saved = refresher.published, len(records.saved)
+        assert published is not None
+        clock.pass_time(60)
+        clock.step(1e9)
+        await refresher.tick()
+        assert (refresher.published, len(records.saved)) == (published, saved)
+        assert published.age(clock.monotonic()) == pytest.approx(60.0)
+        clock.pass_time(60)
+        source.put("a", every(15, T0 + 1e9 + 60, T0 + 1e9 + 120), wave)
+        await refresher.tick()
+        assert refresher.published.snapshot.nodes == ("a",)
+        assert refresher.published.snapshot.end > T0 + 1e9
+        clock.pass_time(60)
+        clock.step(-1e9)
+        source.put("a", every(15, T0, T0 + 180), wave)
+        await refresher.tick()
+        assert refresher.published.snapshot.end == T0 + 180
+        assert refresher.published.age(clock.monotonic()) == pytest.approx(0.0)
+
+    play(story)
+
+
+def test_a_stale_list_becomes_stale_without_a_step_of_the_clock() -> None:
+    """The source responds, but with no new samples."""
+
+    async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        source.put("a", every(15, T0 - 1200, T0), wave)
+        await refresher.tick()
+        for _ in range(6):
+            clock.pass_time(60)
+            await refresher.tick()
+        assert refresher.published is not None
+        assert refresher.published.age(clock.monotonic()) == pytest.approx(360.0)
+
+    play(story)
+
+
 def test_an_emptied_history_that_nothing_fills_leaves_what_is_published() -> None:
     """After a step back the source may have nothing yet of the time that it is now."""
 

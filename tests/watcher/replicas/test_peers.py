@@ -289,7 +289,7 @@ FOREIGN = {CPU: Provenance("SignalFx", "cpu.utilization", "percent", 0.0)}
         "fitting",
         "stale",
         "ahead of our clock",
-        "another resolution",
+        "a resolution that is not that of its slots",
         "another query",
         "another cluster",
         "its name",

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.watcher.store.ticks import CPU, FIFTEEN, FIVE, MEMORY, NODES, ORIGIN, RESOLUTION, block
-from watcher.model import CARRIED, Provenance, RestoredSamples
+from watcher.core.windows.history import History
+from watcher.core.windows.resolution import resample
+from watcher.model import CARRIED, LastSample, Provenance, RestoredSamples
 from watcher.replicas import transfer
 from watcher.replicas.transfer import TransferBounds, TransferOrigin, TransferRejected, merge_samples
 
@@ -20,7 +22,7 @@ NOW = 1_700_000_010.0
 SLOT = int(NOW // RESOLUTION)
 HERE = TransferOrigin.of(instance="here", asked=["metrics-server", ""])
 THERE = TransferOrigin.of(instance="there", asked=["metrics-server", ""])
-BOUNDS = TransferBounds(now=NOW, windows=(FIVE, FIFTEEN), resolution=RESOLUTION, max_staleness=300.0, max_ahead=30.0)
+BOUNDS = TransferBounds(now=NOW, windows=(FIVE, FIFTEEN), max_staleness=300.0, max_ahead=30.0)
 SAMPLES = RestoredSamples(
     timestamp=NOW - 9.5,
     end=NOW - 10.0,
@@ -75,11 +77,9 @@ def test_a_hole_and_a_carried_value_stay_what_they_are() -> None:
     [
         (SAMPLES, {"origin": TransferOrigin("here", THERE.fingerprint)}, "from this process"),
         (SAMPLES, {"origin": TransferOrigin.of(instance="there", asked=["metrics-server", "other"])}, "another source"),
-        (
-            SAMPLES,
-            {"bounds": replace(BOUNDS, resolution=30)},
-            "resolution is 15s in the other replica and 30s in this replica",
-        ),
+        (replace(SAMPLES, resolution=61), {}, "their resolution is 61 s"),
+        (replace(SAMPLES, silent={"x": LastSample(NOW + 31.0, None, None)}), {}, "silent node"),
+        (replace(SAMPLES, silent={"x": LastSample(float("nan"), None, None)}), {}, "silent node"),
         (SAMPLES, {"bounds": replace(BOUNDS, now=NOW + 291.0)}, "301 s old"),
         (SAMPLES, {"bounds": replace(BOUNDS, now=NOW - 41.0)}, "-31 s old"),
         (replace(SAMPLES, timestamp=NOW + 1e6), {}, "s old"),
@@ -92,7 +92,7 @@ def test_a_hole_and_a_carried_value_stay_what_they_are() -> None:
     ],
 )
 def test_what_is_not_ours_to_take_is_refused(given: RestoredSamples, options: dict[str, Any], reason: str) -> None:
-    """Another source, another resolution, another time: what would not be a sample of our own is none."""
+    """Another source, another time, an impossible resolution."""
     assert reason in refused(given, **options)
 
 
@@ -178,12 +178,34 @@ def test_ours_stay_beneath_theirs_where_both_come_from_the_same() -> None:
     assert NOW == both.end
 
 
+def test_samples_of_another_resolution_are_merged_at_their_times() -> None:
+    """The newer samples determine the resolution; a sample keeps its time."""
+    fine = resample(SAMPLES.blocks, before=RESOLUTION, after=5)
+    newer = replace(SAMPLES, blocks=(block(7.0, slot=SLOT - 4),), end=NOW)
+    both = merge_samples(replace(SAMPLES, resolution=5, blocks=fine), newer)
+    assert RESOLUTION == both.resolution
+    history = History(resolution=RESOLUTION, windows=(FIVE, FIFTEEN))
+    history.load(both.blocks)
+    assert (NODES, [12.5] * 4 + [7.0] * 4) == (
+        history.names[: len(NODES)],
+        [each for part in history.blocks() if part.metric == CPU for each in part.values[:, 0] if each == each],
+    )
+
+
+def test_silent_nodes_arrive_and_are_merged() -> None:
+    """With their last values; the newer replica counts."""
+    last = {"x": LastSample(NOW - 5000.0, 12.5, None), "y": LastSample(NOW - 9000.0, None, 3.0)}
+    got = handed_over(replace(SAMPLES, silent=last))
+    assert last == got.silent
+    newer = {"x": LastSample(NOW - 4000.0, 13.5, None)}
+    assert last | newer == merge_samples(got, replace(SAMPLES, silent=newer)).silent
+
+
 @pytest.mark.parametrize(
     "older",
     [
         None,
         replace(SAMPLES, source="Prometheus"),
-        replace(SAMPLES, resolution=30),
         replace(SAMPLES, provenance={CPU: Provenance("KubernetesMetricsServer", "another", "percent", 0.0)}),
     ],
 )

@@ -311,7 +311,7 @@ UNUSABLE = [
     (not_a_database, "is not an SQLite database"),
     (of_another_program, "is a database of another program .tables dashboard"),
     (of_another_program_with_alembic, "is a database of another program .tables alembic_version, dashboard"),
-    (newer, "newer version of load-watcher: its schema is 9999, but the newest schema known to this version is 0004"),
+    (newer, "newer version of load-watcher: its schema is 9999, but the newest schema known to this version is 0005"),
     (newer_and_killed, "newer version of load-watcher"),
 ]
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -24,6 +23,7 @@ import numpy as np
 
 from watcher.arrays import F64, I64, Bool
 from watcher.core.koordinator.collect_policy import CollectPolicy
+from watcher.core.kubernetes.times import time_text
 from watcher.core.pods.table import SLOT_S, Pod, PublishedPods, by_node
 from watcher.model import METRIC_BY_KEY, Snapshot
 
@@ -304,7 +304,7 @@ class NodeStatuses:
         if pods is not None:
             usage.system_usage = _resources(*(max(0.0, float(each)) for each in self._used(row) - pods.total))
         return KoordinatorStatus(
-            datetime.fromtimestamp(int(self.snapshot.sampled[row]), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            time_text(self.snapshot.sampled[row]),
             usage,
             msgspec.UNSET if pods is None else pods.usages,
         )

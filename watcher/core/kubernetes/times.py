@@ -6,7 +6,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 
 _UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 _PART = re.compile(
@@ -22,6 +22,11 @@ def read_time(text: str) -> float | None:
     except ValueError:
         return None
     return None if at.tzinfo is None else at.timestamp()
+
+
+def time_text(seconds: float) -> str:
+    """The RFC 3339 text of unix seconds, in UTC and whole seconds: 2024-05-01T12:00:00Z."""
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def read_duration(text: str) -> float | None:

@@ -354,6 +354,15 @@ def columns(snapshot: Snapshot, selection: Selection) -> ColumnsDocument:
     )
 
 
+def published_columns(published: Published, selection: Selection) -> ColumnsDocument:
+    """Return a selection of the published snapshot as columns, with the silent nodes and the state of the source."""
+    document = columns(published.snapshot, selection)
+    silence = published.silent.document
+    document.silent = {node.name: node.sampled for node in silence.nodes if node.sampled is not None}
+    document.source_ok = silence.source_ok
+    return document
+
+
 def nullable(values: F64) -> list[float | None]:
     """Return the values as a list for JSON, None for NaN."""
     return [None if value != value else value for value in values.tolist()]
@@ -369,6 +378,7 @@ class SilentBody:
     names: frozenset[str]
     tag: str
     bodies: Mapping[Encoding, bytes]
+    document: SilentDocument
 
     @classmethod
     def of(cls, document: SilentDocument) -> SilentBody:
@@ -376,13 +386,13 @@ class SilentBody:
         text = msgspec.json.encode(document)
         tag = hashlib.blake2s(text, digest_size=8).hexdigest()
         names = frozenset(node.name for node in document.nodes)
-        return cls(names, tag, {encoding: compressed(text, encoding) for encoding in Encoding})
+        return cls(names, tag, {encoding: compressed(text, encoding) for encoding in Encoding}, document)
 
 
 class Published:
     """A snapshot with its bodies, replaced as a whole by the next tick. Reading needs no lock. Documents other than the
-    default documents are encoded on the first request and cached up to a size limit. Only `silent` may be replaced,
-    when last-seen times of nodes outside the snapshot are found.
+    default documents are encoded on the first request and cached up to a size limit. Only `silent` may be replaced:
+    when last-seen times of nodes outside the snapshot are found, and when the state of the source changes.
 
     `tag` makes its ETags unique among all snapshots. `age_s` is the age of its newest sample in seconds when it was
     published at `monotonic` seconds, so that computing its age later needs no wall clock.

@@ -105,8 +105,9 @@ class AggregatesDocument(msgspec.Struct):
 
 class ColumnsDocument(msgspec.Struct):
     """Body of GET /api/v1/columns. `sampled[name][i]` is the unix time of node i's newest sample of that metric;
-    `age_s[i]` is the age in seconds of a silent or held node, null for all other nodes. `aggregates` is present only
-    with `?aggregate=`."""
+    `age_s[i]` is the age in seconds of a silent or held node, null for all other nodes. `silent` maps each silent node
+    that is not among `nodes` to the unix time of its last sample; `source_ok` as in SilentDocument. `aggregates` is
+    present only with `?aggregate=`."""
 
     timestamp: UnixSeconds
     window_end: UnixSeconds
@@ -116,6 +117,8 @@ class ColumnsDocument(msgspec.Struct):
     columns: list[Column]
     smoothing_s: dict[str, float] = {}
     age_s: list[float | None] = []
+    silent: dict[str, float] = {}
+    source_ok: bool = True
     aggregates: AggregatesDocument | msgspec.UnsetType = msgspec.UNSET
 
 

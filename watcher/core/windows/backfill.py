@@ -74,7 +74,7 @@ class Backfill:
     def __init__(self, *, reach: float, interval: float, remembers: bool) -> None:
         self._reach = reach
         self._interval = interval
-        self._remembers = remembers
+        self.remembers = remembers
         self._until: float | None = None  # end of the fetched range
         self._behind: dict[str, float] = {}  # metric that failed -> time since which its samples are missing
         self._slices: list[Slice] = []
@@ -87,7 +87,7 @@ class Backfill:
     def resume_from(self, until: float, *, missing: Iterable[Slice] = ()) -> None:
         """Continue after restored samples: the range up to `until` is present, except for the slices in `missing`."""
         self._until = until
-        if self._remembers:
+        if self.remembers:
             self._slices.extend(missing)
 
     def forget(self) -> None:
@@ -100,7 +100,7 @@ class Backfill:
         """Return the begin of the fetch of the newest samples; an earlier missing range becomes slices."""
         oldest = now - self._reach
         asked = oldest if self._until is None else max(oldest, self._until - overlap)
-        if not self._remembers:
+        if not self.remembers:
             return asked
         if self._until is not None and now - self._until <= LATE_INTERVALS * self._interval:
             return asked
@@ -139,7 +139,7 @@ class Backfill:
             if metric in self._behind:
                 begin = max(self._behind.pop(metric), now - self._reach) - overlap
                 missed.setdefault(begin, set()).add(metric)
-        if self._remembers:
+        if self.remembers:
             for begin, names in sorted(missed.items()):
                 self._slices.extend(slices(begin, since, only=frozenset(names)))
         return sorted(name for names in missed.values() for name in names)

@@ -70,6 +70,10 @@ class History:
         self._end = -np.inf
         self._lock = threading.Lock()
 
+    @property
+    def seconds(self) -> float:
+        return float(self._rows * self.resolution)
+
     # --- nodes and extent --------------------------------------------------------------------------------------------
 
     @property
@@ -321,8 +325,8 @@ class History:
             firsts = [block * self.block_slots for block in range(oldest, self._head // self.block_slots + 1)]
             return tuple(self._block(metric, first) for metric in sorted(self._rings) for first in firsts)
 
-    def load(self, blocks: Sequence[SampleBlock]) -> None:
-        """Load stored blocks. Slots that are too old are skipped, and loaded cells do not count as changed."""
+    def load(self, blocks: Sequence[SampleBlock], *, changed: bool = False) -> None:
+        """Load stored blocks, except slots that are too old. `changed`: the cells are not stored in these slots yet."""
         columns: dict[tuple[str, ...], I64] = {}  # blocks of one fleet share their names, and the lookup is slow
         with self._lock:
             for block in sorted(blocks, key=lambda block: block.first_slot):
@@ -333,7 +337,10 @@ class History:
                 for row, values in enumerate(block.values):
                     slot = block.first_slot + row
                     self._load_row(block.metric, slot, columns[block.nodes], values, block.offset_ms[row])
-            self._dirty.clear()
+                if changed:
+                    self._touch(block.metric, block.first_slot + np.arange(len(block.values), dtype=np.int64))
+            if not changed:
+                self._dirty.clear()
 
     # --- internal ----------------------------------------------------------------------------------------------------
 

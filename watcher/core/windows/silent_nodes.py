@@ -2,7 +2,10 @@
 
 A snapshot contains no node without a sample that is young enough to serve, so schedulers do not use it. An operator who
 investigates an incident must still find such a node: it is listed here until it has samples again or has left. If the
-nodes of the cluster are known, a node that is not among them has left; otherwise, a node without a sample for a day.
+nodes of the cluster are known, a node that is not among them has left. Otherwise a node has left when, for a day, it
+had no sample and the nodes of the cluster were unknown.
+
+The store keeps the last known values, so that a restart does not forget a node that fell silent before.
 
 Pure: no I/O, no clock.
 """
@@ -18,7 +21,7 @@ from watcher.arrays import F64
 from watcher.model import LastSample, MetricWindows, Snapshot
 
 FORGET_S = 24 * 3600.0  # seconds, if the cluster's nodes are unknown; equals the default retention of the store
-MAX_NODES = 20_000  # names; limits the memory if a source produces new names all the time
+MAX_NODES = 20_000  # names, if the cluster's nodes are unknown; limits the memory if a source keeps producing new names
 
 
 class SilentNode(msgspec.Struct, frozen=True):
@@ -33,10 +36,16 @@ class SilentNode(msgspec.Struct, frozen=True):
 
 class SilentDocument(msgspec.Struct, frozen=True):
     """Body of /api/v1/silent, ordered by name. `listed`: the nodes of the cluster are known. In that case other nodes
-    are left out, and nodes that never had a sample are included."""
+    are left out, and nodes that never had a sample are included. `lost` maps each node that is lost in a partial outage
+    to the unix time of its last sample, and `served` is the number of nodes with recent samples. `source_ok` is false
+    while the source does not respond or responds with incomplete data: nodes may then lack samples because of the
+    source."""
 
     listed: bool
     nodes: list[SilentNode]
+    lost: dict[str, float] = {}
+    served: int = 0
+    source_ok: bool = True
 
 
 def last_samples(
@@ -58,12 +67,26 @@ class SilentNodes:
     def __init__(self) -> None:
         self._last: dict[str, LastSample] = {}
         self._renamed = False
+        self._listed_at = -np.inf  # unix seconds: when the cluster's nodes were last known, or the state was restored
         self.document = SilentDocument(listed=False, nodes=[])
         """The silent nodes as of the last step."""
 
     def forget(self) -> None:
         """Reset, when a source names the nodes differently."""
         self._last, self._renamed = {}, True
+
+    @property
+    def last(self) -> Mapping[str, LastSample]:
+        """The last known values of the nodes that are not served, for the store."""
+        return self._last
+
+    def restore(self, last: Mapping[str, LastSample], *, now: float) -> None:
+        """Continue with the stored values of `last`. Until the nodes of the cluster are known, all of them stay, for
+        FORGET_S from `now` (unix seconds)."""
+        self._last = {**last, **self._last}
+        self._listed_at = now
+        nodes = [_silent_node(name, each) for name, each in sorted(self._last.items())]
+        self.document = SilentDocument(listed=False, nodes=nodes)
 
     @property
     def never_seen(self) -> tuple[str, ...]:
@@ -77,7 +100,7 @@ class SilentNodes:
         nodes = [
             _silent_node(node.name, known[node.name]) if node.name in known else node for node in self.document.nodes
         ]
-        self.document = SilentDocument(self.document.listed, nodes)
+        self.document = msgspec.structs.replace(self.document, nodes=nodes)
 
     def update(
         self, snapshot: Snapshot, *, before: Snapshot | None, now: float, listed: Collection[str] | None
@@ -92,18 +115,26 @@ class SilentNodes:
             self._last |= last_samples(before.nodes, gone, before.sampled, before.metrics)
         self._renamed = False
         self._last |= snapshot.left_out
+        if listed is not None:
+            self._listed_at = now
         self._last = {
             name: last
             for name, last in self._last.items()
-            if name not in served and (now - last.sampled <= FORGET_S if listed is None else name in listed)
+            if name not in served
+            and (now - max(last.sampled, self._listed_at) <= FORGET_S if listed is None else name in listed)
         }
-        if len(self._last) > MAX_NODES:
+        if listed is None and len(self._last) > MAX_NODES:
             newest = sorted(self._last.items(), key=lambda item: (-item[1].sampled, item[0]))
             self._last = dict(newest[:MAX_NODES])
         elsewhere = served | snapshot.quarantined | snapshot.lost.keys()
         silent = [_silent_node(name, last) for name, last in self._last.items() if name not in elsewhere]
         silent.extend(SilentNode(name) for name in set(listed or ()) - elsewhere - self._last.keys())
-        self.document = SilentDocument(listed is not None, sorted(silent, key=lambda node: node.name))
+        self.document = SilentDocument(
+            listed is not None,
+            sorted(silent, key=lambda node: node.name),
+            {name: round(sampled, 3) for name, sampled in sorted(snapshot.lost.items())},
+            len(served),
+        )
         return self.document
 
 

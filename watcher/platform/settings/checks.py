@@ -17,6 +17,7 @@ from typing import Any
 
 from watcher.core.queries.influxdb import SINCE, UNTIL, is_template
 from watcher.core.queries.promql import is_plain
+from watcher.core.windows.resolution import usable_widths
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
 from watcher.platform.settings.addresses import has_password, is_server
 from watcher.platform.settings.field_metadata import settings_fields
@@ -232,7 +233,7 @@ def _clouds(settings: Settings) -> Iterator[Conflict]:
 
 def _refresh(settings: Settings) -> Iterator[Conflict]:
     refresh, interval = settings.refresh, _is(settings, "refresh.interval")
-    if refresh.interval < refresh.resolution:
+    if refresh.resolution and refresh.interval < refresh.resolution:
         message = f"{interval} is shorter than {_is(settings, 'refresh.resolution')}: refreshes would add no new slots"
         cure = "raise the interval or lower the resolution"
         yield Conflict(("refresh.interval", "refresh.resolution"), message, cure)
@@ -247,6 +248,12 @@ def _windows(settings: Settings) -> Iterator[Conflict]:
     keys = ("refresh.windows", "refresh.resolution")
     width, resolution = settings.refresh.resolution, _is(settings, "refresh.resolution")
     origin = settings.origins.get("refresh.windows", "default")
+    if not width:
+        if not usable_widths(settings.refresh.windows):
+            labels = ", ".join(f'"{window.label}"' for window in settings.refresh.windows)
+            message = f"{labels} ({origin}) have no common slot of 5s, 6s, 10s, 12s or 15s"
+            yield Conflict(keys, message, "choose windows that are multiples, or set refresh.resolution")
+        return
     for window in settings.refresh.windows:
         if window.seconds % width:
             message = f'"{window.label}" ({origin}) is not a whole multiple of {resolution}'

@@ -81,6 +81,20 @@ def whole_seconds(*, lowest: int, highest: int) -> ValueKind:
     return ValueKind(accepts, read, read, _write_quoted_duration, brief=f"whole seconds, from {lowest}s to {highest}s")
 
 
+def whole_seconds_or_auto(*, lowest: int, highest: int) -> ValueKind:
+    """Return the kind of `whole_seconds` that also accepts "auto"; the value is then 0."""
+    seconds = whole_seconds(lowest=lowest, highest=highest)
+
+    def read(value: Any) -> int:
+        return 0 if value == AUTO else int(seconds.read(value))
+
+    def write(value: int) -> str:
+        return _write_quoted_duration(value) if value else write_text(AUTO)
+
+    return ValueKind(f'"auto" or {seconds.accepts}', read, read, write, brief=f"auto, or {seconds.brief}")
+
+
+AUTO = "auto"
 _BYTES = {"B": 1} | {
     f"{prefix}{suffix}": base**power
     for power, prefix in enumerate("KMGT", start=1)

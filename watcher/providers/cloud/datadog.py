@@ -338,6 +338,6 @@ def from_settings(settings: Settings) -> CloudProvider:
             cluster_name=given.cluster_name or "",
             metrics=tuple(metric.key for metric in given.wanted),
             queries=queries_of(settings),
-            resolution=settings.refresh.resolution,
+            resolution=settings.refresh.point_resolution,
         )
     )

@@ -345,7 +345,7 @@ def from_settings(settings: Settings) -> MetricsServerProvider:
     chosen = settings.origins.get("provider.metrics", "default") != "default"
     return MetricsServerProvider(
         AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context),
-        resolution=settings.refresh.resolution,
+        resolution=settings.refresh.point_resolution,
         max_seconds=max(window.seconds for window in settings.refresh.windows),
         keys=[metric.key for metric in settings.provider.wanted] if chosen else tuple(RESOURCES),
         timeout=settings.provider.timeout,

@@ -465,7 +465,7 @@ def from_settings(settings: Settings) -> PrometheusProvider:
                 for key, query in given.queries.items()
             },
             matchers=given.matchers,
-            resolution=settings.refresh.resolution,
+            resolution=settings.refresh.finest_resolution,
         )
     )
 

@@ -25,7 +25,7 @@ from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareSchedulin
 from scorers.plugins.koordinator.thresholds import ANNOTATION
 from tests.fakes.snapshots import WINDOWS, snapshot_of
 from tests.scorers.simulated_cluster import NOW, info, load, node, pod, rows, table
-from watcher.client import Columns, PodColumns, to_columns
+from watcher.client import Columns, NodeSilence, PodColumns, to_columns
 from watcher.core.koordinator.collect_policy import CollectPolicy
 from watcher.core.koordinator.report import measure
 from watcher.core.kubernetes.objects import Node, Pod
@@ -202,6 +202,17 @@ def test_nodes_that_are_not_measured_pass_and_are_nobodys_favourite() -> None:
     assert not scores.values.any()
 
 
+def aged(ages: Mapping[str, float], *, silent: Mapping[str, float] | None = None, source_ok: bool = True) -> Columns:
+    """Columns of nodes of these ages in seconds, and of silent nodes."""
+    columns = load(dict.fromkeys(ages, busy(10.0)))
+    sampled = np.array([NOW - ages[name] for name in columns.nodes])
+    return replace(
+        columns,
+        sampled=dict.fromkeys(columns.sampled, sampled),
+        silence=NodeSilence({name: NOW - age for name, age in (silent or {}).items()}, len(ages), source_ok),
+    )
+
+
 @pytest.mark.parametrize(
     ("age", "args", "passes", "scored"),
     [
@@ -215,9 +226,9 @@ def test_nodes_that_are_not_measured_pass_and_are_nobodys_favourite() -> None:
 )
 def test_a_measurement_expires(age, args, passes, scored) -> None:
     """By the node's own newest sample; a filter without thresholds lets all pass."""
-    cluster = table([node("a", SHAPE)], loads=load({"a": busy(10.0)}, sampled=NOW - age))
+    cluster = table([node("a", SHAPE), node("b", SHAPE)], loads=aged({"a": age, "b": 0.0}))
     _, verdicts, scores = ask(cluster, args)
-    assert verdicts.passed.tolist() == [passes]
+    assert verdicts.passed.tolist() == [passes, True]
     assert bool(scores.values[0]) is scored
     if not scored:
         assert scores.reason(0).startswith(f"its metrics are {age} s old")

@@ -229,6 +229,9 @@ def test_they_are_answered_even_while_the_list_of_the_others_is_refused() -> Non
                 {"name": "node-9", "sampled": END - 900.0, "cpu": 12.5, "memory": 40.0},
                 {"name": "new", "sampled": None, "cpu": None, "memory": None},
             ],
+            "lost": {},
+            "served": 0,
+            "source_ok": True,
         }
         assert "no-cache" == answer.headers["Cache-Control"]
         again = live.ask("/api/v1/silent", headers=headers)

@@ -51,7 +51,7 @@ def test_nothing_given_is_the_embedded_default(loaded):
     settings = loaded()
     assert (settings.provider.name, settings.provider.address, settings.provider.timeout) == ("host", None, 10.0)
     assert (settings.server.host, settings.server.port, settings.server.protect_reads) == ("127.0.0.1", 2020, False)
-    assert (settings.refresh.interval, settings.refresh.resolution, settings.refresh.max_staleness) == (60.0, 15, 300.0)
+    assert (settings.refresh.interval, settings.refresh.resolution, settings.refresh.max_staleness) == (60.0, 0, 300.0)
     assert settings.refresh.windows == (Window("5m", 300), Window("10m", 600), Window("15m", 900))
     assert (settings.store.url, settings.store.retention) == ("sqlite:///load-watcher.db", 86400.0)
     assert (settings.store.on_unusable, settings.store.max_size, settings.store.upgrade) == ("fail", 2 * 2**30, True)
@@ -414,9 +414,9 @@ MISTAKES = [
         '"50s" (file load-watcher.toml) is longer than 0.8 of refresh.interval = "1m" (default), 48s',
     ),
     (
-        '[refresh]\ninterval = "10s"',
+        '[refresh]\ninterval = "10s"\nresolution = "15s"',
         "refresh.interval",
-        'refresh.interval = "10s" (file load-watcher.toml) is shorter than refresh.resolution = "15s" (default)',
+        'refresh.interval = "10s" (file load-watcher.toml) is shorter than refresh.resolution = "15s" (file ',
     ),
     (
         '[refresh]\nmax_staleness = "30s"',
@@ -428,7 +428,8 @@ MISTAKES = [
         "refresh.windows",
         '"5m" (default) is not a whole multiple of refresh.resolution = "7s"',
     ),
-    ('[refresh]\nwindows = ["15s", "15m"]', "refresh.windows", "is less than two slots"),
+    ('[refresh]\nwindows = ["15s", "15m"]\nresolution = 15', "refresh.windows", "is less than two slots"),
+    ('[refresh]\nwindows = ["61s", "15m"]', "refresh.windows", "have no common slot of 5s, 6s, 10s, 12s or 15s"),
     (
         '[store]\nretention = "5m"',
         "store.retention",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from watcher import model
+from watcher.core.windows.resolution import FINEST_S, POINT_RESOLUTION_S, usable_widths
 from watcher.platform.settings import addresses, quantities, values
 from watcher.platform.settings.field_metadata import SettingsTable, about
 from watcher.platform.settings.model_values import DEFAULT_WINDOWS, TYPES_ONLY, WINDOWS
@@ -25,17 +26,20 @@ class RefreshSettings(SettingsTable):
         ),
     )
     resolution: int = field(
-        default=15,
+        default=0,
         metadata=about(
-            quantities.whole_seconds(lowest=1, highest=60),
-            "Width of a slot of the history. If a slot has several samples, the last is used.",
+            quantities.whole_seconds_or_auto(lowest=1, highest=60),
+            "Width of a slot of the history. If a slot has several samples, the last is used. auto: the interval of "
+            "the source's samples, from 5s to 15s, unless the samples would need more than a fifth of the memory limit "
+            "of the container, or 256 MiB without a limit; 15s for sources without history (docs/scale.md).",
         ),
     )
     windows: tuple[model.Window, ...] = field(
         default=DEFAULT_WINDOWS,
         metadata=about(
             WINDOWS,
-            "Lengths of the windows to compute; whole multiples of resolution. The history is as long as the longest.",
+            "Lengths of the windows to compute; whole multiples of resolution, with auto of 5s, 6s, 10s, 12s or 15s. "
+            "The history is as long as the longest.",
         ),
     )
     pods: str = field(
@@ -53,6 +57,16 @@ class RefreshSettings(SettingsTable):
             "Maximum age of samples. Older metrics of a node are omitted; if all are older, requests return an error.",
         ),
     )
+
+    @property
+    def point_resolution(self) -> int:
+        """Seconds between two readings of a source without history: as long as the windows allow."""
+        return self.resolution or next(iter(usable_widths(self.windows)), POINT_RESOLUTION_S)
+
+    @property
+    def finest_resolution(self) -> int:
+        """The smallest distance in seconds of samples that are requested from a source with history."""
+        return self.resolution or FINEST_S
 
 
 @dataclass(frozen=True, repr=False)
