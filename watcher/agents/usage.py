@@ -186,8 +186,7 @@ class AgentPods:
             if response.status != 200:
                 raise ProviderUnreachable(f"status {response.status}", hint="Check the log of the agent.")
         try:
-            answer: AgentPodsResponse = decode_json(body, type=AgentPodsResponse)
-            return answer
+            return decode_json(body, type=AgentPodsResponse)
         except msgspec.DecodeError as error:
             raise ProviderMalformed(
                 f"not the response of an agent: {error}", hint="Check the port in [agents]."

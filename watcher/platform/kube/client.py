@@ -369,7 +369,10 @@ class KubeClient:
         status."""
         access = connection.access
         self._private = [each.removeprefix("Bearer ") for each in headers.values()]
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=call.silence or self._timeout)
+        # The total limits a watch that sends a line byte by byte; other requests have a deadline of their own.
+        timeout = aiohttp.ClientTimeout(
+            total=call.silence, sock_connect=self._timeout, sock_read=call.silence or self._timeout
+        )
         response = None
         try:
             async with asyncio.timeout(self._timeout):

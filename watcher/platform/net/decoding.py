@@ -5,11 +5,17 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import msgspec
 
+T = TypeVar("T")
 
+
+@overload
+def decode_json(body: bytes | str) -> Any: ...
+@overload
+def decode_json(body: bytes | str, *, type: type[T]) -> T: ...
 def decode_json(body: bytes | str, *, type: Any = Any) -> Any:
     """The decoded JSON. Raises msgspec.DecodeError, also for text that is not UTF-8 or is nested too deeply."""
     try:

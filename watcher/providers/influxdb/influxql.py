@@ -68,7 +68,7 @@ class InfluxQL:
             return version
         answer = await self._get("/health", {})
         try:
-            return str(decode_json(answer.body, type=_Health).version)
+            return decode_json(answer.body, type=_Health).version
         except msgspec.DecodeError:
             return ""
 
