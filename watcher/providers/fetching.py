@@ -88,6 +88,12 @@ def malformed_response(body: bytes, *, expected: str, api: str, content_type: st
     )
 
 
+def in_unit(values: F64, factor: float) -> F64:
+    """The values times a factor. A product beyond the range of floats is infinite, which the review reports."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values * factor
+
+
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Delay in seconds requested by a rate-limiting source, at most MAX_RETRY_AFTER_S; None if not stated.
     Retry-After has seconds or a date (RFC 9110, 10.2.3), X-RateLimit-Reset seconds (Datadog)."""
