@@ -120,10 +120,10 @@ def test_a_traceback_follows_its_line(set_up, capsys):
 
 def test_a_warning_of_a_library_is_one_line_of_the_log(set_up, capsys):
     """NumPy would otherwise write two lines of raw text, which is not JSON."""
-    set_up(format="json")
+    logging.captureWarnings(False)  # an earlier test may have set it
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("always")
+            set_up(format="json")
             warnings.showwarning("overflow in a library", RuntimeWarning, "library.py", 7)
     finally:
         logging.captureWarnings(False)
