@@ -93,7 +93,8 @@ async def _ask(session: aiohttp.ClientSession, side: Side) -> ServiceLoads:
         async with session.get(side.url, headers=headers, allow_redirects=False) as response:
             body = await read_body(response, answer_bound())
             if response.status != 200:
-                said = printable(body[:200].decode("utf-8", "replace"))
+                said = body.decode("utf-8", "replace")
+                said = printable(said.replace(side.token, "***") if side.token else said)  # a proxy may echo it
                 raise CompareError(
                     f"{side.name}, {side.url}, returned status {response.status}: {said or 'empty response'}",
                     hint="the plug-ins treat this as a failure and keep their cached copy",

@@ -31,6 +31,7 @@ from watcher.model import Finding, FindingKind, Remedy
 from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.dns import get_from
 from watcher.platform.net.http_body import AnswerTooLarge, answer_bound
+from watcher.platform.net.redaction import release_frames
 from watcher.providers.base import (
     Fetch,
     NoPodUsage,
@@ -163,6 +164,7 @@ class AgentPods:
             try:
                 told.answers.append(await self._ask(session, place, headers))
             except ProviderError as error:
+                release_frames(error)
                 told.silent[place.name] = error
             except AnswerTooLarge as error:
                 told.silent[place.name] = ProviderMalformed(str(error), hint="Check the port in [agents].")

@@ -20,7 +20,7 @@ import numpy as np
 
 from watcher.arrays import F64
 from watcher.model import METRIC_BY_NAME, Finding, FindingKind, Metric, Remedy, SeriesBatch
-from watcher.platform.net.redaction import printable
+from watcher.platform.net.redaction import printable, release_frames
 from watcher.providers.base import (
     Fetch,
     ProviderError,
@@ -144,8 +144,9 @@ async def with_retries(attempt: Callable[[], Awaitable[T]], *, pauses: Sequence[
     for pause in (*pauses, None):
         try:
             return await attempt()
-        except ProviderUnreachable as error:
-            if pause is None:
+        except ProviderError as error:
+            release_frames(error)
+            if pause is None or not isinstance(error, ProviderUnreachable):
                 raise
             pause = max(pause, error.retry_after_s or 0.0)
             if loop.time() + pause >= deadline:

@@ -6,7 +6,6 @@ Delimiters within strings count, so the number found is an upper bound.
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 
 import aiohttp
@@ -50,20 +49,25 @@ class BoundedBody:
 
     def __init__(self, bound: AnswerBound) -> None:
         self._bound = bound
-        self._content = io.BytesIO()  # unlike a list of chunks, not copied at the end
+        self._chunks: list[bytes] = []
         self.size = self._values = 0
 
     def add(self, chunk: bytes) -> None:
         self.size += len(chunk)
         self._values += len(chunk) - len(chunk.translate(None, _DELIMITERS))
+        if self.size > self._bound.bytes or self._values > self._bound.values:
+            self._chunks.clear()  # the error refers to this object, and may be kept for long
         if self.size > self._bound.bytes:
             raise AnswerTooLarge(f"the answer is larger than {self._bound.bytes >> 20} MiB")
         if self._values > self._bound.values:
             raise AnswerTooLarge(f"the answer has more than {self._bound.values:,} JSON values")
-        self._content.write(chunk)
+        self._chunks.append(chunk)
 
     def content(self) -> bytes:
-        return self._content.getvalue()
+        """The whole body. The chunks are gone afterwards."""
+        body = b"".join(self._chunks)
+        self._chunks.clear()
+        return body
 
 
 async def read_body(response: aiohttp.ClientResponse, bound: AnswerBound) -> bytes:
