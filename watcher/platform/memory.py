@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
-LARGEST = 4 << 30
+LARGEST = 2 << 30
 """Bytes; a larger limit, or the memory of a larger machine, counts as this."""
 SMALLEST = 64 << 20
 FULL_PERCENT = 80

@@ -1,7 +1,4 @@
-"""Names of resources as Kubernetes defines them, and texts of plug-ins for messages.
-
-Pure: no I/O, no clock.
-"""
+"""Names of resources as Kubernetes defines them, and texts of plug-ins for messages."""
 
 from __future__ import annotations
 

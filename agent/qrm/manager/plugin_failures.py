@@ -36,7 +36,7 @@ class PluginFailures:
         failing.add(method)
 
     def succeeded(self, resource: str, method: str) -> None:
-        """A call has succeeded."""
+        """A call of the method has succeeded, so the plug-in responds."""
         self._silent.discard(resource)
         failing = self._failing.get(resource, set())
         if "" in failing:

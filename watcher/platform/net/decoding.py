@@ -1,7 +1,4 @@
-"""Decodes JSON of other programs: every problem of the text is a msgspec.DecodeError.
-
-Pure: no I/O, no clock.
-"""
+"""Decodes JSON of other programs: every problem of the text is a msgspec.DecodeError."""
 
 from __future__ import annotations
 
