@@ -89,7 +89,7 @@ def provider(name: str, **more: Any) -> Callable[[str, Path], Exchange]:
 
 def kubeconfig(url: str, directory: Path) -> Path:
     path = directory / "kubeconfig"
-    entry = {
+    entry: dict[str, Any] = {
         "clusters": [{"name": "c", "cluster": {"server": url}}],
         "users": [{"name": "u", "user": {"token": TOKEN}}],
     }

@@ -56,5 +56,5 @@ def test_the_service_outlives_a_hostile_source_with_as_many_descriptors_as_befor
         log = service.log()
         assert TOKEN not in log
         assert "Traceback" not in log
-        assert "the answer is larger than 32 MiB" in log
+        assert "the answer is larger than 25 MiB" in log
         assert 0 < group.peak() <= LIMIT

@@ -12,10 +12,10 @@ import aiohttp
 
 from watcher.platform.memory import memory_limit
 
-SHARE_OF_MEMORY = 16
+SHARE_OF_MEMORY = 20
 """An answer may have this part of the memory limit: a source sends up to four at a time."""
-BYTES_PER_VALUE = 12
-"""Bytes of the largest answer per JSON value. Dense answers have about ten: a series of Prometheus with ten samples."""
+BYTES_PER_VALUE = 10
+"""Bytes of the largest answer per JSON value. A sample of Prometheus has three values in 20 to 30 bytes."""
 ERROR_BYTES = 1 << 16
 """Bytes that are read of the body of an error response."""
 TOO_LARGE_HINT = (
