@@ -14,7 +14,6 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 LARGEST = 2 << 30
 """Bytes; a larger limit, or the memory of a larger machine, counts as this."""
 SMALLEST = 64 << 20
-FULL_PERCENT = 80
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -26,13 +25,12 @@ def memory_limit() -> int:
     return max(SMALLEST, min(physical, LARGEST, *_limits()))
 
 
-def nearly_full() -> bool:
-    """Whether this process's resident memory exceeds FULL_PERCENT of the limit. False where /proc does not exist."""
+def resident_memory() -> int:
+    """Resident memory of this process in bytes; 0 where /proc does not exist."""
     try:
-        resident = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
     except (OSError, ValueError, IndexError):
-        return False
-    return 100 * resident > FULL_PERCENT * memory_limit()
+        return 0
 
 
 def _limits() -> list[int]:

@@ -196,4 +196,4 @@ def test_ours_go_where_they_come_from_elsewhere(older: RestoredSamples | None) -
 def test_a_body_that_is_nested_deeply_is_rejected():
     """The decoder would otherwise raise RecursionError, which is no error of the body for its callers."""
     with pytest.raises(TransferRejected, match="nested too deeply"):
-        decode(b"\x92\x01" + b"\x91" * 1_000_000, own_origin=ORIGIN, bounds=BOUNDS)
+        transfer.decode(b"\x92\x01" + b"\x91" * 1_000_000, own_origin=HERE, bounds=BOUNDS)

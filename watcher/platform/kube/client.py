@@ -40,7 +40,7 @@ from watcher.core.kubernetes.wire import ItemT, ObjectList, Resource, list_decod
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.refusals import error_of, read_status
 from watcher.platform.kube.responses import Listing, WatchEvent, read_event, read_item, read_large_page, read_page
-from watcher.platform.memory import nearly_full
+from watcher.platform.memory import memory_limit, resident_memory
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body, read_start
 
 log = logging.getLogger(__name__)
@@ -199,13 +199,14 @@ class KubeClient:
     ) -> Listing[ItemT]:
         items: list[ItemT] = []
         unread: dict[str, str] = {}
+        began = resident_memory()
         more = ""
         while True:
             following = {"continue": more} if more else {}
             page, problems = await self._page(resource, {**parameters, **following}, namespace, whole=whole)
             items += page.items or ()
             unread |= problems
-            if nearly_full():
+            if resident_memory() - began > memory_limit() // 2:
                 raise KubeMalformed(
                     f"the list of {resource.full_name} does not fit into the memory limit after {len(items):,} objects",
                     hint="Raise the memory limit of this process.",

@@ -75,11 +75,13 @@ class _ExecPlugin(ExecProvider):
         assert process.stdout is not None
         assert process.stderr is not None
         try:
-            written, said = await asyncio.gather(_output(process.stdout), _output(process.stderr))
+            written, said = await asyncio.gather(_output(process.stdout, process), _output(process.stderr, process))
             code = await process.wait()
         finally:
             if process.returncode is None:
                 process.kill()
+        if max(len(written), len(said)) > MAX_OUTPUT:
+            raise ConfigException(f"exec: the output is larger than {MAX_OUTPUT >> 20} MiB")
         if code != 0:
             text = printable(said.decode(errors="replace"))
             raise ConfigException(f"exec: process returned {code}" + (f". {text}" if text else ""))
@@ -93,13 +95,14 @@ class _ExecPlugin(ExecProvider):
         return credential.status
 
 
-async def _output(stream: asyncio.StreamReader) -> bytes:
-    """The whole output. Raises ConfigException if it is larger than MAX_OUTPUT."""
+async def _output(stream: asyncio.StreamReader, process: asyncio.subprocess.Process) -> bytes:
+    """The output. Ends the process when the output exceeds MAX_OUTPUT, and discards what follows."""
     output = bytearray()
     while chunk := await stream.read(1 << 16):
-        output += chunk
-        if len(output) > MAX_OUTPUT:
-            raise ConfigException(f"exec: the output is larger than {MAX_OUTPUT >> 20} MiB")
+        if len(output) <= MAX_OUTPUT:
+            output += chunk
+            if len(output) > MAX_OUTPUT and process.returncode is None:
+                process.kill()
     return bytes(output)
 
 
@@ -143,7 +146,7 @@ class Loader(KubeConfigLoader):
             raise ConfigException("neither a token nor a client certificate was returned")
         self._lasts = "exec" in self._named and not hasattr(self, "exec_plugin_expiry")
 
-    async def _load_from_exec_plugin(self) -> bool:
+    async def load_from_exec_plugin(self) -> bool:
         """Replaces the library's function, which reads without limit and logs each failure."""
         expiry: datetime | None = getattr(self, "exec_plugin_expiry", None)
         if expiry is not None and expiry.timestamp() - BEFORE_PLUGIN_END_S > self._clock():
