@@ -19,7 +19,7 @@ WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install dev serve demo test test-fast lint format types check bench soak alerts constraints lock \
+.PHONY: help venv install dev serve demo test test-fast lint format types check bench soak hostile alerts constraints lock \
         image-digests image kube compatibility kubernetes originals plans fleet real-parts clean
 
 help: ## list the targets
@@ -60,6 +60,9 @@ bench: $(VENV)/.installed-dev real-parts kubernetes ## run every benchmarks/benc
 
 soak: $(VENV)/.installed-dev real-parts ## run the service and Prometheus with injected faults for 20 minutes; ARGS="--minutes 5"
 	$(BIN)/python scripts/soak $(ARGS)
+
+hostile: $(VENV)/.installed-dev ## run each client against each hostile response, also those that end by a timeout (10 minutes)
+	LOAD_WATCHER_HOSTILE=all $(PYTEST) tests/hostile
 
 alerts: ## copy deploy/alerts.yaml into the PrometheusRule manifest
 	sed -i '/^  groups:$$/,$$d' $(RULE)

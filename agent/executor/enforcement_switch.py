@@ -33,7 +33,8 @@ from enum import StrEnum
 
 from watcher.core.kubernetes.errors import KubeConflict, KubeError, KubeNotFound, KubeUnreachable
 from watcher.core.kubernetes.objects import CONFIG_MAPS, NODES, ConfigMap
-from watcher.platform.kube.client import KubeClient, PatchKind
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.parameters import PatchKind
 
 log = logging.getLogger(__name__)
 

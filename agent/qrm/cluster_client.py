@@ -13,9 +13,10 @@ from agent.qrm.pods import QrmPod
 from agent.state.pod_facts import is_static
 from watcher.core.kubernetes.errors import KubeError, KubeNotFound
 from watcher.core.kubernetes.objects import NODES, PODS
-from watcher.platform.kube.client import KubeClient, PatchKind
+from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.events import EventSource, EventSubject, report
 from watcher.platform.kube.eviction import EvictionOutcome, Evictor
+from watcher.platform.kube.parameters import PatchKind
 
 log = logging.getLogger(__name__)
 

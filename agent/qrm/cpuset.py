@@ -30,12 +30,12 @@ def parse(text: str) -> CpuSet:
     for part in stripped.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
-            raise ValueError(f"{part!r} in {_shown(text)} is neither a number nor a range like 0-3")
+            raise ValueError(f"{_shown(part)} in {_shown(text)} is neither a number nor a range like 0-3")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise ValueError(f"the range {part!r} in {_shown(text)} ends before it begins")
+            raise ValueError(f"the range {_shown(part)} in {_shown(text)} ends before it begins")
         if last >= MAX_CPU:
-            raise ValueError(f"{part!r} in {_shown(text)} is greater than {MAX_CPU - 1}")
+            raise ValueError(f"{_shown(part)} in {_shown(text)} is greater than {MAX_CPU - 1}")
         found.update(range(first, last + 1))
     return frozenset(found)
 

@@ -20,9 +20,10 @@ from agent.state.readings import PodsUnknown
 from watcher.core.kubernetes.objects import Container, Owner, Quantities
 from watcher.core.kubernetes.quantity import nano
 from watcher.core.kubernetes.wire import MinimalMetadata, Resource
-from watcher.platform.kube.client import KubeClient, Selector
+from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.informer import Informer
+from watcher.platform.kube.parameters import Selector
 
 log = logging.getLogger(__name__)
 

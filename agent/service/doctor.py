@@ -36,6 +36,8 @@ from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.permissions import check_permissions
 from watcher.platform.checks.results import CheckResult, CheckStatus, count, fail, ok, shorten_names, skipped, warn
 from watcher.platform.kube.client import KubeClient
+from watcher.platform.net.decoding import decode_json
+from watcher.platform.net.http_body import answer_bound, read_body
 from watcher.platform.net.loopback import LOOPBACK_OF_WILDCARD
 from watcher.platform.net.redaction import without_credentials
 from watcher.platform.settings.tables import Settings
@@ -118,7 +120,7 @@ async def _running(own: AgentSettings) -> list[CheckResult]:
         cure = "set agent.token_file to the file with the agent's token"
         return [*results, fail(f"the agent at {url} requires its token for reading", cure)]
     try:
-        return [*results, *_explained(msgspec.json.decode(body, type=_ExplainResponse), own, url)]
+        return [*results, *_explained(decode_json(body, type=_ExplainResponse), own, url)]
     except (msgspec.DecodeError, KeyError):
         cure = "check that the agent and the doctor have the same version"
         return [*results, warn(f"GET /explain of the agent at {url} returned an unknown format ({status})", cure)]
@@ -347,12 +349,12 @@ async def _session() -> AsyncIterator[aiohttp.ClientSession]:
 async def _get(session: aiohttp.ClientSession, url: str, *, token: str | None = None) -> tuple[int, bytes]:
     headers = {hdrs.AUTHORIZATION: f"Bearer {token}"} if token else {}
     async with session.get(url, allow_redirects=False, headers=headers) as response:
-        return response.status, await response.read()
+        return response.status, await read_body(response, answer_bound())
 
 
 def _decoded(body: bytes) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(body)
+        found = decode_json(body)
     except msgspec.DecodeError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -6,8 +6,9 @@ import logging
 
 from agent.state.pod_facts import PODS, AgentPod, facts_of
 from agent.state.readings import PodFacts, PodsUnknown
-from watcher.platform.kube.client import KubeClient, Selector
+from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.informer import Informer
+from watcher.platform.kube.parameters import Selector
 
 log = logging.getLogger(__name__)
 

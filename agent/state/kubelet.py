@@ -31,7 +31,7 @@ from watcher.core.kubernetes.errors import KubeError, printable
 from watcher.core.kubernetes.wire import ObjectList, Versioned, key_of
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.refusals import missing_rule
-from watcher.platform.net.http_body import read_at_most
+from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class KubeletPodList(Generic[FactsT]):
             ):
                 if response.status != 200:
                     raise _refused(response.status, url)
-                body = await read_at_most(response.content, MAX_BODY)
+                body = await read_body(response, answer_bound(MAX_BODY))
         except KubeError as error:  # from reading the token file
             raise KubeletError(str(error), hint=error.hint) from error
         except TimeoutError as error:
@@ -153,11 +153,11 @@ class KubeletPodList(Generic[FactsT]):
         except aiohttp.ClientConnectorCertificateError as error:
             why = printable(str(error.certificate_error))
             raise KubeletError(f"{url}: its certificate is not trusted: {why}", hint=UNTRUSTED) from error
+        except AnswerTooLarge as error:
+            raise KubeletError(f"{url}: {error}", hint=TOO_LARGE_HINT) from error
         except (aiohttp.ClientError, OSError) as error:
             hint = "Check that this is the address of the node, and that pods may connect to it."
             raise KubeletError(f"{url}: {printable(str(error)) or type(error).__name__}", hint=hint) from error
-        if body is None:
-            raise KubeletError(f"{url}: the response is larger than {MAX_BODY >> 20} MiB")
         return await asyncio.to_thread(self._decoded, body, url)
 
     def _decoded(self, body: bytes, url: str) -> tuple[FactsT, ...]:

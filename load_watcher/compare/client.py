@@ -11,6 +11,8 @@ import aiohttp
 
 from load_watcher.compare.comparison import Comparison, ServiceLoads, read_answer
 from watcher import __version__
+from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
+from watcher.platform.net.redaction import printable
 
 EVERY_S = 30.0  # polling interval of the plug-ins
 TIMEOUT_S = 30.0
@@ -88,14 +90,17 @@ async def _ask(session: aiohttp.ClientSession, side: Side) -> ServiceLoads:
     if side.token:
         headers["Authorization"] = f"Bearer {side.token}"
     try:
-        async with session.get(side.url, headers=headers) as response:
-            body = await response.read()
+        async with session.get(side.url, headers=headers, allow_redirects=False) as response:
+            body = await read_body(response, answer_bound())
             if response.status != 200:
-                said = body[:200].decode("utf-8", "replace").strip()
+                said = body.decode("utf-8", "replace")
+                said = printable(said.replace(side.token, "***") if side.token else said)  # a proxy may echo it
                 raise CompareError(
                     f"{side.name}, {side.url}, returned status {response.status}: {said or 'empty response'}",
                     hint="the plug-ins treat this as a failure and keep their cached copy",
                 )
+    except AnswerTooLarge as error:
+        raise CompareError(f"{side.name}, {side.url}: {error}", hint=TOO_LARGE_HINT) from error
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         reason = str(error) or type(error).__name__
         hint = "check that the service is running and that the address equals watcherAddress of the scheduler"

@@ -20,6 +20,7 @@ import numpy as np
 
 from watcher.arrays import F64
 from watcher.model import MetricType, Operator
+from watcher.platform.net.decoding import decode_json
 
 TYPES = (MetricType.CPU, MetricType.MEMORY)
 OPERATORS = (Operator.AVG, Operator.STD)
@@ -75,7 +76,7 @@ class ServiceLoads:
 def read_answer(body: bytes) -> ServiceLoads:
     """Parse the body of GET /watcher. Raises ValueError if the plug-ins would reject it or it contains no node."""
     try:
-        document = msgspec.json.decode(body, type=_WatcherDocument)
+        document = decode_json(body, type=_WatcherDocument)
     except msgspec.DecodeError as error:
         raise ValueError(f"the response is not a list of nodes, the plug-ins would reject it: {error}") from None
     nodes = (document.data.NodeMetricsMap if document.data else None) or {}

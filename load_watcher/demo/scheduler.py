@@ -32,6 +32,8 @@ from watcher.core.kubernetes.wire import key_of as name_of
 from watcher.fleet.cluster import SimulatedCluster
 from watcher.fleet.noise import key_of
 from watcher.platform.modules import BuiltModule, ModuleHost
+from watcher.platform.net.decoding import decode_json
+from watcher.platform.net.http_body import answer_bound, read_body
 from watcher.platform.net.loopback import is_loopback
 
 log = logging.getLogger(__name__)
@@ -240,10 +242,10 @@ class SimulatedScheduler:
         url = f"{self._address}/scheduler/{self._profile.settings.name}/{verb}"
         try:
             async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
-                answer, status = await response.read(), response.status
+                answer, status = await read_body(response, answer_bound()), response.status
             if status != 200:
                 raise PlacementFailed(f"{url} returned status {status}")
-            return msgspec.json.decode(answer, type=shape)
+            return decode_json(answer, type=shape)
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
             raise PlacementFailed(f"{url}: {str(error) or type(error).__name__}") from error
 

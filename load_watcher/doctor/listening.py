@@ -21,6 +21,8 @@ from watcher.core.publishing.wire import ErrorDocument, FindingEntry, FindingsDo
 from watcher.model import FindingKind
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, count, fail, ok, shorten_names, skipped, warn
+from watcher.platform.net.decoding import decode_json
+from watcher.platform.net.http_body import answer_bound, read_body
 from watcher.platform.net.redaction import printable, without_credentials
 from watcher.platform.settings.tables import Settings
 from watcher.service.build import token_of
@@ -97,7 +99,7 @@ async def _unlike(session: aiohttp.ClientSession, url: str, settings: Settings) 
     """
     _, body = await _get(session, f"{url}/readyz")
     try:
-        there = msgspec.json.decode(body, type=ReadyDocument)
+        there = decode_json(body, type=ReadyDocument)
     except msgspec.DecodeError:
         return ""
     refresh, source = settings.refresh, SOURCES.get(settings.provider.name, "")
@@ -217,7 +219,7 @@ async def _findings(session: aiohttp.ClientSession, url: str, *, token: str | No
     if status == 401:
         return []  # reported by _states
     try:
-        document = msgspec.json.decode(body, type=FindingsDocument)
+        document = decode_json(body, type=FindingsDocument)
     except msgspec.DecodeError:
         return [
             warn(f"/api/v1/findings: {status}, no findings: {_start_of(body)}", "check that its version is the same")
@@ -270,7 +272,7 @@ async def _session(settings: Settings, *, url: str) -> AsyncIterator[aiohttp.Cli
 async def _get(session: aiohttp.ClientSession, url: str, *, token: str | None = None) -> tuple[int, bytes]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with session.get(url, allow_redirects=False, headers=headers) as response:
-        return response.status, await response.read()
+        return response.status, await read_body(response, answer_bound())
 
 
 async def _is_ours(session: aiohttp.ClientSession, url: str) -> bool:
@@ -280,14 +282,14 @@ async def _is_ours(session: aiohttp.ClientSession, url: str) -> bool:
         error = _error_of(body)
         return error is not None and error.error.code == "not_alive"
     try:
-        return status == 200 and msgspec.json.decode(body, type=AliveDocument).status == "alive"
+        return status == 200 and decode_json(body, type=AliveDocument).status == "alive"
     except msgspec.DecodeError:
         return False
 
 
 def _error_of(body: bytes) -> ErrorDocument | None:
     try:
-        return msgspec.json.decode(body, type=ErrorDocument)
+        return decode_json(body, type=ErrorDocument)
     except msgspec.DecodeError:
         return None
 

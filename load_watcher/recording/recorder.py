@@ -19,6 +19,8 @@ from watcher import __version__
 from watcher.client import Columns, PodColumns, WatcherClient, WatcherError
 from watcher.core.pods.observed import ClusterSnapshot
 from watcher.model import MetricType, Operator
+from watcher.platform.net.decoding import decode_json
+from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
 from watcher.traces.records import EndRecord
 
 EVERY_S = 60.0
@@ -163,7 +165,9 @@ class _RecordedService:
         """Nodes and pods of the service's cluster. Raises _ServiceError."""
         try:
             async with self._session.get(self._url, allow_redirects=False) as response:
-                body, status = await response.read(), response.status
+                body, status = await read_body(response, answer_bound()), response.status
+        except AnswerTooLarge as error:
+            raise _ServiceError(f"{self._url}: {error}", TOO_LARGE_HINT, is_final=True) from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             message = f"{self._url} is not reachable: {str(error) or type(error).__name__}"
             raise _ServiceError(
@@ -173,7 +177,7 @@ class _RecordedService:
             ) from error
         if status == 200:
             try:
-                return await asyncio.to_thread(msgspec.json.decode, body, type=ClusterSnapshot)
+                return await asyncio.to_thread(decode_json, body, type=ClusterSnapshot)
             except msgspec.DecodeError as error:
                 message = f"{self._url} returned an unexpected response: {error}"
                 raise _ServiceError(

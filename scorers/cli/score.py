@@ -15,6 +15,9 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from watcher.platform.net.decoding import decode_json
+from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
+from watcher.platform.net.redaction import printable
 from watcher.platform.settings.quantities import write_size
 
 TIMEOUT_S = 30.0
@@ -99,15 +102,19 @@ async def ask(
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session,
-            session.request(method, url, params=parameters, data=body, headers=headers) as response,
+            session.request(
+                method, url, params=parameters, data=body, headers=headers, allow_redirects=False
+            ) as response,
         ):
-            answer, status = await response.read(), response.status
+            answer, status = await read_body(response, answer_bound()), response.status
+    except AnswerTooLarge as error:
+        raise ExtenderClientError(f"{url}: {error}", hint=TOO_LARGE_HINT) from error
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         reason = str(error) or type(error).__name__
         hint = "check that load-watcher runs at this address and has [scheduler.NAME] in its settings"
         raise ExtenderClientError(f"no response from {url}: {reason}", hint=hint) from error
     try:
-        document: dict[str, Any] = msgspec.json.decode(answer, type=dict[str, Any])
+        document: dict[str, Any] = decode_json(answer, type=dict[str, Any])
     except msgspec.DecodeError:
         raise ExtenderClientError(
             f"{url} returned status {status} and a body that is not JSON",
@@ -116,10 +123,10 @@ async def ask(
     if status != 200:
         found = document.get("error")
         message: Mapping[str, Any] = found if isinstance(found, dict) else {}
-        hint = str(message.get("hint", ""))
+        hint = printable(str(message.get("hint", "")))
         if status == 404 and _ALL_PATHS in hint:
             raise ExtenderClientError(f"{url} does not exist", hint=_NO_SCHEDULER)
-        raise ExtenderClientError(str(message.get("message", f"status {status}")), hint=hint)
+        raise ExtenderClientError(printable(str(message.get("message", f"status {status}"))), hint=hint)
     return document
 
 

@@ -13,6 +13,7 @@ import msgspec
 import yaml
 
 from scorers.plugin_api.wire import without_nulls
+from scorers.plugin_api.yaml_text import check_yaml
 
 POD_TEMPLATE_PATHS = {
     "Pod": (),
@@ -24,8 +25,6 @@ POD_TEMPLATE_PATHS = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
 }
 """Kind -> path of its pod template."""
-MAX_DEPTH = 100
-"""Maximum nesting depth of a document; a pod has about twenty levels."""
 _DOCUMENT_START = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
 
@@ -68,7 +67,7 @@ def _documents(text: str, *, aliases: bool) -> list[Any]:
     found: list[Any] = []
     try:
         for part in filter(str.strip, _DOCUMENT_START.split(text)):
-            _reject_unsafe(part, aliases=aliases)
+            check_yaml(part, aliases=aliases)
             found += _listed(msgspec.to_builtins(msgspec.yaml.decode(part), str_keys=True))
     except (
         yaml.YAMLError,
@@ -78,18 +77,6 @@ def _documents(text: str, *, aliases: bool) -> list[Any]:
     ) as error:  # TypeError: a key that JSON does not allow
         raise ValueError(f"invalid YAML for Kubernetes: {' '.join(str(error).split())}") from None
     return [each for each in found if each]
-
-
-def _reject_unsafe(part: str, *, aliases: bool) -> None:
-    """Reject a document that is unsafe to decode: libyaml recurses, and a document of thirty thousand levels would
-    crash the process."""
-    depth = 0
-    for event in yaml.parse(part, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-        if isinstance(event, yaml.AliasEvent) and not aliases:
-            raise ValueError("YAML aliases (*name) are not allowed here: replace them by their content")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise ValueError(f"the document is nested more than {MAX_DEPTH} levels deep")
 
 
 def _listed(document: Any) -> list[Any]:

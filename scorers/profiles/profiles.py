@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
+import yaml
 
 from scorers.plugin_api.arguments import ArgumentsError, read_arguments
 from scorers.plugin_api.wire import without_nulls
+from scorers.plugin_api.yaml_text import check_yaml
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
 from watcher.model import Window
 from watcher.platform.settings.problems import Problem
@@ -220,13 +222,16 @@ def _from_file(
 ) -> tuple[PluginSettings, ...]:
     path = cwd / str(table["from"])
     try:
-        document = msgspec.yaml.decode(path.read_bytes())
+        text = path.read_text(encoding="utf-8")
+        check_yaml(text)
+        document = msgspec.yaml.decode(text)
     except OSError as error:
         reading.wrong(f"{key}.from", f"{path} cannot be read: {error.strerror}", "check the path")
         return ()
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
+        problem = " ".join(str(error).split())
         reading.wrong(
-            f"{key}.from", f"{path} is not valid YAML: {error}", "use the KubeSchedulerConfiguration file unchanged"
+            f"{key}.from", f"{path} is not valid YAML: {problem}", "use the KubeSchedulerConfiguration file unchanged"
         )
         return ()
     if not isinstance(document, dict) or not str(document.get("apiVersion", "")).startswith(API_GROUP):

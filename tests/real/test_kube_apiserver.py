@@ -22,11 +22,12 @@ from watcher.core.kubernetes.errors import KubeConflict, KubeForbidden, KubeNoAp
 from watcher.core.kubernetes.objects import NODES, PODS, CustomObject, Taint
 from watcher.core.kubernetes.wire import Resource
 from watcher.core.pods.selector import PodSelection
-from watcher.platform.kube.client import KubeClient, Selector
+from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import AccessFinder, find_access
 from watcher.platform.kube.eviction import EvictionOutcome, Evictor
 from watcher.platform.kube.informer import Informer
 from watcher.platform.kube.node_changes import add_taint, bind, remove_taint, set_condition
+from watcher.platform.kube.parameters import Selector
 from watcher.providers.base import Fetch, ProviderUnreachable
 from watcher.providers.metrics_server.provider import MetricsServerProvider
 

@@ -21,9 +21,10 @@ from watcher.core.kubernetes.errors import KubeError, KubeRefused, KubeUnreachab
 from watcher.core.kubernetes.objects import Condition
 from watcher.core.kubernetes.wire import MinimalMetadata, Resource
 from watcher.core.pods.selector import PodSelection
-from watcher.platform.kube.client import KubeClient, Selector
+from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import AccessFinder, own_namespace
 from watcher.platform.kube.informer import Informer
+from watcher.platform.kube.parameters import Selector
 from watcher.platform.net.dns import addresses_of
 
 if TYPE_CHECKING:

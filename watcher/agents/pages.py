@@ -21,10 +21,11 @@ from yarl import URL
 
 from watcher import __version__
 from watcher.agents.discovery import AgentDiscovery, AgentEndpoint, DiscoveryResult, discovery_from_settings
+from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.dns import get_from
-from watcher.platform.net.http_body import read_at_most
+from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound
 from watcher.providers.base import ProviderRefused
-from watcher.providers.http_client import bearer
+from watcher.providers.http_client import bearer, read_bounded
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
@@ -100,13 +101,12 @@ class AgentPageClient:
         if status in (401, 403):
             hint = "dashboard.token_file must contain the token of that server (agent.token_file, qrm.token_file)"
             raise AgentError("agent_refused", f"{name} denied access (status {status})", hint=hint)
-        if status != 200 or body is None:
-            what = f"more than {MAX_BODY >> 20} MiB" if body is None else f"status {status}"
-            raise AgentError("agent_failed", f"{name} returned {what}", hint="see its log")
+        if status != 200:
+            raise AgentError("agent_failed", f"{name} returned status {status}", hint="see its log")
         return await asyncio.to_thread(_checked, body, name)
 
-    async def _ask(self, place: AgentEndpoint, path: str) -> tuple[bytes | None, int]:
-        """Return body, None if it is too large, and status. Raises AgentError."""
+    async def _ask(self, place: AgentEndpoint, path: str) -> tuple[bytes, int]:
+        """Return body and status. Raises AgentError."""
         assert self._session is not None
         try:
             headers = bearer("dashboard.token_file", self._token_file)
@@ -115,7 +115,9 @@ class AgentPageClient:
         try:
             target = URL(f"{str(place.url).rstrip('/')}{path}")
             async with get_from(self._session, target, of=place.server_name, headers=headers) as response:
-                return await read_at_most(response.content, MAX_BODY), response.status
+                return await read_bounded(response, answer_bound(MAX_BODY)), response.status
+        except AnswerTooLarge as error:
+            raise AgentError("agent_failed", f"{place.name}: {error}", hint=TOO_LARGE_HINT) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             why = str(error) or type(error).__name__
             hint = "check that it runs and listens on this address; by default it listens on loopback only"
@@ -125,8 +127,8 @@ class AgentPageClient:
 def _checked(body: bytes, name: str) -> bytes:
     """Return the body unchanged if it is JSON; raise AgentError otherwise."""
     try:
-        msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+        decode_json(body)
+    except msgspec.DecodeError:
         hint = "check that this is the address of a load-watcher agent"
         raise AgentError("agent_failed", f"{name} returned invalid JSON", hint=hint) from None
     return body

@@ -28,8 +28,10 @@ from watcher.core.kubernetes.objects import ObjectMetadata
 from watcher.core.pods.table import PODS, PodOrigin, PodUsage
 from watcher.core.review.findings import some_of
 from watcher.model import Finding, FindingKind, Remedy
+from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.dns import get_from
-from watcher.platform.net.http_body import read_at_most
+from watcher.platform.net.http_body import AnswerTooLarge, answer_bound
+from watcher.platform.net.redaction import release_frames
 from watcher.providers.base import (
     Fetch,
     NoPodUsage,
@@ -40,7 +42,7 @@ from watcher.providers.base import (
     ProviderRefused,
     ProviderUnreachable,
 )
-from watcher.providers.http_client import bearer, provider_error_of
+from watcher.providers.http_client import bearer, provider_error_of, read_bounded
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
@@ -54,8 +56,8 @@ BUDGET_S = 15.0
 UNREACHABLE_HINT = (
     "Check that the agents listen on their pod addresses (agent.metrics_host), and check port and ca_file of [agents]."
 )
-LARGEST = 4 << 20
-"""Maximum size of a response in bytes. 200 pods need 30 kB."""
+LARGEST = 1 << 20
+"""Maximum size of a response in bytes. 200 pods need 30 kB; up to AT_ONCE responses are read at a time."""
 
 
 class AgentPodUsage(msgspec.Struct, frozen=True, gc=False):
@@ -75,9 +77,6 @@ class AgentPodsResponse(msgspec.Struct, frozen=True, gc=False):
     time: float
     span_s: float
     pods: tuple[AgentPodUsage, ...]
-
-
-_ANSWER = msgspec.json.Decoder(AgentPodsResponse)
 
 
 @dataclass(slots=True)
@@ -165,7 +164,10 @@ class AgentPods:
             try:
                 told.answers.append(await self._ask(session, place, headers))
             except ProviderError as error:
+                release_frames(error)
                 told.silent[place.name] = error
+            except AnswerTooLarge as error:
+                told.silent[place.name] = ProviderMalformed(str(error), hint="Check the port in [agents].")
             except (aiohttp.ClientError, OSError) as error:
                 told.silent[place.name] = ProviderUnreachable(
                     str(provider_error_of(error, tls=place.url.scheme == "https")), hint=UNREACHABLE_HINT
@@ -178,17 +180,15 @@ class AgentPods:
         self, session: aiohttp.ClientSession, place: AgentEndpoint, headers: dict[str, str]
     ) -> AgentPodsResponse:
         async with get_from(session, place.url.with_path(PATH), of=place.server_name, headers=headers) as response:
-            body = await read_at_most(response.content, LARGEST)
+            body = await read_bounded(response, answer_bound(LARGEST))
             if response.status in (401, 403):
                 raise ProviderRefused(
                     f"status {response.status}", hint="Set agents.token_file to the file with the agents' token."
                 )
             if response.status != 200:
                 raise ProviderUnreachable(f"status {response.status}", hint="Check the log of the agent.")
-        if body is None:
-            raise ProviderMalformed(f"the response is larger than {LARGEST >> 20} MiB")
         try:
-            return _ANSWER.decode(body)
+            return decode_json(body, type=AgentPodsResponse)
         except msgspec.DecodeError as error:
             raise ProviderMalformed(
                 f"not the response of an agent: {error}", hint="Check the port in [agents]."

@@ -24,6 +24,7 @@ from watcher.core.publishing.wire import (
 )
 from watcher.core.windows.silent_nodes import SilentDocument
 from watcher.model import Operator
+from watcher.platform.net.decoding import decode_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +216,12 @@ Document = TypeVar("Document", bound=msgspec.Struct)
 
 def decode_columns(body: bytes) -> ColumnsDocument:
     """Decode a document of columns in parts. Raises msgspec.DecodeError."""
-    raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    raw = decode_json(body, type=dict[str, msgspec.Raw])
     columns = _decoded_list(raw.pop("columns", None), Column)
     aggregates = raw.pop("aggregates", None)
     document = _decoded(raw, ColumnsDocument, columns=columns)
     if aggregates is not None:
-        parts = msgspec.json.decode(aggregates, type=dict[str, msgspec.Raw])
+        parts = decode_json(aggregates, type=dict[str, msgspec.Raw])
         each = _decoded_list(parts.pop("columns", None), AggregateColumn)
         document.aggregates = _decoded(parts, AggregatesDocument, columns=each)
     return document
@@ -228,11 +229,11 @@ def decode_columns(body: bytes) -> ColumnsDocument:
 
 def decode_pods(body: bytes) -> PodsDocument:
     """Decode a document of pods in parts. Raises msgspec.DecodeError."""
-    raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    raw = decode_json(body, type=dict[str, msgspec.Raw])
     minutes = raw.pop("minutes", None)
     document = _decoded(raw, PodsDocument)
     if minutes is not None:
-        parts = msgspec.json.decode(minutes, type=dict[str, msgspec.Raw])
+        parts = decode_json(minutes, type=dict[str, msgspec.Raw])
         cores = _decoded_list(parts.pop("cores", None), list[float | None])
         amounts = _decoded_list(parts.pop("bytes", None), list[int | None])
         document.minutes = _decoded(parts, PodMinutes, cores=cores, bytes=amounts)
@@ -244,7 +245,7 @@ def _decoded(raw: Mapping[str, msgspec.Raw], kind: type[Document], **decoded: An
     members that the caller has decoded."""
     for each in msgspec.structs.fields(kind):
         if each.name in raw:
-            decoded[each.name] = msgspec.json.decode(raw[each.name], type=each.type)
+            decoded[each.name] = decode_json(raw[each.name], type=each.type)
         elif each.required and each.name not in decoded:
             raise msgspec.ValidationError(f"missing field: {each.name}")
     return kind(**decoded)
@@ -253,7 +254,7 @@ def _decoded(raw: Mapping[str, msgspec.Raw], kind: type[Document], **decoded: An
 def _decoded_list(raw: msgspec.Raw | None, kind: Any) -> list[Any]:
     if raw is None:
         raise msgspec.ValidationError("a list of columns is missing")
-    return [msgspec.json.decode(each, type=kind) for each in msgspec.json.decode(raw, type=list[msgspec.Raw])]
+    return [decode_json(each, type=kind) for each in decode_json(raw, type=list[msgspec.Raw])]
 
 
 def _array(values: Sequence[float | None], size: int) -> F64:

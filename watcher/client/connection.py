@@ -12,6 +12,9 @@ import msgspec
 
 from watcher.client.errors import WatcherError
 from watcher.core.publishing.wire import ErrorDocument
+from watcher.platform.net.decoding import decode_json
+from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
+from watcher.platform.net.redaction import printable
 
 TIMEOUT_S = 10.0
 RETRIES = 2
@@ -60,6 +63,7 @@ class ApiConnection:
         self._retries = retries
         self._backoff = backoff
         self._monotonic = monotonic
+        self._bound = answer_bound()
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -89,9 +93,16 @@ class ApiConnection:
         asked = self._monotonic()
         try:
             async with self._session.get(
-                document.url, params=document.params, headers=headers, timeout=self._timeout, ssl=self._tls
+                document.url,
+                params=document.params,
+                headers=headers,
+                timeout=self._timeout,
+                ssl=self._tls,
+                allow_redirects=False,  # a redirect would send the token to another server
             ) as response:
-                body = await response.read()
+                body = await read_body(response, self._bound)
+        except AnswerTooLarge as error:
+            raise WatcherError("malformed", f"{document.url}: {error}", hint=TOO_LARGE_HINT) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
             hint = "check the address, and that the watcher is running"
@@ -121,11 +132,11 @@ def _age(headers: Mapping[str, str]) -> float:
 
 def _error(status: int, body: bytes, url: str) -> WatcherError:
     try:
-        detail = msgspec.json.decode(body, type=ErrorDocument).error
+        detail = decode_json(body, type=ErrorDocument).error
     except msgspec.DecodeError:
         hint = "check that this is the address of a load-watcher"
         return WatcherError("malformed", f"status {status} from {url} without an error document", hint=hint)
-    return WatcherError(detail.code, detail.message, hint=detail.hint)
+    return WatcherError(printable(detail.code), printable(detail.message), hint=printable(detail.hint))
 
 
 def malformed(what: str, document: DocumentRequest, error: msgspec.DecodeError) -> WatcherError:

@@ -15,6 +15,7 @@ from watcher.client.connection import BACKOFF_S, RETRIES, TIMEOUT_S, ApiConnecti
 from watcher.client.errors import WatcherError
 from watcher.core.publishing.wire import WatcherDocument
 from watcher.model import Operator
+from watcher.platform.net.decoding import decode_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class NodeClient:
         for label, document in self._documents.items():
             answer = await self._connection.get(document, known=None)
             try:
-                read = msgspec.json.decode(answer.body, type=WatcherDocument)
+                read = decode_json(answer.body, type=WatcherDocument)
             except msgspec.DecodeError as error:
                 raise malformed("node", document, error) from error
             if len(read.data.NodeMetricsMap) != 1:

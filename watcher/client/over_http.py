@@ -27,6 +27,7 @@ from watcher.core.koordinator.aggregates import KOORDLET
 from watcher.core.windows.silent_nodes import SilentDocument
 from watcher.model import MetricType, Operator
 from watcher.platform.http.parameters import MOST_MINUTES
+from watcher.platform.net.decoding import decode_json
 
 
 class WatcherClient(PollingClient):
@@ -111,7 +112,7 @@ class WatcherClient(PollingClient):
         """Request the description of the service, which is available in every state of it. Raises WatcherError."""
         received = await self._connection.get(self._overview, known=None)
         try:
-            return msgspec.json.decode(received.body, type=ServiceDescription)
+            return decode_json(received.body, type=ServiceDescription)
         except msgspec.DecodeError as error:
             raise malformed("overview", self._overview, error) from error
 

@@ -60,9 +60,10 @@ from watcher.core.publishing.documents import Published
 from watcher.core.review.findings import some_of
 from watcher.koordinator.write_budget import EXPIRES_S, WriteBudget
 from watcher.model import Window
-from watcher.platform.kube.client import KubeClient, PatchKind
+from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.informer import Informer
 from watcher.platform.kube.leases import RENEW_EVERY_S, Election
+from watcher.platform.kube.parameters import PatchKind
 
 if TYPE_CHECKING:
     pass

@@ -24,6 +24,7 @@ def setup_logging(settings: LogSettings, *, cluster: str = "") -> None:
     JSON object, unless it is ""."""
     handler = _Handler()
     handler.setFormatter(JsonFormatter(cluster) if settings.format == "json" else TextFormatter())
+    logging.captureWarnings(True)  # a warning of a library would otherwise be raw text
     root = logging.getLogger()
     for former in [each for each in root.handlers if isinstance(each, _Handler)]:
         root.removeHandler(former)

@@ -20,7 +20,7 @@ import numpy as np
 
 from watcher.arrays import F64
 from watcher.model import METRIC_BY_NAME, Finding, FindingKind, Metric, Remedy, SeriesBatch
-from watcher.platform.net.redaction import printable
+from watcher.platform.net.redaction import printable, release_frames
 from watcher.providers.base import (
     Fetch,
     ProviderError,
@@ -88,6 +88,12 @@ def malformed_response(body: bytes, *, expected: str, api: str, content_type: st
     )
 
 
+def in_unit(values: F64, factor: float) -> F64:
+    """The values times a factor. A product beyond the range of floats is infinite, which the review reports."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values * factor
+
+
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Delay in seconds requested by a rate-limiting source, at most MAX_RETRY_AFTER_S; None if not stated.
     Retry-After has seconds or a date (RFC 9110, 10.2.3), X-RateLimit-Reset seconds (Datadog)."""
@@ -138,8 +144,9 @@ async def with_retries(attempt: Callable[[], Awaitable[T]], *, pauses: Sequence[
     for pause in (*pauses, None):
         try:
             return await attempt()
-        except ProviderUnreachable as error:
-            if pause is None:
+        except ProviderError as error:
+            release_frames(error)
+            if pause is None or not isinstance(error, ProviderUnreachable):
                 raise
             pause = max(pause, error.retry_after_s or 0.0)
             if loop.time() + pause >= deadline:

@@ -18,13 +18,20 @@ from typing import Any, Protocol
 import aiohttp
 from aiohttp import hdrs
 
+from watcher.platform.net.http_body import (
+    TOO_LARGE_HINT,
+    AnswerBound,
+    AnswerTooLarge,
+    answer_bound,
+    read_body,
+    read_start,
+)
 from watcher.platform.net.redaction import printable
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.fetching import clock_offset
 
 MAX_CONNECTIONS = 4
 """Maximum number of concurrent connections."""
-ERROR_BYTES = 1 << 16
 
 
 class TlsSettings(Protocol):
@@ -59,8 +66,8 @@ class HttpResponse:
 class HttpClient:
     """HTTP client for one server. `timeout` (seconds) covers one request, from the connection to the last byte."""
 
-    def __init__(self, *, tls: ssl.SSLContext, timeout: float, max_body_bytes: int) -> None:
-        self._limit = max_body_bytes
+    def __init__(self, *, tls: ssl.SSLContext, timeout: float, max_body_bytes: int | None) -> None:
+        self._bound = answer_bound(max_body_bytes)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, ssl=tls),
             timeout=aiohttp.ClientTimeout(total=timeout),
@@ -82,33 +89,15 @@ class HttpClient:
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], **content: Any) -> HttpResponse:
         async with self._session.request(method, url, headers=headers, allow_redirects=False, **content) as response:
             received = time.time()
-            body = await read_bounded(response, limit=self._limit)
+            body = await read_bounded(response, self._bound)
             return HttpResponse(
                 response.status, body, response.headers, clock_offset(response.headers.get("Date"), heard=received)
             )
 
 
-async def read_bounded(response: aiohttp.ClientResponse, *, limit: int) -> bytes:
-    """The decompressed body; an error response is truncated to ERROR_BYTES. Raises ProviderMalformed above `limit`
-    bytes. Closes the connection on any failure."""
-    limit = limit if response.status == 200 else ERROR_BYTES
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        async for chunk in response.content.iter_any():
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > limit and response.status == 200:
-                raise ProviderMalformed(
-                    f"the response is larger than {limit >> 20} MiB", hint="Request fewer metrics: provider.metrics."
-                )
-            if size > limit:
-                response.close()
-                break
-    except BaseException:
-        response.close()
-        raise
-    return b"".join(chunks)
+async def read_bounded(response: aiohttp.ClientResponse, bound: AnswerBound) -> bytes:
+    """The decompressed body; the body of an error response is truncated. Raises AnswerTooLarge."""
+    return await (read_body(response, bound) if response.status == 200 else read_start(response))
 
 
 # --- request headers and TLS -----------------------------------------------------------------------------------------
@@ -174,6 +163,8 @@ def provider_error_of(error: BaseException, *, tls: bool) -> ProviderError:
     whether the URL was https."""
     if isinstance(error, ProviderError):
         return error
+    if isinstance(error, AnswerTooLarge):
+        return ProviderMalformed(str(error), hint=TOO_LARGE_HINT)
     if isinstance(error, TimeoutError):
         return ProviderUnreachable(
             "no response in time", hint="Check whether the server is overloaded, or increase provider.timeout."

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Sequence
 
 import aiohttp
 from aiohttp import hdrs
@@ -19,15 +20,17 @@ from yarl import URL
 from watcher import __version__
 from watcher.model import RestoredSamples
 from watcher.platform.net.dns import addresses_of, get_from
-from watcher.platform.net.http_body import read_at_most
+from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerBound, AnswerTooLarge, answer_bound, read_body
+from watcher.platform.net.redaction import printable
 from watcher.replicas.transfer import TransferRejected
 
 log = logging.getLogger(__name__)
 
-MAX_BODY = 256 << 20
-
 Read = Callable[[bytes], RestoredSamples]
 """Decodes a response, in a thread; raises TransferRejected if the samples are rejected."""
+Keep = Callable[[bytes], Awaitable[None]]
+"""Decodes a response and keeps its samples."""
+SAMPLES = AnswerBound(answer_bound().bytes, sys.maxsize)  # not JSON
 
 
 class Peers:
@@ -46,6 +49,12 @@ class Peers:
         """Return the samples that the replicas sent within `timeout` seconds and `read` accepted, in no particular
         order. Does not raise, neither for errors of a replica nor for unexpected errors."""
         taken: list[RestoredSamples] = []
+        decoding = asyncio.Lock()  # one at a time: the samples of a response may need much of the memory
+
+        async def keep(body: bytes) -> None:
+            async with decoding:
+                taken.append(await asyncio.to_thread(read, body))
+
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._tls),
             headers=self._headers,
@@ -55,11 +64,9 @@ class Peers:
         try:
             async with session, asyncio.timeout(timeout), asyncio.TaskGroup() as asking:
                 for url in self._urls:
-                    asking.create_task(self._ask_name(url, asking, session, read, taken))
+                    asking.create_task(self._ask_name(url, asking, session, keep))
         except TimeoutError:
             log.warning("not all other replicas responded within %g s; starting with the samples received", timeout)
-        except ExceptionGroup:  # a bug here or in a library must not prevent the start
-            log.exception("unexpected error while fetching samples of other replicas; starting without them")
         return taken
 
     async def _ask_name(
@@ -67,8 +74,7 @@ class Peers:
         url: URL,
         asking: asyncio.TaskGroup,
         session: aiohttp.ClientSession,
-        read: Read,
-        taken: list[RestoredSamples],
+        keep: Keep,
     ) -> None:
         try:
             addresses = await addresses_of(url)
@@ -76,30 +82,24 @@ class Peers:
             log.info("no replica is ready at %s: the name has no address (%s)", url.host, error)
             return
         for address in addresses:
-            asking.create_task(self._ask_one(url, address, session, read, taken))
+            asking.create_task(self._ask_one(url, address, session, keep))
 
-    async def _ask_one(
-        self, url: URL, address: str, session: aiohttp.ClientSession, read: Read, taken: list[RestoredSamples]
-    ) -> None:
+    async def _ask_one(self, url: URL, address: str, session: aiohttp.ClientSession, keep: Keep) -> None:
+        """Ask one replica. Raises no error, which would cancel the requests to the other replicas."""
         target = url.with_host(address).joinpath("api", "v1", "samples")
         try:
             async with get_from(session, target, of=url) as response:
                 if response.status != 200:
                     log.info("replica at %s has no samples yet: status %s", target.authority, response.status)
                     return
-                body = await _body(response)
-            restored = await asyncio.to_thread(read, body)
+                body = await read_body(response, SAMPLES)
+            await keep(body)
         except TransferRejected as error:
-            log.info("samples of the replica at %s rejected: %s", target.authority, error)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            log.warning("request to the replica at %s failed: %s", target.authority, str(error) or type(error).__name__)
+            log.info("samples of the replica at %s rejected: %s", target.authority, printable(str(error)))
+        except AnswerTooLarge as error:
+            log.warning("samples of the replica at %s rejected: %s. %s", target.authority, error, TOO_LARGE_HINT)
+        except Exception as error:  # whatever a response causes costs this replica's samples only
+            why = printable(str(error)) or type(error).__name__
+            log.warning("request to the replica at %s failed: %s", target.authority, why)
         else:
             log.info("taking over the samples of the replica at %s", target.authority)
-            taken.append(restored)
-
-
-async def _body(response: aiohttp.ClientResponse) -> bytes:
-    body = await read_at_most(response.content, MAX_BODY)
-    if body is None:
-        raise TransferRejected(f"they are larger than {MAX_BODY >> 20} MiB")
-    return body

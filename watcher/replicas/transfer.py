@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -26,6 +27,11 @@ MAX_RESOLUTION_S = 60
 FORMAT = 1
 """Format version; increment it with every change of the format, including codec's. Replicas with different formats do
 not exchange samples."""
+
+MAX_LISTS = 1_000
+MAX_BLOCKS = 10_000
+"""A block has the samples of one metric and minute: eleven metrics have 1,320 blocks in two hours."""
+MAX_NODES = 500_000
 
 
 class TransferRejected(Exception):
@@ -57,8 +63,8 @@ class TransferBounds:
     max_staleness: float
     max_ahead: float
     max_cells: int = 1 << 27
-    """Maximum number of cells of all blocks; 100,000 nodes with five metrics need a quarter of it. A cell takes 10
-    bytes of memory."""
+    """Maximum number of cells of all blocks. A cell takes 10 bytes of memory; 50,000 nodes with five metrics in slots
+    of 15 s have 15 million cells in 15 minutes."""
 
     def slots(self, resolution: int) -> range:
         """The slots of `resolution` seconds in which samples are accepted."""
@@ -81,11 +87,12 @@ class _Handover(msgspec.Struct, frozen=True):
     end: float
     source: str
     resolution: int
-    provenance: dict[str, tuple[str, str, str, float]]
-    nodes: list[bytes]
-    blocks: list[_TransferBlock]
-    lost: dict[str, float]
-    silent: dict[str, tuple[float, float | None, float | None]] = {}
+    provenance: Annotated[dict[str, tuple[str, str, str, float]], msgspec.Meta(max_length=MAX_BLOCKS)]
+    # A msgpack array has its length at the beginning: longer ones fail before the elements are created.
+    nodes: Annotated[list[bytes], msgspec.Meta(max_length=MAX_LISTS)]
+    blocks: Annotated[list[_TransferBlock], msgspec.Meta(max_length=MAX_BLOCKS)]
+    lost: Annotated[dict[str, float], msgspec.Meta(max_length=MAX_NODES)]
+    silent: Annotated[dict[str, tuple[float, float | None, float | None]], msgspec.Meta(max_length=MAX_NODES)] = {}
 
 
 class _Envelope(msgspec.Struct, array_like=True, frozen=True):
@@ -131,6 +138,8 @@ def decode(body: bytes, *, own_origin: TransferOrigin, bounds: TransferBounds) -
         _check_origin(content, own_origin, bounds)
         lists = [codec.decode_names(names) for names in content.nodes]
         blocks = tuple(_blocks(content.blocks, lists, bounds, resolution=content.resolution))
+    except RecursionError as error:
+        raise TransferRejected("cannot decode them (nested too deeply)") from error
     except (msgspec.DecodeError, CodecError, ValueError) as error:
         raise TransferRejected(f"cannot decode them ({error})") from error
     return RestoredSamples(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from watcher.platform.memory import memory_limit
 from watcher.refresh.config import TICK_SHARE
 from watcher.replicas import transfer
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from watcher.model import RestoredSamples
     from watcher.refresh.tick import Refresher
     from watcher.replicas.peers import Peers
+
+MEMORY_PER_CELL = 40
+"""Bytes of the memory limit per cell of a replica's samples, which takes 10 bytes; merging needs a copy."""
 
 
 async def take_over_samples(
@@ -30,6 +34,7 @@ async def take_over_samples(
             windows=config.windows,
             max_staleness=config.max_staleness,
             max_ahead=config.limits.max_ahead_s,
+            max_cells=memory_limit() // MEMORY_PER_CELL,
         )
         return transfer.decode(body, own_origin=origin, bounds=bounds)
 

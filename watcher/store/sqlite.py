@@ -2,7 +2,7 @@
 
 A file that cannot be used is not changed. SQLite by default creates a log file even if it only reads a database, so
 checks open the file read-only and immutable. Two services on one file would overwrite each other's samples, so the
-first one locks `<file>.lock`.
+first one locks `<file>.lock`, and the file itself, which may have a second name (a hard link).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import fcntl
 import os
 import shutil
 import sqlite3
+import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -56,6 +57,7 @@ class SqliteFile(Database):
         self.path = path
         self.watcher = watcher
         self._lock: FileLock | None = None
+        self._file_lock: int | None = None
         self._writer: sa.Engine | None = None
         self._reader: sa.Engine | None = None
         self._identity: tuple[int, int] | None = None
@@ -68,6 +70,22 @@ class SqliteFile(Database):
             lock = FileLock(self.path, owner=owner)
             lock.acquire()
             self._lock = lock
+            try:
+                self._lock_file()
+            except StoreError:
+                self.release()
+                raise
+
+    def _lock_file(self) -> None:
+        """Lock the database file, if it exists and is not locked yet. Raises StoreInUse."""
+        if self._file_lock is None and self.path.exists():
+            self._file_lock = lock_file(self.path)
+
+    def _unlock_file(self) -> None:
+        """Call it only without open connections: closing a file drops the process's other locks of this file."""
+        if self._file_lock is not None:
+            os.close(self._file_lock)
+            self._file_lock = None
 
     def prepare(self, *, upgrade: bool) -> tuple[str | None, str]:
         assert self._lock is not None
@@ -82,10 +100,12 @@ class SqliteFile(Database):
                     migrate(connection)
             self._reader = open_engine(self.path, connections=READERS, writes=False)
             self._identity = identity_of(self.path)
+            self._lock_file()
         return revision, REVISIONS[-1]
 
     def release(self) -> None:
         self._close_connections()
+        self._unlock_file()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -98,6 +118,7 @@ class SqliteFile(Database):
 
     def set_aside(self, *, now: float) -> str | None:
         self._close_connections()
+        self._unlock_file()
         with self.store_errors(doing="set aside"):
             return set_aside(self.path, now=now).name
 
@@ -313,14 +334,9 @@ class FileLock:
             holder = _read_holder(descriptor)
             os.close(descriptor)
             if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise StoreInUse(
-                    f"{self._database} is in use by {_in_words(holder)}",
-                    hint=_OTHER_FILE,
-                ) from None
-            raise StoreError(
-                f"cannot lock {self.path}: {error.strerror}",
-                hint="put the database on a local file system",
-            ) from error
+                raise StoreInUse(f"{self._database} is in use by {_in_words(holder)}", hint=_OTHER_FILE) from None
+            hint = "put the database on a local file system"
+            raise StoreError(f"cannot lock {self.path}: {error.strerror}", hint=hint) from error
         before = _read_holder(descriptor)
         self.damage_seen = before is not None and before.damaged
         self._descriptor = descriptor
@@ -347,6 +363,30 @@ class FileLock:
         with suppress(OSError):
             os.pwrite(self._descriptor, text, 0)
             os.ftruncate(self._descriptor, len(text))
+
+
+_LOCK_BYTE = 1 << 40
+"""Offset of the locked byte: beyond the bytes that SQLite locks, which begin at 1 GiB."""
+_SET_LOCK: int | None = getattr(fcntl, "F_OFD_SETLK", None)  # Linux
+
+
+def lock_file(path: Path) -> int | None:
+    """Lock a byte of a file, under whatever name it was opened, until the returned descriptor is closed. None where the
+    system or the file system has no such locks. Raises StoreInUse if another process has locked it."""
+    if _SET_LOCK is None:
+        return None
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None  # opening the database will give the reason
+    try:
+        fcntl.fcntl(descriptor, _SET_LOCK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, _LOCK_BYTE, 1, 0))
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            raise StoreInUse(f"{path} is in use by another process under another name", hint=_OTHER_FILE) from None
+        return None
+    return descriptor
 
 
 def _read_holder(descriptor: int) -> _Holder | None:

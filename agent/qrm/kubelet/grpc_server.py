@@ -36,12 +36,14 @@ from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2 as podresources_pb
 from agent.qrm.kubelet.protos import qrm_podresources_v1_pb2_grpc as podresources_grpc
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
+from agent.qrm.kubelet.resource_names import is_resource_name, shown
 from agent.qrm.kubelet.socket_server import CannotServe, SocketServer
 from agent.qrm.manager.manager import Manager
 from agent.qrm.manager.request import CannotAllocate, ResourceRequest
 from agent.qrm.plugins.base import ResourcePlugin, is_node_resource
 from agent.qrm.pods import QrmPod
 from agent.qrm.store.files import BadState, StateFile, set_aside
+from watcher.platform.net.redaction import printable
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +147,7 @@ class _Registration(registration_grpc.RegistrationServicer):
         self, request: registration_pb.RegistrationStatus, _context: Any
     ) -> registration_pb.RegistrationStatusResponse:
         resource, contact = self._served.plugin.resource, self._served.contact
-        error = "" if request.plugin_registered else request.error or "refused without a reason"
+        error = "" if request.plugin_registered else printable(request.error) or "refused without a reason"
         if error != contact.error:
             if error:
                 log.warning("the plug-in for %s was not registered: %s", resource, error)
@@ -303,11 +305,14 @@ class LegacyRegistration(pb_grpc.RegistrationServicer):
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.Empty:  # noqa: N802
         """Get the options of the plug-in and register its endpoint with the manager."""
         if request.version != VERSION:
-            asked = f"requested API version {request.version} is not supported by kubelet"
+            asked = f"requested API version {printable(request.version)} is not supported by kubelet"
             message = f"{asked}. Supported version is {VERSION}"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
         if not request.resource_name or not request.endpoint or Path(request.endpoint).name != request.endpoint:
             message = "resource_name and endpoint are required; endpoint must be the name of a socket in this directory"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+        if not is_resource_name(request.resource_name):
+            message = f"{shown(request.resource_name)} is not a resource name, such as cpu or example.com/gpu"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
         endpoint = self._open_endpoint(request.resource_name, self._directory / request.endpoint)
         try:

@@ -13,6 +13,9 @@ from agent.qrm.manager.allocation import AllocationInfo
 from agent.qrm.manager.request import ResourceRequest
 from agent.qrm.manager.topology import Hint
 
+PAUSED = "PAUSED"
+"""Status of a call that was not made because an earlier call timed out."""
+
 
 class PluginCallError(RuntimeError):
     """A plug-in did not respond or returned an error. `status` is the gRPC status, or NOT_OURS for an invalid

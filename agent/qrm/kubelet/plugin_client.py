@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -18,14 +18,16 @@ import grpc.aio
 
 from agent.qrm.kubelet.channel import open_channel
 from agent.qrm.kubelet.messages import by_node, hints_of, infos_from_message, request_to_message
-from agent.qrm.kubelet.plugin_api import PluginCallError, PluginOptions, Quantity
+from agent.qrm.kubelet.plugin_api import PAUSED, PluginCallError, PluginOptions, Quantity
 from agent.qrm.kubelet.protos import qrm_pluginregistration_v1_pb2 as registration_pb
 from agent.qrm.kubelet.protos import qrm_pluginregistration_v1_pb2_grpc as registration_grpc
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2 as pb
 from agent.qrm.kubelet.protos import qrm_resourceplugin_v1alpha1_pb2_grpc as pb_grpc
+from agent.qrm.kubelet.resource_names import is_resource_name, shown
 from agent.qrm.manager.allocation import AllocationInfo
 from agent.qrm.manager.request import ResourceRequest
 from agent.qrm.manager.topology import Hint
+from watcher.platform.net.redaction import printable
 
 CALL_S = 10.0
 PRE_START_S = 30.0
@@ -89,7 +91,10 @@ class PluginEndpoint:
         message = request_to_message(request, aligned=self.options.aligned)
         answer = await self._call("Allocate", message)
         self._check_subject("Allocate", request, answer)
-        return infos_from_message(answer.allocation_result) if answer.HasField("allocation_result") else None
+        if not answer.HasField("allocation_result"):
+            return None
+        self._checked_names("Allocate", answer.allocation_result.resource_allocation)
+        return infos_from_message(answer.allocation_result)
 
     async def pre_start(self, request: ResourceRequest) -> None:
         """Notify the plug-in that the container is about to be created. Raises PluginCallError."""
@@ -107,7 +112,11 @@ class PluginEndpoint:
 
     async def allocations(self) -> dict[str, dict[str, dict[str, AllocationInfo]]]:
         """All allocations, by pod UID, container and resource. Raises PluginCallError."""
-        answer = await self._call("GetResourcesAllocation", pb.GetResourcesAllocationRequest())
+        method = "GetResourcesAllocation"
+        answer = await self._call(method, pb.GetResourcesAllocationRequest())
+        for containers in answer.pod_resources.values():
+            for each in containers.container_resources.values():
+                self._checked_names(method, each.resource_allocation)
         return {
             pod: {name: infos_from_message(each) for name, each in sorted(containers.container_resources.items())}
             for pod, containers in sorted(answer.pod_resources.items())
@@ -116,24 +125,23 @@ class PluginEndpoint:
     async def aware(self, pod_uid: str, container: str) -> dict[str, Quantity]:
         """The quantities that a container has, by resource. Raises PluginCallError."""
         asked = pb.GetTopologyAwareResourcesRequest(pod_uid=pod_uid, container_name=container)
-        answer = await self._call("GetTopologyAwareResources", asked)
+        method = "GetTopologyAwareResources"
+        answer = await self._call(method, asked)
         found = answer.container_topology_aware_resources.allocated_resources
-        return {
-            name: Quantity(
-                each.aggregated_quantity,
-                by_node(each.topology_aware_quantity_list),
-                each.is_node_resource,
-                each.is_scalar_resource,
-            )
-            for name, each in sorted(found.items())
-        }
+        quantities = {}
+        for name in self._checked_names(method, found):
+            each = found[name]
+            kind = each.is_node_resource, each.is_scalar_resource
+            quantities[name] = Quantity(each.aggregated_quantity, by_node(each.topology_aware_quantity_list), *kind)
+        return quantities
 
     async def allocatable(self) -> dict[str, tuple[Quantity, Quantity]]:
         """Allocatable quantity and capacity, by resource. Raises PluginCallError."""
         method = "GetTopologyAwareAllocatableResources"
         answer = await self._call(method, pb.GetTopologyAwareAllocatableResourcesRequest())
         found = {}
-        for name, each in sorted(answer.allocatable_resources.items()):
+        for name in self._checked_names(method, answer.allocatable_resources):
+            each = answer.allocatable_resources[name]
             kind = each.is_node_resource, each.is_scalar_resource
             free = by_node(each.topology_aware_allocatable_quantity_list)
             whole = by_node(each.topology_aware_capacity_quantity_list)
@@ -144,10 +152,11 @@ class PluginEndpoint:
         return found
 
     async def _call(self, method: str, request: Any, *, seconds: float | None = None) -> Any:
-        left = self._silent_until - self._monotonic()
-        if left > 0:
-            message = f"an earlier call timed out; calls resume in {left:.0f} s"
-            raise PluginCallError(self.resource, method, "UNAVAILABLE", message)
+        if self._monotonic() < self._silent_until:
+            # Without the remaining seconds: messages that differ in every round would be logged in every round.
+            pause = BACKOFF_CALLS * self._call_seconds
+            message = f"an earlier call timed out; the plug-in is not called for {pause:g} s"
+            raise PluginCallError(self.resource, method, PAUSED, message)
         stub = getattr(self._stub, method)
         timeout = self._call_seconds if seconds is None else seconds
         began, failed = perf_counter(), True
@@ -168,9 +177,17 @@ class PluginEndpoint:
         for name in ("pod_uid", "container_name", "resource_name"):
             asked, answered = getattr(request, name), getattr(answer, name)
             if answered not in ("", asked):
-                raise PluginCallError(
-                    self.resource, method, "NOT_OURS", f"the response is for {name} {answered!r}, not {asked!r}"
-                )
+                message = f"the response is for {name} {shown(answered)}, not {shown(asked)}"
+                raise PluginCallError(self.resource, method, "NOT_OURS", message)
+
+    def _checked_names(self, method: str, names: Iterable[str]) -> list[str]:
+        """The resources of a response, sorted. Raises PluginCallError for an invalid name."""
+        found = sorted(names)
+        for name in found:
+            if not is_resource_name(name):
+                message = f"the response has the invalid resource name {shown(name)}"
+                raise PluginCallError(self.resource, method, "NOT_OURS", message)
+        return found
 
 
 async def _call_translating_errors(resource: str, method: str, call: Callable[[], Awaitable[T]]) -> T:
@@ -184,12 +201,16 @@ async def _call_translating_errors(resource: str, method: str, call: Callable[[]
         # task itself was not cancelled, so the caller, such as the reconcile loop, must continue.
         raise PluginCallError(resource, method, "CANCELLED", "the plug-in was deregistered during the call") from None
     except grpc.aio.AioRpcError as error:
-        raise PluginCallError(resource, method, error.code().name, error.details() or "no details") from None
+        raise PluginCallError(resource, method, error.code().name, _details(error)) from None
     except grpc.aio.UsageError as error:  # the channel was closed during the call
         raise PluginCallError(resource, method, "CANCELLED", str(error)) from None
     if answer is None:  # gRPC returns None, and logs an error, if it cannot decode the response
         raise PluginCallError(resource, method, "NOT_OURS", "the response is not a message of this protocol")
     return answer
+
+
+def _details(error: grpc.aio.AioRpcError) -> str:
+    return printable(error.details() or "no details")
 
 
 # --- registration ------------------------------------------------------------------------------------------------

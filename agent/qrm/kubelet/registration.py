@@ -19,7 +19,9 @@ from typing import Protocol
 from agent.qrm.kubelet.messages import VERSION
 from agent.qrm.kubelet.plugin_api import PluginCallError
 from agent.qrm.kubelet.plugin_client import PluginEndpoint, PluginInfo, ask_info, notify
+from agent.qrm.kubelet.resource_names import is_resource_name, shown
 from agent.qrm.manager.manager import Manager
+from watcher.platform.net.redaction import printable
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +56,14 @@ class ResourcePlugins:
         self._open_endpoint = open_endpoint
 
     def validate(self, info: PluginInfo) -> None:
-        """Check the protocol version and that a resource name is given."""
+        """Check the protocol version and the resource name."""
         if VERSION not in info.versions:
-            spoken = ", ".join(info.versions) or "none"
+            spoken = printable(", ".join(info.versions)) or "none"
             raise ValueError(f"manager version, {VERSION}, is not among plugin supported versions {spoken}")
         if not info.name:
             raise ValueError("the plug-in does not name its resource")
+        if not is_resource_name(info.name):
+            raise ValueError(f"{shown(info.name)} is not a resource name, such as cpu or example.com/gpu")
 
     async def register(self, info: PluginInfo, endpoint: Path) -> Gone:
         """Get the options of the plug-in and register its endpoint with the manager."""
@@ -144,6 +148,7 @@ class Registry:
         except PluginCallError as error:
             self._failed(path, seen, str(error))
             return
+        again = path in self._attempts
         refused, going = await self._register(info, path)
         if going is not None:
             self._registered[path] = seen, going
@@ -154,13 +159,14 @@ class Registry:
         try:
             await notify(path, refused)
         except PluginCallError as error:
-            log.warning("cannot send the registration status to %s: %s", path, error)
+            level = logging.DEBUG if again else logging.WARNING  # once per socket
+            log.log(level, "cannot send the registration status to %s: %s", path, error)
 
     async def _register(self, info: PluginInfo, path: Path) -> tuple[str, Gone | None]:
         """Returns the error message in the kubelet's wording, or the function that deregisters the plug-in."""
         handler = self._handlers.get(info.type)
         if handler is None:
-            known = f"no handler registered for plugin type: {info.type} at socket {path}"
+            known = f"no handler registered for plugin type: {printable(info.type)} at socket {path}"
             return f"RegisterPlugin error -- {known}", None
         try:
             handler.validate(info)
@@ -168,7 +174,7 @@ class Registry:
             return f"RegisterPlugin error -- plugin validation failed with err: {error}", None
         try:
             return "", await handler.register(info, Path(info.endpoint or path))
-        except PluginCallError as error:
+        except (PluginCallError, ValueError) as error:  # ValueError: the endpoint is not a path
             return f"RegisterPlugin error -- plugin registration failed with err: {error}", None
 
     def _failed(self, path: Path, seen: _SocketIdentity, why: str) -> None:

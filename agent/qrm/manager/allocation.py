@@ -217,11 +217,11 @@ def _value(resource: str, name: str, text: str) -> Value:
         return cpuset.text(cpus)
     if name.startswith(UNIFIED):
         if not _KEY.fullmatch(name.removeprefix(UNIFIED)):
-            raise BadProperty(f"{resource} sets {name}, which is not a cgroup file")
+            raise BadProperty(f"{resource} sets {name[:64]!r}, which is not a cgroup file")
         return text
     if name not in FIELDS:
         raise BadProperty(
-            f"{resource} sets {name!r}, which is not a container property; use one of {', '.join(FIELDS)}"
+            f"{resource} sets {name[:64]!r}, which is not a container property; use one of {', '.join(FIELDS)}"
         )
     if not _WHOLE.fullmatch(text) or abs(int(text)) >= 1 << 63:
         raise BadProperty(f"{resource} sets {name} to {text[:40]!r}, which is not a whole number")

@@ -183,8 +183,9 @@ class Manager:
             return None
         try:
             hints = await endpoint.hints(request)
+            self.plugins.failures.succeeded(request.resource_name, "GetTopologyHints")
         except PluginCallError as error:
-            log.warning("no hints for %s/%s: %s", request.pod_namespace, request.pod_name, error)
+            self.plugins.failures.failed(error, f"no hints for {request.pod_namespace}/{request.pod_name}")
             return unasked
         if hints is not None and (strange := self._unknown_node_hints(hints)):
             log.warning(
@@ -220,7 +221,7 @@ class Manager:
                         name, "Allocate", "UNAVAILABLE", "it has not loaded its earlier allocations yet"
                     )
                 answer = await endpoint.allocate(replace(request, hint=hints.get(name)))
-                given = self._checked(request, answer, new=stored is None)
+                given = self._checked(request, self.plugins.own(name, answer or {}), new=stored is None)
             except PluginCallError as error:
                 if not pod.may_skip_errors:
                     raise NotAllocated(str(error), container=container.name, resource=name) from None
@@ -235,13 +236,12 @@ class Manager:
             self._check_applicable(pod, container, name, {})
 
     def _checked(
-        self, request: ResourceRequest, answer: Mapping[str, AllocationInfo] | None, *, new: bool
+        self, request: ResourceRequest, given: Mapping[str, AllocationInfo], *, new: bool
     ) -> Mapping[str, AllocationInfo]:
         """Check an allocation before it is stored: its values must be valid for their properties, and the quantity of
         the requested resource must satisfy the request. Exceptions: a quantity of 0, which means a part of another
         container's allocation, and containers with an earlier allocation, because a pool may have shrunk. Raises
         PluginCallError."""
-        given = answer or {}
         try:
             checked_properties(given, cpus=self.settings.cpus)
         except BadProperty as error:
@@ -319,10 +319,9 @@ class Manager:
         for name, endpoint in self.plugins.live():
             try:
                 await endpoint.remove_pod(uid)
+                self.plugins.failures.succeeded(name, "RemovePod")
             except PluginCallError as error:
-                log.warning(
-                    "the plug-in for %s could not remove the ended pod %s; trying again later: %s", name, uid, error
-                )
+                self.plugins.failures.failed(error, f"it still has the ended pod {uid}; trying again later")
                 return False
         self.allocations.remove(uid)
         self._hints = {key: hints for key, hints in self._hints.items() if key[0] != uid}
@@ -410,8 +409,9 @@ class Manager:
                 try:
                     if endpoint is not None:
                         await endpoint.remove_pod(uid)
+                        self.plugins.failures.succeeded(name, "RemovePod")
                 except PluginCallError as error:
-                    log.warning("%s", error)
+                    self.plugins.failures.failed(error, f"it still has the ended pod {uid}; trying again later")
                     break
 
     async def _renew(
@@ -475,9 +475,10 @@ class Manager:
         if pod.is_skipped(self.settings.skip_annotations, first=True):
             return {}
         found: dict[str, Quantity] = {}
-        for _, endpoint in self.plugins.live():
+        for name, endpoint in self.plugins.live():
             try:
-                found.update(await endpoint.aware(pod.uid, container))
+                found.update(self.plugins.own(name, await endpoint.aware(pod.uid, container)))
+                self.plugins.failures.succeeded(name, "GetTopologyAwareResources")
             except PluginCallError as error:
-                log.warning("%s", error)
+                self.plugins.failures.failed(error, "its part of the pod resources is missing")
         return found

@@ -6,12 +6,18 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from agent.qrm.kubelet.plugin_api import PluginCallError, Quantity, ResourcePluginClient
 from agent.qrm.manager.allocation import AllocationInfo, Allocations
+from agent.qrm.manager.plugin_failures import PluginFailures
 from agent.qrm.manager.request import may_be_of_node
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ALLOCATABLE = "GetTopologyAwareAllocatableResources"
 
 PLUGIN_ABSENCE_GRACE_S = 300.0
 """Seconds after a plug-in has stopped until its resource counts as removed."""
@@ -41,8 +47,11 @@ class RegisteredPlugins:
         self.registrations = 0
         """Number of plug-in registrations, plus the number of plug-ins that reported their earlier allocations for the
         first time. An increase triggers new attempts to admit rejected pods."""
+        self.failures = PluginFailures()
         self._allocations = allocations
         self._monotonic = monotonic
+        self._served: set[str] = set()  # not those of the checkpoint: a plug-in may have allocated further resources
+        self._overruled: set[tuple[str, str]] = set()
         # Resources from before the restart remain managed: pods that require them wait for their plug-in.
         self._plugins = {name: RegisteredPlugin(None, 0.0, stopped=monotonic()) for name in allocations.resources}
 
@@ -51,6 +60,8 @@ class RegisteredPlugins:
         before = self._plugins.get(resource)
         self._plugins[resource] = RegisteredPlugin(endpoint, self._monotonic())
         self.registrations += 1
+        self.failures.forget(resource)
+        self._served.add(resource)
         if before is not None and before.endpoint is not None and before.endpoint is not endpoint:
             await before.endpoint.close()
 
@@ -60,13 +71,17 @@ class RegisteredPlugins:
         known = self._plugins.get(resource)
         if known is None or known.endpoint is None or (endpoint is not None and known.endpoint is not endpoint):
             return
+        self.failures.forget(resource)
         stopped, known.endpoint, known.stopped = known.endpoint, None, self._monotonic()
         await stopped.close()
 
     @property
     def states(self) -> dict[str, bool]:
-        """By resource, whether a plug-in serves it now."""
-        return {name: known.endpoint is not None for name, known in sorted(self._plugins.items())}
+        """By resource, whether a plug-in serves it now and responds."""
+        return {
+            name: known.endpoint is not None and self.failures.responds(name)
+            for name, known in sorted(self._plugins.items())
+        }
 
     def __contains__(self, resource: str) -> bool:
         """Whether the resource has a plug-in, or had one before."""
@@ -80,6 +95,20 @@ class RegisteredPlugins:
     def live(self) -> list[tuple[str, ResourcePluginClient]]:
         """The resources that a plug-in currently serves, each with its plug-in, sorted by name."""
         return [(name, known.endpoint) for name, known in sorted(self._plugins.items()) if known.endpoint]
+
+    def own(self, name: str, given: Mapping[str, T]) -> dict[str, T]:
+        """The part of a plug-in's answer that concerns its own resource and resources without a plug-in. A plug-in may
+        not overrule another plug-in; the attempt is logged once."""
+        kept = {}
+        for resource, value in given.items():
+            if resource == name or resource not in self._served:
+                kept[resource] = value
+            elif (name, resource) not in self._overruled:
+                self._overruled.add((name, resource))
+                log.warning(
+                    "ignoring the answers of the plug-in for %s about %s, which another plug-in serves", name, resource
+                )
+        return kept
 
     async def remembers(self, name: str, endpoint: ResourcePluginClient) -> bool:
         """Whether a plug-in reports any of its earlier allocations. A plug-in without any has lost its state or not
@@ -98,21 +127,25 @@ class RegisteredPlugins:
     async def reported(self) -> dict[str, Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]]:
         """The allocations of all containers, as reported by the plug-ins that support reconciliation. Plug-ins that
         failed are omitted."""
-        found = {}
+        found: dict[str, Mapping[str, Mapping[str, Mapping[str, AllocationInfo]]]] = {}
         for name, endpoint in self.live():
             if not endpoint.options.reconcile:
                 continue
             try:
                 answer = await endpoint.allocations()
+                self.failures.succeeded(name, "GetResourcesAllocation")
             except PluginCallError as error:
-                log.warning("%s; its allocations remain unchanged", error)
+                self.failures.failed(error, "its allocations remain unchanged")
                 continue
             if not answer and self._monotonic() - self._plugins[name].since < PLUGIN_STARTUP_S:
                 continue  # it has not loaded its state yet
             if not self._plugins[name].remembers:  # triggers new attempts for rejected pods
                 self.registrations += 1
                 self._plugins[name].remembers = True
-            found[name] = answer
+            found[name] = {
+                pod: {container: self.own(name, infos) for container, infos in containers.items()}
+                for pod, containers in answer.items()
+            }
         return found
 
     async def capacity(self) -> tuple[dict[str, float], dict[str, float], tuple[str, ...]]:
@@ -132,9 +165,10 @@ class RegisteredPlugins:
                     removed.append(name)
                 continue
             try:
-                found = await known.endpoint.allocatable()
+                found = self.own(name, await known.endpoint.allocatable())
+                self.failures.succeeded(name, ALLOCATABLE)
             except PluginCallError as error:
-                log.warning("%s", error)
+                self.failures.failed(error, "its capacity is unknown")
                 found = {}
                 if of_node:
                     capacity[name] = allocatable[name] = 0.0
@@ -150,9 +184,10 @@ class RegisteredPlugins:
     async def allocatable(self) -> dict[str, tuple[Quantity, Quantity]]:
         """Allocatable quantity and capacity by resource, from every plug-in that responds."""
         found: dict[str, tuple[Quantity, Quantity]] = {}
-        for _, endpoint in self.live():
+        for name, endpoint in self.live():
             try:
-                found.update(await endpoint.allocatable())
+                found.update(self.own(name, await endpoint.allocatable()))
+                self.failures.succeeded(name, ALLOCATABLE)
             except PluginCallError as error:
-                log.warning("%s", error)
+                self.failures.failed(error, "its capacity is unknown")
         return found

@@ -159,7 +159,7 @@ def test_all_together_have_a_budget():
     [
         (FakeAgent(token="secret"), ProviderRefused, "status 401"),
         (FakeAgent(b'{"node": 1}'), ProviderMalformed, "not the response of an agent"),
-        (FakeAgent(b"x" * (usage.LARGEST + 1)), ProviderMalformed, "larger than 4 MiB"),
+        (FakeAgent(b"x" * (usage.LARGEST + 1)), ProviderMalformed, "larger than 1 MiB"),
         (FakeAgent(status=404), ProviderUnreachable, "status 404"),
         (FakeAgent(status=302), ProviderUnreachable, "status 302"),
         (FakeAgent(of("n1")), NoPodUsage, "contain no pods"),

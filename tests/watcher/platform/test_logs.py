@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import sys
+import warnings
 
 import pytest
 from hypothesis import given
@@ -115,3 +116,16 @@ def test_a_traceback_follows_its_line(set_up, capsys):
     assert second == "Traceback (most recent call last):"
     assert "Stack (most recent call last):" in rest
     assert sys.exc_info() == (None, None, None)
+
+
+def test_a_warning_of_a_library_is_one_line_of_the_log(set_up, capsys):
+    """NumPy would otherwise write two lines of raw text, which is not JSON."""
+    logging.captureWarnings(False)  # an earlier test may have set it
+    try:
+        with warnings.catch_warnings():
+            set_up(format="json")
+            warnings.showwarning("overflow in a library", RuntimeWarning, "library.py", 7)
+    finally:
+        logging.captureWarnings(False)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "overflow in a library" in json.loads(line)["message"]

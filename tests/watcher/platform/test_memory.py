@@ -1,14 +1,25 @@
-"""The memory that the samples of the history may use: a share of the lowest limit of the cgroups."""
+"""The memory limit of this process, in a real cgroup, and the share of it that the history may use."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from watcher.platform.memory import WITHOUT_LIMIT, history_budget
+from tests.hostile.memory import MIB, memory_group
+from watcher.platform.memory import (
+    LARGEST,
+    SMALLEST,
+    WITHOUT_LIMIT,
+    history_budget,
+    memory_limit,
+    resident_memory,
+)
 
-MIB = 1 << 20
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def budget(tmp_path: Path, own: str, limits: dict[str, str]) -> int:
@@ -41,3 +52,22 @@ def test_a_fifth_of_the_lowest_limit(tmp_path: Path, own: str, limits: dict[str,
 
 def test_this_machine_has_a_budget() -> None:
     assert history_budget() > 0
+
+
+def test_the_limit_of_this_machine_is_within_its_bounds():
+    assert SMALLEST <= memory_limit() <= LARGEST
+    assert 1 * MIB < resident_memory()
+
+
+@pytest.mark.slow
+def test_the_limit_is_that_of_the_cgroup():
+    code = "from watcher.platform.memory import memory_limit; print(memory_limit())"
+    with memory_group(200 * MIB) as group:
+        done = subprocess.run(
+            group.command(sys.executable, "-c", code),
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stdout.split() == [str(200 * MIB)]

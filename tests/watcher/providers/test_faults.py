@@ -500,7 +500,7 @@ def test_an_enormous_body(kind: Kind):
 
 @pytest.mark.parametrize(
     "value",
-    ["NaN", "+Inf", "-Inf", "Infinity", "lots", "0x1F", 1e300, -1e300, -50.0, 250.0, [1], {}, True],
+    ["NaN", "+Inf", "-Inf", "Infinity", "lots", "0x1F", 1e300, -1e300, 1.7e308, -1.7e308, -50.0, 250.0, [1], {}, True],
     ids=repr,
 )
 def test_a_value_that_is_none(kind: Kind, value: Any):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -438,3 +439,33 @@ def test_a_name_stands_for_all_its_addresses_and_the_token_goes_with_the_questio
         assert {(named.removeprefix("http://"), "Bearer of-all-replicas")} == set(asked)
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("fault", [RecursionError("too deep"), MemoryError(), KeyError("a fault of ours")], ids=repr)
+def test_one_hostile_replica_costs_its_own_samples_only(fault: Exception, caplog: pytest.LogCaptureFixture):
+    """The others answer later, so that an error would cancel their requests; it is one line without a traceback."""
+    caplog.set_level(logging.INFO)
+    good = samples(until=time.time())
+    read_hostile = threading.Event()
+
+    async def hostile(_request: web.Request) -> web.Response:
+        return web.Response(body=b"hostile")
+
+    async def patient(_request: web.Request) -> web.Response:
+        await asyncio.to_thread(read_hostile.wait, 60.0)
+        return web.Response(body=b"good")
+
+    def read(body: bytes) -> RestoredSamples:
+        if body == b"hostile":
+            read_hostile.set()
+            raise fault
+        return good
+
+    async def run() -> list[RestoredSamples]:
+        async with answering(hostile) as bad, answering(patient) as fine:
+            return await Peers([bad, fine], token=None, tls=ssl.create_default_context()).ask(read, timeout=60.0)
+
+    assert asyncio.run(run()) == [good]
+    (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "request to the replica at" in line.getMessage()
+    assert line.exc_info is None

@@ -213,3 +213,9 @@ def test_ours_go_where_they_come_from_elsewhere(older: RestoredSamples | None) -
     """They may not share a window with theirs."""
     newer = replace(SAMPLES, blocks=(block(7.0, slot=SLOT - 4, nodes=NODES),), end=NOW)
     assert cells(newer) == cells(merge_samples(older, newer))
+
+
+def test_a_body_that_is_nested_deeply_is_rejected():
+    """The decoder would otherwise raise RecursionError, which is no error of the body for its callers."""
+    with pytest.raises(TransferRejected, match="nested too deeply"):
+        transfer.decode(b"\x92\x01" + b"\x91" * 1_000_000, own_origin=HERE, bounds=BOUNDS)

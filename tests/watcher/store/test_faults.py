@@ -532,6 +532,43 @@ def test_two_names_of_one_file_meet_at_one_lock(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
+def test_a_hard_link_to_the_file_is_no_way_around_the_lock(tmp_path: Path) -> None:
+    """In another process; a killed process holds no lock, and the database of the first stays as it is."""
+    first, second = tmp_path / "a.db", tmp_path / "elsewhere" / "b.db"
+    second.parent.mkdir()
+    hold = (
+        "import asyncio, sys\n"
+        "from tests.watcher.store.ticks import store_at\n"
+        "async def run():\n"
+        "    await store_at(__import__('pathlib').Path(sys.argv[1])).open()\n"
+        "    print('open', flush=True)\n"
+        "    await asyncio.to_thread(sys.stdin.readline)\n"
+        "asyncio.run(run())\n"
+    )
+    command = [sys.executable, "-c", hold, str(first)]
+
+    async def refused() -> None:
+        with pytest.raises(StoreInUse, match="in use by another process under another name"):
+            await store_at(second).open()
+
+    async def accepted() -> None:
+        async with opened(second):
+            pass
+
+    for _ in range(2):  # a new file, and one that exists
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "open\n"
+            if not second.exists():
+                os.link(first, second)
+            before = first.read_bytes()
+            asyncio.run(refused())
+            assert first.read_bytes() == before
+            holder.kill()
+        asyncio.run(accepted())
+
+
 def test_a_lock_left_by_a_killed_process_is_no_obstacle(tmp_path: Path) -> None:
     """Whatever stands in it."""
     path = tmp_path / "a.db"

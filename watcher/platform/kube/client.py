@@ -19,7 +19,6 @@ import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import aiohttp
@@ -39,10 +38,12 @@ from watcher.core.kubernetes.errors import (
 from watcher.core.kubernetes.objects import ACCESS_REVIEWS
 from watcher.core.kubernetes.wire import ItemT, ObjectList, Resource, ResourceList, list_decoder
 from watcher.platform.kube.credentials import KubeAccess
+from watcher.platform.kube.parameters import EVERYTHING, PatchKind, Selector
 from watcher.platform.kube.refusals import error_of, read_status
 from watcher.platform.kube.responses import Listing, WatchEvent, read_event, read_item, read_large_page, read_page
 from watcher.platform.kube.responses import seconds_ahead as _seconds_ahead
-from watcher.platform.net.http_body import read_at_most
+from watcher.platform.memory import memory_limit, resident_memory
+from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body, read_start
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +53,13 @@ LARGE_BODY = 4 << 20
 """Bytes above which a response is decoded in a thread. metrics-server does not paginate: its response for 50,000 pods
 is 21 MB, and decoding it in one call would block the event loop for 130 ms. A page of 500 objects is smaller than this
 unless the objects are very large."""
-MAX_BODY = 256 << 20
-CHUNK = 1 << 16
 READ_BUFFER = 2**21
 """Bytes. aiohttp's default refuses lines over 512 KiB; with this value lines may be 4 MiB. etcd stores objects of up to
 1.5 MiB."""
 UNPAGED_BODY = 16 << 20
 """Largest list in bytes that is read in one response. A larger one is read in pages, which limits its memory."""
+SMALL_PAGE = 25
+"""Objects per page after a page that was too large: an object has at most 1.5 MiB, usually less than 50 kB."""
 UNPAGED_S = 60.0
 """Timeout in seconds of a list in one response; every pause within it is limited by the client's timeout."""
 WATCH_S = 300
@@ -73,37 +74,6 @@ NEWEST = ""
 ANY_VERSION = "0"
 """For `at_least`: any version that the server has in its watch cache; the cheapest list."""
 DONE = (200, 201, 202)
-
-
-@dataclass(frozen=True, slots=True)
-class Selector:
-    """Selects objects of a resource on the server by `fields` ("spec.nodeName=node-1") and `labels`
-    ("app=web,tier!=test"); both empty select all. The supported fields depend on the resource; the server rejects
-    others. With `namespace`, the request is limited to that namespace and needs only a Role."""
-
-    fields: str = ""
-    labels: str = ""
-    namespace: str = ""
-
-    def parameters(self) -> dict[str, str]:
-        """Query parameters of the API: fieldSelector and labelSelector."""
-        given = {"fieldSelector": self.fields, "labelSelector": self.labels}
-        return {name: value for name, value in given.items() if value}
-
-
-EVERYTHING = Selector()
-
-
-class PatchKind(StrEnum):
-    """Patch formats, by their content type."""
-
-    JSON = "application/json-patch+json"
-    """A list of operations (RFC 6902)."""
-    MERGE = "application/merge-patch+json"
-    """Values that replace existing ones; lists are replaced as a whole (RFC 7396)."""
-    STRATEGIC = "application/strategic-merge-patch+json"
-    """Like MERGE, except that lists with a merge key (conditions: their type) are merged by it. Not supported for
-    custom resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +92,7 @@ class _KubeRequest:
     content_type: str = "application/json"
     silence: float | None = None
     seconds: float | None = None
-    most_bytes: int = MAX_BODY
+    most_bytes: int | None = None
     namespace: str = ""
 
 
@@ -182,25 +152,36 @@ class KubeClient:
                 cached = {**parameters, "resourceVersion": at_least, **match}
                 return await self._list(resource, cached, selector.namespace, whole=True)
             except _ResponseTooLarge:
-                log.debug("the list of %s is larger than %d bytes; reading pages", resource.full_name, UNPAGED_BODY)
+                log.debug("the list of %s is too large for one response; reading pages", resource.full_name)
                 self._large.add(resource)
         try:
             return await self._list(resource, {**parameters, "limit": str(page)}, selector.namespace)
         except KubeGone:
             log.debug("the list of %s expired between two pages", resource.full_name)
             return await self._list(resource, parameters, selector.namespace)
+        except _ResponseTooLarge:
+            if page <= SMALL_PAGE:
+                raise
+            log.debug("a page of %d %s is too large; reading pages of %d", page, resource.full_name, SMALL_PAGE)
+            return await self.list(resource, selector=selector, page=SMALL_PAGE)
 
     async def _list(
         self, resource: Resource[ItemT], parameters: Mapping[str, str], namespace: str, *, whole: bool = False
     ) -> Listing[ItemT]:
         items: list[ItemT] = []
         unread: dict[str, str] = {}
+        began = resident_memory()
         more = ""
         while True:
             following = {"continue": more} if more else {}
             page, problems = await self._page(resource, {**parameters, **following}, namespace, whole=whole)
             items += page.items or ()
             unread |= problems
+            if resident_memory() - began > memory_limit() // 2:
+                raise KubeMalformed(
+                    f"the list of {resource.full_name} does not fit into the memory limit after {len(items):,} objects",
+                    hint="Raise the memory limit of this process.",
+                )
             more = page.metadata.more
             if not more:
                 return Listing(tuple(items), page.metadata.resource_version, unread)
@@ -216,7 +197,7 @@ class KubeClient:
                 namespace=namespace,
                 parameters=parameters,
                 seconds=UNPAGED_S if whole else None,
-                most_bytes=UNPAGED_BODY if whole else MAX_BODY,
+                most_bytes=UNPAGED_BODY if whole else None,
             )
             body = await self._ask(call)
             if len(body) > LARGE_BODY:
@@ -367,7 +348,10 @@ class KubeClient:
         status."""
         access = connection.access
         self._private = [each.removeprefix("Bearer ") for each in headers.values()]
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=call.silence or self._timeout)
+        # The total limits a watch that sends a line byte by byte; other requests have a deadline of their own.
+        timeout = aiohttp.ClientTimeout(
+            total=call.silence, sock_connect=self._timeout, sock_read=call.silence or self._timeout
+        )
         response = None
         try:
             async with asyncio.timeout(self._timeout):
@@ -440,9 +424,7 @@ def _abort_response(response: aiohttp.ClientResponse) -> None:
 async def _read_failure(response: aiohttp.ClientResponse, call: _KubeRequest, *, private: Iterable[str]) -> KubeError:
     """The error that corresponds to a failure response, from the beginning of its body. Removes the secrets in
     `private`, because some proxies include the request in their error pages."""
-    body = b""
-    while len(body) < CHUNK and (chunk := await response.content.read(CHUNK)):
-        body += chunk
+    body = await read_start(response)
     for secret in private:  # before the body is truncated: a truncated secret would not match
         body = body.replace(secret.encode(), b"***")
     return error_of(
@@ -460,11 +442,11 @@ class _ResponseTooLarge(KubeMalformed):
     """The response is larger than the limit of the request."""
 
 
-async def _read_body(response: aiohttp.ClientResponse, *, most_bytes: int) -> bytes:
-    body = await read_at_most(response.content, most_bytes)
-    if body is None:
-        raise _ResponseTooLarge(f"the response is larger than {most_bytes >> 20} MiB")
-    return body
+async def _read_body(response: aiohttp.ClientResponse, *, most_bytes: int | None) -> bytes:
+    try:
+        return await read_body(response, answer_bound(most_bytes))
+    except AnswerTooLarge as error:
+        raise _ResponseTooLarge(str(error), hint=TOO_LARGE_HINT) from error
 
 
 def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:

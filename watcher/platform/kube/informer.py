@@ -47,7 +47,8 @@ from watcher.core.kubernetes.errors import (
     KubeUnreachable,
 )
 from watcher.core.kubernetes.wire import ItemT, Resource, key_of
-from watcher.platform.kube.client import ANY_VERSION, EVERYTHING, NEWEST, WATCH_S, KubeClient, Selector
+from watcher.platform.kube.client import ANY_VERSION, NEWEST, WATCH_S, KubeClient
+from watcher.platform.kube.parameters import EVERYTHING, Selector
 from watcher.platform.kube.responses import WatchEvent
 
 log = logging.getLogger(__name__)

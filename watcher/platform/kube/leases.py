@@ -17,7 +17,8 @@ import msgspec
 
 from watcher.core.kubernetes.errors import KubeConflict, KubeError, KubeNoApi, KubeNotFound
 from watcher.core.kubernetes.wire import MinimalMetadata, Resource
-from watcher.platform.kube.client import KubeClient, PatchKind
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.parameters import PatchKind
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,8 @@ import msgspec
 from watcher.core.kubernetes.errors import KubeConflict
 from watcher.core.kubernetes.objects import PODS, Taint
 from watcher.core.kubernetes.wire import MinimalMetadata, Resource
-from watcher.platform.kube.client import KubeClient, PatchKind
+from watcher.platform.kube.client import KubeClient
+from watcher.platform.kube.parameters import PatchKind
 
 RETRY_AFTER_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Delays between attempts, in seconds. Kubelets write their node's status every ten seconds at most, so a second

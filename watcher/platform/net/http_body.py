@@ -1,12 +1,100 @@
-"""Reads HTTP response bodies up to a maximum size."""
+"""The only reader of response bodies: with a maximum number of bytes after decompression, and of JSON values.
+
+The number of values is limited as well, because `[],[],[]` needs 30 times its size in memory once it is decoded.
+Delimiters within strings count, so the number found is an upper bound.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import aiohttp
+
+from watcher.platform.memory import memory_limit
+
+SHARE_OF_MEMORY = 20
+"""An answer may have this part of the memory limit: a source sends up to four at a time."""
+BYTES_PER_VALUE = 10
+"""Bytes of the largest answer per JSON value. A sample of Prometheus has three values in 20 to 30 bytes."""
+ERROR_BYTES = 1 << 16
+"""Bytes that are read of the body of an error response."""
+TOO_LARGE_HINT = (
+    "Check the address, and request less data. If the answer is correct, raise the memory limit of this process: one "
+    f"answer may have a part of 1/{SHARE_OF_MEMORY} of it."
+)
+_DELIMITERS = b",[{"
+
+
+class AnswerTooLarge(aiohttp.ClientPayloadError):
+    """The answer exceeds its bound; the rest is not read. The message states the bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerBound:
+    """Maximum size of an answer in bytes, after decompression, and its maximum number of JSON values."""
+
+    bytes: int
+    values: int
+
+
+def answer_bound(most: int | None = None) -> AnswerBound:
+    """The bound that fits the memory limit of this process, with at most `most` bytes."""
+    share = memory_limit() // SHARE_OF_MEMORY
+    size = share if most is None else min(most, share)
+    return AnswerBound(size, size // BYTES_PER_VALUE)
+
+
+class BoundedBody:
+    """Collects the decompressed chunks of an answer, and raises AnswerTooLarge at the first chunk beyond the bound."""
+
+    def __init__(self, bound: AnswerBound) -> None:
+        self._bound = bound
+        self._chunks: list[bytes] = []
+        self.size = self._values = 0
+
+    def add(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        self._values += len(chunk) - len(chunk.translate(None, _DELIMITERS))
+        if self.size > self._bound.bytes or self._values > self._bound.values:
+            self._chunks.clear()  # the error refers to this object, and may be kept for long
+        if self.size > self._bound.bytes:
+            raise AnswerTooLarge(f"the answer is larger than {self._bound.bytes >> 20} MiB")
+        if self._values > self._bound.values:
+            raise AnswerTooLarge(f"the answer has more than {self._bound.values:,} JSON values")
+        self._chunks.append(chunk)
+
+    def content(self) -> bytes:
+        """The whole body. The chunks are gone afterwards."""
+        body = b"".join(self._chunks)
+        self._chunks.clear()
+        return body
+
+
+async def read_body(response: aiohttp.ClientResponse, bound: AnswerBound) -> bytes:
+    """The decompressed body of a response. Raises AnswerTooLarge, and closes the connection on any failure."""
+    body = BoundedBody(bound)
+    try:
+        async for chunk in response.content.iter_any():
+            body.add(chunk)
+    except BaseException:
+        response.close()
+        raise
+    return body.content()
+
+
+async def read_start(response: aiohttp.ClientResponse, most: int = ERROR_BYTES) -> bytes:
+    """The first bytes of the body of an error response, after decompression, at most `most`."""
+    start = bytearray()
+    async for chunk in response.content.iter_any():
+        start += chunk[: most - len(start)]
+        if len(start) >= most:
+            response.close()
+            break
+    return bytes(start)
 
 
 async def read_at_most(content: aiohttp.StreamReader, most: int) -> bytes | None:
-    """Return the whole body, None if it is larger than `most` bytes; the rest is then not read."""
+    """Return the whole body of a request, None if it is larger than `most` bytes; the rest is then not read."""
     chunks: list[bytes] = []
     size = 0
     async for chunk in content.iter_any():

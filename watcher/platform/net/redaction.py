@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from urllib.parse import urlsplit
 
 SHOWN_CHARACTERS = 256
@@ -11,6 +12,17 @@ def printable(text: str) -> str:
     """Remote text made safe for an error message: printable, on one line, truncated to SHOWN_CHARACTERS."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * SHOWN_CHARACTERS]).split())
     return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"
+
+
+def release_frames(error: BaseException) -> None:
+    """Clear the local variables of the functions that an error and its causes left: a kept error would otherwise keep
+    the whole answer that it is about."""
+    seen: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in seen:
+        seen.append(following)
+        traceback.clear_frames(following.__traceback__)
+        following = following.__cause__ or following.__context__
 
 
 def without_credentials(location: str) -> str:

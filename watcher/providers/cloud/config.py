@@ -31,7 +31,8 @@ class CloudConfig:
     """Timeout in seconds for one fetch with all its queries and retries."""
     backoff: tuple[float, ...] = (0.25, 0.5)
     """Pauses in seconds before each retry of a query."""
-    max_body_bytes: int = 256 << 20
+    max_body_bytes: int | None = None
+    """Maximum size of an answer, if smaller than the bound by the memory limit (`answer_bound`)."""
     node_label: str = HOST
     host_name_suffix: str = ""
     cluster_name: str = ""

@@ -29,6 +29,7 @@ from watcher.providers.fetching import (
     Outcome,
     fetch_of,
     gather_outcomes,
+    in_unit,
     out_of_range_findings,
 )
 
@@ -208,7 +209,7 @@ class CloudProvider:
         suffix = "" if plan.own else self._config.host_name_suffix
         nodes = tuple(node_of(series.host, suffix=suffix) for series in named)
         factor = SOURCE_UNITS[plan.unit][1]
-        return SeriesBatch(plan.metric, nodes, index[keep], time[keep], value[keep] * factor)
+        return SeriesBatch(plan.metric, nodes, index[keep], time[keep], in_unit(value[keep], factor))
 
     def _report_nameless(
         self, plan: CloudQueryPlan, reply: CloudResponse, nameless: int, fetching: FetchContext

@@ -15,7 +15,7 @@ import numpy as np
 from watcher.arrays import F64
 from watcher.model import SOURCE_UNITS, Combine, Finding, FindingKind, Remedy, SeriesBatch
 from watcher.providers.base import ProviderRefused
-from watcher.providers.fetching import out_of_range_findings
+from watcher.providers.fetching import in_unit, out_of_range_findings
 from watcher.providers.influxdb.queries import LOOK_BACK_S, FieldQuery, InfluxQueryPlan
 
 ROUNDING = 0.01
@@ -80,7 +80,7 @@ def _batch(plan: InfluxQueryPlan, loads: Sequence[_NodeSeries]) -> SeriesBatch |
         tuple(load.node for load in loads),
         np.repeat(np.arange(len(loads), dtype=np.int64), [len(load.time) for load in loads]),
         np.concatenate([load.time for load in loads]),
-        np.concatenate([load.value for load in loads]) * factor,
+        in_unit(np.concatenate([load.value for load in loads]), factor),
     )
 
 

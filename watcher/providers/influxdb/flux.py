@@ -14,6 +14,7 @@ import aiohttp
 from influxdb_client.client.influxdb_client_async import InfluxDBClientAsync
 from influxdb_client.rest import ApiException
 
+from watcher.platform.net.http_body import answer_bound
 from watcher.providers.base import ProviderMalformed, ProviderRefused
 from watcher.providers.http_client import MAX_CONNECTIONS, read_bounded, tls_context
 from watcher.providers.influxdb.cpu_load import Points
@@ -36,13 +37,13 @@ class Flux:
                 hint='Set provider.bucket and provider.org, or provider.dialect = "influxql" and provider.database.',
             )
         self._bucket, self._endpoint = config.bucket, endpoint
-        limit = config.max_body_bytes
+        bound = answer_bound(config.max_body_bytes)
 
         class Response(aiohttp.ClientResponse):
             """Response with a limit on the body size."""
 
             async def read(self) -> bytes:
-                return await read_bounded(self, limit=limit)
+                return await read_bounded(self, bound)
 
         # Any, because the package is marked as typed, but only half of it is.
         self._client: Any = InfluxDBClientAsync(

@@ -8,10 +8,12 @@ from typing import Protocol
 
 import msgspec
 
+from watcher.platform.net.decoding import decode_json
+from watcher.platform.net.http_body import ERROR_BYTES
 from watcher.platform.net.redaction import without_credentials
 from watcher.providers.base import ProviderError, ProviderUnreachable
 from watcher.providers.fetching import retry_after
-from watcher.providers.http_client import ERROR_BYTES, HttpClient, HttpResponse, tls_context
+from watcher.providers.http_client import HttpClient, HttpResponse, tls_context
 from watcher.providers.influxdb.cpu_load import Points
 from watcher.providers.influxdb.endpoint import InfluxEndpoint
 from watcher.providers.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate
@@ -66,8 +68,8 @@ class InfluxQL:
             return version
         answer = await self._get("/health", {})
         try:
-            return msgspec.json.decode(answer.body, type=_Health).version
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            return decode_json(answer.body, type=_Health).version
+        except msgspec.DecodeError:
             return ""
 
     async def ask(self, source: FieldQuery | QueryTemplate, since: int, until: int) -> RawResponse:

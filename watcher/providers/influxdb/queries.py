@@ -203,7 +203,8 @@ class InfluxConfig:
     """Timeout in seconds for one fetch with all its queries and retries."""
     backoff: tuple[float, ...] = (0.25, 0.5)
     """Pauses in seconds before each retry of a query."""
-    max_body_bytes: int = 512 << 20
+    max_body_bytes: int | None = None
+    """Maximum size of an answer, if smaller than the bound by the memory limit (`answer_bound`)."""
     dialect: str | None = None
     """One of DIALECTS; None: detected at the first fetch."""
     database: str | None = None

@@ -79,7 +79,8 @@ class PrometheusConfig:
     only. The caller's own timeout (0.8 of the interval) should be slightly longer, because it fails the whole tick."""
     backoff: tuple[float, ...] = (0.25, 0.5)
     """Pauses in seconds before each retry of a query."""
-    max_body_bytes: int = 512 << 20
+    max_body_bytes: int | None = None
+    """Maximum size of an answer, if smaller than the bound by the memory limit (`answer_bound`)."""
     node_label: str | None = None
     metrics: tuple[str, ...] = DEFAULT_METRICS
     """Keys of the metrics to fetch."""

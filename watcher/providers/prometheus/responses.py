@@ -19,7 +19,7 @@ from watcher.core.naming.name_resolver import without_port
 from watcher.model import SOURCE_UNITS, SeriesBatch
 from watcher.platform.net.redaction import printable
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.providers.fetching import TRANSIENT_STATUSES, malformed_response
+from watcher.providers.fetching import TRANSIENT_STATUSES, in_unit, malformed_response
 from watcher.providers.prometheus.queries import NodeLabel, PrometheusQueryPlan
 
 API = "the Prometheus API"
@@ -282,4 +282,4 @@ def batch_of(
     if not keep.any():
         return None
     named = tuple(node for node in nodes if node is not None)
-    return SeriesBatch(plan.metric, named, index[keep], reading.time[keep], reading.value[keep] * factor)
+    return SeriesBatch(plan.metric, named, index[keep], reading.time[keep], in_unit(reading.value[keep], factor))

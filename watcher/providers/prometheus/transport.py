@@ -36,6 +36,14 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from watcher.platform.net.http_body import (
+    ERROR_BYTES,
+    TOO_LARGE_HINT,
+    AnswerBound,
+    AnswerTooLarge,
+    BoundedBody,
+    answer_bound,
+)
 from watcher.platform.net.redaction import without_credentials
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderUnreachable
 from watcher.providers.fetching import clock_offset, retry_after, with_address, with_retries
@@ -50,7 +58,6 @@ T = TypeVar("T")
 
 MAX_CONNECTIONS = 4
 CHUNK_BYTES = 1 << 16
-ERROR_BYTES = 1 << 16
 CLOSE_WITHIN_S = 0.5
 SERIES_PER_BREATH = 64
 BREATH_S = 50e-6
@@ -189,7 +196,7 @@ class _PrometheusSession(requests.Session):
         if config.client_cert:
             self.cert = (config.client_cert, config.client_key) if config.client_key else config.client_cert
         self._endpoint = endpoint
-        self._limit = config.max_body_bytes
+        self._bound = answer_bound(config.max_body_bytes)
         self._line = _Adapter()
         self._library = PrometheusConnect(url=endpoint.address, session=self, retry=urllib3.Retry(total=0))
         # Replaces the library's adapter, which is mounted for the same address.
@@ -241,8 +248,9 @@ class _PrometheusSession(requests.Session):
                 self._line.answering = response.raw
                 if self._line.unwanted.is_set():  # aborted while neither socket nor response was accessible
                     raise ProviderUnreachable("the query was aborted")
-                limit = self._limit if response.status_code == 200 else ERROR_BYTES
-                body = _read_body(response, deadline=deadline, limit=limit)
+                body = _read_body(response, deadline=deadline, bound=self._bound)
+        except AnswerTooLarge as error:
+            raise ProviderMalformed(str(error), hint=TOO_LARGE_HINT) from error
         except (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException, OSError) as error:
             raise translate(error, tls=self._endpoint.address.startswith("https:")) from error
         finally:
@@ -289,21 +297,17 @@ def _verification(config: PrometheusConfig) -> bool | str:
     return config.ca_file or next(found, True)
 
 
-def _read_body(response: requests.Response, *, deadline: float, limit: int) -> bytes:
-    """The complete decompressed body. Also checks the deadline (monotonic seconds), because a busy event loop aborts
-    late. Raises ProviderMalformed above `limit` bytes; an error response is truncated instead."""
-    chunks: list[bytes] = []
-    size = 0
+def _read_body(response: requests.Response, *, deadline: float, bound: AnswerBound) -> bytes:
+    """The complete decompressed body; the body of an error response is truncated. Also checks the deadline (monotonic
+    seconds), because a busy event loop aborts late. Raises AnswerTooLarge."""
+    body, failed = BoundedBody(bound), response.status_code != 200
     while chunk := response.raw.read1(CHUNK_BYTES, decode_content=True):
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > limit:
-            if response.status_code != 200:
-                break
-            raise ProviderMalformed(f"the response is larger than {limit >> 20} MiB")
+        body.add(chunk)
+        if failed and body.size >= ERROR_BYTES:
+            break
         if time.monotonic() > deadline:
             raise ProviderUnreachable("the response was not complete in time")
-    return b"".join(chunks)
+    return body.content()
 
 
 # --- transport -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """Plug-ins found in a directory, over real sockets, and admitted pods through all of it."""
 
 import asyncio
+import logging
+import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -406,6 +408,41 @@ def test_run_goes_on(tmp_path: Path):
         await eventually(lambda: of.plugins.states == {"cpu": False}, what="the plug-in to be missed")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+        await registry.close()
+
+    run(test())
+
+
+def test_a_plugin_that_died_and_left_its_socket_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Then it is not live, until a plug-in at this socket responds or registers again."""
+
+    async def test() -> None:
+        of = manager(tmp_path)
+        registry = Registry(tmp_path / "plugins", {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
+        path = tmp_path / "plugins" / "cpu.sock"
+
+        async def round_() -> None:
+            await registry.reconcile()
+            await of.plugins.reported()
+            await of.plugins.capacity()
+
+        def warnings() -> list[str]:
+            return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+
+        async with plugin_at(path, cpu_plugin()):
+            await round_()
+            os.link(path, tmp_path / "kept")
+        os.rename(tmp_path / "kept", path)  # as if it had not removed its socket at its end
+        for _ in range(5):
+            await round_()
+        assert {"cpu": False} == of.plugins.states
+        (line,) = warnings()
+        assert "the plug-in for cpu failed in GetResourcesAllocation: UNAVAILABLE" in line
+        path.unlink()
+        async with plugin_at(path, cpu_plugin()):
+            await round_()
+            assert {"cpu": True} == of.plugins.states
+        assert [line] == warnings()
         await registry.close()
 
     run(test())

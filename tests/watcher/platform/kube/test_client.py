@@ -24,8 +24,9 @@ from watcher.core.kubernetes.errors import (
 )
 from watcher.core.kubernetes.objects import NODES, PODS, CustomObject
 from watcher.core.kubernetes.wire import MinimalMetadata, Resource, key_of
-from watcher.platform.kube.client import KubeClient, PatchKind, Selector
+from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import KubeAccess
+from watcher.platform.kube.parameters import PatchKind, Selector
 
 NODE_METRICS = "slo.koordinator.sh/v1alpha1/nodemetrics"
 

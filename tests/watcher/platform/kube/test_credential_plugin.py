@@ -51,6 +51,18 @@ def runs(directory: Path) -> int:
 # --- exec plug-ins ---------------------------------------------------------------------------------------------------
 
 
+def test_output_without_end_is_refused_and_the_program_is_ended(tmp_path: Path):
+    """Neither its output nor its error output fills the memory."""
+    for script in ("exec yes", "exec yes >&2"):
+        user = program(tmp_path, script)
+
+        async def ask(described: dict[str, Any] = user) -> None:
+            with pytest.raises(KubeRefused, match="the output is larger than 1 MiB"):
+                await CredentialPlugin(described, path=tmp_path / "config").token()
+
+        asyncio.run(ask())
+
+
 def test_a_program_brings_the_token(tmp_path: Path):
     """With its arguments and environment; once, where it names no end."""
     script = 'test "$1 $PROFILE" = "get-token prod" || exit 7; ' + answer(tmp_path, token="brought")
@@ -122,7 +134,7 @@ def test_a_program_brings_a_client_certificate(tmp_path: Path):
     ("script", "words"),
     [
         ("echo 'no session' >&2; exit 3", "returned 3. no session"),
-        ("echo s3cret", "failed to decode process output"),
+        ("echo s3cret", "the output is not an ExecCredential"),
         ('echo \'{"apiVersion": "x", "kind": "ExecCredential", "status": {"token": "s3cret"}}\'', "does not match"),
         (
             f'echo \'{{"apiVersion": "{API}", "kind": "x", "status": {{}}}}\'',

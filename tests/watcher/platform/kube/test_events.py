@@ -8,8 +8,8 @@ from tests.watcher.platform.kube.asking import asked
 from watcher.core.kubernetes.errors import KubeConflict, KubeForbidden, KubeNotFound
 from watcher.core.kubernetes.objects import CONFIG_MAPS
 from watcher.core.kubernetes.objects import NODES as NODES_OF_THE_API
-from watcher.platform.kube.client import PatchKind
 from watcher.platform.kube.events import EventSource, EventSubject, report
+from watcher.platform.kube.parameters import PatchKind
 
 BY = EventSource(component="load-watcher-agent", host="node-1")
 

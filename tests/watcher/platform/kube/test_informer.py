@@ -17,9 +17,10 @@ from watcher.core.kubernetes.errors import KubeForbidden, KubeGone, KubeNoApi
 from watcher.core.kubernetes.objects import NODES as NODE_RESOURCE
 from watcher.core.kubernetes.objects import PODS, CustomObject, Node, Pod
 from watcher.core.kubernetes.wire import Resource
-from watcher.platform.kube.client import KubeClient, Selector
+from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.informer import NOTIFY_BATCH, Informer
+from watcher.platform.kube.parameters import Selector
 
 POLICIES = "ensurance.crane.io/v1alpha1/nodeqoss"
 
