@@ -19,7 +19,7 @@ from watcher.platform.malloc import limit_malloc_arenas
 from watcher.platform.modules import ServiceModule
 from watcher.platform.settings.tables import Settings
 from watcher.providers.base import ProviderError
-from watcher.service.build import FROM_SETTINGS, Sources, tls_of
+from watcher.service.build import FROM_SETTINGS, Sources
 from watcher.service.server import Watcher
 from watcher.store.errors import StoreError
 
@@ -68,8 +68,8 @@ async def serve(
     loop.add_signal_handler(signal.SIGHUP, watcher.request_reload, reload)
     try:
         await runner.setup()
-        site = web.TCPSite(runner, settings.server.host, settings.server.port, ssl_context=tls_of(settings))
-        await site.start()
+        tls = None if watcher.tls is None else watcher.tls.context
+        await runner.listen(settings.server.host, settings.server.port, tls=tls)
         addresses = _addresses(runner, settings)
         print(f"load-watcher listens on {', '.join(addresses)}", flush=True)
         watcher.listening(addresses[0])

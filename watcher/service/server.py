@@ -7,6 +7,7 @@ the previous tick still runs is skipped and counted.
 
 SIGTERM and SIGINT stop the service: no new connections, running requests finish, computed data is written, exit within
 10 s. SIGHUP reloads the settings; invalid settings are rejected with their problems, and the old settings stay active.
+Token and certificate files are read again at SIGHUP and when they change.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ from watcher.core.publishing.wire import FindingsDocument
 from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesLike
 from watcher.koordinator.publisher import PublishStats
 from watcher.model import MetricType, Operator, ProviderHealth, Snapshot, Window
+from watcher.platform.http.sites import local_hosts
 from watcher.platform.modules import ServiceModule
+from watcher.platform.reloaded_files import FileReloader
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
 from watcher.providers.base import ProviderError, QueryPlan
@@ -58,7 +61,7 @@ from watcher.service.build import (
     publisher_of,
     refresh_config,
     source_identity,
-    token_of,
+    tls_of,
 )
 from watcher.service.last_seen import LastSeenLookup
 from watcher.service.replica_takeover import take_over_samples
@@ -123,8 +126,6 @@ class Watcher:
             timezone=UTC,
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
-        # APScheduler warns about every tick that is skipped because one still runs; here they are counted instead.
-        logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self._origin = TransferOrigin.of(instance=secrets.token_hex(8), asked=source_identity(settings))
         self._peers = peers_of(settings)
         self._recall = LastSeenLookup()
@@ -133,7 +134,10 @@ class Watcher:
         self._wants_reload: Callable[[], Settings] | None = None
         self._period = 0.0
         self.telemetry.watch(self)
-        protection = ServerProtection(token_of(settings), protect_reads=settings.server.protect_reads)
+        protection = ServerProtection(settings)
+        self.tls = tls_of(settings)
+        self._files = FileReloader([*protection.files, *(() if self.tls is None else (self.tls.files,))])
+        hosts = local_hosts(settings.server.host, settings.server.hosts)
         of_parts = {
             part.section: part.build(table, self) for part in parts if (table := settings.parts.get(part.section))
         }
@@ -143,13 +147,15 @@ class Watcher:
         pages_of_agents = pages.from_settings(settings)
         if pages_of_agents is not None:
             routes += AgentRoutes(pages_of_agents).routes()
-        self.app = make_app(self, settings=protection, telemetry=self.telemetry, version=__version__, routes=routes)
+        self.app = make_app(
+            self, settings=protection, telemetry=self.telemetry, version=__version__, routes=routes, hosts=hosts
+        )
         self._pod_classes = tuple(each.pod_classes for each in made if each.pod_classes is not None)
         self.app.cleanup_ctx.extend([self._with_store, self._with_source, self._with_ticks])
         self.app.cleanup_ctx.extend(life for each in made for life in each.lives)
         if pages_of_agents is not None:
             self.app.cleanup_ctx.append(pages_of_agents.life)
-        self.app.cleanup_ctx.append(self._with_publisher)
+        self.app.cleanup_ctx.extend([self._with_publisher, self._files.life])
         for collector in (collector for each in made for collector in each.collectors):
             self.telemetry.add(collector)
         self._on_listening = [message for each in made for message in each.on_listening]
@@ -410,6 +416,7 @@ class Watcher:
     async def _reload_while_wanted(self) -> None:
         while (read := self._wants_reload) is not None:
             self._wants_reload = None
+            await self._files.check()
             try:
                 await self._reload(await asyncio.to_thread(read))
             except (SettingsError, ProviderError) as error:
