@@ -38,10 +38,9 @@ HANDLER_ARGS: Mapping[str, Any] = {
     "max_field_size": 65536,
     "access_log": None,
     "auto_decompress": False,
-    "keepalive_timeout": 0,
 }
-"""Arguments of each connection: a long request line for many ?host= parameters, no access log, no decompression of
-request bodies (17 kB of gzip can be 17 MB), and no timer of aiohttp for idle connections."""
+"""Arguments of each connection: a long request line for many ?host= parameters, no access log, and no decompression of
+request bodies (17 kB of gzip can be 17 MB)."""
 
 SECURITY_HEADERS = CIMultiDict(
     {
@@ -60,6 +59,7 @@ KEPT_DESCRIPTORS = 512  # for the database, outbound connections, and sockets th
 MAX_HEAD = 512 << 10  # bytes; one read of a socket returns up to 256 KiB
 MAX_BACKLOG = 128
 LOG_EVERY_S = 60.0
+SLOW_READER_S = 2.0  # after this, a response may be given up for the memory of other requests
 FREED_AT_ONCE = 32  # connections closed when the descriptors run out
 
 
@@ -77,7 +77,7 @@ class ConnectionLimits:
     send_s: float = 60.0
     check_s: float = 1.0
     buffered: int = 32 << 20
-    bodies: int = 96 << 20
+    bodies: int = 72 << 20
 
     @property
     def backlog(self) -> int:
@@ -195,12 +195,15 @@ class Connection(RequestHandler):
         """Whether the next step is the client's: to send a request or its body, or to read the response."""
         return self._payload is None or not self._payload.is_eof() or self.writing_paused
 
+    def sending_for(self, now: float) -> float:
+        """For how long the client has not read the whole response, in seconds; 0 if it has."""
+        return now - self._sending_since if self._sending_since and self.writing_paused else 0.0
+
     def overdue(self, now: float, limits: ConnectionLimits) -> str:
         """What the client failed to do in time, "" if it is in time. The body has its own limit in bodies.py, the rest
         of a body that nobody reads one of aiohttp."""
         if self._payload is not None:
-            late = self._sending_since and self.writing_paused and now - self._sending_since > limits.send_s
-            return "the response was not read" if late else ""
+            return "the response was not read" if self.sending_for(now) > limits.send_s else ""
         if self._lingering:
             return ""
         if self._head_since:
@@ -252,7 +255,7 @@ class ConnectionPool:
         self.loop = asyncio.get_running_loop()
         self._accepting: dict[Connection, asyncio.Task[Any] | None] = {}  # in the TLS handshake; with asyncio's task
         self._open: dict[Connection, None] = {}  # the longest without a finished request first
-        self.memory = RequestMemory(limits.bodies, self.loop)
+        self.memory = RequestMemory(limits.bodies, self.loop, make_room=self._close_slow_reader)
         self._buffered = 0
         self._closed_for_others = _RareLog()
         self._without_descriptors = _RareLog()
@@ -314,6 +317,18 @@ class ConnectionPool:
                 len(self._open),
             )
         self._make_room(max(0, len(self._open) + len(self._accepting) - FREED_AT_ONCE))
+
+    def _close_slow_reader(self) -> bool:
+        """Close the connection whose client takes longest to read a large response; return False if there is none."""
+        now = self.loop.time()
+        slow = [each for each in self._open if each.charged and each.sending_for(now) > SLOW_READER_S]
+        if not slow:
+            return False
+        slowest = max(slow, key=lambda each: each.sending_for(now))
+        log.debug("connection closed: the memory of its response is needed")
+        self.abort(slowest)
+        slowest.uncharge()
+        return True
 
     def _make_room(self, most: int) -> None:
         """Close those connections that have waited longest for their clients until there are at most `most`."""

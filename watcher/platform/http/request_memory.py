@@ -12,11 +12,14 @@ TRIM_AFTER_S = 1.0
 
 
 class RequestMemory:
-    """The bytes of all bodies and large responses, and the readers of incomplete bodies, the oldest first. A reader is a
-    function that ends the reading."""
+    """The bytes of all bodies and large responses, and the readers of incomplete bodies, the oldest first. A reader is
+    a function that ends the reading."""
 
-    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop, *, make_room: Callable[[], bool]) -> None:
+        """`make_room` releases memory of clients that do not read their response; it returns False if there are
+        none."""
         self._limit = limit
+        self._make_room = make_room
         self._loop = loop
         self._used = 0
         self._readers: dict[Callable[[], None], None] = {}
@@ -33,13 +36,15 @@ class RequestMemory:
     def take(self, size: int) -> None:
         """Count received bytes."""
         self._used += size
-        if self._used > self._limit and self._readers:
+        if not self.fits(0) and self._readers:
             oldest = next(iter(self._readers))
             del self._readers[oldest]
             oldest()
 
     def fits(self, size: int) -> bool:
-        """Whether so many bytes more are below the limit."""
+        """Whether so many bytes more are below the limit, if need be without clients that do not read."""
+        while self._used + size > self._limit and self._make_room():
+            pass
         return self._used + size <= self._limit
 
     def release(self, size: int) -> None:
