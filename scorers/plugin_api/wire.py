@@ -151,8 +151,13 @@ def read_args(body: bytes | bytearray) -> tuple[ExtenderArgs, list[str]]:
     Raises ValueError with the problem, TooMuch above the limits of this module.
 
     Each member is checked before it is decoded, because decoded JSON can take 20 times the memory of its text."""
-    small = len(body) <= LARGE_BODY
-    encoded: _SmallArgs | _LargeArgs = _read_small(body) if small else _read(_LARGE, body)
+    encoded: _SmallArgs | _LargeArgs
+    if len(body) <= LARGE_BODY:
+        encoded = _read_small(body)
+    else:
+        encoded = _read(_LARGE, body)
+        if not (encoded.nodes or encoded.node_names):
+            raise ValueError("Nodes and NodeNames are missing; in large bodies, the case of keys matters")
     pod = _read_pod(encoded.pod)
     names = _read_names(encoded.node_names)
     if names is not None:

@@ -111,18 +111,21 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "objects in the pod": lambda: EMPTY.encode(),
     "objects in the pod, as Go spells it": lambda: EMPTY.replace("pod", "Pod").replace("node", "Node").encode(),
     "a pod of 200,000 containers": lambda: POD.replace("[]", f"[{'{},' * 200_000}{{}}]").encode() + b'"NodeNames":[]}',
-    "names": lambda: (POD + '"NodeNames":[' + ",".join(['"a"'] * 13_000_000) + "]}").encode(),
+    "names": lambda: (POD + '"NodeNames":[' + ",".join(['"a"'] * 11_000_000) + "]}").encode(),
     "names in a megabyte": lambda: (POD + '"NodeNames":[' + ",".join(['"a"'] * 250_000) + "]}").encode(),
-    "nodes without names": lambda: (POD + '"Nodes":{"items":[' + ",".join(["{}"] * 20_000_000) + "]}}").encode(),
+    "nodes without names": lambda: (POD + '"Nodes":{"items":[' + ",".join(["{}"] * 15_000_000) + "]}}").encode(),
     "nodes of names only": lambda: (
         POD + '"Nodes":{"items":[' + ",".join(['{"metadata":{"name":"a"}}'] * 450_000) + "]}}"
     ).encode(),
-    "numbers for nodes": lambda: (POD + '"Nodes":{"items":[' + "1," * 30_000_000 + "1]}}").encode(),
-    "nulls for nodes": lambda: (POD + '"nodes":{"items":[' + "null," * 12_000_000 + "1]}}").encode(),
+    "numbers for nodes": lambda: (POD + '"Nodes":{"items":[' + "1," * 20_000_000 + "1]}}").encode(),
+    "nulls for nodes": lambda: (POD + '"nodes":{"items":[' + "null," * 9_000_000 + "1]}}").encode(),
     "unknown keys": lambda: ("{" + ",".join(f'"{each:x}":1' for each in range(4_000_000)) + "}").encode(),
     "deep": lambda: b'{"Pod":' + b"[" * 30_000_000,
-    "spaces": lambda: b" " * (60 << 20),
+    "spaces": lambda: b" " * (45 << 20),
 }
+
+
+NOT_READ = ("250 MiB", "250 MiB in pieces")
 
 
 @pytest.fixture(params=[False, True], ids=["no token", "token set, none sent"])
@@ -145,19 +148,20 @@ def test_hostile_bodies_are_refused(demo: tuple[Limited, MemoryLimit]) -> None:
             body = made()
             statuses[name] = [service.post(body)[0]]
             statuses[name] += [status for status, _ in pool.map(service.post, [body] * 3)]
-            for coding in ("gzip", "deflate", "zstd", "br"):
-                packed = gzip.compress(body, 1) if coding == "gzip" else b"garbage"
-                status, answer = service.post(packed, headers={"Content-Encoding": coding})
-                assert (status, json.loads(answer)["error"]["code"]) == (415, "unsupported_encoding"), name
+        packed = gzip.compress(EMPTY.encode())
+        assert len(packed) < 30_000
+        for coding, body in (("gzip", packed), ("gzip", b"garbage"), ("deflate", b""), ("zstd", b"x"), ("br", b"x")):
+            status, answer = service.post(body, headers={"Content-Encoding": coding})
+            assert (status, json.loads(answer)["error"]["code"]) == (415, "unsupported_encoding"), coding
         statuses["250 MiB"] = [service.post(b" " * (250 << 20))[0]]
         statuses["250 MiB in pieces"] = [service.post(iter([b" " * MIB] * 250))[0]]  # type: ignore[arg-type]
 
     assert service.is_running()
     assert 0 == limit.kills
     assert {200} == set(probes)
-    for name, found in statuses.items():
-        assert set(found) <= {400, 413, 503, NO_ANSWER}, (name, found)
-    assert all(400 <= found[0] <= 413 for name, found in statuses.items() if "250" not in name), statuses
+    refused = {name: set(found) for name, found in statuses.items() if name not in NOT_READ}
+    assert all(found <= {400, 413, 503} for found in refused.values()), statuses
+    assert all(statuses[name][0] in (413, NO_ANSWER) for name in NOT_READ), statuses
     assert "Traceback" not in service.log()
 
 
@@ -165,7 +169,7 @@ def test_requests_of_5000_whole_nodes_are_answered(tmp_path: Path) -> None:
     """With 5,000 nodes in the service, several schedulers at once, some of which do not read their answer."""
     body = whole_nodes(5000)
     assert 25 * MIB < len(body) < 40 * MIB
-    with MemoryLimit(shipped_limit()) as limit, Limited(tmp_path / "demo", limit, "--nodes", "5000", "--log-level", "debug") as service:
+    with MemoryLimit(shipped_limit()) as limit, Limited(tmp_path / "demo", limit, "--nodes", "5000") as service:
         wait_for(lambda: service.get("/watcher").status == 200, what="load of the nodes")
         idle = limit.peak
         with probed(service) as probes, ExitStack() as stack:
@@ -179,12 +183,9 @@ def test_requests_of_5000_whole_nodes_are_answered(tmp_path: Path) -> None:
             with ThreadPoolExecutor(3) as pool:
                 found = {status for status, _ in pool.map(service.post, [body] * 6)}
             assert found <= {200, 503}
-        print([l for l in Path(f"/proc/{service.pid}/status").read_text().splitlines() if "Vm" in l])
-        print([l for l in service.log().splitlines() if "connection" in l])
         print(f"peak MiB: idle {idle / MIB:.0f}, one request {alone / MIB:.0f}, many {limit.peak / MIB:.0f}")
         assert service.is_running()
         assert 0 == limit.kills
         assert {200} == set(probes)
         status, _ = service.post(body)  # the connections above are closed
-        print([l for l in service.log().splitlines() if "connection" in l])
         assert 200 == status

@@ -66,6 +66,7 @@ class _Reading:
 
     def _refuse(self) -> None:
         self._refused = True
+        self._connection.uncharge()
         self._deadline.reschedule(0.0)
 
     def late(self) -> ApiError:

@@ -58,6 +58,7 @@ MAX_CONNECTIONS = 4096  # some 20 kB each; agents of 5,000 nodes reconnect when 
 KEPT_DESCRIPTORS = 512  # for the database, outbound connections, and sockets that are accepted but not counted yet
 MAX_HEAD = 512 << 10  # bytes; one read of a socket returns up to 256 KiB
 MAX_BACKLOG = 128
+LINGER_S = 10.0  # for this time, the rest of a body is read and dropped, so that the client sees the response
 LOG_EVERY_S = 60.0
 SLOW_READER_S = 2.0  # after this, a response may be given up for the memory of other requests
 FREED_AT_ONCE = 32  # connections closed when the descriptors run out
@@ -77,7 +78,7 @@ class ConnectionLimits:
     send_s: float = 60.0
     check_s: float = 1.0
     buffered: int = 32 << 20
-    bodies: int = 72 << 20
+    bodies: int = 64 << 20
 
     @property
     def backlog(self) -> int:
@@ -104,7 +105,7 @@ class Connection(RequestHandler):
     __slots__ = ("_head_since", "_lingering", "_payload", "_sending_since", "buffered", "charged", "idle_since", "pool")
 
     def __init__(self, pool: ConnectionPool, manager: web.Server) -> None:
-        super().__init__(manager, loop=pool.loop, **HANDLER_ARGS)
+        super().__init__(manager, loop=pool.loop, lingering_time=min(LINGER_S, pool.limits.body_s), **HANDLER_ARGS)
         self.pool = pool
         self.buffered = 0
         """Bytes that were received for the current request and not taken by its handler."""

@@ -13,7 +13,7 @@ TRIM_AFTER_S = 1.0
 
 class RequestMemory:
     """The bytes of all bodies and large responses, and the readers of incomplete bodies, the oldest first. A reader is
-    a function that ends the reading."""
+    a function that ends the reading and releases its bytes."""
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop, *, make_room: Callable[[], bool]) -> None:
         """`make_room` releases memory of clients that do not read their response; it returns False if there are
@@ -36,16 +36,20 @@ class RequestMemory:
     def take(self, size: int) -> None:
         """Count received bytes."""
         self._used += size
-        if not self.fits(0) and self._readers:
+        self.fits(0)
+
+    def fits(self, size: int) -> bool:
+        """Whether so many bytes more are below the limit: if need be without the responses of clients that do not read,
+        and without the oldest of the incomplete bodies."""
+        while self._used + size > self._limit:
+            if self._make_room():
+                continue
+            if not self._readers:
+                return False
             oldest = next(iter(self._readers))
             del self._readers[oldest]
             oldest()
-
-    def fits(self, size: int) -> bool:
-        """Whether so many bytes more are below the limit, if need be without clients that do not read."""
-        while self._used + size > self._limit and self._make_room():
-            pass
-        return self._used + size <= self._limit
+        return True
 
     def release(self, size: int) -> None:
         """Count the bytes of a body that is no longer needed."""
