@@ -264,7 +264,7 @@ class Live:
         """Ask for a path, sent as it stands."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         try:
-            connection.putrequest(method, path, skip_accept_encoding=True)
+            connection.putrequest(method, path, skip_accept_encoding=True, skip_host="Host" in (headers or {}))
             for name, value in (headers or {}).items():
                 connection.putheader(name, value)
             if body is not None:

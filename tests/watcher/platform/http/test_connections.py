@@ -97,9 +97,9 @@ def test_a_connection_that_waits_for_its_client_is_closed(sent: bytes) -> None:
 
 def test_a_body_that_does_not_come_is_refused() -> None:
     """In the one error shape."""
-    with Live(limits=SHORT, routes=ROUTES) as live:
-        with connected(live, b"POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc") as connection:
-            status, _, error = answer(everything(connection))
+    sent = b"POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc"
+    with Live(limits=SHORT, routes=ROUTES) as live, connected(live, sent) as connection:
+        status, _, error = answer(everything(connection))
     assert (408, "timeout") == (status, error["error"]["code"])
 
 
