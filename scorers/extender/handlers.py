@@ -77,11 +77,14 @@ Bind = Callable[[wire.ExtenderBindingArgs], Awaitable[Pod | None]]
 _PROFILE = Parameter("profile", "a profile of [scheduler.NAME]", place="path")
 _NODE = Parameter("node", "name of a node", place="path")
 _LIMIT = Parameter(
-    "limit", "maximum number of nodes in the response, best first", {"type": "integer", "default": DEFAULT_LIMIT}
+    "limit",
+    "maximum number of nodes in the response, best first",
+    {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
 )
 _NODES = Parameter("node", "rank only the nodes with these names", repeatable=True)
 _UNKNOWN_PROFILE = failure("no such profile")
 _MALFORMED = failure("the body is not a valid ExtenderArgs object")
+_BUSY = failure("other large requests need the memory; see Retry-After")
 
 
 class Extender:
@@ -110,7 +113,7 @@ class Extender:
 
     def routes(self) -> list[Route]:
         """Return the routes for the watcher's application."""
-        wrong = {400: _MALFORMED, 404: _UNKNOWN_PROFILE}
+        wrong = {400: _MALFORMED, 404: _UNKNOWN_PROFILE, 413: failure("the body is too large"), 503: _BUSY}
         filtered = ResponseSpec("the nodes that pass the filters", wire.ExtenderFilterResult)
         ranked = ResponseSpec("the score of each node", list[wire.HostPriority])
         bound = ResponseSpec("whether the pod was bound", wire.ExtenderBindingResult)

@@ -49,7 +49,9 @@ def make_app(
     table = [dashboard.page_route(), *_routes(service, health, current=current, body_builder=making), *routes]
     health.paths = frozenset(route.path for route in table)
     protected = settings.protect_reads
-    described = openapi.document([*table, _describing(health.overview)], version=version, protected=protected)
+    closed = {operations.WINDOW.name: [window.label for window in service.windows]}
+    everything = [*table, _describing(health.overview)]
+    described = openapi.document(everything, version=version, protected=protected, closed=closed)
     body = StaticBody.of(msgspec.json.encode(described), JSON)
     table.append(_describing(partial(_constant, body=body)))
     router = Router([*table, *dashboard.file_routes()], protection=settings, meter=telemetry, hosts=hosts)
