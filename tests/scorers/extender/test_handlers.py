@@ -575,6 +575,7 @@ def test_repeated_names_are_explained_once(served: Served) -> None:
     assert 2 == len(served.post("score?node=cold&node=cold&node=hot", MANIFEST.encode()).json()["nodes"])
 
 
+@pytest.mark.slow
 def test_an_explanation_has_at_most_5000_nodes() -> None:
     """The best ones; `of` is the number of all."""
     many = [f"n-{number}" for number in range(MOST_EXPLAINED + 3)]
