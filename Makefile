@@ -19,7 +19,7 @@ WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install dev serve demo test test-fast lint format types check bench soak alerts constraints kube \
+.PHONY: help venv install dev serve demo test test-fast lint format types check bench soak fuzz alerts constraints kube \
         compatibility kubernetes originals fleet real-parts clean
 
 help: ## list the targets
@@ -60,6 +60,9 @@ bench: $(VENV)/.installed-dev real-parts kubernetes ## run every benchmarks/benc
 
 soak: $(VENV)/.installed-dev real-parts ## run the service and Prometheus with injected faults for 20 minutes; ARGS="--minutes 5"
 	$(BIN)/python scripts/soak $(ARGS)
+
+fuzz: $(VENV)/.installed-dev ## send 20,000 random requests to a demo; ARGS="--requests 5000 --seed 7"
+	$(BIN)/python -m tests.fuzz.http $(ARGS)
 
 alerts: ## copy deploy/alerts.yaml into the PrometheusRule manifest
 	sed -i '/^  groups:$$/,$$d' $(RULE)

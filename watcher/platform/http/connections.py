@@ -221,6 +221,8 @@ class Connection(RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """Return a JSON error for a failure outside of the handlers."""
+        if isinstance(exc, ConnectionError):
+            raise exc  # the client is gone; aiohttp closes the connection
         if status >= 500:
             log.error("request from %s failed", request.remote, exc_info=exc)
             error = ApiError(status, "internal", "internal error in load-watcher", "see the log of load-watcher")

@@ -9,9 +9,9 @@ import asyncio
 import ssl
 from typing import Any
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import RawRequestMessage
+from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
@@ -23,7 +23,7 @@ from watcher.platform.http.connections import (
     is_out_of_descriptors,
     limits_of_process,
 )
-from watcher.platform.http.routing import Router
+from watcher.platform.http.routing import ApiError, Router
 
 
 class Runner(web.AppRunner):
@@ -89,11 +89,21 @@ class _CatchAllResource(web.PlainResource):
         return web.UrlMappingMatchInfo({}, self.leads_to), set()
 
 
+async def _expect(request: web.Request) -> web.StreamResponse | None:
+    """Answer the Expect header; None lets the request go on."""
+    if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
+        return ApiError(417, "bad_request", "the Expect header has an unknown value", "omit it").response()
+    if request.version == HttpVersion11:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the response has not begun
+    return None
+
+
 def application(router: Router) -> web.Application:
     """The aiohttp application whose requests are all handled by `router`."""
     app = web.Application()
     everything = _CatchAllResource("/")
-    everything.leads_to = everything.add_route("*", router.dispatch)
+    everything.leads_to = everything.add_route("*", router.dispatch, expect_handler=_expect)
     app.router.register_resource(everything)
     return app
 
