@@ -137,7 +137,7 @@ class Watcher:
         protection = ServerProtection(settings)
         self.tls = tls_of(settings)
         self._files = FileReloader([*protection.files, *(() if self.tls is None else (self.tls.files,))])
-        hosts = local_hosts(settings.server.host, settings.server.hosts)
+        hosts = local_hosts(settings.server.host, settings.server.hosts or ())
         of_parts = {
             part.section: part.build(table, self) for part in parts if (table := settings.parts.get(part.section))
         }

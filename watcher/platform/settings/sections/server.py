@@ -44,8 +44,8 @@ class ServerSettings(SettingsTable):
             values.integer(lowest=0, highest=65535), "Port to listen on; 0 selects a free port.", flag="--port"
         ),
     )
-    hosts: tuple[str, ...] = field(
-        default=(),
+    hosts: tuple[str, ...] | None = field(
+        default=None,
         metadata=about(
             values.list_of(values.NAME, called="host names"),
             "Further host names under which clients reach the service while server.host is a loopback address, for "
