@@ -72,7 +72,6 @@ class FileReloader:
                 await task
 
     async def check(self, *, at_once: bool = True) -> None:
-        """Apply changed contents."""
         async with self._checking:
             for each in self._files:
                 await each.check(at_once=at_once)
@@ -94,7 +93,7 @@ class ReloadedToken:
 
     def __init__(self, name: str, path: Path | None, read: Callable[[], str | None]) -> None:
         self.value = read()
-        self.files = () if path is None else (ReloadedFiles(name, (path,), self._load),)
+        self.files: tuple[ReloadedFiles, ...] = () if path is None else (ReloadedFiles(name, (path,), self._load),)
         self._read = read
 
     def _load(self) -> Callable[[], None]:

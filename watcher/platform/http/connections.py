@@ -265,7 +265,6 @@ class ConnectionPool:
         self._timer = self.loop.call_later(limits.check_s, self._check)
 
     def close(self) -> None:
-        """Cancel the timers."""
         self._timer.cancel()
         self.memory.close()
 

@@ -34,7 +34,6 @@ class RequestMemory:
         self._readers.pop(refuse, None)
 
     def take(self, size: int) -> None:
-        """Count received bytes."""
         self._used += size
         self.fits(0)
 
@@ -58,7 +57,6 @@ class RequestMemory:
             self._trim = self._loop.call_later(TRIM_AFTER_S, self._return_memory)
 
     def close(self) -> None:
-        """Cancel the timer."""
         if self._trim is not None:
             self._trim.cancel()
 

@@ -39,7 +39,7 @@ class Runner(web.AppRunner):
         return _Server(server, ConnectionPool(self.limits))
 
     async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
-        """Accept connections. Raises OSError."""
+        """Accept connections with the backlog of the limits. Raises OSError."""
         await web.TCPSite(self, host, port, ssl_context=tls, backlog=self.limits.backlog).start()
 
 

@@ -6,8 +6,6 @@ server first unless the body has one of three types. A page whose host name reso
 rebinding") is of the same origin for the browser; only the Host header shows the name. Programs other than browsers
 send neither Origin nor Sec-Fetch-Site, and are not restricted in their Content-Type: kube-scheduler sends
 application/json, curl a type of HTML forms.
-
-Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
