@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install dev serve demo test test-fast lint format types check bench soak fuzz alerts constraints kube \
-        compatibility kubernetes originals fleet real-parts clean
+        compatibility kubernetes originals plans fleet real-parts clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ kubernetes: $(VENV)/.made ## build Kubernetes into the cache if missing
 
 originals: $(VENV)/.installed-dev ## compare with Koordinator, Trimaran, Crane, and Katalyst; ARGS="--seed 7 crane"
 	$(BIN)/python -m tests.originals $(ARGS)
+
+plans: $(VENV)/.installed-dev ## check 50,000 plans of the node agent; ARGS="--seed 7 --plans 1000000"
+	$(BIN)/python -m tests.plan_checker $(ARGS)
 
 fleet: $(VENV)/.installed-dev ## run thousands of agents against a real API server; ARGS="--agents 500"
 	@$(BIN)/python scripts/go-programs kubernetes $(KUBERNETES)

@@ -146,6 +146,8 @@ class State:
 Action = Literal["throttle", "evict", "disableScheduling"]
 OnMissing = Literal["nothing", "all"]
 GentleKnob = Literal["cpu.weight", "memory.high"]
+StageKind = Literal["throttle", "reclaim", "hold", "evict", "restore"]
+"""Kinds of steps on pods. `reclaim` reclaims page cache (forceGC), `hold` lowers memory.high."""
 CPU_WEIGHT: GentleKnob = "cpu.weight"
 MEMORY_HIGH: GentleKnob = "memory.high"
 

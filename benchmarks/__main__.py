@@ -30,6 +30,7 @@ QUICK = {
     "kube": "--pods 100",
     "dashboard": "--nodes 50 --rounds 1",
     "engines": "--nodes 20",
+    "extender": "--nodes 20 --rounds 5 --seconds 1",
     "pods": "--pods 50 100 --rounds 1",
     "provider": "--nodes 20",
     "qrm": "--pods 5 --rounds 5",

@@ -11,6 +11,7 @@ from load_watcher.commands import (
     db,
     demo,
     doctor,
+    extender,
     qrm,
     record,
     score,
@@ -24,6 +25,7 @@ from watcher import __version__
 COMMANDS: tuple[click.Command, ...] = (
     serve.serve,
     demo.demo,
+    extender.extender,
     doctor.doctor,
     compare.compare,
     score.score,

@@ -96,6 +96,13 @@ class Service(Server):
         return answers[-1]
 
 
+class ExtenderService(Service):
+    """A `load-watcher extender`."""
+
+    name = "extender"
+    verb = "extender"
+
+
 class TlsService(Service):
     """A service over https, asked with the certificates of `folder`."""
 

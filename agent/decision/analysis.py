@@ -15,9 +15,10 @@ from agent.model import CpuThrottle
 class RuleState:
     """Counts and flags of one rule.
 
-    triggered  the rule was triggered at `since` (unix seconds) and has not been restored in full
-    restored   the rule has had the verdict RESTORED since it was last triggered
-    seen       the metric was available at least once; only then does onMissing: all treat its absence as above
+    triggered       the rule was triggered at `since` (unix seconds) and has not been restored in full
+    last_triggered  the last time (unix seconds) with the verdict TRIGGERED; the cool-down starts then
+    restored        the rule has had the verdict RESTORED since it was last triggered
+    seen            the metric was available at least once; only then does onMissing: all treat its absence as above
     """
 
     above: int = 0
@@ -26,25 +27,28 @@ class RuleState:
     since: float | None = None
     restored: bool = False
     seen: bool = False
+    last_triggered: float | None = None
+
+    def shifted(self, seconds: float) -> RuleState:
+        """Return a copy with all times shifted by `seconds`."""
+        return replace(self, since=_plus(self.since, seconds), last_triggered=_plus(self.last_triggered, seconds))
+
+
+def _plus(time: float | None, seconds: float) -> float | None:
+    return None if time is None else time + seconds
 
 
 @dataclass(frozen=True, slots=True)
 class AnalyzerState:
-    """State that one cycle passes to the next. `last_triggered` is in unix seconds. `keeps_away` is the last decision
-    about new pods; None before the first decision, when a taint from an earlier run may still exist."""
+    """State that one cycle passes to the next. `keeps_away` is the last decision about new pods; None before the first
+    decision, when a taint from an earlier run may still exist."""
 
     rules: Mapping[str, RuleState] = field(default_factory=dict)
-    last_triggered: float | None = None
     keeps_away: bool | None = None
 
     def shifted(self, seconds: float) -> AnalyzerState:
         """Return a copy with all times shifted by `seconds` (negative: earlier), for a wall clock that jumped."""
-        last = None if self.last_triggered is None else self.last_triggered + seconds
-        rules = {
-            key: each if each.since is None else replace(each, since=each.since + seconds)
-            for key, each in self.rules.items()
-        }
-        return replace(self, rules=rules, last_triggered=last)
+        return replace(self, rules={key: each.shifted(seconds) for key, each in self.rules.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ any series is over the watermark, and as below if all series are at or under the
 it. A sample between the two watermarks interrupts both counts. A missing metric leaves the counts unchanged.
 
 Any triggered rule keeps new pods away from the node. When no rule is triggered, a rule is restored, and the cool-down
-of its action since the last trigger is over, throttled pods get their original values back step by step. New pods are
-allowed again unless another rule is still in the verdict HOLDING.
+of its action since its last trigger is over, its throttled pods get their original values back step by step, except
+pods of another rule that was triggered and does not allow restoring yet. New pods are allowed again when no such rule
+is left.
 
 The counts are passed in and returned as a value, so that preview, replay and a restarted agent use the same function.
 
@@ -29,7 +30,6 @@ from agent.metrics.action_metric import ActionMetric
 from agent.metrics.cpu_quota import Originals, owed_cpu, owed_memory
 from agent.model import (
     CPU_WEIGHT,
-    MEMORY,
     MEMORY_HIGH,
     AvoidanceAction,
     CpuThrottle,
@@ -38,6 +38,7 @@ from agent.model import (
     PodState,
     Policies,
     Rule,
+    StageKind,
     State,
 )
 
@@ -62,23 +63,30 @@ class _Restorable:
 
 @dataclass(frozen=True, slots=True)
 class _Takes:
-    """Kinds of values that a rule lowers and restores: named by its action and with an effect on its metric. (A rule
-    on memory may name an action that throttles CPU, and a rule on CPU an action with memory.high.)"""
+    """What a rule's action does to pods: quotas, memory.high, page cache, and evictions, each only if the rule's metric
+    is reduced by it. (A rule on memory may name an action that throttles CPU, and a rule on CPU an action with
+    memory.high.) Without `metrics`, every metric counts as reduced by all of them."""
 
-    cpu: bool
-    memory: bool
+    cpu: bool = False
+    memory: bool = False
+    cache: bool = False
+    pods: bool = False
 
     @classmethod
     def of(cls, rule: Rule, action: AvoidanceAction | None, metrics: Mapping[str, ActionMetric] | None) -> _Takes:
         if action is None:
-            return cls(False, False)
-        throttles, holds = action.throttle is not None, MEMORY_HIGH in action.soft_limits
-        if metrics is None:
-            return cls(throttles, holds)
-        metric = metrics.get(rule.metric)
-        if metric is None:
-            return cls(False, False)
-        return cls(throttles and metric.throttleable, holds and metric.resource == MEMORY and metric.evict_quantified)
+            return cls()
+
+        def reduced_by(kind: StageKind) -> bool:
+            metric = None if metrics is None else metrics.get(rule.metric)
+            return metrics is None or (metric is not None and metric.reduced_by(kind))
+
+        return cls(
+            cpu=action.throttle is not None and reduced_by("throttle"),
+            memory=MEMORY_HIGH in action.soft_limits and reduced_by("hold"),
+            cache=action.force_gc and reduced_by("reclaim"),
+            pods=action.evicts and reduced_by("evict"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,7 @@ class _RuleEvaluation:
     pods: tuple[PodState, ...]
     action: AvoidanceAction | None
     takes: _Takes
+    time: float
 
     @property
     def triggered(self) -> bool:
@@ -100,6 +109,18 @@ class _RuleEvaluation:
     @property
     def restored(self) -> bool:
         return self.finding.verdict is RuleVerdict.RESTORED
+
+    @property
+    def may_restore(self) -> bool:
+        """Whether the rule is restored and its cool-down is over; a rule in preview has no cool-down."""
+        if not self.restored or self.rule.preview or self.action is None or self.after.last_triggered is None:
+            return self.restored
+        return self.time > self.after.last_triggered + self.action.cool_down_seconds
+
+    @property
+    def holds(self) -> bool:
+        """Whether the rule was triggered and does not allow restoring yet."""
+        return self.after.triggered and self.action is not None and not self.may_restore
 
 
 def analyze(
@@ -122,9 +143,9 @@ def analyze(
         for action in (policies.actions.get(rule.action),)
     ]
     enforced = [each for each in judged if not each.rule.preview]
-    scheduling = _scheduling(enforced, memory, state.time)
-    demand = _demand(enforced, scheduling.may_restore)
-    preview = _demand([each for each in judged if each.rule.preview], True)
+    scheduling = _scheduling(enforced, memory)
+    demand = _demand(enforced)
+    preview = _demand([each for each in judged if each.rule.preview])
     return Analysis(
         time=state.time,
         findings=tuple(each.finding for each in judged),
@@ -153,23 +174,33 @@ def _judge(
     memory: AnalyzerState,
     owed: _Restorable,
 ) -> _RuleEvaluation:
-    before = memory.rules.get(rule.key, RuleState())
+    before = _not_later(memory.rules.get(rule.key, RuleState()), state.time)
     series = [each for each in state.metrics.get(rule.metric, ()) if rule.selector.matches(each.labels)]
     owes = owed.by(takes, pods)
     if series:
         worst = max(series, key=lambda each: each.value)
         seen = replace(before, seen=True)
         after, verdict = _counted(rule, seen, _side(rule, worst.value), state.time, owes)
-        return _RuleEvaluation(rule, _finding(rule, verdict, after, worst), before, after, pods, action, takes)
+        return _RuleEvaluation(
+            rule, _finding(rule, verdict, after, worst), before, after, pods, action, takes, state.time
+        )
     why = state.missing.get(rule.metric) or (
         "no series matches the selector" if rule.metric in state.metrics else "no source collects it"
     )
     if rule.on_missing == "all" and before.seen:
         after, verdict = _counted(rule, before, "above", state.time, owes)
-        return _RuleEvaluation(rule, _finding(rule, verdict, after, None, why), before, after, pods, action, takes)
-    return _RuleEvaluation(
-        rule, _finding(rule, RuleVerdict.MISSING, before, None, why), before, before, pods, action, takes
-    )
+        finding = _finding(rule, verdict, after, None, why)
+        return _RuleEvaluation(rule, finding, before, after, pods, action, takes, state.time)
+    finding = _finding(rule, RuleVerdict.MISSING, before, None, why)
+    return _RuleEvaluation(rule, finding, before, before, pods, action, takes, state.time)
+
+
+def _not_later(memory: RuleState, now: float) -> RuleState:
+    """The rule's state without a trigger after `now`: if the wall clock was set back, the cool-down must not become
+    longer by that amount."""
+    if memory.last_triggered is None or memory.last_triggered <= now:
+        return memory
+    return replace(memory, last_triggered=now)
 
 
 _Side = Literal["above", "between", "below"]
@@ -194,7 +225,7 @@ def _counted(rule: Rule, memory: RuleState, side: _Side, now: float, owes: bool)
         if counted.above < needed:
             return counted, RuleVerdict.COUNTING
         since = now if not memory.triggered or memory.since is None else min(memory.since, now)
-        return replace(counted, triggered=True, since=since), RuleVerdict.TRIGGERED
+        return replace(counted, triggered=True, since=since, last_triggered=now), RuleVerdict.TRIGGERED
     counted = replace(memory, above=0, below=memory.below + 1 if side == "below" else 0)
     if not memory.triggered and not owes:
         return counted, RuleVerdict.QUIET
@@ -254,73 +285,77 @@ def _finding_text(finding: RuleFinding, why: str) -> str:
 @dataclass(frozen=True, slots=True)
 class _Scheduling:
     keep_away: bool | None
-    because: str
-    may_restore: bool
-    last_triggered: float | None
+    because: str = ""
+    may_restore: bool = False
 
 
-def _scheduling(enforced: Sequence[_RuleEvaluation], memory: AnalyzerState, now: float) -> _Scheduling:
-    """Decide whether to keep new pods away, and whether throttled pods may be restored."""
-    # If the wall clock was set back, the cool-down must not become longer by that amount.
-    last = None if memory.last_triggered is None else min(memory.last_triggered, now)
+def _scheduling(enforced: Sequence[_RuleEvaluation], memory: AnalyzerState) -> _Scheduling:
+    """Decide whether to keep new pods away, and whether rules that allow it may restore their pods."""
     triggered = [each for each in enforced if each.triggered and each.action is not None]
     if triggered:
-        names = ", ".join(each.rule.key for each in triggered)
-        return _Scheduling(True, f"triggered: {names}", False, now)
-    for each in enforced:
-        if each.restored and each.action is not None and (last is None or now > last + each.action.cool_down_seconds):
-            because = f"{each.rule.key} is restored and its cool-down is over"
-            # A rule restores its own pods independently; new pods are allowed only if no other rule holds.
-            return _Scheduling(None if _holding(enforced) else False, because, True, last)
-    asks = any(each.after.triggered and each.action is not None for each in enforced)
+        return _Scheduling(True, f"triggered: {', '.join(each.rule.key for each in triggered)}")
+    holding = any(each.holds for each in enforced)
+    restoring = [each for each in enforced if each.may_restore and each.action is not None]
+    if restoring:
+        # A rule restores its own pods independently; new pods are allowed only if no other rule holds.
+        because = f"{restoring[0].rule.key} is restored and its cool-down is over"
+        return _Scheduling(None if holding else False, because, True)
     unsure = memory.keeps_away is None and any(
         each.finding.verdict in (RuleVerdict.MISSING, RuleVerdict.COUNTING, RuleVerdict.HOLDING) for each in enforced
     )
-    if memory.keeps_away is not False and not asks and not unsure:
-        return _Scheduling(False, "no rule requires it", False, last)
-    return _Scheduling(None, "", False, last)
+    if memory.keeps_away is not False and not holding and not unsure:
+        return _Scheduling(False, "no rule requires it")
+    return _Scheduling(None)
 
 
-def _holding(enforced: Sequence[_RuleEvaluation]) -> bool:
-    """Whether any triggered rule still has the verdict HOLDING."""
-    return any(each.after.triggered and each.finding.verdict is RuleVerdict.HOLDING for each in enforced)
-
-
-def _demand(judged: Sequence[_RuleEvaluation], may_restore: bool) -> Demand:
+def _demand(judged: Sequence[_RuleEvaluation]) -> Demand:
+    """The demand of rules that are all enforced, or all in preview. While any of them is triggered, none restores.
+    The watermarks include those of metrics that the action cannot reduce, for the explanation; the pods do not."""
     known = [(each, each.action) for each in judged if each.action is not None]
-    down = [(each, action.throttle) for each, action in known if action.throttle is not None and each.triggered]
-    throttling = [(each, action) for each, action in known if action.throttle is not None]
-    up = [(each, action) for each, action in throttling if each.restored and may_restore]
-    evict = [(each, action) for each, action in known if action.evicts and each.triggered]
-    reclaim = [each for each, action in known if action.force_gc and each.triggered]
-    holding = [each for each, action in known if MEMORY_HIGH in action.soft_limits]
-    hold = [each for each in holding if each.triggered]
-    loosen = [each for each in holding if each.restored and may_restore]
+    triggered = [(each, action) for each, action in known if each.triggered]
+    restoring = [] if triggered else [(each, action) for each, action in known if each.may_restore]
+    down = [(each, action.throttle) for each, action in triggered if action.throttle is not None]
+    up = [(each, action) for each, action in restoring if each.takes.cpu]
+    evict = [(each, action) for each, action in triggered if action.evicts]
+    reclaim = [each for each, _ in triggered if each.takes.cache]
+    hold = [each for each, _ in triggered if each.takes.memory]
+    loosen = [each for each, _ in restoring if each.takes.memory]
     up_metrics = {each.rule.metric for each, _ in up}
     # Restoring for one rule must not trigger another one, so all rules that throttle for the metric limit it.
-    bounds = [each.rule for each, _ in throttling if each.rule.metric in up_metrics]
+    bounds = [each.rule for each in judged if each.takes.cpu and each.rule.metric in up_metrics]
     return Demand(
         down=gathered((each.rule.metric, each.rule.watermark) for each, _ in down),
         up=gathered((rule.metric, _restore_watermark(rule)) for rule in bounds),
         evict=gathered((each.rule.metric, each.rule.watermark) for each, _ in evict),
-        throttled=_merged((each, _throttled(each, ratio)) for each, ratio in down),
-        restored=_merged(
-            (each, PodDemand(frozenset((each.rule.metric,)), _restore_ratio(action))) for each, action in up
+        throttled=_merged((each, _throttled(each, ratio)) for each, ratio in down if each.takes.cpu),
+        restored=_without(
+            _merged((each, PodDemand(frozenset((each.rule.metric,)), _restore_ratio(action))) for each, action in up),
+            (each for each in judged if each.takes.cpu and each.holds),
         ),
         evicted=_merged(
             (each, PodDemand(frozenset((each.rule.metric,)), grace_seconds=action.grace_seconds))
             for each, action in evict
+            if each.takes.pods
         ),
         reclaim=gathered((each.rule.metric, each.rule.watermark) for each in reclaim),
         reclaimed=_merged((each, PodDemand(frozenset((each.rule.metric,)))) for each in reclaim),
         memory_high=gathered((each.rule.metric, each.rule.watermark) for each in hold),
         held=_merged((each, PodDemand(frozenset((each.rule.metric,)))) for each in hold),
         memory_high_restore=gathered((each.rule.metric, _restore_watermark(each.rule)) for each in loosen),
-        loosened=_merged((each, PodDemand(frozenset((each.rule.metric,)))) for each in loosen),
+        loosened=_without(
+            _merged((each, PodDemand(frozenset((each.rule.metric,)))) for each in loosen),
+            (each for each in judged if each.takes.memory and each.holds),
+        ),
         ceilings=_ceilings(bounds),
         missed=frozenset(each.rule.metric for each in judged if each.triggered and each.finding.blind),
         since=_since(each for each, _ in evict),
     )
+
+
+def _without(wanted: Mapping[str, PodDemand], holding: Iterable[_RuleEvaluation]) -> dict[str, PodDemand]:
+    """Leave out the pods of rules that do not allow restoring yet."""
+    kept = {pod.key for each in holding for pod in each.pods}
+    return {key: each for key, each in wanted.items() if key not in kept}
 
 
 def _throttled(judged: _RuleEvaluation, ratio: CpuThrottle) -> PodDemand:
@@ -375,15 +410,7 @@ def merge(first: PodDemand, second: PodDemand) -> PodDemand:
 
 def _released(pods: Iterable[PodState], enforced: Iterable[_RuleEvaluation], owed: _Restorable) -> tuple[str, ...]:
     """Pods with a lowered quota or weight that no rule covers: the policy was removed or changed, or is in preview."""
-    rules = list(enforced)
-    # If one triggered rule throttles, a triggered rule with a metric that cannot be throttled covers its pods too.
-    joined = any(each.takes.cpu and each.triggered for each in rules)
-    covered = {
-        pod.key
-        for each in rules
-        if each.takes.cpu or (joined and each.triggered and each.action and each.action.throttle)
-        for pod in each.pods
-    }
+    covered = {pod.key for each in enforced if each.takes.cpu for pod in each.pods}
     return tuple(sorted(pod.key for pod in pods if pod.key not in covered and owed.cpu((pod,))))
 
 
@@ -405,11 +432,11 @@ def _remembered(
     for each in judged:
         after = replace(each.after, restored=not each.triggered and (each.restored or each.before.restored))
         permitted = scheduling.may_restore or each.rule.preview or each.action is None
-        if each.restored and permitted and not owed.by(each.takes, each.pods):
+        if each.may_restore and permitted and not owed.by(each.takes, each.pods):
             after = replace(after, triggered=False, since=None)
         rules[each.rule.key] = after
     keeps_away = memory.keeps_away if scheduling.keep_away is None else scheduling.keep_away
-    return AnalyzerState(rules, scheduling.last_triggered, keeps_away)
+    return AnalyzerState(rules, keeps_away)
 
 
 def _events(judged: Iterable[_RuleEvaluation]) -> tuple[NodeEvent, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agent.decision.plan import Plan, Stage, StageKind
+from agent.decision.plan import Plan, Stage
 from agent.model import (
     CPU,
     EXTENDED_CPU,
@@ -18,6 +18,7 @@ from agent.model import (
     ReclaimStep,
     Released,
     SchedulingStep,
+    StageKind,
     Step,
 )
 
@@ -27,6 +28,13 @@ VERBS: Mapping[StageKind, str] = {
     "hold": "lowers memory.high of",
     "evict": "evicts",
     "restore": "restores",
+}
+GERUNDS: Mapping[StageKind, str] = {
+    "throttle": "throttling",
+    "reclaim": "reclaiming page cache",
+    "hold": "lowering memory.high",
+    "evict": "evicting pods",
+    "restore": "throttling",
 }
 
 _MEBIBYTE = 1 << 20

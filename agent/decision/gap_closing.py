@@ -14,18 +14,29 @@ from agent.decision import explanation
 from agent.decision.analysis import Demand, PodDemand
 from agent.decision.eligible_pods import protection
 from agent.decision.ledger import lowered, pods_being_evicted, raised, recently_set, set_since
-from agent.decision.plan import Mode, Stage, StageCandidate, StageKind
-from agent.decision.plan_inputs import PlanInputs, divided, gaps, in_flight, most_urgent
+from agent.decision.plan import Mode, Stage, StageCandidate
+from agent.decision.plan_inputs import PlanInputs, gaps, in_flight, reducible
 from agent.decision.soft_limits import memory_high_lowered, memory_high_restored, weight_lowered, weight_restored
 from agent.decision.watermark import Watermarks, gap_below
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
 from agent.metrics.cpu_quota import knobs_of, owed_cpu, owed_memory, quota_lowered
 from agent.metrics.pod_actions import UNKNOWN_MEMORY
 from agent.metrics.sorters import Sorter
-from agent.model import CPU_WEIGHT, MEMORY, MEMORY_HIGH, EvictStep, KnobStep, PodState, PodStep, QuotaStep, ReclaimStep
+from agent.model import (
+    CPU_WEIGHT,
+    MEMORY_HIGH,
+    EvictStep,
+    KnobStep,
+    PodState,
+    PodStep,
+    QuotaStep,
+    ReclaimStep,
+    StageKind,
+)
 
 CLOSED = 1e-6
 """Millicores or bytes: a gap up to this size counts as closed, to allow for rounding errors."""
+CHOSEN_BEFORE = "it is chosen for another metric already"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +51,16 @@ class _Considered:
 
 @dataclass(slots=True)
 class _Task:
-    """State of one stage while it selects pods. `gaps` (by metric, millicores or bytes) shrink with each chosen pod,
-    `taken` has the uids of the chosen pods, and `came_back` the amounts that restoring them gives back, by resource."""
+    """State of one stage while it selects pods. `gaps` (by metric, millicores or bytes) shrink with each chosen pod;
+    `without_gap` has the metrics that select all of their pods, with the reason. `taken` has the uids of the chosen
+    pods, and `came_back` the amounts that restoring them gives back, by resource."""
 
     kind: StageKind
     marks: Watermarks
     wanted: Mapping[str, PodDemand]
     ceilings: Mapping[str, float]
     gaps: dict[str, float] = field(default_factory=dict)
+    without_gap: dict[str, str] = field(default_factory=dict)
     considered: list[_Considered] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     came_back: dict[str, float] = field(default_factory=dict)
@@ -100,8 +113,10 @@ class StagePlanner:
         return self._stage(self._of_memory(task), ())
 
     def _of_memory(self, task: _Task) -> _Task:
-        marks = {name: values for name, values in task.marks.items() if self._resource(name) == MEMORY}
-        return replace(task, marks=marks)
+        """The task with only the metrics that a step on memory reduces."""
+        return replace(
+            task, marks={name: task.marks[name] for name in reducible("hold", task.marks, self._given.metrics)}
+        )
 
     def _loosen(self, task: _Task) -> tuple[Stage, ...]:
         """Restore the original memory.high of one pod. The next pod follows when the effect shows, because the memory
@@ -110,7 +125,7 @@ class StagePlanner:
         owing = [pod for key, pod in self._pods.items() if key in task.wanted and owed_memory((pod,), knobs)]
         if not owing or not task.marks:
             return ()
-        name = most_urgent("hold", task.marks, self._given.metrics)
+        name = next(iter(task.marks))
         metric, watermark = self._given.metrics[name], task.marks[name][0]
         if recently_set(self._given.ledger, self._given.state.time, "restore", MEMORY_HIGH):
             text = f"{name}: waits for the effect of a memory.high that was restored recently"
@@ -131,9 +146,10 @@ class StagePlanner:
         if not self.steps and not lowered(self._given.ledger, now) and not self._weighing:
             return ()
         stages: list[Stage] = []
+        throttled = reducible("throttle", demand.down, self._given.metrics)
         for name, values in demand.evict.items():
             left = settle - (now - demand.since.get(name, now - settle))
-            if left > 0.0 and self._shared(name, demand.down):
+            if left > 0.0 and self._shared(name, throttled):
                 text = f"{name}: evicts in {left:.0f} s at the earliest, because throttling has to take effect first"
                 stages.append(self._stage_result("evict", name, values[0], Mode.WAITING, text))
         return tuple(stages)
@@ -148,38 +164,54 @@ class StagePlanner:
         return "" if metric is None else metric.resource
 
     def _stage(self, task: _Task, may_miss: Collection[str]) -> tuple[Stage, ...]:
-        """Plan one action for all of its metrics. A metric in `may_miss` counts as missed if its usage is missing."""
-        if not task.marks:
-            return ()
-        quantified, others = divided(task.kind, task.marks, self._given.metrics)
-        if others:
-            return self._all_of_them(task, Mode.NOT_QUANTIFIED, f"{', '.join(others)} cannot be quantified")
+        """Plan one action, metric by metric, the most urgent first. A metric in `may_miss` counts as missed if its
+        usage is missing."""
+        metrics = [self._given.metrics[name] for name in reducible(task.kind, task.marks, self._given.metrics)]
         found = gaps(task.kind, task.marks, self._given)
-        missed = [name for name, gap in found.items() if gap is None and name in may_miss]
-        if missed:
-            return self._all_of_them(task, Mode.MISSED, f"the usage of {', '.join(missed)} is missing")
-        return self._precisely(task, quantified, {name: gap for name, gap in found.items() if gap is not None})
+        freed = {} if task.kind == "restore" else self._freed
+        opened = {name: gap - freed.get(self._resource(name), 0.0) for name, gap in found.items() if gap is not None}
+        task.gaps = dict(opened)
+        for metric in metrics:
+            if not metric.quantified_for(task.kind):
+                task.without_gap[metric.name] = f"{metric.name} cannot be quantified"
+            elif metric.name in may_miss and found.get(metric.name, 0.0) is None:
+                task.without_gap[metric.name] = f"the usage of {metric.name} is missing"
+            if metric.name in task.without_gap:
+                self._all_selected(task, metric)
+            elif metric.name in opened:
+                self._until_closed(task, metric)
+        if task.kind == "evict":
+            self._drop_unneeded_victims(task)
+        self._take(task)
+        ignored = [name for name in task.marks if name not in {metric.name for metric in metrics}]
+        return (
+            *(self._metric_stage(task, metric, opened.get(metric.name)) for metric in metrics),
+            *(self._ignored(task, name) for name in ignored),
+        )
+
+    def _ignored(self, task: _Task, name: str) -> Stage:
+        """The stage of a metric that the action cannot reduce."""
+        watermark = task.marks[name][0]
+        used = explanation.measured(name, self._given.state.value(name), watermark)
+        text = f"{used}: selects no pods, because {explanation.GERUNDS[task.kind]} does not reduce it"
+        return self._stage_result(task.kind, name, watermark, Mode.NOTHING, text)
 
     # --- all pods ----------------------------------------------------------------------------------------------------
 
-    def _all_of_them(self, task: _Task, mode: Mode, reason: str) -> tuple[Stage, ...]:
-        """Plan one step on every pod, with the most urgent metric that supports the action."""
-        urgent = most_urgent(task.kind, task.marks, self._given.metrics)
-        if not urgent:
-            name = next(iter(task.marks))
-            text = f"{reason}, and none of {', '.join(task.marks)} supports {task.kind}: no action is taken"
-            return (self._stage_result(task.kind, name, task.marks[name][0], Mode.NOTHING, text),)
-        metric = self._given.metrics[urgent]
-        lag = max(self._given.metrics[name].lag_seconds for name in task.marks if name in self._given.metrics)
-        for pod in self._ordered(task.kind, metric, task.wanted):
+    def _all_selected(self, task: _Task, metric: ActionMetric) -> None:
+        """Consider all pods that rules select for a metric without a gap. A pod that is throttled for a metric with a
+        gap, too, is restored only within that gap."""
+        keys = [key for key, each in task.wanted.items() if metric.name in each.metrics]
+        if task.kind == "restore":
+            keys = [key for key in keys if not task.wanted[key].metrics & task.gaps.keys()]
+        for pod in self._ordered(task.kind, metric, keys):
             planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room=None)
-            planned = _lagging(self._weight_first(task, metric, pod, planned), lag)
-            why = _refusal(task.kind, planned) or self._recent(task.kind, pod) or self._too_many(task, planned)
-            task.look(_Considered(pod, metric, planned, why))
-        self._take(task, reason)
-        acted = f"{explanation.VERBS[task.kind]} all possible pods, {len(task.chosen)} of {len(task.considered)}"
-        stage = self._stage_result(task.kind, urgent, task.marks[urgent][0], mode, f"{urgent}: {reason}; {acted}")
-        return (replace(stage, candidates=self._candidates(task, metric)),)
+            if task.kind == "evict" and planned.steps:
+                planned = self._evicted_for_all(task, metric, pod, planned)
+            considered = _Considered(pod, metric, self._weight_first(task, metric, pod, planned))
+            why = CHOSEN_BEFORE if pod.uid in task.taken else _refusal(task.kind, considered.planned)
+            why = why or self._recent(task.kind, pod) or self._too_many(task, planned)
+            self._look(task, replace(considered, why=why))
 
     def _recent(self, kind: StageKind, pod: PodState) -> str:
         """The reason why a pod gets no further step while its last one is pending, in a stage without a computed gap;
@@ -192,41 +224,35 @@ class StagePlanner:
 
     # --- until the gap is closed -------------------------------------------------------------------------------------
 
-    def _precisely(self, task: _Task, names: Iterable[str], opened: Mapping[str, float]) -> tuple[Stage, ...]:
-        """Plan metric by metric until the gaps are closed; `opened` has the gaps in millicores or bytes."""
-        freed = {} if task.kind == "restore" else self._freed
-        opened = {name: gap - freed.get(self._resource(name), 0.0) for name, gap in opened.items()}
-        task.gaps = dict(opened)
-        metrics = [self._given.metrics[name] for name in names]
-        for metric in metrics:
-            if metric.name in opened:
-                self._until_closed(task, metric)
-        if task.kind == "evict":
-            self._drop_unneeded_victims(task)
-        self._take(task)
-        return tuple(self._precise_stage(task, metric, opened.get(metric.name)) for metric in metrics)
-
     def _until_closed(self, task: _Task, metric: ActionMetric) -> None:
         """Consider the allowed pods for one metric, in order, until its gap is closed."""
         keys = [key for key, each in task.wanted.items() if metric.name in each.metrics]
         for pod in self._ordered(task.kind, metric, keys):
-            room = task.gaps[metric.name] if task.kind in ("reclaim", "hold") else self._room(task, metric)
+            names = {metric.name}
+            if task.kind == "restore":  # not beyond any of the metrics for which the pod is throttled
+                names |= task.wanted[pod.key].metrics & task.gaps.keys()
+            room = task.gaps[metric.name] if task.kind in ("reclaim", "hold") else self._room(task, names)
             planned = self._planned(task.kind, metric, pod, task.wanted[pod.key], room)
             if task.kind == "evict" and planned.steps:
                 planned = self._evicted_for_all(task, metric, pod, planned)
             considered = _Considered(pod, metric, self._weight_first(task, metric, pod, _worth_it(planned)))
             if pod.uid in task.taken:
-                considered = replace(considered, why="it is chosen for another metric already")
-            elif task.gaps[metric.name] <= CLOSED:
-                considered = replace(considered, why="the gap is already closed")
+                why = CHOSEN_BEFORE
+            elif min(task.gaps[name] for name in names) <= CLOSED:
+                why = "the gap is already closed"
             else:
                 why = (
                     _refusal(task.kind, considered.planned) or self._futile(considered) or self._too_many(task, planned)
                 )
-                considered = replace(considered, why=why)
-            task.look(considered)
-            if not considered.why:
-                self._credit(task, considered, 1.0)
+            self._look(task, replace(considered, why=why))
+
+    def _look(self, task: _Task, considered: _Considered) -> None:
+        """Add a considered pod; if it is chosen, subtract its release from the gaps."""
+        metrics, names = self._given.metrics, task.wanted[considered.pod.key].metrics
+        lag = max((metrics[name].lag_seconds for name in names if name in metrics), default=0.0)
+        task.look(replace(considered, planned=_lagging(considered.planned, lag)))
+        if not considered.why:
+            self._credit(task, considered, 1.0)
 
     def _evicted_for_all(self, task: _Task, metric: ActionMetric, pod: PodState, planned: PodSteps) -> PodSteps:
         """Add the pod's release of the resources of all other metrics, because each metric plans its own resource
@@ -238,9 +264,13 @@ class StagePlanner:
         released |= planned.released
         return PodSteps(tuple(replace(step, released=released) for step in planned.steps), released)
 
-    def _room(self, task: _Task, metric: ActionMetric) -> float | None:
-        """Maximum amount (millicores or bytes) that restoring may give back below the throttling watermark; None for
-        no limit."""
+    def _room(self, task: _Task, names: Iterable[str]) -> float | None:
+        """Maximum amount (millicores or bytes) that restoring may give back below the throttling watermarks of the
+        metrics; None for no limit."""
+        rooms = [self._room_below(task, self._given.metrics[name]) for name in names]
+        return min((room for room in rooms if room is not None), default=None)
+
+    def _room_below(self, task: _Task, metric: ActionMetric) -> float | None:
         ceiling, used, scale = task.ceilings.get(metric.name), *self._measured(metric)
         if ceiling is None or used is None or scale is None:
             return None
@@ -274,10 +304,11 @@ class StagePlanner:
 
     def _drop_unneeded_victims(self, task: _Task) -> None:
         """Drop chosen pods without which all gaps stay closed, the last chosen first. A pod that ranks lower than
-        another chosen pod stays chosen, even if the other one releases enough."""
+        another chosen pod stays chosen, even if the other one releases enough, and so does a pod that a metric without
+        a gap selects."""
         for place in reversed(range(len(task.considered))):
             each = task.considered[place]
-            if each.why:
+            if each.why or task.wanted[each.pod.key].metrics & task.without_gap.keys():
                 continue
             self._credit(task, each, -1.0)
             if all(gap <= CLOSED for gap in task.gaps.values()) and self._may_be_spared(task, each):
@@ -291,9 +322,15 @@ class StagePlanner:
         sorter, others = self._sorter(each.metric), [other for other in task.chosen if other is not each]
         return bool(others) and not any(sorter.rank(each.pod, other.pod) < 0 for other in others)
 
-    def _precise_stage(self, task: _Task, metric: ActionMetric, gap: float | None) -> Stage:
+    def _metric_stage(self, task: _Task, metric: ActionMetric, gap: float | None) -> Stage:
         """The stage of one metric, with its text and candidates; `gap` before the chosen pods."""
         stage = self._stage_result(task.kind, metric.name, task.marks[metric.name][0], Mode.PRECISE, "")
+        if reason := task.without_gap.get(metric.name):
+            candidates = self._candidates(task, metric)
+            mode = Mode.MISSED if metric.quantified_for(task.kind) else Mode.NOT_QUANTIFIED
+            chosen = f"{sum(each.chosen for each in candidates)} of {len(candidates)}"
+            text = f"{reason}; {explanation.VERBS[task.kind]} all possible pods, {chosen}"
+            return replace(stage, mode=mode, candidates=candidates, text=text)
         if gap is None:
             missing = "its usage is missing" if stage.used is None else "the node's capacity is unknown"
             return replace(stage, mode=Mode.NOTHING, text=f"{metric.name}: {missing}: no action is taken")
@@ -358,11 +395,12 @@ class StagePlanner:
         weight_first = task.wanted[pod.key].weight_first and (pod.uid, CPU_WEIGHT) not in self._given.refused_knobs
         return weight_lowered(pod, knobs, planned) if weight_first else planned
 
-    def _take(self, task: _Task, reason: str = "") -> None:
-        """Add the steps of the chosen pods to the plan; `reason` overrides the text with usage and watermark."""
+    def _take(self, task: _Task) -> None:
+        """Add the steps of the chosen pods to the plan."""
         for each in task.chosen:
             name = each.metric.name
-            because = reason or explanation.measured(name, self._given.state.value(name), task.marks[name][0])
+            used = explanation.measured(name, self._given.state.value(name), task.marks[name][0])
+            because = task.without_gap.get(name, used)
             self.steps += [replace(step, reason=because) for step in each.planned.steps]
             if task.kind != "restore":
                 for resource, amount in each.planned.released.items():

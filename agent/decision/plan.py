@@ -14,11 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
 
-from agent.model import Released, Step
-
-StageKind = Literal["throttle", "reclaim", "hold", "evict", "restore"]
+from agent.model import Released, StageKind, Step
 
 
 class RuleVerdict(StrEnum):
@@ -80,13 +77,13 @@ class Mode(StrEnum):
     PRECISE = "precise"
     """Pods in order until the gap is closed."""
     NOT_QUANTIFIED = "not quantified"
-    """All pods: the gap of a metric of the stage cannot be computed."""
+    """All pods that rules select for the metric: its gap cannot be computed."""
     MISSED = "usage missed"
-    """All pods: the metric of a rule is missing, and the rule has onMissing: all."""
+    """All pods that rules select for the metric: it is missing, and a rule has onMissing: all."""
     ONE = "one at a time"
     """The first pod only: the effect of restoring it cannot be computed and is observed before the next pod."""
     NOTHING = "nothing"
-    """No pod: no metric of the stage supports the action, or a value needed to compute the gap is missing."""
+    """No pod: the action cannot reduce the metric, or a value needed to compute the gap is missing."""
     WAITING = "waiting"
     """No pod yet: throttling has to take effect first, or a memory.high was restored recently."""
 

@@ -1,23 +1,22 @@
-"""Inputs of a plan, and the gaps computed from them before pods are selected: which metrics are quantified, which one
-is used to act on all pods otherwise, and how much the node has to release.
+"""Inputs of a plan, and what is computed from them before pods are selected: which metrics an action reduces, and how
+much the node has to release.
 
 Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent.decision.eviction_limits import Budget
 from agent.decision.ledger import Ledger, falling, rising
-from agent.decision.plan import StageKind
 from agent.decision.watermark import Watermarks, gap_above, gap_below
 from agent.metrics.action_metric import ActionMetric
 from agent.metrics.cpu_quota import Originals
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
-from agent.model import MEMORY, Knobs, State
+from agent.model import Knobs, StageKind, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +45,11 @@ class PlanInputs:
     refused_knobs: frozenset[tuple[str, str]] = frozenset()
 
 
-def divided(kind: StageKind, marks: Watermarks, metrics: Metrics) -> tuple[list[str], list[str]]:
-    """Split the metrics of `marks` into the quantified ones, most urgent first, and the others, which include
-    unregistered metrics."""
-    quantified = [name for name in marks if name in metrics and _quantified(metrics[name], kind)]
-    return _by_urgency(quantified, metrics), [name for name in marks if name not in quantified]
-
-
-def most_urgent(kind: StageKind, marks: Watermarks, metrics: Metrics) -> str:
-    """The metric with the highest action priority that supports the action; ties go to the first name. "" if no
-    metric supports it."""
-    able = [name for name in marks if name in metrics and _able(metrics[name], kind)]
-    return next(iter(_by_urgency(able, metrics)), "")
+def reducible(kind: StageKind, marks: Watermarks, metrics: Metrics) -> list[str]:
+    """The metrics of `marks` that the action reduces, the highest action priority first; ties go to the first name. An
+    unregistered metric, or one that the action cannot reduce, selects no pods."""
+    able = [name for name in marks if name in metrics and metrics[name].reduced_by(kind)]
+    return sorted(able, key=lambda name: (-metrics[name].action_priority, name))
 
 
 def gaps(kind: StageKind, marks: Watermarks, given: PlanInputs) -> dict[str, float | None]:
@@ -66,7 +58,7 @@ def gaps(kind: StageKind, marks: Watermarks, given: PlanInputs) -> dict[str, flo
     found: dict[str, float | None] = {}
     for name in sorted(marks):
         metric = given.metrics.get(name)
-        if metric is None or not _quantified(metric, kind):
+        if metric is None or not metric.quantified_for(kind):
             continue
         used, scale = given.state.value(name), metric.scale(given.state)
         if used is None:
@@ -88,19 +80,3 @@ def _gap(
     if kind == "restore":
         return gap_below(used + flying / scale, watermark, scale, options)
     return gap_above(used - flying / scale, watermark, scale, options)
-
-
-def _able(metric: ActionMetric, kind: StageKind) -> bool:
-    if kind in ("reclaim", "hold"):
-        return metric.evict_quantified and metric.resource == MEMORY
-    return metric.evictable if kind == "evict" else metric.throttleable
-
-
-def _quantified(metric: ActionMetric, kind: StageKind) -> bool:
-    if kind in ("reclaim", "hold"):
-        return _able(metric, kind)
-    return metric.evict_quantified if kind == "evict" else metric.throttle_quantified
-
-
-def _by_urgency(names: Iterable[str], metrics: Metrics) -> list[str]:
-    return sorted(names, key=lambda name: (-metrics[name].action_priority, name))

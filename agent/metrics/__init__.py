@@ -2,7 +2,9 @@
 
 A new metric needs a module, a line in the table and a test file. Other packages add metrics through the entry-point
 group `load_watcher.agent_metrics` (agent/service/custom_metrics.py). A rule on a collected metric that is not in the
-table only keeps new pods away; it does not throttle or evict pods.
+table only keeps new pods away; it does not throttle or evict pods. Pressure (psi_*) is not in the table, because the
+pressure of a node also rises when a pod waits for its own limit (Kubernetes enhancement 5062), and no measurement
+separates the two.
 
 Pure: no I/O, no clock.
 """

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from agent.metrics.cpu_quota import Originals
 from agent.metrics.sorters import Sorter
-from agent.model import CpuThrottle, EvictStep, PodState, PodStep, Released, State
+from agent.model import MEMORY, CpuThrottle, EvictStep, PodState, PodStep, Released, StageKind, State
 
 LEAST_PRIORITY, MOST_PRIORITY = 0, 10
 
@@ -96,6 +96,18 @@ class ActionMetric:
         found = [text for wrong, text in problems if wrong]
         if found:
             raise ValueError(f"metric {self.name or '(unnamed)'}: {'; '.join(found)}")
+
+    def reduced_by(self, kind: StageKind) -> bool:
+        """Whether steps of this kind reduce the metric (for restore: whether it is throttled)."""
+        if kind in ("reclaim", "hold"):
+            return self.evict_quantified and self.resource == MEMORY
+        return self.evictable if kind == "evict" else self.throttleable
+
+    def quantified_for(self, kind: StageKind) -> bool:
+        """Whether the release of steps of this kind can be computed."""
+        if kind in ("reclaim", "hold"):
+            return self.reduced_by(kind)
+        return self.evict_quantified if kind == "evict" else self.throttle_quantified
 
 
 def eviction(pod: PodState, grace: float | None, metric: str, released: Released) -> PodSteps:

@@ -12,7 +12,6 @@ from agent.metrics import (
     memory_total_usage,
     memory_total_utilization,
     network,
-    pressure,
     trigger_only,
 )
 from agent.metrics.action_metric import ActionMetric
@@ -25,7 +24,6 @@ TABLE: tuple[Callable[[Chains], tuple[ActionMetric, ...]], ...] = (
     memory_total_usage.metrics,
     memory_total_utilization.metrics,
     extended_cpu.metrics,
-    pressure.metrics,
     disk.metrics,
     network.metrics,
 )
@@ -58,7 +56,7 @@ class Metrics(Mapping[str, ActionMetric]):
 
     def __getitem__(self, name: str) -> ActionMetric:
         if name not in self._metrics and name.startswith(trigger_only.WINDOW_PREFIX):
-            return trigger_only.window(name, self._chains)
+            return trigger_only.window(name)
         return self._metrics[name]
 
     def __contains__(self, name: object) -> bool:

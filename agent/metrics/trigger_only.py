@@ -1,8 +1,8 @@
-"""Metrics that only trigger rules: the watcher's windows (window_cpu_avg_5m, …) and user-defined PromQL expressions.
+"""Metrics without a gap: the watcher's windows (window_cpu_avg_5m, …) and user-defined PromQL expressions.
 
-They show that a limit is exceeded, but not how much a pod contributes: a window lags by minutes, and the meaning of an
-expression is unknown. So they have no gap and are never quantified; a rule on such a metric acts on all of its pods,
-one step at a time."""
+A window lags by minutes, so it is above its watermark long after the load has ended: a rule on it only keeps new pods
+away. The meaning of an expression is unknown, so its metric is never quantified; if its settings allow an action, a
+rule on it acts on all of its pods, one step at a time."""
 
 from __future__ import annotations
 
@@ -17,16 +17,9 @@ WINDOW_PREFIX = "window_"
 ActsOn = Literal["cpu", "memory", "anything"]
 
 
-def window(name: str, chains: Chains) -> ActionMetric:
-    """The metric for a window of the watcher, by its name; windows of CPU can be throttled."""
-    kind, _, minutes = name.removeprefix(WINDOW_PREFIX).partition("_")
-    return triggering(
-        name,
-        chains,
-        acts_on="cpu" if kind == "cpu" else "memory" if kind == "memory" else "anything",
-        throttleable=kind == "cpu",
-        lag_seconds=_seconds(minutes.rpartition("_")[2]),
-    )
+def window(name: str) -> ActionMetric:
+    """The metric for a window of the watcher, which no action reduces."""
+    return ActionMetric(name=name)
 
 
 def triggering(
@@ -39,8 +32,8 @@ def triggering(
     evictable: bool = True,
     lag_seconds: float = 60.0,
 ) -> ActionMetric:
-    """Create a trigger-only metric. `acts_on` selects the pod order; `throttleable` and `evictable` are the allowed
-    actions; `lag_seconds` is the delay until the metric shows their effect. Raises ValueError for an invalid
+    """Create the metric of an expression. `acts_on` selects the pod order; `throttleable` and `evictable` are the
+    allowed actions; `lag_seconds` is the delay until the metric shows their effect. Raises ValueError for an invalid
     priority."""
     return ActionMetric(
         name=name,
@@ -54,8 +47,3 @@ def triggering(
         evict=evicting(name) if evictable else None,
         lag_seconds=lag_seconds,
     )
-
-
-def _seconds(span: str) -> float:
-    """Seconds of a window such as "5m"; 900 for any other text, the longest window of the watcher."""
-    return float(span[:-1]) * 60.0 if span.endswith("m") and span[:-1].isdecimal() else 900.0

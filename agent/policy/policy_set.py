@@ -5,7 +5,7 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol
@@ -25,21 +25,20 @@ Key = tuple[str, str]
 
 
 class MetricCapabilities(Protocol):
-    """Actions that a metric supports (agent.metrics.Metric implements this)."""
+    """Actions that a metric supports (agent.metrics.action_metric.ActionMetric implements this)."""
 
-    @property
-    def throttleable(self) -> bool: ...
+    def reduced_by(self, kind: model.StageKind) -> bool: ...
 
-    @property
-    def evictable(self) -> bool: ...
+    def quantified_for(self, kind: model.StageKind) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
 class TriggerOnly:
     """For a metric that is collected but cannot be reduced: its rules can only keep new pods away."""
 
-    throttleable: bool = False
-    evictable: bool = False
+    def reduced_by(self, _: model.StageKind) -> bool:
+        return False
+
+    quantified_for = reduced_by
 
 
 KnownMetrics = Mapping[str, MetricCapabilities]
@@ -168,28 +167,52 @@ def _check_actions(policies: PolicySet, complaints: ProblemCollector) -> None:
                     complaints.notice(f"unknown AvoidanceAction {name}")
 
 
+_STEPS: Mapping[model.StageKind, str] = {
+    "throttle": "throttle pods",
+    "reclaim": "reclaim page cache",
+    "hold": "lower memory.high",
+    "evict": "evict pods",
+}
+
+
 def _check_abilities(policies: PolicySet, metrics: KnownMetrics, complaints: ProblemCollector) -> None:
-    """Report actions that a rule's metric does not support, such as throttling for memory."""
+    """Report the parts of an action that do not reduce a rule's metric, such as throttling for memory, and those that
+    act on all pods because the metric is not quantified."""
     actions = policies.for_node({}).actions
     for each in policies.objects.values():
         if not isinstance(each.value, NodeQos):
             continue
         complaints.place = each.place
         for number, rule in enumerate(each.value.rules):
-            if rule.action not in actions or rule.metric not in metrics:
-                continue
-            action, able = actions[rule.action], metrics[rule.metric]
-            wanted = [
-                (action.throttle is not None and not able.throttleable, "throttles", "throttled"),
-                (action.evicts and not able.evictable, "evicts", "evicted"),
-            ]
-            with complaints.at("spec"), complaints.at("rules"), complaints.at(number):
-                for lacking, does, done in wanted:
-                    if lacking:
-                        complaints.notice(
-                            f"{rule.action} {does}, but no pods can be {done} for {rule.metric}: "
-                            "the rule only keeps new pods away"
-                        )
+            if rule.action in actions and rule.metric in metrics:
+                with complaints.at("spec"), complaints.at("rules"), complaints.at(number):
+                    for message in _limitations(rule, actions[rule.action], metrics[rule.metric]):
+                        complaints.notice(message)
+
+
+def _limitations(rule: model.Rule, action: model.AvoidanceAction, metric: MetricCapabilities) -> Iterator[str]:
+    kinds = [kind for kind in _STEPS if kind in _kinds(action)]
+    able = [kind for kind in kinds if metric.reduced_by(kind)]
+    if lacking := [_STEPS[kind] for kind in kinds if kind not in able]:
+        rest = "for this rule, it can only " + " and ".join(_STEPS[kind] for kind in able)
+        does = rest if able else "the rule only keeps new pods away"
+        yield f"{rule.action} cannot {' or '.join(lacking)} for {rule.metric}: {does}"
+    if whole := [_STEPS[kind] for kind in able if not metric.quantified_for(kind)]:
+        yield (
+            f"{rule.metric} cannot be quantified: to {' and '.join(whole)}, {rule.action} selects all pods on which "
+            "it is allowed"
+        )
+
+
+def _kinds(action: model.AvoidanceAction) -> frozenset[model.StageKind]:
+    """What the action does to pods."""
+    asked: Mapping[model.StageKind, bool] = {
+        "throttle": action.throttle is not None,
+        "reclaim": action.force_gc,
+        "hold": model.MEMORY_HIGH in action.soft_limits,
+        "evict": action.evicts,
+    }
+    return frozenset(kind for kind, is_asked in asked.items() if is_asked)
 
 
 def _check_watermarks(policies: PolicySet, complaints: ProblemCollector) -> None:

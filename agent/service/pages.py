@@ -13,7 +13,7 @@ from aiohttp import hdrs, web
 
 from agent.audit.database import AuditError
 from agent.audit.entries import AuditOutcome, Filter
-from agent.decision.plan import StageKind
+from agent.model import StageKind
 from agent.service.build import AgentRuntime
 from agent.service.node_server import json_response
 from agent.state.collector import PODS

@@ -31,9 +31,10 @@ _KEYS = {
 }
 
 
-def load(given: Mapping[str, Any], *, overrides: Mapping[str, str] | None = None) -> Settings:
+def load(given: Mapping[str, Any], *, overrides: Mapping[str, str] | None = None, own_windows: bool = True) -> Settings:
     """Load the settings from these options, the process's environment and the file. `overrides` holds more values by
-    key, with the precedence of flags. Raises SettingsError.
+    key, with the precedence of flags. `own_windows`: [scheduler] must use only windows of [refresh]. Raises
+    SettingsError.
     """
     from watcher.platform.settings import loading, problems
 
@@ -42,17 +43,19 @@ def load(given: Mapping[str, Any], *, overrides: Mapping[str, str] | None = None
     loaded = loading.load(
         flags=flags, environ=os.environ, file=given["config"], cwd=Path.cwd(), part_validators=validators
     )
-    if unserved := _check_scheduler(loaded.parts.get("scheduler", {}), served=loaded.refresh.windows):
+    if own_windows and (unserved := _check_scheduler(loaded.parts.get("scheduler", {}), served=loaded.refresh.windows)):
         raise problems.SettingsError(unserved)
     return loaded
 
 
-def load_or_exit(given: Mapping[str, Any], *, overrides: Mapping[str, str] | None = None) -> Settings:
+def load_or_exit(
+    given: Mapping[str, Any], *, overrides: Mapping[str, str] | None = None, own_windows: bool = True
+) -> Settings:
     """Like `load`, but print the problems and exit with code 2 if the settings are invalid."""
     from watcher.platform.settings.problems import SettingsError
 
     try:
-        return load(given, overrides=overrides)
+        return load(given, overrides=overrides, own_windows=own_windows)
     except SettingsError as error:
         print_settings_problems(error)
         raise SystemExit(BAD_SETTINGS) from None

@@ -52,11 +52,12 @@ class LoadFollower(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DataNeeds:
-    """Data that a plug-in needs in addition to the mean load: usages by koordlet's rules, pod usage, and the cluster's
-    NodeMetrics."""
+    """Data that a plug-in needs in addition to the mean load: usages by koordlet's rules, pod usage, its readings of
+    each minute, and the cluster's NodeMetrics."""
 
     usages: bool = False
     pods: bool = False
+    minutes: bool = False
     node_metrics: bool = False
 
 
@@ -170,6 +171,7 @@ class ClusterTable:
         return DataNeeds(
             any(each.usages for each in needs),
             any(each.pods for each in needs),
+            any(each.minutes for each in needs),
             any(each.node_metrics for each in needs),
         )
 

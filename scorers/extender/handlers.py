@@ -89,7 +89,8 @@ _BUSY = failure("other large requests need the memory; see Retry-After")
 
 class Extender:
     """The request handlers over one table. `now` returns unix seconds; `bind` is None without a Kubernetes API,
-    `decisions` if decisions are not recorded, and `shadow` without shadow mode."""
+    `decisions` if decisions are not recorded, and `shadow` without shadow mode. `unmet` returns the problems of a
+    profile with data that the watcher does not offer."""
 
     def __init__(
         self,
@@ -100,6 +101,7 @@ class Extender:
         bind: Bind | None = None,
         decisions: DecisionLog | None = None,
         shadow: ShadowMode | None = None,
+        unmet: Callable[[str], Sequence[str]] | None = None,
     ) -> None:
         self.table = table
         self.profiles = profiles
@@ -110,6 +112,7 @@ class Extender:
         self._shadow = shadow
         self._decoding = asyncio.Lock()
         self._explaining = asyncio.Lock()
+        self._unmet = unmet
 
     def routes(self) -> list[Route]:
         """Return the routes for the watcher's application."""
@@ -280,6 +283,8 @@ class Extender:
             message = self._explained(profile, info, there, names, now=now)
             ordered = ranked_nodes(self.table.load, there, rows, ranked, (defaults, filtered), now=now)
             nodes = (msgspec.Raw(msgspec.json.encode(node)) for node in islice(ordered, most))
+            if lacks := self._unmet(profile.settings.name) if self._unmet else ():
+                message["lacks"] = list(lacks)
             message["of"] = len(there)
             message["nodes"] = await _collect_in_chunks(nodes, within=without_itself)
         return large_response(request, msgspec.json.encode(message), CIMultiDict(JSON_HEADERS))

@@ -1,7 +1,11 @@
-"""The extender inside the watcher's service: keeps its table up to date.
+"""The extender inside a process: keeps its table up to date.
 
-Nodes and pods come from the cluster (`informer.ClusterSource`), load from the same process without HTTP requests.
+Nodes and pods come from the cluster (`informer.ClusterSource`), load from the process that hosts the extender
+(`hosting.LoadHost`): from its own windows, or from a watcher over HTTP.
 Without access to a Kubernetes API there are no nodes, so all scores are 0; this is not an error.
+
+If the watcher does not answer, its last load is used until it is older than max_staleness. If it answers that its load
+is stale or incomplete, no load is used.
 """
 
 from __future__ import annotations
@@ -24,31 +28,31 @@ from scorers.cluster.table import ClusterTable
 from scorers.decisions.log import DecisionLog
 from scorers.decisions.pages import DecisionsHandler
 from scorers.extender.handlers import Extender
+from scorers.extender.hosting import LOOK_EVERY_S, InProcessHost, LoadHost, unmet_profiles, window_label
 from scorers.extender.telemetry import ShadowTelemetry
+from scorers.plugin_api.arguments import ArgumentsError
 from scorers.plugin_api.wire import ExtenderBindingArgs
 from scorers.profiles.profiles import ProfileSettings, read_profiles, shadow_of
 from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow.mode import ShadowMode
 from scorers.shadow.pages import ShadowHandler
-from watcher.client import InProcessClient, WatcherError
+from watcher.client import Client, Columns, PodColumns, WatcherError, is_same_document
 from watcher.core.koordinator.report import PodClass
 from watcher.core.kubernetes.objects import Node, Pod
-from watcher.model import MetricType, Operator
 from watcher.platform.modules import BuiltModule, ModuleHost
 from watcher.platform.settings.problems import Problem, SettingsError
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0  # poll interval for a new copy of the load
-TYPES = (MetricType.CPU, MetricType.MEMORY, MetricType.GPU)
-OPERATORS = (Operator.LATEST, Operator.AVG, Operator.STD)
+NO_LOAD = frozenset({"stale", "no_metrics", "partial_outage", "no_pods"})
+"""Codes of errors with which a watcher declares that it has no usable data."""
 
 
 class SchedulingService:
     """The table with its data sources, and the profiles over it. `cluster` defaults to the cluster of the settings."""
 
     def __init__(
-        self, scheduler: Mapping[str, Any], serving: ModuleHost, *, cluster: ClusterSource | None = None
+        self, scheduler: Mapping[str, Any], serving: LoadHost, *, cluster: ClusterSource | None = None
     ) -> None:
         profiles, problems, notices = read_profiles(scheduler, cwd=Path.cwd(), served=serving.windows)
         if problems:
@@ -58,11 +62,13 @@ class SchedulingService:
         self.table = ClusterTable(windows=serving.windows)
         self._serving = serving
         self._cluster = cluster or KubernetesCluster(serving.settings)
+        self._scheduler = scheduler
         self._profiles = {each.name: ProfileRunner(each, self.table) for each in profiles}
-        self._client = self._build_client()
+        self._client = serving.client(self.table.needs)
+        self._retired: list[Client] = []
         self._follows_node_metrics = self.table.needs.node_metrics
         self.decisions = DecisionLog(
-            serving.decisions, self.table, now=serving.now, window=lambda: serving.windows[-1].label
+            serving.decisions, self.table, now=serving.now, window=partial(window_label, serving)
         )
         self.shadow = ShadowMode(self.table, self._profiles, shadow_of(scheduler), serving.decisions, now=serving.now)
         self.extender = Extender(
@@ -72,38 +78,32 @@ class SchedulingService:
             bind=self._bind,
             decisions=self.decisions,
             shadow=self.shadow,
+            unmet=lambda profile: self.unmet.get(profile, ()),
         )
+        self.unmet: Mapping[str, tuple[str, ...]] = {}
+        """Problems of each profile with data that the watcher does not offer."""
+        self.load_error = ""
+        """Why the load cannot be renewed, "" if it can."""
+        self.looked = serving.monotonic()
+        """Monotonic time at which the loop that updates the table ran last, in seconds."""
         if self.shadow.names and not self.shadow.is_on:
             log.warning('shadow mode is off: store.decisions = "0s" disables the storage of its records')
         self._prepared = True
-        self._load_error = ""
         self._pod_usage_error = ""
 
     def build(self) -> BuiltModule:
         """Return the routes, lifecycle, and telemetry for the service."""
         serving = self._serving
         answers = DecisionsHandler(self.decisions, serving.decisions, now=serving.now, pod=self._cluster.pod)
-        shadows = ShadowHandler(
-            self.shadow, serving.decisions, now=serving.now, window=lambda: serving.windows[-1].label
-        )
+        shadows = ShadowHandler(self.shadow, serving.decisions, now=serving.now, window=partial(window_label, serving))
         cluster = ClusterHandler(self.table, now=serving.now, is_whole=self._cluster.is_synced)
         routes = (*self.extender.routes(), *answers.routes(), *shadows.routes(), *cluster.routes())
         telemetry = (self.extender.telemetry, ShadowTelemetry(self.shadow))
         return BuiltModule(routes, (self.life,), telemetry, renew=self.prepare_reload, pod_classes=self.pod_classes)
 
-    def _build_client(self) -> InProcessClient:
-        serving, needs = self._serving, self.table.needs
-        return InProcessClient(
-            lambda: serving.published,
-            window=serving.windows[-1],
-            types=TYPES,
-            operators=OPERATORS,
-            pods=serving if needs.pods else None,
-            measure=serving.measure if needs.usages else None,
-            max_staleness=serving.max_staleness,
-            interval=LOOK_EVERY_S,
-            monotonic=serving.monotonic,
-        )
+    def is_synced(self) -> bool:
+        """Whether all nodes and pods of the cluster were listed since the start."""
+        return self._cluster.is_synced()
 
     # --- reloading settings ------------------------------------------------------------------------------------------
 
@@ -123,26 +123,71 @@ class SchedulingService:
         if trial.needs.node_metrics and not self._follows_node_metrics:
             message = 'nodeMetricSource "cluster" was not set at the start, so NodeMetrics are not watched'
             raise SettingsError([Problem("scheduler", message, "restart load-watcher with these settings")])
-        return partial(self._apply_profiles, profiles, notices, shadow_of(scheduler))
+        return partial(self._apply_settings, scheduler, profiles, notices)
 
-    def _apply_profiles(
-        self, profiles: Sequence[ProfileSettings], notices: Sequence[str], shadow: Sequence[str]
+    def _apply_settings(
+        self, scheduler: Mapping[str, Any], profiles: Sequence[ProfileSettings], notices: Sequence[str]
     ) -> None:
-        """Replace the profiles in one step, so that no request sees a mix. New sums over all pods are computed here."""
         for notice in notices:
             log.warning("settings: %s", notice)
+        self._scheduler = scheduler
+        self.shadow.names = tuple(shadow_of(scheduler))
+        self._replace_profiles(profiles)
+        self._check_data()
+
+    def _replace_profiles(self, profiles: Sequence[ProfileSettings]) -> None:
+        """Replace the profiles in one step, so that no request sees a mix. New sums over all pods are computed here."""
         served = self._serving.windows
         old = dict(self._profiles) if served == self.table.windows else {}
-        gone = list(self._profiles.values())
+        gone = dict(self._profiles)
         self.table.windows = tuple(served)
-        new = {each.name: ProfileRunner(each, self.table, before=old.get(each.name)) for each in profiles}
-        for profile in gone:
-            profile.close(but=new.get(profile.settings.name))
+        new = {each.name: self._runner(each, old.get(each.name)) for each in profiles}
+        for name, profile in gone.items():
+            profile.close(but=new.get(name))
         self._profiles.clear()
         self._profiles.update(new)
-        self.shadow.names = tuple(shadow)
-        self._client = self._build_client()
+        self._replace_client()
+
+    def _runner(self, profile: ProfileSettings, before: ProfileRunner | None) -> ProfileRunner:
+        """Create a profile; as with unknown windows if an argument names a window that the watcher does not serve."""
+        try:
+            return ProfileRunner(profile, self.table, before=before)
+        except ArgumentsError:
+            served, self.table.windows = self.table.windows, ()
+            try:
+                return ProfileRunner(profile, self.table)
+            finally:
+                self.table.windows = served
+
+    def _replace_client(self) -> None:
+        self._retired.append(self._client)
+        self._client = self._serving.client(self.table.needs)
         self._prepared = False
+
+    # --- changes of the watcher --------------------------------------------------------------------------------------
+
+    def _follow_watcher(self) -> None:
+        """Adopt what the watcher offers now: its windows, and data that it did not offer before."""
+        if self._serving.windows != self.table.windows:
+            self._replace_profiles([each.settings for each in self._profiles.values()])
+        else:
+            self._replace_client()
+        self._check_data()
+
+    def _check_data(self) -> None:
+        """Find the profiles whose data the watcher does not offer, and log new problems and profiles without problems
+        again."""
+        found = unmet_profiles(self._scheduler, self._serving, cwd=Path.cwd())
+        before = self.unmet
+        self.unmet = {
+            name: tuple(f"{each.key}: {each.message}; {each.cure}" for each in problems)
+            for name, problems in found.items()
+        }
+        for name, problems in self.unmet.items():
+            if problems != before.get(name):
+                log.warning("profile %s lacks data: %s", name, "; ".join(problems))
+        for name in before.keys() - self.unmet.keys():
+            log.info("profile %s has all data again", name)
 
     def pod_classes(self) -> Mapping[PodKey, PodClass]:
         """Return Koordinator's classes of the pods on nodes, by namespace and name. Thread-safe."""
@@ -159,6 +204,7 @@ class SchedulingService:
         )
         following = [
             asyncio.create_task(self._update_loop(), name="scheduling-load"),
+            asyncio.create_task(self._expire_loop(), name="scheduling-expiry"),
             asyncio.create_task(self.decisions.run_flush_loop(), name="scheduling-decisions"),
             asyncio.create_task(self.shadow.run(), name="scheduling-shadow"),
         ]
@@ -168,6 +214,7 @@ class SchedulingService:
             for task in following:
                 task.cancel()
             await asyncio.gather(*following, return_exceptions=True)
+            await self._close_retired()
             await self._client.close()
             await self._cluster.close()
             await self.decisions.flush()
@@ -196,24 +243,44 @@ class SchedulingService:
         error, because scores would otherwise use outdated load."""
         while True:
             try:
+                await self._close_retired()
                 await self._take_load()
                 if self.table.needs.pods:
                     await self._take_pods()
                 self.extender.telemetry.update(now=self._serving.now())
             except Exception:
                 log.exception("updating the load of the scheduling plug-ins failed; retrying in the next second")
+            self.looked = self._serving.monotonic()
             await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _expire_loop(self) -> None:
+        """Remove expired reservations and load, also while the watcher does not answer."""
+        while True:
+            try:
+                now = self._serving.now()
+                self.table.expire_load(before=now - self._serving.max_staleness)
+                self.table.expire(now)
+            except Exception:
+                log.exception("expiring load and reservations failed; retrying in the next second")
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _close_retired(self) -> None:
+        while self._retired:
+            await self._retired.pop().close()
 
     async def _take_load(self) -> None:
         try:
+            if await self._serving.renew():
+                self._follow_watcher()
             columns = await self._client.refresh()
         except WatcherError as error:
-            if self.table.load.columns is not None:
+            kept = self._may_keep(self.table.load.columns, error)
+            if self.table.load.columns is not None and not kept:
                 self.table.set_load(None, now=self._serving.now())
-            self._log_load_state(str(error))
+            self._log_load_state(error, kept=kept)
             return
-        self._log_load_state("")
-        if columns is not self.table.load.columns:
+        self._log_load_state(None)
+        if not is_same_document(columns, self.table.load.columns):
             self.table.set_load(columns, now=self._serving.now())
             self._prepared = False
         if not self._prepared:
@@ -221,33 +288,38 @@ class SchedulingService:
             for profile in tuple(self._profiles.values()):
                 for _ in profile.prepare():
                     await asyncio.sleep(0)
-        now = self._serving.now()
-        self.table.expire_load(before=now - self._serving.max_staleness)
-        self.table.expire(now)
+
+    def _may_keep(self, copy: Columns | PodColumns | None, error: WatcherError) -> bool:
+        """Whether a copy is used although it cannot be renewed."""
+        if copy is None or error.code in NO_LOAD:
+            return False
+        return copy.age(self._serving.monotonic()) <= self._serving.max_staleness
 
     async def _take_pods(self) -> None:
         try:
             pods = await self._client.refresh_pods()
         except WatcherError as error:
-            if self.table.pod_usage is not None:
+            if self.table.pod_usage is not None and not self._may_keep(self.table.pod_usage, error):
                 self.table.set_pod_usage(None)
-            if not self._pod_usage_error:
+            if not self._pod_usage_error and not self.load_error:  # otherwise the cause is logged already
                 log.warning("pod usage is unavailable to the scheduling plug-ins: %s; %s", error, error.hint)
-            self._pod_usage_error = str(error)
+                self._pod_usage_error = str(error)
             return
         if self._pod_usage_error:
             log.info("pod usage is available to the scheduling plug-ins again")
             self._pod_usage_error = ""
-        if pods is not self.table.pod_usage:
+        if not is_same_document(pods, self.table.pod_usage):
             self.table.set_pod_usage(pods)
 
-    def _log_load_state(self, why: str) -> None:
+    def _log_load_state(self, error: WatcherError | None, *, kept: bool = False) -> None:
         """Log once when load becomes unavailable, and once when it is available again."""
-        if why and not self._load_error:
-            log.warning("load is unavailable to the scheduling plug-ins: %s", why)
-        elif self._load_error and not why:
+        why = "" if error is None else f"{error}; {error.hint}" if error.hint else str(error)
+        if why and not self.load_error:
+            until = f"; the last load is used until it is {self._serving.max_staleness:g} s old" if kept else ""
+            log.warning("load is unavailable to the scheduling plug-ins: %s%s", why, until)
+        elif self.load_error and not why:
             log.info("load is available to the scheduling plug-ins again")
-        self._load_error = why
+        self.load_error = why
 
     # --- bind --------------------------------------------------------------------------------------------------------
 
@@ -266,4 +338,4 @@ class SchedulerModule:
 
     def build(self, table: Mapping[str, Any], serving: ModuleHost) -> BuiltModule:
         """Build the routes and lifecycle of the extender."""
-        return SchedulingService(table, serving).build()
+        return SchedulingService(table, InProcessHost(serving)).build()

@@ -140,7 +140,7 @@ def _by_name(entry: Manifest) -> str:
 
 
 def of_part(rendered: list[Manifest], name: str) -> dict[str, Manifest]:
-    """What runs on every node under that name, by kind and name, without what only one of the two ways adds."""
+    """What runs under that name, by kind and name, without what only one of the two ways adds."""
     found = {}
     for manifest in rendered:
         if manifest["kind"] == "Namespace" or manifest["metadata"]["labels"]["app.kubernetes.io/name"] != name:
@@ -148,7 +148,7 @@ def of_part(rendered: list[Manifest], name: str) -> dict[str, Manifest]:
         plain: Manifest = yaml.safe_load(re.sub(rf"\b{name}-[a-z0-9]{{10}}\b", name, yaml.safe_dump(manifest)))
         for mark in ("helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"):
             plain["metadata"]["labels"].pop(mark, None)
-        if plain["kind"] == "DaemonSet":
+        if plain["kind"] in ("DaemonSet", "Deployment"):
             template = plain["spec"]["template"]
             assert set(template["metadata"].pop("annotations", {})) <= {"checksum/config"}
             pod = template["spec"]

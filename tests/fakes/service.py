@@ -20,13 +20,13 @@ from watcher.api.handlers import make_app
 from watcher.api.telemetry import Telemetry
 from watcher.arrays import F32, I64
 from watcher.core.koordinator.collect_policy import CollectPolicies
-from watcher.core.koordinator.report import Capacity, PodClass
+from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
 from watcher.core.pods.table import Pod, PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.wire import FindingsDocument
 from watcher.core.windows.stored_series import StoredSeriesLike
 from watcher.koordinator.publisher import PublishStats
-from watcher.model import Operator, ProviderHealth, Window
+from watcher.model import Operator, ProviderHealth, Snapshot, Window
 from watcher.platform.http.connections import ConnectionLimits
 from watcher.platform.http.routing import Route
 from watcher.platform.http.runner import make_runner
@@ -80,6 +80,7 @@ class FakeService:
     pods: PublishedPods | None = None
     no_pods: str = ""
     wanted: int = 0
+    measured: int = 0
     provider_health: ProviderHealth = field(default_factory=lambda: ProviderHealth(True, "", 1_699_999_000.0))
     windows: tuple[Window, ...] = WINDOWS
     max_staleness: float = 300.0
@@ -112,6 +113,13 @@ class FakeService:
 
     def pod_classes(self) -> Mapping[Pod, PodClass]:
         return self.classes
+
+    def no_pods_reason(self) -> str:
+        return self.no_pods
+
+    def measure(self, snapshot: Snapshot) -> NodeUsages:
+        self.measured += 1
+        return measure(snapshot, policies=self.collect_policies.of_all(snapshot.nodes, self.node_labels))
 
     async def capacities(self) -> Mapping[str, Capacity]:
         return self.sizes

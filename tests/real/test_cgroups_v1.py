@@ -6,6 +6,7 @@ than allowed, and that the kernel counts it.
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,6 +148,26 @@ def test_pressure_is_told_beside_where_version_2_stands(groups: Groups):
         with open_tree(find_layout(str(ROOT))) as tree, tree.open(path) as group:
             wait_for(lambda: group.pressure("cpu").some.total_us > 0, what="one to wait for a CPU")
             assert 0.0 <= group.pressure("memory").some.avg10 <= 100.0
+
+
+def test_pressure_rises_while_a_process_waits_for_its_own_quota():
+    """The reason why rules on pressure select no pods: a process that waits for its quota alone counts as waiting for a
+    CPU, in its own group and in all groups above, and so on the node."""
+    need_cgroup_v1()
+    if not (ROOT / "unified" / "cgroup.controllers").exists():
+        pytest.skip("there is no tree of version 2 beside version 1's")
+    with Groups(controllers=("cpu", "unified")) as groups:
+        groups.make("waits")
+        limited, pressed = groups.directories("waits")
+        (limited / "cpu.cfs_quota_us").write_text("1000")  # a hundredth of a CPU
+        groups.run("waits", BUSY, 1.0)
+
+        def throttled_us() -> float:
+            return int(re.findall(r"throttled_time (\d+)", (limited / "cpu.stat").read_text())[0]) / 1000.0
+
+        wait_for(lambda: throttled_us() > 1_000_000, what="a second of waiting for the quota")
+        throttled, (some,) = throttled_us(), re.findall(r"some .*total=(\d+)", (pressed / "cpu.pressure").read_text())
+        assert int(some) >= 0.9 * throttled
 
 
 def test_a_group_that_was_removed_while_it_was_open_is_gone(groups: Groups, tree: Tree):

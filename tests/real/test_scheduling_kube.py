@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import RunService
 from tests.real.kube import ApiServer, Scheduler
+from tests.service import ExtenderService
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]
@@ -28,13 +29,17 @@ resolution = "1s"
 
 [kubernetes]
 kubeconfig = "{kubeconfig}"
-
+"""
+PROFILE = """
 [scheduler.default]
-plugins = [ {{ name = "TargetLoadPacking", args = {{ targetUtilization = 90 }} }} ]
+plugins = [ { name = "TargetLoadPacking", args = { targetUtilization = 90 } } ]
 """
 
 
-def test_pods_land_on_the_node_that_the_extender_favours(apiserver: ApiServer, run_service: RunService, tmp_path: Path):
+@pytest.mark.parametrize("separate", [False, True], ids=["in the watcher", "as a process of its own"])
+def test_pods_land_on_the_node_that_the_extender_favours(
+    apiserver: ApiServer, run_service: RunService, running: Any, tmp_path: Path, separate: bool
+):
     """One node of two has metrics: TargetLoadPacking fills it. The default scheduler would spread twenty pods."""
     status = {"capacity": {"cpu": "64", "memory": "64Gi", "pods": "110"}}
     for name in NODES:
@@ -42,7 +47,13 @@ def test_pods_land_on_the_node_that_the_extender_favours(apiserver: ApiServer, r
     config = CONFIG.format(kubeconfig=apiserver.kubeconfig(tmp_path / "kubeconfig"))
     trace = tmp_path / "trace.csv"
     trace.write_text(TRACE)
-    service = run_service("--provider", "replay", "--trace", str(trace), config=config)
+    replay = ("--provider", "replay", "--trace", str(trace))
+    service = run_service(*replay, config=config + ("" if separate else PROFILE))
+    if separate:
+        watcher = service
+        service = ExtenderService(tmp_path / "extender", "--watcher", watcher.url, config=config + PROFILE)
+        running(service)
+        service.start()
     wait_for(lambda: set(known(service)) == set(NODES) and known(service)["favoured"]["load"], what="nodes and load")
     extender = {
         "urlPrefix": f"{service.url}/scheduler/default",
@@ -63,6 +74,9 @@ def test_pods_land_on_the_node_that_the_extender_favours(apiserver: ApiServer, r
     assert known(service)["favoured"]["requested"] == {"cpu": 200}
     asked = next(line for line in service.get("/metrics").text.splitlines() if "scheduler_prioritize" in line)
     assert asked
+    for pod in placed(apiserver):
+        apiserver.ask("DELETE", f"{PODS}/{pod}", {"gracePeriodSeconds": 0})
+    apiserver.ask("DELETE", "/api/v1/nodes")
 
 
 def known(service: Any) -> dict[str, Any]:

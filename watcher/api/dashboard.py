@@ -17,7 +17,8 @@ from watcher import __version__
 from watcher.api import operations
 from watcher.api.operations import LostNode, OverviewDocument, ReadyDocument
 from watcher.api.service import WatcherService
-from watcher.core.publishing.wire import ErrorDetail
+from watcher.core.koordinator.aggregates import KOORDLET
+from watcher.core.publishing.wire import ErrorDetail, PodsOffer
 from watcher.model import default_window
 from watcher.platform.http.parameters import nearest, truncated
 from watcher.platform.http.responses import StaticBody, static_response
@@ -109,4 +110,6 @@ def overview(
         lost=[LostNode(name, lost[name]) for name in sorted(lost)],
         scheduler=scheduler,
         agents=agents,
+        aggregates=[KOORDLET],
+        pods=PodsOffer(service.no_pods_reason(), minutes=True),
     )

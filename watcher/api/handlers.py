@@ -70,7 +70,7 @@ def _routes(
     service: WatcherService, health: HealthHandlers, *, current: CurrentSnapshot, body_builder: BodyBuilder
 ) -> list[Route]:
     """All routes of the watcher except /openapi.json, which describes them."""
-    nodes = NodeHandlers(current=current, body_builder=body_builder)
+    nodes = NodeHandlers(service, current=current, body_builder=body_builder)
     pods = PodHandlers(service, current=current, body_builder=body_builder)
     node_metrics = NodeMetricHandlers(service, current=current, body_builder=body_builder)
     past = HistoryHandlers(service, current=current, body_builder=body_builder)

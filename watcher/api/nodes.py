@@ -21,12 +21,14 @@ from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import check_complete, empty_selection_error, no_metrics_error, row_of, stale_error
 from watcher.api.service import WatcherService
+from watcher.core.koordinator.aggregates import KOORDLET, aggregates_document
+from watcher.core.koordinator.report import NodeUsages
 from watcher.core.publishing.compression import Encoding, compressed
 from watcher.core.publishing.documents import EncodedDocument, Published, columns
 from watcher.core.publishing.selection import Selection, Shape
-from watcher.core.publishing.wire import Column
+from watcher.core.publishing.wire import AggregateColumn, Column
 from watcher.model import default_window
-from watcher.platform.http.parameters import hosts_of, query_values, selection_of, shape_of
+from watcher.platform.http.parameters import aggregate_of, hosts_of, query_values, selection_of, shape_of
 from watcher.platform.http.responses import (
     SMALL_BODY,
     BodyCache,
@@ -47,7 +49,8 @@ _COLUMNS = operations.COLUMNS.query_names
 class NodeHandlers:
     """Handlers for the load of nodes."""
 
-    def __init__(self, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
+    def __init__(self, service: WatcherService, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
+        self._service = service
         self._current = current
         self._body_builder = body_builder
 
@@ -75,21 +78,32 @@ class NodeHandlers:
         return await self._some(request, current, current.selection(values), shape_of(values), captured, age=age)
 
     async def columns(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """The load of all nodes as columns, for the client used by the scorers."""
+        """The load of all nodes as columns, for the client used by the scorers; with koordlet's usages on request."""
         values = query_values(request.rel_url.raw_query_string, known=_COLUMNS)
         current, age = self._current.responses()
         published = current.published
         check_complete(published)
         selection = current.selection(values)
+        aggregate = aggregate_of(values, (KOORDLET,))
         encoding = encoding_for(request)
-        etag = etag_of(published, selection, "columns", encoding)
+        tagged = partial(etag_of, published, selection, f"columns{aggregate}")
+        etag = tagged(encoding)
         headers = current.headers(etag, encoding, age)
         if etag_matches(request, etag):
             return not_modified(headers)
-        make, tagged = partial(columns_body, published, selection), partial(etag_of, published, selection, "columns")
+        usages = await self._usages(current) if aggregate else None
+        make = partial(columns_body, published, selection, usages)
         return body_response(
             await self._body_builder.cached_body(encoding, make, kept=current.body_cache, etag=tagged), headers
         )
+
+    async def _usages(self, current: SnapshotResponses) -> NodeUsages:
+        """The usages of the snapshot's nodes, computed once."""
+        if current.usages is None:
+            published = current.published
+            make = partial(self._service.measure, published.snapshot)
+            current.usages = await self._body_builder.build_once((published.tag, KOORDLET), make)
+        return current.usages
 
     async def _other(
         self, request: web.Request, current: SnapshotResponses, key: tuple[Selection, Shape, Encoding], *, age: int
@@ -161,13 +175,21 @@ def _default(
     return body_response(ready.body(key[1], key[2]), headers)
 
 
-def columns_body(published: Published, selection: Selection) -> bytes:
-    """The columns as JSON, encoded one column at a time so that other threads can run between two columns."""
+def columns_body(published: Published, selection: Selection, usages: NodeUsages | None = None) -> bytes:
+    """The columns as JSON, with `usages` if given, encoded one column at a time so that other threads can run between
+    two columns."""
     document = columns(published.snapshot, selection)
     if not any(value is not None for column in document.columns for value in column.values):
         raise empty_selection_error(selection)
-    document.columns = cast(list[Column], [msgspec.Raw(msgspec.json.encode(column)) for column in document.columns])
+    document.columns = cast(list[Column], _encoded(document.columns))
+    if usages is not None:
+        document.aggregates = aggregates_document(usages)
+        document.aggregates.columns = cast(list[AggregateColumn], _encoded(document.aggregates.columns))
     return msgspec.json.encode(document)
+
+
+def _encoded(columns: Sequence[msgspec.Struct]) -> list[msgspec.Raw]:
+    return [msgspec.Raw(msgspec.json.encode(column)) for column in columns]
 
 
 BODY_CACHE_BYTES = 64 << 20  # limit of a cache of encoded bodies
@@ -197,6 +219,7 @@ class SnapshotResponses:
         self.default = Selection(default_window(published.snapshot.windows))
         self.body_cache = BodyCache(BODY_CACHE_BYTES)
         self.variants: dict[tuple[Selection, Shape, Encoding], Variant] = {}
+        self.usages: NodeUsages | None = None  # computed on the first request
         self._headers = CIMultiDict(
             {
                 hdrs.CONTENT_TYPE: JSON,

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from watcher.core.koordinator.aggregates import KOORDLET
 from watcher.core.koordinator.report import KoordinatorNodeMetric, KoordinatorNodeMetricList
 from watcher.core.publishing.selection import Shape
 from watcher.core.publishing.wire import (
@@ -18,11 +19,12 @@ from watcher.core.publishing.wire import (
     HistoryDocument,
     KepWatcherDocument,
     PodsDocument,
+    PodsOffer,
     WatcherDocument,
 )
 from watcher.core.windows.silent_nodes import SilentDocument
 from watcher.platform.http.openapi import OPERATOR, TYPE, Operation, Parameter, ResponseSpec, failure
-from watcher.platform.http.parameters import MAX_POINTS
+from watcher.platform.http.parameters import MAX_POINTS, MOST_MINUTES
 
 
 class AliveDocument(msgspec.Struct):
@@ -89,7 +91,8 @@ class LostNode(msgspec.Struct):
 class OverviewDocument(msgspec.Struct):
     """Body of /api/v1/overview. `status` is ready, or the code of the `error` that /readyz returns; `quarantined` lists
     nodes whose metrics are omitted because they are implausible; `scheduler`: the service serves scheduling plug-ins;
-    `agents`: the service proxies pages of agents. `time` is in unix seconds."""
+    `agents`: the service proxies pages of agents. `time` is in unix seconds. `aggregates` are the values of
+    `?aggregate=` of /api/v1/columns. `pods` describes /api/v1/pods."""
 
     version: str
     time: float
@@ -105,6 +108,8 @@ class OverviewDocument(msgspec.Struct):
     lost: list[LostNode]
     scheduler: bool
     agents: bool
+    aggregates: list[str]
+    pods: PodsOffer
 
 
 MSGPACK = "application/msgpack"
@@ -115,6 +120,12 @@ SHAPE = Parameter(
     "shape",
     "location of the nodes: under data.NodeMetricsMap (watcher), or directly under data (kep)",
     {"type": "string", "enum": [shape.value for shape in Shape], "default": Shape.WATCHER.value},
+)
+AGGREGATE = Parameter(
+    "aggregate",
+    "adds usages of CPU and Memory by the rules of koordlet: the mean over the averaging period of each node, and mean "
+    "and percentiles over each of refresh.windows. Computed once per refresh, at the first request",
+    {"type": "string", "enum": [KOORDLET]},
 )
 HOST_IN_PATH = Parameter("host", "the name of the node", place="path")
 
@@ -148,10 +159,15 @@ WATCHER_HOST = Operation(
     (HOST_IN_PATH, WINDOW, TYPE, OPERATOR, SHAPE),
     "For a node named health use /watcher?host=health.",
 )
+MINUTES = Parameter(
+    "minutes",
+    f"adds the readings of the last minutes, 1 to {MOST_MINUTES}; at most the longest of refresh.windows is known",
+    {"type": "integer", "minimum": 1, "maximum": MOST_MINUTES},
+)
 COLUMNS = Operation(
     "The load of all nodes as columns",
     {200: ResponseSpec("the columns", ColumnsDocument), 304: _NOT_MODIFIED, 400: _BAD, 404: _NONE, 503: _STALE},
-    (WINDOW, TYPE, OPERATOR),
+    (WINDOW, TYPE, OPERATOR, AGGREGATE),
 )
 PODS = Operation(
     "The resource usage of pods as columns",
@@ -168,6 +184,7 @@ PODS = Operation(
     (
         Parameter("host", "only pods on the nodes with these names", repeatable=True),
         Parameter("namespace", "only pods in these namespaces", repeatable=True),
+        MINUTES,
     ),
     'With refresh.pods = "auto", pod usage is collected only after the first request, which returns 404.',
 )

@@ -18,7 +18,7 @@ from watcher.api.nodes import BODY_CACHE_BYTES, CurrentSnapshot
 from watcher.api.service import WatcherService
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.compression import Encoding, compressed
-from watcher.platform.http.parameters import query_values
+from watcher.platform.http.parameters import minutes_of, query_values
 from watcher.platform.http.responses import (
     BodyCache,
     body_response,
@@ -44,6 +44,7 @@ class PodHandlers:
     async def pods(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The usage of all pods, or of the selected ones, as columns."""
         values = query_values(request.rel_url.raw_query_string, known=_PODS)
+        wanted = minutes_of(values)
         service = self._service
         why, pods = service.request_pods(), service.pods
         if pods is None or not pods.table.pods:
@@ -52,16 +53,20 @@ class PodHandlers:
         if age > service.max_staleness:
             raise stale_error(service, age)
         encoding = encoding_for(request)
-        etag = etag_of_pods(pods, values, encoding)
+        minutes = min(wanted, len(pods.table.recent_cores))
+        selected = {name: given for name, given in values.items() if name != "minutes"}
+        tagged = partial(etag_of_pods, pods, {**selected, **({"minutes": [str(minutes)]} if minutes else {})})
+        etag = tagged(encoding)
         headers = pod_headers(pods, etag, encoding, scope=self._current.scope, age=int(age))
         if etag_matches(request, etag):
             return not_modified(headers)
-        if values:
-            text = await self._body_builder.in_thread(partial(selected_pods, service, pods, values))
+        if selected:
+            make = partial(selected_pods, service, pods, selected, minutes=minutes)
+            text = await self._body_builder.in_thread(make)
             body = await self._body_builder.in_thread(partial(compressed, text, encoding))
         else:
-            tagged = partial(etag_of_pods, pods, {})
-            body = await self._body_builder.cached_body(encoding, pods.body, kept=self._kept_of(pods), etag=tagged)
+            write = partial(pods.body, minutes=minutes)
+            body = await self._body_builder.cached_body(encoding, write, kept=self._kept_of(pods), etag=tagged)
         return body_response(body, headers)
 
     def _kept_of(self, pods: PublishedPods) -> BodyCache:
@@ -91,13 +96,15 @@ def pod_headers(pods: PublishedPods, etag: str, encoding: Encoding, *, scope: st
     return with_content_coding(headers, encoding)
 
 
-def selected_pods(service: WatcherService, pods: PublishedPods, values: Mapping[str, Sequence[str]]) -> bytes:
+def selected_pods(
+    service: WatcherService, pods: PublishedPods, values: Mapping[str, Sequence[str]], *, minutes: int
+) -> bytes:
     """The JSON document of the pods on the selected nodes and in the selected namespaces. Raises ApiError if no pod
     matches."""
     nodes, namespaces = _names(values, "host"), _names(values, "namespace")
     rows = pods.rows(nodes, namespaces)
     if len(rows):
-        return pods.body(rows)
+        return pods.body(rows, minutes=minutes)
     for node in sorted(nodes or ()):
         if node not in pods.nodes and (service.published is None or node not in service.published.row):
             raise unknown_host_error(node)

@@ -10,12 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from watcher.core.koordinator.collect_policy import CollectPolicies
-from watcher.core.koordinator.report import Capacity, PodClass
+from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass
 from watcher.core.pods.table import Pod, PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.wire import FindingsDocument
 from watcher.core.windows.stored_series import StoredSeriesLike
-from watcher.model import Operator, ProviderHealth, Window
+from watcher.model import Operator, ProviderHealth, Snapshot, Window
 
 
 class WatcherService(Protocol):
@@ -34,6 +34,11 @@ class WatcherService(Protocol):
     def request_pods(self) -> str:
         """Request the collection of pod usage. Returns the reason why none can be collected; "" if pod usage is
         available or may be after the next tick."""
+        ...
+
+    def no_pods_reason(self) -> str:
+        """Why pod usage cannot be collected with these settings and this source; "" if it can, or if that is unknown.
+        Does not request the collection."""
         ...
 
     @property
@@ -78,6 +83,10 @@ class WatcherService(Protocol):
 
     def pod_classes(self) -> Mapping[Pod, PodClass]:
         """Koordinator's pod classes by (namespace, name); unknown pods are missing."""
+        ...
+
+    def measure(self, snapshot: Snapshot) -> NodeUsages:
+        """The usage of a snapshot's nodes by their collect policies. Slow; may be called from any thread."""
         ...
 
     async def capacities(self) -> Mapping[str, Capacity]:

@@ -9,7 +9,8 @@ limit, so that the caller can score without metrics instead of using outdated lo
 `Columns` and `PodColumns` from the same documents. `NodeClient` requests one node and stores no copy.
 """
 
-from watcher.client.arrays import Columns, PodColumns, to_columns, to_pods
+from watcher.client.arrays import Columns, PodColumns, is_same_document, to_columns, to_pods
+from watcher.client.description import ServiceDescription
 from watcher.client.errors import WatcherError
 from watcher.client.in_process import InProcessClient
 from watcher.client.node import NodeClient, NodeLoad
@@ -23,8 +24,10 @@ __all__ = [
     "NodeClient",
     "NodeLoad",
     "PodColumns",
+    "ServiceDescription",
     "WatcherClient",
     "WatcherError",
+    "is_same_document",
     "to_columns",
     "to_pods",
 ]

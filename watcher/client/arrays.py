@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from watcher.arrays import F64, I64
 from watcher.client.errors import WatcherError
+from watcher.core.koordinator.aggregates import usages_of
 from watcher.core.koordinator.report import NodeUsages
 from watcher.core.pods.table import Pod, by_node
-from watcher.core.publishing.wire import ColumnsDocument, PodsDocument
+from watcher.core.publishing.wire import (
+    AggregateColumn,
+    AggregatesDocument,
+    Column,
+    ColumnsDocument,
+    PodMinutes,
+    PodsDocument,
+)
 from watcher.model import Operator
 
 
@@ -23,8 +32,7 @@ class Columns:
     `values[(name, operator)]` [n] is NaN where absent; `rollup` [n] is the length of the window that each value covers
     in seconds (0 for Latest). `sampled[name]` [n] is the time of each node's newest sample of that metric. `received`
     is the monotonic time of receipt and `age_at_receipt` the age of the newest sample at that time, both in seconds.
-    `usages` are computed from the same snapshot by koordlet's rules; only an in-process client with `measure` has
-    them."""
+    `usages` are computed from the same snapshot by koordlet's rules; None if the client does not request them."""
 
     timestamp: int
     window_end: int
@@ -68,9 +76,10 @@ def to_columns(document: ColumnsDocument, *, received: float, age_at_receipt: fl
         whole = values.setdefault(key, np.full(size, np.nan))
         covered = rollup.setdefault(key, np.full(size, np.nan))
         whole[known] = part[known]
-        covered[known] = _seconds(column.window)
+        covered[known] = seconds_of(column.window)
     for array in (*values.values(), *rollup.values()):
         array.flags.writeable = False
+    usages = _usages(document.aggregates, size) if document.aggregates else None
     return Columns(
         timestamp=document.timestamp,
         window_end=document.window_end,
@@ -86,7 +95,18 @@ def to_columns(document: ColumnsDocument, *, received: float, age_at_receipt: fl
         age_s=_array(document.age_s, size),
         received=received,
         age_at_receipt=age_at_receipt,
+        usages=usages,
     )
+
+
+def _usages(document: AggregatesDocument, size: int) -> NodeUsages:
+    try:
+        usages = usages_of(document)
+    except ValueError as error:
+        raise WatcherError("malformed", f"aggregates: {error}") from None
+    if len(usages.interval) != size:
+        raise WatcherError("malformed", f"aggregates of {len(usages.interval)} nodes for {size} nodes")
+    return usages
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +117,7 @@ class PodColumns:
     `memory` [n] (bytes) are NaN where unknown; the source averages cores over `cores_span_s` seconds, and `memory_kind`
     is "rss" or "working_set". `average[window label]` is the mean (cores, memory) over that window. `on_node` maps a
     node to its rows. A new reading arrives every `every_s` seconds. `recent` contains one reading (cores, memory) per
-    minute over the longest window, each [minutes, n], NaN where missing; it is None in a client over HTTP, because the
-    document does not contain it.
+    minute over the longest window, each [minutes, n], NaN where missing; None if the client does not request it.
     """
 
     timestamp: int
@@ -149,20 +168,72 @@ def to_pods(document: PodsDocument, *, received: float, age_at_receipt: float) -
         average={each.window: (_array(each.cores, size), _array(each.bytes, size)) for each in document.averages},
         received=received,
         age_at_receipt=age_at_receipt,
+        recent=_minutes(document.minutes, size) if document.minutes else None,
     )
 
 
-_POD_COLUMNS = {each.name: each.type for each in msgspec.structs.fields(PodsDocument)}
+def _minutes(document: PodMinutes, size: int) -> tuple[F64, F64]:
+    if len(document.cores) != len(document.bytes):
+        raise WatcherError("malformed", f"{len(document.cores)} minutes of cores, {len(document.bytes)} of bytes")
+    both = []
+    for rows in (document.cores, document.bytes):
+        array = np.array([_array(row, size) for row in rows]).reshape(len(rows), size)
+        array.flags.writeable = False
+        both.append(array)
+    return both[0], both[1]
+
+
+def is_same_document(one: Columns | PodColumns | None, other: Columns | PodColumns | None) -> bool:
+    """Whether both are copies of one document: a client over HTTP returns a new object for each unchanged response."""
+    return one is not None and other is not None and one.row is other.row
+
+
+# --- decoding --------------------------------------------------------------------------------------------------------
+
+Document = TypeVar("Document", bound=msgspec.Struct)
+
+
+def decode_columns(body: bytes) -> ColumnsDocument:
+    """Decode a document of columns in parts. Raises msgspec.DecodeError."""
+    raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    columns = _decoded_list(raw.pop("columns", None), Column)
+    aggregates = raw.pop("aggregates", None)
+    document = _decoded(raw, ColumnsDocument, columns=columns)
+    if aggregates is not None:
+        parts = msgspec.json.decode(aggregates, type=dict[str, msgspec.Raw])
+        each = _decoded_list(parts.pop("columns", None), AggregateColumn)
+        document.aggregates = _decoded(parts, AggregatesDocument, columns=each)
+    return document
 
 
 def decode_pods(body: bytes) -> PodsDocument:
-    """Decode a document of pods one column at a time, so that other threads can run between two columns. Raises
-    msgspec.DecodeError."""
+    """Decode a document of pods in parts. Raises msgspec.DecodeError."""
     raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    missing = sorted(_POD_COLUMNS.keys() - raw.keys())
-    if missing:
-        raise msgspec.ValidationError(f"missing fields: {', '.join(missing)}")
-    return PodsDocument(**{name: msgspec.json.decode(raw[name], type=kind) for name, kind in _POD_COLUMNS.items()})
+    minutes = raw.pop("minutes", None)
+    document = _decoded(raw, PodsDocument)
+    if minutes is not None:
+        parts = msgspec.json.decode(minutes, type=dict[str, msgspec.Raw])
+        cores = _decoded_list(parts.pop("cores", None), list[float | None])
+        amounts = _decoded_list(parts.pop("bytes", None), list[int | None])
+        document.minutes = _decoded(parts, PodMinutes, cores=cores, bytes=amounts)
+    return document
+
+
+def _decoded(raw: Mapping[str, msgspec.Raw], kind: type[Document], **decoded: Any) -> Document:
+    """Decode the members of an object one at a time, so that other threads can run between two members. `decoded` are
+    members that the caller has decoded."""
+    for each in msgspec.structs.fields(kind):
+        if each.name in raw:
+            decoded[each.name] = msgspec.json.decode(raw[each.name], type=each.type)
+        elif each.required and each.name not in decoded:
+            raise msgspec.ValidationError(f"missing field: {each.name}")
+    return kind(**decoded)
+
+
+def _decoded_list(raw: msgspec.Raw | None, kind: Any) -> list[Any]:
+    if raw is None:
+        raise msgspec.ValidationError("a list of columns is missing")
+    return [msgspec.json.decode(each, type=kind) for each in msgspec.json.decode(raw, type=list[msgspec.Raw])]
 
 
 def _array(values: Sequence[float | None], size: int) -> F64:
@@ -183,7 +254,7 @@ def operator_of(name: str) -> Operator:
         ) from None
 
 
-def _seconds(label: str) -> float:
+def seconds_of(label: str) -> float:
     """Seconds of a window's label ("15m", "90s", "1h"); 0 for "", the label of Latest."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0}
     if not label:

@@ -11,6 +11,7 @@ from typing import Protocol
 from watcher.client.arrays import Columns, PodColumns, to_columns, to_pods
 from watcher.client.errors import WatcherError
 from watcher.client.polling import MAX_AGE_S, POLL_S, PollingClient, no_copy_of_pods
+from watcher.core.koordinator.aggregates import aggregates_document
 from watcher.core.koordinator.report import NodeUsages
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.documents import Published, columns
@@ -30,7 +31,8 @@ class PodUsageSource(Protocol):
 class InProcessClient(PollingClient):
     """The client that runs in the process of the service and reads its published documents without HTTP requests.
     `published` returns the current snapshot, `window` is the service's default window, `max_staleness` the maximum age
-    in seconds. `pods` is the service if a copy of pod usage is required; `measure` computes `Columns.usages`."""
+    in seconds. `pods` is the service if a copy of pod usage is required, `minutes` adds the readings of each minute to
+    it; `measure` computes `Columns.usages`."""
 
     def __init__(
         self,
@@ -40,6 +42,7 @@ class InProcessClient(PollingClient):
         types: tuple[MetricType, ...] | None = None,
         operators: tuple[Operator, ...] | None = None,
         pods: PodUsageSource | None = None,
+        minutes: bool = False,
         measure: Callable[[Snapshot], NodeUsages] | None = None,
         max_staleness: float = MAX_AGE_S,
         interval: float = POLL_S,
@@ -49,6 +52,7 @@ class InProcessClient(PollingClient):
         self._max_staleness = max_staleness
         self._published = published
         self._supply = pods
+        self._minutes = minutes
         self._measure = measure
         self._selection = Selection(window, types, operators)
         self._tag: str | None = None
@@ -83,7 +87,7 @@ class InProcessClient(PollingClient):
         if (age := pods.age(self._monotonic())) > self._max_staleness:
             raise WatcherError("stale", f"the newest sample is {age:.0f} s old, more than {self._max_staleness:g} s")
         if self._pods.copy is None or self._pod_tag != pods.tag:
-            self._pods.copy = await asyncio.to_thread(_of_published, pods)
+            self._pods.copy = await asyncio.to_thread(self._take_pods, pods)
             self._pod_tag = pods.tag
         return self._pods.copy
 
@@ -91,16 +95,10 @@ class InProcessClient(PollingClient):
         document = columns(published.snapshot, self._selection)
         if not any(value is not None for column in document.columns for value in column.values):
             raise WatcherError("no_metrics", "no metrics of the requested types and operators")
-        columns_of = to_columns(document, received=published.monotonic, age_at_receipt=published.age_s)
-        if self._measure is None:
-            return columns_of
-        return replace(columns_of, usages=self._measure(published.snapshot))
+        if self._measure is not None:
+            document.aggregates = aggregates_document(self._measure(published.snapshot))
+        return to_columns(document, received=published.monotonic, age_at_receipt=published.age_s)
 
-
-def _of_published(pods: PublishedPods) -> PodColumns:
-    """Pods as in the document, plus `recent`, which only this process has."""
-    found = to_pods(pods.document(), received=pods.monotonic, age_at_receipt=pods.age_s)
-    minutes = pods.table.recent_cores.view(), pods.table.recent_memory.view()
-    for each in minutes:
-        each.setflags(write=False)
-    return replace(found, recent=minutes)
+    def _take_pods(self, pods: PublishedPods) -> PodColumns:
+        found = to_pods(pods.document(), received=pods.monotonic, age_at_receipt=pods.age_s)
+        return replace(found, recent=pods.minutes()) if self._minutes else found

@@ -10,20 +10,22 @@ from dataclasses import replace
 
 import msgspec
 
-from watcher.client.arrays import Columns, PodColumns, decode_pods, to_columns, to_pods
+from watcher.client.arrays import Columns, PodColumns, decode_columns, decode_pods, to_columns, to_pods
 from watcher.client.connection import BACKOFF_S, RETRIES, TIMEOUT_S, ApiConnection, DocumentRequest, Received, malformed
+from watcher.client.description import ServiceDescription
 from watcher.client.polling import POLL_S, PollingClient
-from watcher.core.publishing.wire import ColumnsDocument
+from watcher.core.koordinator.aggregates import KOORDLET
 from watcher.model import MetricType, Operator
+from watcher.platform.http.parameters import MOST_MINUTES
 
 
 class WatcherClient(PollingClient):
     """The HTTP client: one conditional GET per renewal, with gzip.
 
     `address` is the watcher's base URL; `window`, `types` and `operators` select as in the API (None: the API's
-    defaults). `pods` also stores a copy of pod usage, which makes the watcher collect it. `token` is sent as bearer
-    token; `tls` sets a private certificate authority or a client certificate for https. `interval`, `timeout` and
-    `backoff` are in seconds.
+    defaults); `usages` adds koordlet's usages. `pods` also stores a copy of pod usage, which makes the watcher collect
+    it; `minutes` adds the readings of each minute to it. `token` is sent as bearer token; `tls` sets a private
+    certificate authority or a client certificate for https. `interval`, `timeout` and `backoff` are in seconds.
     """
 
     def __init__(
@@ -33,7 +35,9 @@ class WatcherClient(PollingClient):
         window: str | None = None,
         types: tuple[MetricType, ...] | None = None,
         operators: tuple[Operator, ...] | None = None,
+        usages: bool = False,
         pods: bool = False,
+        minutes: bool = False,
         token: str | None = None,
         tls: ssl.SSLContext | None = None,
         interval: float = POLL_S,
@@ -50,9 +54,11 @@ class WatcherClient(PollingClient):
                 *([("window", window)] if window else []),
                 *(("type", str(kind)) for kind in types or ()),
                 *(("operator", str(operator)) for operator in operators or ()),
+                *([("aggregate", KOORDLET)] if usages else []),
             ],
         )
-        self._pod_columns = DocumentRequest(f"{base}/pods")
+        self._pod_columns = DocumentRequest(f"{base}/pods", [("minutes", str(MOST_MINUTES))] if minutes else ())
+        self._overview = DocumentRequest(f"{base}/overview")
         self._connection = ApiConnection(
             token=token, tls=tls, timeout=timeout, retries=retries, backoff=backoff, monotonic=monotonic
         )
@@ -68,11 +74,7 @@ class WatcherClient(PollingClient):
         if received.unchanged and self._nodes.copy is not None:
             copy = replace(self._nodes.copy, received=received.requested_at, age_at_receipt=received.age)
         else:
-            try:
-                document = msgspec.json.decode(received.body, type=ColumnsDocument)
-            except msgspec.DecodeError as error:
-                raise malformed("columns", self._columns, error) from error
-            copy = to_columns(document, received=received.requested_at, age_at_receipt=received.age)
+            copy = await asyncio.to_thread(self._decode_columns, received)
         self._nodes.copy, self._columns.etag = copy, received.etag
         return copy
 
@@ -85,6 +87,21 @@ class WatcherClient(PollingClient):
             copy = await asyncio.to_thread(self._decode_pods, received)
         self._pods.copy, self._pod_columns.etag = copy, received.etag
         return copy
+
+    async def describe(self) -> ServiceDescription:
+        """Request the description of the service, which is available in every state of it. Raises WatcherError."""
+        received = await self._connection.get(self._overview, known=None)
+        try:
+            return msgspec.json.decode(received.body, type=ServiceDescription)
+        except msgspec.DecodeError as error:
+            raise malformed("overview", self._overview, error) from error
+
+    def _decode_columns(self, received: Received) -> Columns:
+        try:
+            document = decode_columns(received.body)
+        except msgspec.DecodeError as error:
+            raise malformed("columns", self._columns, error) from error
+        return to_columns(document, received=received.requested_at, age_at_receipt=received.age)
 
     def _decode_pods(self, received: Received) -> PodColumns:
         try:

@@ -97,6 +97,7 @@ class PodRefresher:
         self._wanted_at = float("-inf")
         self._asked_at = float("-inf")
         self._failure = ""
+        self._is_impossible = False  # the failure: the source has no pod usage
 
     # --- requests for pods -------------------------------------------------------------------------------------------
 
@@ -104,9 +105,15 @@ class PodRefresher:
         """Request pod usage; in mode "auto" the source is queried only after such a request. Return why there is none,
         "" if there is some or may be some after the next refresh."""
         self._wanted_at = self._clock.monotonic()
+        return self.impossible_reason or self._failure
+
+    @property
+    def impossible_reason(self) -> str:
+        """Why pod usage cannot be collected with these settings and this source; "" if it can, or if the source was not
+        queried yet."""
         if self._config.mode == "off":
             return 'pod usage is switched off (refresh.pods = "off")'
-        return self._failure
+        return self._failure if self._is_impossible else ""
 
     @property
     def wanted(self) -> bool:
@@ -142,6 +149,7 @@ class PodRefresher:
         except NoPodUsage as error:
             self.published = None
             self._failed(error.kind, str(error), hint=error.hint)
+            self._is_impossible = True
         except ProviderError as error:
             self._failed(error.kind, str(error), hint=error.hint)
         except Exception as error:  # a bug here or in a library; the nodes are not affected
@@ -151,7 +159,11 @@ class PodRefresher:
 
     def _due(self) -> bool:
         if not self.wanted:
-            self.published, self._failure = None, ""  # not requested: stored data would only become outdated
+            self.published, self._failure, self._is_impossible = (
+                None,
+                "",
+                False,
+            )  # not requested: stored data would only become outdated
             return False
         return self._clock.monotonic() - self._asked_at >= SLOT_S - EARLY_S
 
@@ -165,7 +177,7 @@ class PodRefresher:
         if self._failure or known is None:
             count = len(self.published.table.pods)
             log.info("%s reports usage of %d pods: %s", self._provider.source, count, fetch.origin.cores)
-        self._failure = ""
+        self._failure, self._is_impossible = "", False
 
     def _table_for(self, origin: PodOrigin, findings: list[Finding], now: float) -> PodTable:
         """Return the current table, or an empty table if its readings must not share a window with the new ones."""

@@ -10,11 +10,13 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from aiohttp import web
 
 from watcher.platform.http.runner import Runner
+from watcher.platform.http.tls import ServerTls
 from watcher.platform.malloc import limit_malloc_arenas
 from watcher.platform.modules import ServiceModule
 from watcher.platform.settings.tables import Settings
@@ -29,6 +31,26 @@ log = logging.getLogger(__name__)
 SHUTDOWN_S = 3.0  # seconds that running requests may take at shutdown
 
 
+class ServerProcess(Protocol):
+    """A process with an HTTP server; implemented by `Watcher`, and by the extender as a process of its own."""
+
+    @property
+    def app(self) -> web.Application: ...
+
+    def listening(self, address: str) -> None:
+        """Called with the first address once the process accepts requests."""
+        ...
+
+    @property
+    def tls(self) -> ServerTls | None:
+        """The certificates of the server, None for plain HTTP."""
+        ...
+
+    def request_reload(self, read: Callable[[], Settings]) -> None:
+        """Called at SIGHUP; `read` reads the settings again and raises SettingsError if they are invalid."""
+        ...
+
+
 def run(
     settings: Settings,
     *,
@@ -38,9 +60,20 @@ def run(
 ) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code. `reload` reads the settings again and raises SettingsError
     if they are invalid; `parts` are modules of other packages, each served if the settings have its table."""
+
+    async def make() -> Watcher:
+        return Watcher(settings, parts=parts, sources=sources)
+
+    return run_process(make, settings, reload=reload)
+
+
+def run_process(
+    make: Callable[[], Awaitable[ServerProcess]], settings: Settings, *, reload: Callable[[], Settings]
+) -> int:
+    """Serve the process that `make` returns until SIGTERM or SIGINT; return the exit code."""
     limit_malloc_arenas()
     try:
-        return asyncio.run(serve(settings, reload=reload, parts=parts, sources=sources))
+        return asyncio.run(serve(make, settings, reload=reload))
     except (StoreError, ProviderError) as error:
         print(f"load-watcher: {error}" + (f"\n  {error.hint}" if error.hint else ""), file=sys.stderr)
     except ssl.SSLError as error:
@@ -52,27 +85,23 @@ def run(
 
 
 async def serve(
-    settings: Settings,
-    *,
-    reload: Callable[[], Settings],
-    parts: Sequence[ServiceModule] = (),
-    sources: Sources = FROM_SETTINGS,
+    make: Callable[[], Awaitable[ServerProcess]], settings: Settings, *, reload: Callable[[], Settings]
 ) -> int:
-    """Start the service, wait for SIGTERM or SIGINT, and stop it; return the exit code."""
-    watcher = Watcher(settings, parts=parts, sources=sources)
-    runner = Runner(watcher.app, shutdown_timeout=SHUTDOWN_S)
+    """Start the process, wait for SIGTERM or SIGINT, and stop it; return the exit code."""
+    process = await make()
+    runner = Runner(process.app, shutdown_timeout=SHUTDOWN_S)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, watcher.request_reload, reload)
+    loop.add_signal_handler(signal.SIGHUP, process.request_reload, reload)
     try:
         await runner.setup()
-        tls = None if watcher.tls is None else watcher.tls.context
+        tls = None if process.tls is None else process.tls.context
         await runner.listen(settings.server.host, settings.server.port, tls=tls)
         addresses = _addresses(runner, settings)
         print(f"load-watcher listens on {', '.join(addresses)}", flush=True)
-        watcher.listening(addresses[0])
+        process.listening(addresses[0])
         gc.freeze()  # objects loaded so far are permanent: garbage collections need not traverse them
         await stop.wait()
         log.info("stopping")

@@ -6,8 +6,7 @@ response after a crash does not wait for the source. Ticks are APScheduler jobs,
 the previous tick still runs is skipped and counted.
 
 SIGTERM and SIGINT stop the service: no new connections, running requests finish, computed data is written, exit within
-10 s. SIGHUP reloads the settings; invalid settings are rejected with their problems, and the old settings stay active.
-Token and certificate files are read again at SIGHUP and when they change.
+10 s. SIGHUP reloads the settings, and token and certificate files; invalid ones are rejected, the old ones stay active.
 """
 
 from __future__ import annotations
@@ -177,6 +176,9 @@ class Watcher:
 
     def request_pods(self) -> str:
         return self._refresher.pods.want()
+
+    def no_pods_reason(self) -> str:
+        return self._refresher.pods.impossible_reason
 
     @property
     def provider_health(self) -> ProviderHealth:

@@ -193,8 +193,10 @@ class _Nested:
 
 
 def take_packed(machine: CpuTopology, available: CpuSet, n: int, *, numa_nodes: int | None = None) -> CpuSet:
-    """n CPUs on as few NUMA nodes and sockets as possible, whole cores before single CPUs. `numa_nodes` defaults to the
-    number of nodes of the machine; 0 means unknown, as in some test vectors of the kubelet. Raises NotEnoughCpus."""
+    """n CPUs: completely free NUMA nodes and sockets that fit, then free cores, then single CPUs. Cores and CPUs come
+    first from the units with the fewest available CPUs, so the result may span more NUMA nodes than necessary, as in
+    the kubelet. `numa_nodes` defaults to the number of nodes of the machine; 0 means unknown, as in some test vectors
+    of the kubelet. Raises NotEnoughCpus."""
     acc = _begin(machine, available, n)
     order = _Nested(acc, numa_nodes=len(machine.nodes) if numa_nodes is None else numa_nodes)
     acc.take_whole(order.whole())

@@ -150,8 +150,9 @@ class LoadAwareScheduling:
     def _needs(self) -> DataNeeds:
         source, history = self.args.node_metric_source, self._estimator.history is not None
         if source == "cluster":
-            return DataNeeds(pods=history, node_metrics=True)
-        return DataNeeds(usages=True, pods=source == "windowsAndPods")
+            return DataNeeds(pods=history, minutes=history, node_metrics=True)
+        pods = source == "windowsAndPods"
+        return DataNeeds(usages=True, pods=pods, minutes=pods and history)
 
     # --- updates by events -------------------------------------------------------------------------------------------
 

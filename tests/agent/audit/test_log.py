@@ -204,7 +204,7 @@ def test_what_was_put_back_or_ended_is_forgotten(audit: Audit):
 def test_ledger_and_counters_are_kept_over_a_restart(tmp_path: Path):
     """And what cannot be read any more is as if it had never been there."""
     ledger = (InFlight("throttle", "shop/a", "u", NOW, NOW + 30.0, "c", 0.5, {"cpu": 500.0}),)
-    memory = AnalyzerState({"cpu.high": RuleState(above=3)}, last_triggered=NOW, keeps_away=True)
+    memory = AnalyzerState({"cpu.high": RuleState(above=3, last_triggered=NOW)}, keeps_away=True)
     audit = opened(tmp_path / "agent.db")
     assert audit.load_value("ledger", Ledger) is None
     for value in ((), ledger):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise, permutations
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from agent.decision.analysis import Analysis, AnalyzerState, PodDemand
 from agent.decision.analyzer import analyze, merge
 from agent.decision.eligible_pods import protection
 from agent.decision.plan import RuleVerdict
+from agent.metrics.registry import Metrics
 from agent.model import (
     AvoidanceAction,
     CpuThrottle,
@@ -28,7 +30,7 @@ from agent.model import (
     State,
 )
 from agent.qos import QosClass
-from tests.agent.scenes import CPU, pod, running, state
+from tests.agent.scenes import CPU, MEMORY, pod, running, state
 
 EVERYBODY = PodQos("all", frozenset({"throttle", "evict", "away"}), scopes=())
 THROTTLE = AvoidanceAction("throttle", 60.0, throttle=CpuThrottle(10, 20))
@@ -184,6 +186,109 @@ def test_a_rule_in_its_dead_band_keeps_new_pods_away_and_no_quotas():
     between = see(1, 80)
     assert (None, True, {"default/p"}) == (between.keep_away, between.may_restore, set(between.demand.restored))
     assert see(1, 60).keep_away is False
+
+
+SHORT = AvoidanceAction("short", 0.0, evicts=True)
+LONG = AvoidanceAction("long", 300.0, throttle=CpuThrottle(10, 20))
+BRIEF = AvoidanceAction("brief", 20.0, throttle=CpuThrottle(10, 20))
+
+
+def cooling(*rules: Rule, allowed_on: dict[str, str] | None = None) -> Policies:
+    """Rules with the actions above, allowed on pods by label `may`, or on every pod."""
+    actions = {each.name: each for each in (SHORT, LONG, BRIEF)}
+    everywhere = (PodQos("all", frozenset(actions), scopes=()),)
+    some = tuple(
+        PodQos(name, frozenset({name}), LabelSelector((("may", "In", tuple(values.split())),)))
+        for name, values in (allowed_on or {}).items()
+    )
+    return Policies(rules, actions, everywhere if allowed_on is None else some)
+
+
+def test_the_cool_down_of_one_rule_does_not_end_those_of_others():
+    held = cooling(rule("r0", "short"), rule("r1", "long"))
+    cycles = Cycles(held, (running("p", 0.5, quota=50_000),), {"p-main": Original(None)})
+    assert cycles.see(101).keep_away
+    for _ in range(30):  # up to 300 s after the trigger
+        found = cycles.see(1)
+        assert (None, {}) == (found.keep_away, found.demand.restored)
+    done = cycles.see(1)
+    assert (False, {"default/p"}) == (done.keep_away, set(done.demand.restored))
+
+
+def test_a_cool_down_starts_with_the_last_trigger_of_its_own_rule():
+    held = cooling(rule("r0", "short", watermark=200.0), rule("r1", "long"))
+    cycles = Cycles(held, (running("p", 0.5, quota=50_000),), {"p-main": Original(None)})
+    assert cycles.see(101).keep_away  # r1 alone
+    assert cycles.see(1, 290.0).keep_away is None
+    assert cycles.see(201).keep_away  # both
+    assert [None] * 30 == [cycles.see(1).keep_away for _ in range(30)]
+    assert cycles.see(1).keep_away is False
+
+
+def test_each_pod_is_restored_when_all_rules_that_throttle_it_allow_it():
+    held = cooling(rule("r0", "brief"), rule("r1", "long"), allowed_on={"brief": "brief both", "long": "long both"})
+    names = ("brief", "both", "long")
+    pods = tuple(running(name, 0.5, quota=50_000, labels={"may": name}) for name in names)
+    cycles = Cycles(held, pods, {f"{name}-main": Original(None) for name in names})
+    cycles.see(101)
+    assert {} == cycles.see(1, 20.0).demand.restored
+    first = cycles.see(1)
+    assert (["default/brief"], None, ()) == (list(first.demand.restored), first.keep_away, first.released)
+    late = cycles.see(1, 280.0)
+    assert sorted(f"default/{name}" for name in names) == list(late.demand.restored)
+    assert late.keep_away is False
+
+
+def test_a_rule_whose_metric_is_missing_keeps_what_it_did():
+    """Whether it is still needed is unknown."""
+    other = rule("r1", "brief", metric="n")
+    cycles = Cycles(cooling(rule("r0", "brief"), other), (running("p", 0.5, quota=50_000),), {"p-main": Original(None)})
+
+    def see(values: dict[str, float]) -> Analysis:
+        cycles.now += 100.0
+        metrics = {name: (MetricSample(value, cycles.now),) for name, value in values.items()}
+        seen = State(cycles.now, metrics, cycles.pods)
+        found = analyze(seen, cycles.policies, cycles.memory, originals=cycles.originals)
+        cycles.memory = found.memory
+        return found
+
+    assert see({"m": 101.0, "n": 101.0}).keep_away
+    missing = see({"m": 1.0})
+    assert (None, {}) == (missing.keep_away, missing.demand.restored)
+    assert see({"m": 1.0, "n": 1.0}).keep_away is False
+
+
+def test_a_cool_down_survives_a_restart_and_a_jump_of_the_clock():
+    cycles = Cycles(cooling(rule("r0", "short"), rule("r1", "long")))
+    cycles.see(101)
+    cycles.see(1, 100.0)
+    cycles.memory = msgspec.json.decode(msgspec.json.encode(cycles.memory), type=AnalyzerState).shifted(5_000.0)
+    cycles.now += 5_000.0
+    assert cycles.see(1, 200.0).keep_away is None
+    assert cycles.see(1).keep_away is False
+
+
+def test_a_rule_takes_only_pods_for_which_its_action_reduces_the_metric():
+    held = Policies(
+        (
+            rule("cpu", "cut", metric=CPU, watermark=1.0),
+            rule("memory", "hard", metric=MEMORY, watermark=1.0),
+            rule("load", "evict", metric="cpu_load_1_min", watermark=1.0),
+        ),
+        {
+            "cut": AvoidanceAction("cut", throttle=CpuThrottle(10, 20)),
+            "hard": AvoidanceAction("hard", throttle=CpuThrottle(10, 50), force_gc=True),
+            "evict": EVICT,
+        },
+        (PodQos("all", frozenset({"cut", "hard", "evict"}), scopes=()),),
+    )
+    seen = state([running("p", 0.5)], **{CPU: 5.0, MEMORY: 5.0, "cpu_load_1_min": 5.0})
+    found = analyze(seen, held, AnalyzerState(), metrics=Metrics())
+    assert found.keep_away
+    throttled = found.demand.throttled["default/p"]
+    assert (frozenset({CPU}), 20) == (throttled.metrics, throttled.throttle.step_ratio)
+    assert frozenset({MEMORY}) == found.demand.reclaimed["default/p"].metrics
+    assert {} == found.demand.evicted
 
 
 def test_a_new_start_waits_with_the_taint_until_it_knows():

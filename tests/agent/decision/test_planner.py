@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.decision.analysis import AnalyzerState, Demand
+from agent.decision.analysis import Analysis, AnalyzerState, Demand, RuleState
 from agent.decision.analyzer import analyze
 from agent.decision.eviction_limits import Budget, EvictionLimits, EvictionRecord
 from agent.decision.ledger import still_pending, with_steps
@@ -17,13 +17,16 @@ from agent.decision.plan import Mode, Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan, still_needed
 from agent.metrics.action_metric import ActionMetric, PodSteps, eviction
-from agent.metrics.options import DecisionOptions
+from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics
+from agent.metrics.sorters import CHAINS
+from agent.metrics.trigger_only import triggering
 from agent.model import (
     AvoidanceAction,
     ContainerState,
     CpuThrottle,
     EvictStep,
+    LabelSelector,
     Original,
     PodQos,
     PodState,
@@ -37,6 +40,7 @@ from agent.qos import QosClass
 from tests.agent.scenes import CPU, CPU_PERCENT, MEMORY, analysis, pod, running, state, wanted
 
 EXACT = DecisionOptions(excess=0.0)
+QUEUE = "queue_length_5m"
 NOW = 1_000.0
 
 
@@ -61,6 +65,11 @@ def restores(pods: list[PodState], watermark: float, used: float, step: int = 50
     given = {"originals": {each.id: Original(None) for one in pods for each in one.containers}, **values}
     seen = state(pods, NOW, **{CPU: used, "cpu_core_numbers": 8.0})
     return plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, **given))
+
+
+def queue_metrics() -> Metrics:
+    """With a metric that throttles without a gap, and shows the effect after five minutes."""
+    return Metrics(extra=[triggering(QUEUE, CHAINS[Order.SEED], throttleable=True, lag_seconds=300.0)])
 
 
 def gone(made: Plan) -> list[str]:
@@ -136,7 +145,7 @@ def test_no_more_than_are_allowed_now():
     made = evictions(pods, {CPU: 1000.0}, {CPU: 9000.0}, budget=Budget(EvictionLimits(node=2, namespace=9)))
     assert ["a", "b"] == gone(made)
     assert "eviction limit of this node reached (2 in 600 s)" == why(made)["c"]
-    blind = {"window_cpu_avg_5m": 50.0}
+    blind = {"disk_read_iops": 50.0}
     past = (EvictionRecord(0.0, "shop", ""),)
     assert ["a"] == gone(evictions(pods, blind, {}, budget=Budget(EvictionLimits(node=2), past)))
     assert [] == gone(evictions(pods, blind, {}, budget=Budget(EvictionLimits(node=1), past)))
@@ -162,7 +171,7 @@ def test_whom_a_limit_keeps_is_passed_over_for_the_next_one():
         {"managed": False},
     ],
 )
-@pytest.mark.parametrize("metric", [CPU, "window_cpu_avg_5m"])
+@pytest.mark.parametrize("metric", [CPU, "disk_read_iops"])
 def test_protected_pods_are_not_evicted_whatever_they_use(values, metric):
     pods = [pod("protected", 9.0, **values), pod("other", 0.1)]
     made = evictions(pods, {metric: 1.0}, {CPU: 9000.0}, own=frozenset({"me"}))
@@ -243,14 +252,45 @@ def test_usage_that_is_missing_does_nothing_unless_the_rule_says_otherwise():
     assert () == other.steps
 
 
-def test_a_metric_that_cannot_be_quantified_acts_on_all_by_the_most_urgent_that_can():
-    pods = [pod("a", 1.0), pod("b", 1.0)]
-    made = evictions(pods, {CPU: 5999.0, "psi_memory_full_avg10": 5.0}, {CPU: 6000.0})
-    assert (["a", "b"], "psi_memory_full_avg10") == (gone(made), made.stages[0].metric)
-    assert Mode.NOT_QUANTIFIED is made.stages[0].mode
-    nothing = evictions(pods, {"cpu_load_1_min": 1.0}, {"cpu_load_1_min": 9.0})
-    assert ((), Mode.NOTHING) == (nothing.steps, nothing.stages[0].mode)
-    assert "none of cpu_load_1_min supports evict" in nothing.stages[0].text
+def test_a_metric_that_cannot_be_quantified_acts_on_all_pods_of_its_rules_and_on_no_others():
+    mine, others = [pod("a", 1.0), pod("b", 1.0)], [pod("c", 0.5), pod("d", 0.4)]
+    demand = Demand(
+        evict={CPU: (5000.0,), "disk_read_iops": (5.0,)},
+        evicted={**wanted(mine, "disk_read_iops"), **wanted(others, CPU)},
+    )
+
+    def made(used: float) -> Plan:
+        return plan(analysis(demand), PlanInputs(state([*mine, *others], NOW, **{CPU: used}), Metrics(), EXACT))
+
+    alone = made(4999.0)
+    assert ["a", "b"] == gone(alone)
+    assert [("cpu_total_usage", Mode.PRECISE), ("disk_read_iops", Mode.NOT_QUANTIFIED)] == [
+        (stage.metric, stage.mode) for stage in alone.stages
+    ]
+    assert ["a", "b"] == gone(made(7000.0))  # they release what CPU needs
+    assert ["c", "a", "b"] == gone(made(7400.0))
+
+
+@pytest.mark.parametrize("name", ["cpu_load_1_min", "window_cpu_avg_5m", "psi_cpu_some_avg10", "psi_memory_full_avg10"])
+def test_a_metric_that_an_action_cannot_reduce_selects_no_pods(name: str):
+    pods = [pod(each, 1.0, memory=100) for each in "abcdef"]
+    alone = evictions(pods, {name: 1.0}, {name: 9.0})
+    assert ((), Mode.NOTHING) == (alone.steps, alone.stages[0].mode)
+    assert (
+        f"{name} is 9, watermark 1: selects no pods, because evicting pods does not reduce it" == alone.stages[0].text
+    )
+    beside = evictions(pods, {MEMORY: 1000.0, name: 1.0}, {MEMORY: 1100.0, name: 9.0})
+    assert ["a"] == gone(beside)
+
+
+def test_rules_on_other_names_of_the_load_or_on_memory_add_nobody_to_the_throttled_pods():
+    """A rule on CPU and one on memory that share an action, as policies of Crane do."""
+    pods = [running(f"p{number}", 1.0, memory=100) for number in range(8)]
+    for other in (CPU_PERCENT, MEMORY):
+        demand = Demand(down={CPU: (7000.0,), other: (1.0,)}, throttled=wanted(pods, CPU, other, step=50))
+        made = plan(analysis(demand), PlanInputs(state(pods, NOW, **{CPU: 8000.0, other: 90.0}), Metrics(), EXACT))
+        assert {"p0": 50_000, "p1": 50_000} == quotas(made)
+        assert "throttling does not reduce it" in made.stages[-1].text
 
 
 # --- throttling and restoring ----------------------------------------------------------------------------------------
@@ -301,24 +341,24 @@ def test_a_second_plan_of_a_cycle_leaves_alone_what_the_first_one_set():
 
 
 def test_without_a_gap_a_pod_gets_its_next_step_when_the_last_one_shows():
-    demand = Demand(down={"window_cpu_avg_5m": (50.0,)}, throttled=wanted([running("p", 1.0)], "window_cpu_avg_5m"))
-    first = plan(analysis(demand), PlanInputs(state([running("p", 1.0)]), Metrics(), EXACT))
+    demand = Demand(down={QUEUE: (50.0,)}, throttled=wanted([running("p", 1.0)], QUEUE))
+    first = plan(analysis(demand), PlanInputs(state([running("p", 1.0)]), queue_metrics(), EXACT))
     ledger = with_steps((), first.steps, NOW - 10.0, EXACT)
-    lagging = PlanInputs(state([running("p", 1.0, quota=90_000)]), Metrics(), EXACT, ledger=ledger)
+    lagging = PlanInputs(state([running("p", 1.0, quota=90_000)]), queue_metrics(), EXACT, ledger=ledger)
     made = plan(analysis(demand), lagging)
     assert {} == quotas(made)
     assert "its last step is still taking effect" == why(made)["p"]
 
 
 def test_a_metric_that_lags_is_waited_for():
-    """A window of five minutes is above for minutes after the load is gone: one step in that time is enough."""
-    name, unlimited, slowed = "window_cpu_avg_5m", running("p", 1.0), running("p", 0.9, quota=90_000)
-    demand = Demand(down={name: (50.0,), CPU: (1.0,)}, throttled=wanted([unlimited], name, CPU))
-    first = plan(analysis(demand), PlanInputs(state([unlimited], NOW), Metrics(), EXACT))
+    """A mean over five minutes is above for minutes after the load is gone: one step in that time is enough."""
+    unlimited, slowed = running("p", 1.0), running("p", 0.9, quota=90_000)
+    demand = Demand(down={QUEUE: (50.0,), CPU: (1.0,)}, throttled=wanted([unlimited], QUEUE, CPU))
+    first = plan(analysis(demand), PlanInputs(state([unlimited], NOW), queue_metrics(), EXACT))
     ledger = with_steps((), first.steps, NOW, EXACT)
     for seconds, expected in ((10.0, {}), (290.0, {}), (310.0, {"p": 81_000})):
         seen = state([slowed], NOW + seconds)
-        given = PlanInputs(seen, Metrics(), EXACT, ledger=still_pending(ledger, seen, EXACT))
+        given = PlanInputs(seen, queue_metrics(), EXACT, ledger=still_pending(ledger, seen, EXACT))
         assert expected == quotas(plan(analysis(demand), given))
 
 
@@ -428,6 +468,80 @@ def test_page_cache_is_reclaimed_before_anybody_is_evicted_and_counts_for_nothin
     assert "" == still_needed(third, made, given, (first, second))
 
 
+def natural(pods: list[PodState], **used: float) -> tuple[Plan, Analysis]:
+    """A rule on CPU and one on memory with one action for both, as policies of Crane have."""
+    held = Policies(
+        (
+            Rule("nq", "cpu", CPU, 7_000.0, "cut"),
+            Rule("nq", "memory", MEMORY, 1_000.0, "cut"),
+        ),
+        {"cut": AvoidanceAction("cut", 0.0, throttle=CpuThrottle(0, 50), force_gc=True)},
+        (PodQos("all", frozenset({"cut"}), scopes=()),),
+    )
+    seen = state(pods, NOW, **used)
+    found = analyze(seen, held, AnalyzerState(), metrics=Metrics())
+    return plan(found, PlanInputs(seen, Metrics(), EXACT)), found
+
+
+def test_an_action_for_cpu_and_memory_throttles_for_cpu_and_reclaims_for_memory():
+    pods = [running(f"p{number}", 1.0, memory=500) for number in range(8)]
+    cpu_only, _ = natural(pods, **{CPU: 8_000.0, MEMORY: 900.0})
+    both, found = natural(pods, **{CPU: 8_000.0, MEMORY: 1_600.0})
+    memory_only, _ = natural(pods, **{CPU: 6_000.0, MEMORY: 1_600.0})
+    assert {"p0": 50_000, "p1": 50_000} == quotas(cpu_only) == quotas(both)
+    assert {} == quotas(memory_only)
+    assert {"scheduling", "throttle", "reclaim"} == {step.kind for step in both.steps}
+    assert {"scheduling", "reclaim"} == {step.kind for step in memory_only.steps}
+    assert found.keep_away
+
+
+def test_a_container_gets_one_step_if_its_pod_is_restored_for_no_rule_and_near_one():
+    """A rule on memory whose action throttles does not throttle, so no rule covers the pod `b`."""
+    pods = [running(name, 0.5, quota=50_000, labels={"app": name}) for name in "ab"]
+    held = Policies(
+        (Rule("nq", "cpu", CPU, 4_000.0, "cut"), Rule("nq", "memory", MEMORY, 1_000.0, "hard")),
+        {name: AvoidanceAction(name, 0.0, throttle=CpuThrottle(0, 10)) for name in ("cut", "hard")},
+        tuple(
+            PodQos(action, frozenset({action}), LabelSelector((("app", "In", (label,)),)))
+            for action, label in (("cut", "a"), ("hard", "b"))
+        ),
+    )
+    originals = {f"{name}-main": Original(None) for name in "ab"}
+    memory = AnalyzerState({key: RuleState(triggered=True, since=0.0) for key in ("nq.cpu", "nq.memory")})
+    seen = state(pods, NOW, **{CPU: 1_000.0, MEMORY: 1.0})
+    found = analyze(seen, held, memory, originals=originals, metrics=Metrics())
+    made = plan(found, PlanInputs(seen, Metrics(), EXACT, originals=originals))
+    steps = [(step.pod, step.after) for step in made.steps if isinstance(step, QuotaStep)]
+    assert [("default/a", 55_000), ("default/b", None)] == steps
+
+
+def test_evictions_for_memory_do_not_wait_for_an_action_that_throttles_too():
+    pods = [running("p", 2.0, memory=10)]
+    demand = Demand(
+        down={CPU: (4000.0,), MEMORY: (100.0,)},
+        throttled=wanted(pods, CPU),
+        evict={MEMORY: (100.0,)},
+        evicted=wanted(pods, MEMORY),
+        since={MEMORY: NOW},
+    )
+    made = plan(analysis(demand), PlanInputs(state(pods, NOW, **{CPU: 5000.0, MEMORY: 105.0}), Metrics(), EXACT))
+    assert ["throttle", "evict"] == [step.kind for step in made.steps]
+
+
+def test_a_pod_that_is_throttled_for_two_metrics_is_restored_within_both_gaps():
+    extended = "ext_res_container_cpu_total_usage"
+    pods = [replace(running(name, 0.5, quota=50_000), extended_cpu_limit=4.0) for name in "ab"]
+    demand = Demand(
+        up={CPU: (4000.0,), extended: (10.0,)},
+        restored=wanted(pods, CPU, extended, step=50),
+        ceilings={CPU: 4000.0, extended: 10.0},
+    )
+    seen = state(pods, NOW, **{CPU: 3750.0, extended: 1.0, "cpu_core_numbers": 8.0})
+    originals = {f"{name}-main": Original(None) for name in "ab"}
+    made = plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, originals=originals))
+    assert {"b": 75_000} == quotas(made)
+
+
 def test_reclaiming_is_for_memory_alone():
     pods = [pod("a", memory=900)]
     demand = Demand(reclaim={CPU: (1.0,), "psi_memory_full_avg10": (1.0,)}, reclaimed=wanted(pods, CPU))
@@ -472,7 +586,7 @@ def test_a_restore_is_dropped_when_the_node_is_busy_again():
 
 
 def test_a_step_on_all_pods_is_needed_while_its_pod_is_there():
-    made = evictions([pod("a", 1.0)], {"window_cpu_avg_5m": 50.0}, {})
+    made = evictions([pod("a", 1.0)], {"disk_read_iops": 50.0}, {})
     (step,) = made.steps
     assert "" == still_needed(step, made, PlanInputs(state([pod("a", 1.0)]), Metrics(), EXACT))
 

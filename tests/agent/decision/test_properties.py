@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from agent.decision.planner import plan
 from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
+from agent.metrics.trigger_only import triggering
 from agent.model import ContainerState, CpuThrottle, EvictStep, Original, PodState, QuotaStep, State
 from agent.qos import QosClass
 from tests.agent.scenes import CPU, MEMORY, analysis, state
@@ -194,6 +196,71 @@ def test_no_victim_is_one_too_many_but_one_that_matters_less_than_another(scene)
     rank = RANK[given_.options.order].rank
     for victim in needless(made, given_):
         assert any(rank(by_key[victim.pod], by_key[other.pod]) < 0 for other in evicted(made))
+
+
+def widened(demand: Demand, pods: list[PodState], *names: str) -> Demand:
+    """The demand with rules on more metrics, which select these pods."""
+    keys = {pod.key for pod in pods}
+
+    def wider(wanted: Mapping[str, PodDemand]) -> dict[str, PodDemand]:
+        more = {key: wanted.get(key, PodDemand(frozenset(), CpuThrottle(0, 50))) for key in {*wanted, *keys}}
+        return {
+            key: replace(more[key], metrics=more[key].metrics | (frozenset(names) if key in keys else frozenset()))
+            for key in sorted(more)
+        }
+
+    marks = dict.fromkeys(names, (1.0,))
+    return replace(
+        demand,
+        down={**demand.down, **marks},
+        throttled=wider(demand.throttled),
+        evict={**demand.evict, **marks},
+        evicted=wider(demand.evicted),
+    )
+
+
+IRREDUCIBLE = ("cpu_load_1_min", "psi_memory_full_avg10", "psi_cpu_some_avg60", "window_cpu_avg_15m")
+
+
+@few
+@given(scenes(), st.sets(st.sampled_from(IRREDUCIBLE), min_size=1))
+def test_a_rule_on_a_metric_that_no_action_reduces_changes_no_step(scene, names):
+    demand, given_ = scene
+    more = widened(demand, list(given_.state.pods), *names)
+    more = replace(more, throttled=demand.throttled, evicted=demand.evicted)
+    assert plan(analysis(demand), given_).steps == plan(analysis(more), given_).steps
+
+
+@few
+@given(closable(), st.sets(st.integers(0, 7)))
+def test_a_rule_on_a_metric_without_a_gap_adds_at_most_its_own_pods(scene, places):
+    demand, given_ = scene
+    own = [pod for place, pod in enumerate(given_.state.pods) if place in places]
+    made = plan(analysis(widened(demand, own, "disk_read_iops")), given_)
+    victims = {victim.pod for victim in evicted(made)}
+    assert victims >= {pod.key for pod in own}
+    by_key, rank = {pod.key: pod for pod in given_.state.pods}, RANK[given_.options.order].rank
+    for victim in needless(made, given_):
+        assert victim.pod in {pod.key for pod in own} or any(
+            rank(by_key[victim.pod], by_key[other.pod]) < 0 for other in evicted(made)
+        )
+
+
+@few
+@given(scenes(), st.sets(st.integers(0, 7)))
+def test_a_rule_that_throttles_without_a_gap_adds_at_most_its_own_pods(scene, places):
+    demand, given_ = scene
+    queue = triggering("queue_length", CHAINS[Order.SEED], throttleable=True, evictable=False)
+    inputs = replace(given_, metrics=Metrics(given_.options.order, extra=[queue]))
+    own = [pod for place, pod in enumerate(given_.state.pods) if place in places]
+
+    def throttled(of: Demand) -> set[str]:
+        steps = plan(analysis(of), inputs).steps
+        return {step.pod for step in steps if isinstance(step, QuotaStep) and step.kind == "throttle"}
+
+    alone = Demand(down=demand.down, throttled=demand.throttled)
+    wider = replace(widened(alone, own, "queue_length"), evict={}, evicted={})
+    assert throttled(alone) <= throttled(wider) <= throttled(alone) | {pod.key for pod in own}
 
 
 @few

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
@@ -10,11 +12,12 @@ from agent.metrics.options import Order
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
 from agent.metrics.trigger_only import triggering
-from agent.model import ContainerState, CpuThrottle, EvictStep, Original, QuotaStep
+from agent.model import ContainerState, CpuThrottle, EvictStep, Original, QuotaStep, StageKind
 from tests.agent.scenes import CPU, CPU_PERCENT, MEMORY, pod, running, state
 
 TEN = CpuThrottle(min_ratio=0, step_ratio=10)
 HALF = CpuThrottle(min_ratio=0, step_ratio=50)
+KINDS: tuple[StageKind, ...] = get_args(StageKind)
 
 
 def container(**values) -> ContainerState:
@@ -170,28 +173,31 @@ def test_what_memory_and_cpu_are_to_the_registry():
     precise = {name for name in metrics if metrics[name].evict_quantified}
     assert {CPU, CPU_PERCENT, MEMORY, "memory_total_utilization", "ext_res_container_cpu_total_usage"} == precise
     throttleable = {name for name in metrics if metrics[name].throttleable}
-    assert throttleable == {
-        CPU,
-        "ext_res_container_cpu_total_usage",
-        *(f"psi_cpu_{share}_{span}" for share in ("some", "full") for span in ("avg10", "avg60", "avg300")),
-    }
+    assert throttleable == {CPU, "ext_res_container_cpu_total_usage"}
     assert all(metrics[name].sortable for name in metrics)
 
 
-def test_windows_of_the_watcher_trigger_and_are_never_quantified():
+def test_no_action_reduces_a_window_of_the_watcher_or_pressure():
     metrics = Metrics()
-    cpu, memory = metrics["window_cpu_avg_5m"], metrics["window_memory_std_15m"]
-    assert (True, True, False, False) == (
-        cpu.throttleable,
-        cpu.evictable,
-        cpu.throttle_quantified,
-        cpu.evict_quantified,
-    )
-    assert (False, True, False) == (memory.throttleable, memory.evictable, memory.evict_quantified)
-    assert (300.0, 900.0, 900.0) == (cpu.lag_seconds, memory.lag_seconds, metrics["window_cpu"].lag_seconds)
-    assert 60.0 == metrics["psi_io_full_avg60"].lag_seconds
+    assert not any(metrics["window_cpu_avg_5m"].reduced_by(kind) for kind in KINDS)
     assert "window_cpu_avg_5m" in metrics
+    assert metrics.get("psi_cpu_some_avg10") is None
     assert metrics.get("anything_else") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "reduced", "quantified"),
+    [
+        (CPU, {"throttle", "restore", "evict"}, {"throttle", "restore", "evict"}),
+        (CPU_PERCENT, {"evict"}, {"evict"}),
+        (MEMORY, {"reclaim", "hold", "evict"}, {"reclaim", "hold", "evict"}),
+        ("disk_read_iops", {"evict"}, set()),
+    ],
+)
+def test_which_steps_reduce_a_metric(name: str, reduced: set[str], quantified: set[str]):
+    metric = Metrics()[name]
+    assert reduced == {kind for kind in KINDS if metric.reduced_by(kind)}
+    assert quantified == {kind for kind in KINDS if metric.quantified_for(kind)}
 
 
 def test_a_metric_of_the_users_own():

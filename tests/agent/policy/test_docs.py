@@ -2,14 +2,17 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from agent.executor.enforcement_switch import ENFORCEMENT, NODES_AT_ONCE, PER_MINUTE, RECENT
+from agent.metrics.registry import Metrics
 from agent.policy import schema
 from agent.policy.policy_set import read_texts
-from tests.agent.policy.writing import METRICS, text_of, throttling
+from agent.service.build import known_metrics
+from tests.agent.policy.writing import METRICS, a_rule, an_object, node_qos, text_of, throttling
 
 DOCS = Path(__file__).parents[3] / "docs"
 POLICIES = (DOCS / "agent-policies.md").read_text()
@@ -27,6 +30,22 @@ def test_the_problems_shown_are_those_that_are_printed():
     found = read_texts({"policies.yaml": block("example: policies.yaml")}, metrics=METRICS)
     assert block("problems: policies.yaml").splitlines() == "\n".join(map(str, found.problems)).splitlines()
     assert block("notices: policies.yaml").splitlines() == "\n".join(map(str, found.notices)).splitlines()
+
+
+def test_the_notices_about_actions_are_those_that_are_printed():
+    def rule(metric: str, action: str) -> dict[str, Any]:
+        one = a_rule(metricRule={"name": metric, "value": 5}, actionName=action)
+        return node_qos(one, name=metric.partition("_")[0])
+
+    cut = {"cpuThrottle": {"stepCPURatio": 10}, "memoryThrottle": {"forceGC": True}}
+    text = text_of(
+        rule("memory_total_usage", "cut"),
+        rule("disk_read_iops", "evict"),
+        an_object("AvoidanceAction", "cut", throttle=cut),
+        an_object("AvoidanceAction", "evict", eviction={}),
+    )
+    found = read_texts({"a.yaml": text}, metrics=known_metrics(Metrics()))
+    assert block("notices: actions").splitlines() == [str(each) for each in found.notices]
 
 
 def test_the_first_example_is_right():

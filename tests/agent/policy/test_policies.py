@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent import model
+from agent.metrics.registry import Metrics
 from agent.policy import schema as fields
 from agent.policy.avoidance_action import read_percentage
 from agent.policy.node_qos import read_metric_rule, read_rules, whole_number
 from agent.policy.policy_set import PolicyReadResult, read_texts
 from agent.policy.problems import PolicyLocation, ProblemCollector
 from agent.policy.struct_reader import read
+from agent.service.build import known_metrics
 from tests.agent.crane import cases
 from tests.agent.policy.writing import METRICS, a_rule, an_object, node_qos, problems, reading, text_of, throttling
 
@@ -407,12 +409,52 @@ def test_two_rules_that_take_and_give_back_at_once_contradict_each_other():
     assert "the lower watermark, 4000, applies" in several.notices[0].message
 
 
-def test_a_rule_that_asks_for_what_its_metric_cannot_give_is_told():
-    """As Crane's own example does, which throttles for a run queue's time: it only keeps new pods away."""
-    rule = a_rule(metricRule={"name": "container_sched_run_queue_time", "value": 3})
-    (notice,) = reading(node_qos(rule), throttling()).notices
-    assert "spec.rules[0]" == notice.place.path
-    assert "no pods can be throttled for container_sched_run_queue_time" in notice.message
+CUT = an_object(
+    "AvoidanceAction",
+    "cut",
+    throttle={"cpuThrottle": {"stepCPURatio": 10}, "memoryThrottle": {"forceGC": True}},
+    eviction={},
+)
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        (
+            "container_sched_run_queue_time",  # as in Crane's own example
+            ["cut cannot throttle pods or reclaim page cache or evict pods for {}: the rule only keeps new pods away"],
+        ),
+        (
+            "window_cpu_avg_5m",
+            ["cut cannot throttle pods or reclaim page cache or evict pods for {}: the rule only keeps new pods away"],
+        ),
+        (
+            "psi_cpu_some_avg10",
+            ["cut cannot throttle pods or reclaim page cache or evict pods for {}: the rule only keeps new pods away"],
+        ),
+        (
+            "memory_total_usage",
+            ["cut cannot throttle pods for {}: for this rule, it can only reclaim page cache and evict pods"],
+        ),
+        (
+            "cpu_total_usage",
+            ["cut cannot reclaim page cache for {}: for this rule, it can only throttle pods and evict pods"],
+        ),
+        (
+            "disk_read_iops",
+            [
+                "cut cannot throttle pods or reclaim page cache for {}: for this rule, it can only evict pods",
+                "{} cannot be quantified: to evict pods, cut selects all pods on which it is allowed",
+            ],
+        ),
+    ],
+)
+def test_notices_say_what_an_action_cannot_do_for_a_metric(metric: str, expected: list[str]):
+    rule = a_rule(metricRule={"name": metric, "value": 3}, actionName="cut")
+    found = read_texts({"a.yaml": text_of(node_qos(rule), CUT)}, metrics=known_metrics(Metrics()))
+    assert not found.problems
+    assert [each.format(metric) for each in expected] == [each.message for each in found.notices]
+    assert {"spec.rules[0]"} == {each.place.path for each in found.notices}
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ from typing import Any
 
 import yaml
 
-from agent.policy.policy_set import PolicyReadResult, TriggerOnly, read_texts
+from agent.metrics.registry import Metrics
+from agent.policy.policy_set import MetricCapabilities, PolicyReadResult, TriggerOnly, read_texts
 
-METRICS = {
-    "cpu_total_usage": TriggerOnly(throttleable=True, evictable=True),
-    "cpu_total_utilization": TriggerOnly(evictable=True),
-    "memory_total_utilization": TriggerOnly(evictable=True),
+METRICS: dict[str, MetricCapabilities] = {
+    **{name: Metrics()[name] for name in ("cpu_total_usage", "cpu_total_utilization", "memory_total_utilization")},
     "container_sched_run_queue_time": TriggerOnly(),
 }
 API = "ensurance.crane.io/v1alpha1"

@@ -14,13 +14,12 @@ from typing import cast
 
 from agent.decision.analysis import AnalyzerState, Demand, PodDemand
 from agent.decision.analyzer import analyze
-from agent.decision.plan import StageKind
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
 from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
-from agent.model import CpuThrottle, EvictStep, MetricSample, QuotaStep, State
+from agent.model import CpuThrottle, EvictStep, MetricSample, QuotaStep, StageKind, State
 from agent.policy.policy_set import read_texts
 from tests.agent.crane import watermarks
 from tests.agent.scenes import analysis

@@ -141,6 +141,8 @@ def evict(given: CraneInputs, marks: Marks) -> CranePlan:
     if not pods:
         return made
     able, others = quantified("evict", marks)
+    if CraneFault.UNABLE in given.repaired:
+        marks, others = {name: marks[name] for name in able}, []
     if not others:
         made.gaps = eviction_gaps(given, marks)
     if others or None in made.gaps.values():
@@ -239,6 +241,8 @@ def _turn(
     """Change quotas; without a gap, `all_pods` are indexed."""
     pods, made = list(given.pods), CranePlan([pod.key for pod in given.pods])
     able, others = quantified("throttle", marks)
+    if CraneFault.UNABLE in given.repaired:
+        others = []
     if not others:
         made.gaps = gaps
     if others or None in made.gaps.values():

@@ -64,6 +64,12 @@ class CraneFault(Enum):
         "pkg/ensurance/executor/throttle.go:227",
         "without usage, Crane indexes the wrong list of pods and may panic; the agent restores the pods of the rules",
     )
+    UNABLE = (
+        "a metric that an action cannot reduce selects all pods",
+        "pkg/ensurance/executor/watermark.go:84, pkg/ensurance/executor/evict.go:64",
+        "a metric that is not registered, or that the action cannot reduce, makes it act on all pods; in the agent it "
+        "selects none",
+    )
     METRIC_ORDER = (
         "memory and CPU metrics have the same urgency",
         "pkg/ensurance/executor/mem_usage.go:20",

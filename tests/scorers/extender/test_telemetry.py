@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from scorers.cluster.table import ClusterTable
+from scorers.extender.hosting import InProcessHost
 from scorers.extender.service import SchedulerModule, SchedulingService
 from scorers.extender.telemetry import SchedulerTelemetry
 from scorers.profiles.profiles import PluginSettings
@@ -125,7 +126,9 @@ def test_load_grows_old_while_nothing_new_is_published(tmp_path: Path) -> None:
 
     async def story(server: FakeKube) -> None:
         service = Service(server.kubeconfig(tmp_path / "config"))
-        scheduling = SchedulingService({"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, service)
+        scheduling = SchedulingService(
+            {"default": {"plugins": [{"name": "TargetLoadPacking"}]}}, InProcessHost(service)
+        )
         table = scheduling.table
         async with scheduling.life(web.Application()):
             await eventually(lambda: table.has_load(MetricType.CPU), what="load")

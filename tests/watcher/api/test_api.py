@@ -462,6 +462,30 @@ def test_columns_of_two_nodes():
     }
 
 
+def test_aggregates_are_added_on_request():
+    """In every content coding, with a tag of their own, and known by it; computed once per snapshot."""
+    service = FakeService()
+    with Live(service) as live:
+        plain, with_aggregates = live.ask("/api/v1/columns"), live.ask("/api/v1/columns?aggregate=koordlet")
+        zipped = live.ask("/api/v1/columns?aggregate=koordlet", headers={"Accept-Encoding": "gzip"})
+        known = live.ask(
+            "/api/v1/columns?aggregate=koordlet", headers={"If-None-Match": with_aggregates.headers["ETag"]}
+        )
+        unknown = live.ask("/api/v1/columns?aggregate=kordlet")
+    assert 3 == len({each.headers["ETag"] for each in (plain, with_aggregates, zipped)})
+    assert with_aggregates.body == gzip.decompress(zipped.body)
+    assert 304 == known.status
+    assert 1 == service.measured
+    document, aggregates = with_aggregates.json(), with_aggregates.json()["aggregates"]
+    assert plain.json() == {name: part for name, part in document.items() if name != "aggregates"}
+    of_nodes = aggregates["rules"], aggregates["interval_s"], aggregates["period_s"]
+    assert ("koordlet", [60.0] * 3, [300] * 3) == of_nodes
+    assert 2 * (1 + 5 * 3) == len(aggregates["columns"])
+    assert {3} == {len(column["values"]) for column in aggregates["columns"]}
+    assert 400 == unknown.status
+    assert "did you mean koordlet?" in unknown.error["hint"]
+
+
 def test_columns_take_no_shape_and_no_host(live):
     """They are the whole fleet, always."""
     assert 400 == live.ask("/api/v1/columns?shape=kep").status

@@ -3,6 +3,7 @@
 import gzip
 import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import zstandard
@@ -37,6 +38,32 @@ def test_all_pods_as_columns():
         each["window"]: each["cores"] for each in document["averages"]
     }
     assert (120.0, "rss", 60.0) == (document["cores_span_s"], document["bytes_kind"], document["every_s"])
+
+
+@pytest.mark.parametrize(("query", "known"), [("minutes=2", 2), ("minutes=15", 15), ("minutes=1440", 15)])
+def test_minutes_are_added_on_request(query, known):
+    """The newest ones, at most those of the longest window; with a selection, of the selected pods."""
+    with Live(with_pods()) as live:
+        document = live.ask(f"{PODS}?{query}").json()
+        selected = live.ask(f"{PODS}?{query}&namespace=b").json()
+        without = live.ask(PODS).json()
+        same_body = live.ask(f"{PODS}?minutes=15").headers["ETag"] == live.ask(f"{PODS}?minutes=99").headers["ETag"]
+    minutes = document["minutes"]
+    assert 1_700_000_000 // 60 * 60 == minutes["newest"]
+    assert (known, known) == (len(minutes["cores"]), len(minutes["bytes"]))
+    assert [[0.25, 1.5, 0.0]] * 2 == minutes["cores"][-2:]
+    assert [2**30, 2**31, None] == minutes["bytes"][-1]
+    assert [0.0] == selected["minutes"]["cores"][-1]
+    assert "minutes" not in without
+    assert same_body
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1441", "1.5", "", "all", "9" * 5000, "\u0663"])
+def test_an_invalid_number_of_minutes_is_refused(value):
+    with Live(with_pods()) as live:
+        answer = live.ask(f"{PODS}?minutes={quote(value)}")
+    assert (400, "bad_request") == (answer.status, answer.error["code"])
+    assert "1 to 1440" in answer.error["hint"]
 
 
 @pytest.mark.parametrize(

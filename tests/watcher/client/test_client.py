@@ -18,7 +18,8 @@ from aiohttp import web
 from tests.fakes.service import FakeService, Live, Protection
 from tests.fakes.snapshots import WINDOWS, publish, small_fleet, snapshot_of, steady
 from tests.waiting import eventually
-from watcher.client import Client, Columns, InProcessClient, WatcherClient, WatcherError
+from watcher.client import Client, Columns, InProcessClient, ServiceDescription, WatcherClient, WatcherError
+from watcher.core.koordinator.report import NodeUsages
 from watcher.model import MetricType, Operator
 
 CPU, MEMORY = "instance:node_cpu:ratio", "instance:node_memory_utilisation:ratio"
@@ -53,12 +54,21 @@ def same(one: Columns, other: Columns) -> None:
         if each.name in ("received", "age_at_receipt"):
             continue
         mine, yours = getattr(one, each.name), getattr(other, each.name)
-        if isinstance(mine, dict):
-            assert list(mine) == list(yours)
-            for key in mine:
-                np.testing.assert_array_equal(mine[key], yours[key])
+        if isinstance(mine, NodeUsages):
+            assert isinstance(yours, NodeUsages)
+            for part in fields(NodeUsages):
+                equal(getattr(mine, part.name), getattr(yours, part.name))
         else:
-            np.testing.assert_array_equal(mine, yours)
+            equal(mine, yours)
+
+
+def equal(mine: Any, yours: Any) -> None:
+    if isinstance(mine, dict):
+        assert list(mine) == list(yours)
+        for key in mine:
+            np.testing.assert_array_equal(mine[key], yours[key])
+    else:
+        np.testing.assert_array_equal(mine, yours)
 
 
 def beside(published: Any, **options: Any) -> InProcessClient:
@@ -92,6 +102,56 @@ def test_both_clients_return_the_same_columns(window, selection) -> None:
             await in_process.close()
 
         run(story)
+
+
+def test_both_clients_return_the_same_usages() -> None:
+    """By koordlet's rules, from samples with more digits than the document has; computed once per snapshot."""
+    chance = np.random.default_rng(5)
+    fleet: dict[str, dict[str, list[float]]] = {
+        f"n{i}": {key: chance.uniform(0, 100, 60).tolist() for key in ("CPU", "Memory")} for i in range(50)
+    }
+    fleet["silent"] = {"CPU": [np.nan] * 60, "Memory": chance.uniform(0, 100, 60).tolist()}
+    service = FakeService(published=publish(snapshot_of(fleet)))
+    with Live(service) as live:
+
+        async def story() -> None:
+            over_http, inside = told(live, usages=True), beside(lambda: service.published, measure=service.measure)
+            columns = await over_http.refresh()
+            same(columns, await inside.refresh())
+            assert columns.usages is not None
+            assert (300, 600, 900) == columns.usages.durations
+            row = columns.row["n7"]
+            assert columns.usages.aggregated["CPU", "p95", 900][row] == round(np.sort(fleet["n7"]["CPU"])[56], 10)
+            assert columns.usages.usage["Memory"][row] == pytest.approx(np.mean(fleet["n7"]["Memory"][-20:]))
+            assert [300] * 51 == columns.usages.period.tolist()
+            measured = service.measured
+            again = told(live, usages=True, types=(MetricType.CPU,))
+            assert (await again.refresh()).usages is not None
+            assert measured == service.measured
+            for client in (over_http, inside, again):
+                await client.close()
+
+        run(story)
+
+
+def test_the_description_of_a_service() -> None:
+    """It is available without metrics, and its request does not start the collection of pods."""
+    service = FakeService(published=None, no_pods="pod usage is switched off")
+    with Live(service) as live:
+        described = asyncio.run(description(live))
+    assert WINDOWS == described.served_windows()
+    assert (300.0, True) == (described.max_staleness_s, described.has_usages)
+    assert described.pods is not None
+    assert ("pod usage is switched off", True) == (described.pods.reason, described.pods.minutes)
+    assert 0 == service.wanted
+
+
+async def description(live: Live) -> ServiceDescription:
+    client = told(live)
+    try:
+        return await client.describe()
+    finally:
+        await client.close()
 
 
 def test_columns_are_arrays_over_the_nodes() -> None:

@@ -25,9 +25,9 @@ def in_process(service: FakeService, **options: Any) -> InProcessClient:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal in everything but when it was received, and the minutes that the document does not have."""
+    """Equal in everything but when it was received."""
     if isinstance(one, PodColumns):
-        names = {each.name for each in fields(PodColumns)} - {"received", "age_at_receipt", "recent"}
+        names = {each.name for each in fields(PodColumns)} - {"received", "age_at_receipt"}
         return all(same(getattr(one, name), getattr(other, name)) for name in names)
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
@@ -51,9 +51,31 @@ def test_both_clients_return_the_same_pods() -> None:
         run(story)
 
 
-def test_the_client_beside_the_service_has_every_minute() -> None:
-    """Three minutes of three pods, the last of fifteen rows; not to be written to."""
-    pods = asyncio.run(in_process(FakeService(pods=publish_pods(small_pods()))).refresh_pods())
+@pytest.mark.parametrize("count", [0, 5_000], ids=["three pods", "thousands"])
+def test_both_clients_return_the_same_minutes(count: int) -> None:
+    """Readings with more digits than the document has."""
+    readings = {pod: (node, cores / 3, memory / 3) for pod, (node, cores, memory) in many_pods(count or 3).items()}
+    service = FakeService(pods=publish_pods(readings))
+    with Live(service) as live:
+
+        async def story() -> None:
+            over_http, inside = told(live, minutes=True), in_process(service, minutes=True)
+            pods = await over_http.refresh_pods()
+            assert same(pods, await inside.refresh_pods())
+            assert pods.recent is not None
+            assert (15, len(pods.pods)) == pods.recent[0].shape
+            assert len(np.unique(pods.recent[0][-1])) > 1
+            await over_http.close()
+            await inside.close()
+
+        run(story)
+
+
+def test_minutes_are_read_only_arrays() -> None:
+    """Three minutes of three pods, the last of fifteen rows."""
+    service = FakeService(pods=publish_pods(small_pods()))
+    assert asyncio.run(in_process(service).refresh_pods()).recent is None
+    pods = asyncio.run(in_process(service, minutes=True).refresh_pods())
     assert pods.recent is not None
     cores, memory = pods.recent
     assert [[0.25, 1.5, 0.0]] * 3 == cores[-3:].tolist()
@@ -236,5 +258,5 @@ class _Broken(PublishedPods):
         self.__dict__.update(publish_pods(small_pods(), tag="broken").__dict__)
         self._body = body
 
-    def body(self, rows: I64 | None = None) -> bytes:
+    def body(self, rows: I64 | None = None, *, minutes: int = 0) -> bytes:
         return self._body

@@ -267,6 +267,7 @@ def test_failing_pods_never_fail_the_nodes(error, finding, counted, caplog):
         assert finding in findings(refresher)
         assert 2 == refresher.stats.query_failures[counted, "pods"]
         assert refresher.pods.want()
+        assert "" == refresher.pods.impossible_reason  # the source may have pods again
         source.no_pods = None
         clock.pass_time(60)
         await minutes(refresher, source, clock, 1)
@@ -309,10 +310,11 @@ def test_a_source_without_pods_says_so():
     """In a finding, to whoever wants them, and with what to do."""
 
     async def story(refresher: Refresher, source: Any, clock: FakeClock) -> None:
-        assert "" == refresher.pods.want()
+        assert "" == refresher.pods.want() == refresher.pods.impossible_reason
         await refresher.tick()
         assert refresher.published is not None
         why = refresher.pods.want()
+        assert why == refresher.pods.impossible_reason
         assert "Memory provides no pod usage" in why
         assert "metrics-server" in why
         assert why == findings(refresher)["no_series"]

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from watcher.arrays import F64, I64, Bool
-from watcher.core.publishing.documents import LARGEST, to_wire
-from watcher.core.publishing.wire import PodAverages, PodsDocument
+from watcher.core.publishing.documents import LARGEST, nullable, to_wire
+from watcher.core.publishing.wire import PodAverages, PodMinutes, PodsDocument
 from watcher.core.review.findings import some_of
 from watcher.model import Finding, FindingKind, Remedy, Window
 
@@ -347,8 +348,16 @@ class PublishedPods:
         )
         return np.flatnonzero(np.fromiter(wanted, dtype=bool, count=len(table.pods)))
 
-    def document(self, rows: I64 | None = None) -> PodsDocument:
-        """Return the document with all pods, or only with the pods in `rows`."""
+    def minutes(self) -> tuple[F64, F64]:
+        """Return the readings of each minute (cores, bytes), each [k, n] and read-only, rounded as in the document."""
+        minutes = _rounded_cores(self.table.recent_cores), np.rint(self.table.recent_memory)
+        for each in minutes:
+            each.flags.writeable = False
+        return minutes
+
+    def document(self, rows: I64 | None = None, *, minutes: int = 0) -> PodsDocument:
+        """Return the document with all pods, or only with the pods in `rows`, and the readings of the last
+        `minutes`."""
         table = self.table if rows is None else _rows(self.table, rows)
         return PodsDocument(
             timestamp=int(self.timestamp),
@@ -365,16 +374,21 @@ class PublishedPods:
             cores=_cores(table.cores),
             bytes=_bytes(table.memory),
             averages=[self._averages(table, window) for window in self.windows],
+            minutes=_minutes(table, minutes) if minutes else msgspec.UNSET,
         )
 
     def _averages(self, table: PodTable, window: Window) -> PodAverages:
         cores, memory = averages(table, window, cadence_s=self.cadence_s)
         return PodAverages(window=window.label, cores=_cores(cores), bytes=_bytes(memory))
 
-    def body(self, rows: I64 | None = None) -> bytes:
+    def body(self, rows: I64 | None = None, *, minutes: int = 0) -> bytes:
         """Return `document` as JSON, encoded one column at a time, because a single call of the encoder would hold the
         GIL until it is done."""
-        document = self.document(rows)
+        document = self.document(rows, minutes=minutes)
+        if document.minutes:
+            lists: list[list[Any]] = [document.minutes.cores, document.minutes.bytes]
+            for each in lists:
+                each[:] = [msgspec.Raw(msgspec.json.encode(minute)) for minute in each]
         for part in (*document.averages, document):
             for name in part.__struct_fields__:
                 value = getattr(part, name)
@@ -383,9 +397,18 @@ class PublishedPods:
         return msgspec.json.encode(document)
 
 
+def _minutes(table: PodTable, minutes: int) -> PodMinutes:
+    cores, memory = table.recent_cores[-minutes:], table.recent_memory[-minutes:]
+    return PodMinutes(table.head * SLOT_S, [_cores(each) for each in cores], [_bytes(each) for each in memory])
+
+
+def _rounded_cores(values: F64) -> F64:
+    """Round cores to nanocores, the resolution of Kubernetes quantities, and for the wire."""
+    return to_wire(np.round(values, 9))
+
+
 def _cores(values: F64) -> list[float | None]:
-    """Round cores to nanocores, the resolution of Kubernetes quantities, and for the wire; None for NaN."""
-    return [None if value != value else value for value in to_wire(np.round(values, 9)).tolist()]
+    return nullable(_rounded_cores(values))
 
 
 def _bytes(values: F64) -> list[int | None]:

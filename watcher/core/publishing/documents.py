@@ -337,7 +337,7 @@ def columns(snapshot: Snapshot, selection: Selection) -> ColumnsDocument:
         window_end=int(snapshot.end),
         source=snapshot.source,
         nodes=list(snapshot.nodes),
-        sampled={w.metric.name: _nullable(np.round(w.sampled, 3)) for w in snapshot.metrics if w.metric.name in names},
+        sampled={w.metric.name: nullable(np.round(w.sampled, 3)) for w in snapshot.metrics if w.metric.name in names},
         columns=[
             Column(
                 name=part.metric.name,
@@ -345,16 +345,17 @@ def columns(snapshot: Snapshot, selection: Selection) -> ColumnsDocument:
                 operator=part.operator,
                 window=part.rollup,
                 unit=part.metric.unit,
-                values=_nullable(to_wire(part.values)),
+                values=nullable(to_wire(part.values)),
             )
             for part in parts
         ],
         smoothing_s={w.metric.name: w.provenance.smoothing_s for w in snapshot.metrics if w.metric.name in names},
-        age_s=_nullable(np.round(snapshot.age_s, 3)),
+        age_s=nullable(np.round(snapshot.age_s, 3)),
     )
 
 
-def _nullable(values: F64) -> list[float | None]:
+def nullable(values: F64) -> list[float | None]:
+    """Return the values as a list for JSON, None for NaN."""
     return [None if value != value else value for value in values.tolist()]
 
 

@@ -83,9 +83,30 @@ class Column(msgspec.Struct):
     values: list[float | None]
 
 
+class AggregateColumn(msgspec.Struct):
+    """One statistic (avg, p50, p90, p95 or p99) of CPU or Memory for all nodes, in percent of capacity, null if
+    unknown. `duration_s` is the period that it covers in seconds; 0 is the averaging period of each node."""
+
+    type: str
+    statistic: str
+    duration_s: int
+    values: list[float | None]
+
+
+class AggregatesDocument(msgspec.Struct):
+    """Usage of the nodes by the rules of a component, with one value per node. `interval_s` is the report interval and
+    `period_s` the averaging period of each node in seconds."""
+
+    rules: str
+    interval_s: list[float]
+    period_s: list[int]
+    columns: list[AggregateColumn]
+
+
 class ColumnsDocument(msgspec.Struct):
     """Body of GET /api/v1/columns. `sampled[name][i]` is the unix time of node i's newest sample of that metric;
-    `age_s[i]` is the age in seconds of a silent or held node, null for all other nodes."""
+    `age_s[i]` is the age in seconds of a silent or held node, null for all other nodes. `aggregates` is present only
+    with `?aggregate=`."""
 
     timestamp: UnixSeconds
     window_end: UnixSeconds
@@ -95,6 +116,7 @@ class ColumnsDocument(msgspec.Struct):
     columns: list[Column]
     smoothing_s: dict[str, float] = {}
     age_s: list[float | None] = []
+    aggregates: AggregatesDocument | msgspec.UnsetType = msgspec.UNSET
 
 
 class PodAverages(msgspec.Struct):
@@ -105,11 +127,20 @@ class PodAverages(msgspec.Struct):
     bytes: list[int | None]
 
 
+class PodMinutes(msgspec.Struct):
+    """Readings of the pods by minute, oldest minute first: each inner list has one value per pod, null without a
+    reading. `newest` is the unix time in seconds at which the newest minute begins."""
+
+    newest: UnixSeconds
+    cores: list[list[float | None]]
+    bytes: list[list[int | None]]
+
+
 class PodsDocument(msgspec.Struct):
     """Body of GET /api/v1/pods: each list has one value per pod, ordered by namespace and name. `time` is the source's
     time of the newest reading in unix seconds; `cores` and `bytes` are null if the reading lacks them. The source
     averages cores over `cores_span_s` seconds; `bytes_kind` is rss or working_set. The source is queried every
-    `every_s` seconds."""
+    `every_s` seconds. `minutes` is present only with `?minutes=`."""
 
     timestamp: UnixSeconds
     source: str
@@ -125,6 +156,15 @@ class PodsDocument(msgspec.Struct):
     cores: list[float | None]
     bytes: list[int | None]
     averages: list[PodAverages]
+    minutes: PodMinutes | msgspec.UnsetType = msgspec.UNSET
+
+
+class PodsOffer(msgspec.Struct):
+    """Whether GET /api/v1/pods can be answered: `reason` says why not, "" if it can or may be after the next refresh.
+    `minutes`: the parameter of this name is known."""
+
+    reason: str
+    minutes: bool = False
 
 
 class HistorySeries(msgspec.Struct):

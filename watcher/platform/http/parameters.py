@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SHOWN_CHARACTERS = 256  # maximum length of a name quoted in a message
 COMPARED_CHARACTERS = 64  # longer words do not resemble a known word, and comparing them is slow
 MAX_PARAMETERS = 5_000
+MOST_MINUTES = 1440
 MAX_POINTS = 11_000  # per series, the same limit as in Prometheus
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)?\Z")
 _UNIT_S = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -170,6 +171,24 @@ def hosts_of(values: Mapping[str, Sequence[str]]) -> frozenset[str] | None:
     """The requested node names; None for all. An empty name also means all, as in the original load-watcher."""
     given = values.get("host", ())
     return frozenset(given) if given and "" not in given else None
+
+
+def minutes_of(values: Mapping[str, Sequence[str]]) -> int:
+    """The requested number of minutes, 0 without the parameter. Raises BadParameter."""
+    given = single_value(values, "minutes")
+    if given is None:
+        return 0
+    if not (given.isascii() and given.isdigit() and len(given) <= 5 and 1 <= int(given) <= MOST_MINUTES):
+        raise BadParameter(f"minutes={truncated(given)!r} is invalid", f"use a whole number from 1 to {MOST_MINUTES}")
+    return int(given)
+
+
+def aggregate_of(values: Mapping[str, Sequence[str]], known: Sequence[str]) -> str:
+    """The requested aggregate, "" without the parameter. Raises BadParameter for an unknown one."""
+    given = single_value(values, "aggregate")
+    if given is not None and given not in known:
+        raise unknown_value("aggregate", given, known)
+    return given or ""
 
 
 # --- times -----------------------------------------------------------------------------------------------------------

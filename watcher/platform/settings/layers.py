@@ -31,6 +31,7 @@ NOT_SETTINGS = (
     "LOAD_WATCHER_KUBERNETES",
     "LOAD_WATCHER_REAL_PARTS",
     "LOAD_WATCHER_REQUIRE_REAL",
+    "LOAD_WATCHER_URL",
 )
 
 _YAML = re.compile(r"---|[\w.]+:(\s|$)")  # possible begin of a YAML document; never valid in TOML

@@ -19,7 +19,7 @@ from watcher import model
 from watcher.platform.settings import addresses
 from watcher.platform.settings.field_metadata import Setting, SettingsTable, setting_of, settings_fields
 from watcher.platform.settings.sections.kubernetes import KubernetesSettings
-from watcher.platform.settings.sections.peers import AgentsSettings, DashboardSettings, PeersSettings
+from watcher.platform.settings.sections.peers import AgentsSettings, DashboardSettings, ExtenderSettings, PeersSettings
 from watcher.platform.settings.sections.provider import ProviderSettings, QuerySettings
 from watcher.platform.settings.sections.samples import RefreshSettings, ReviewSettings, StoreSettings
 from watcher.platform.settings.sections.server import (
@@ -41,6 +41,7 @@ TABLES: Mapping[str, type[SettingsTable]] = {
     "peers": PeersSettings,
     "agents": AgentsSettings,
     "dashboard": DashboardSettings,
+    "extender": ExtenderSettings,
     "metrics": MetricsSettings,
     "koordinator": KoordinatorSettings,
     "log": LogSettings,
@@ -67,6 +68,7 @@ class Settings:
     peers: PeersSettings = field(default_factory=PeersSettings)
     agents: AgentsSettings = field(default_factory=AgentsSettings)
     dashboard: DashboardSettings = field(default_factory=DashboardSettings)
+    extender: ExtenderSettings = field(default_factory=ExtenderSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     koordinator: KoordinatorSettings = field(default_factory=KoordinatorSettings)
     log: LogSettings = field(default_factory=LogSettings)

@@ -28,9 +28,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if has (lower .Values.config.provider.name) (list "metrics-server" "kubernetesmetricsserver") }}true{{ end -}}
 {{- end -}}
 
+{{/* "true" if the scheduling plug-ins run in the watcher; otherwise "". */}}
+{{- define "load-watcher.innerExtender" -}}
+{{- if and .Values.scheduler.enabled (not .Values.scheduler.separate) }}true{{ end -}}
+{{- end -}}
+
+{{/* "true" if the scheduling plug-ins run in a Deployment of their own; otherwise "". */}}
+{{- define "load-watcher.separateExtender" -}}
+{{- if and .Values.scheduler.enabled .Values.scheduler.separate }}true{{ end -}}
+{{- end -}}
+
 {{/* "true" if the pods use the Kubernetes API; otherwise "". */}}
 {{- define "load-watcher.asksKubernetes" -}}
-{{- if or .Values.rbac.nodes .Values.rbac.nodeMetrics .Values.scheduler.enabled (include "load-watcher.metricsServer" .) (include "load-watcher.publishes" .) }}true{{ end -}}
+{{- if or .Values.rbac.nodes (and .Values.rbac.nodeMetrics (not .Values.scheduler.separate)) (include "load-watcher.innerExtender" .) (include "load-watcher.metricsServer" .) (include "load-watcher.publishes" .) }}true{{ end -}}
 {{- end -}}
 
 {{/* "true" if NodeMetrics are written to the cluster; otherwise "". */}}
@@ -75,7 +85,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $_ := set $peers "urls" (list (printf "%s://%s-headless:2020" (include "load-watcher.scheme" .) (include "load-watcher.fullname" .))) -}}
 {{- end -}}
 {{- $_ := set $config "peers" $peers -}}
-{{- if .Values.scheduler.enabled -}}
+{{- $_ := unset $config "extender" -}}
+{{- if include "load-watcher.innerExtender" . -}}
 {{- $_ := set $config "scheduler" .Values.scheduler.profiles -}}
 {{- end -}}
 {{- if include "load-watcher.showsAgents" . -}}
@@ -174,6 +185,23 @@ helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | re
 
 {{- define "load-watcher.qrmLabels" -}}
 {{- include "load-watcher.nodeLabels" (dict "context" . "part" "qrm") -}}
+{{- end -}}
+
+{{/* The settings of the separate extender: the server, cluster, Kubernetes and log settings of the watcher, and its own. */}}
+{{- define "load-watcher.extenderConfig" -}}
+{{- $config := pick (deepCopy .Values.config) "server" "cluster" "kubernetes" "log" -}}
+{{- $extender := deepCopy (default dict .Values.config.extender) -}}
+{{- if not $extender.watcher -}}
+{{- $_ := set $extender "watcher" (printf "%s://%s.%s:%v" (include "load-watcher.scheme" .) (include "load-watcher.fullname" .) .Release.Namespace .Values.service.port) -}}
+{{- end -}}
+{{- $server := default dict $config.server -}}
+{{- if and $server.protect_reads $server.token_file (not $extender.watcher_token_file) -}}
+{{- $_ := set $extender "watcher_token_file" $server.token_file -}}
+{{- end -}}
+{{- $_ := set $config "extender" $extender -}}
+{{- $_ := set $config "store" (dict "url" "sqlite:////data/load-watcher-extender.db" "on_unusable" "set-aside") -}}
+{{- $_ := set $config "scheduler" .Values.scheduler.profiles -}}
+{{- include "load-watcher.toml" (dict "table" $config "path" "") -}}
 {{- end -}}
 
 {{/* The settings of the agents, completed with release-specific values. */}}

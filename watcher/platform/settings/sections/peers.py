@@ -15,7 +15,9 @@ from watcher.platform.settings.field_metadata import SettingsTable, about
 def _peer_address(read: Callable[[Any], str]) -> Callable[[Any], str]:
     def checked(value: Any) -> str:
         if "@" in (address := read(value)):
-            raise values.InvalidValue("given an address with a user; replicas authenticate with server.token_file")
+            raise values.InvalidValue(
+                "given an address with a user; use the token file of this table, or server.token_file for replicas"
+            )
         return address
 
     return checked
@@ -95,6 +97,30 @@ class AgentsSettings(SettingsTable):
     def configured(self) -> bool:
         """Whether agents are configured, so that the usage of pods is read from them."""
         return self.urls is not None or self.pods is not None
+
+
+@dataclass(frozen=True, repr=False)
+class ExtenderSettings(SettingsTable):
+    """The watcher whose load `load-watcher extender` uses. Other commands do not use this table."""
+
+    watcher: str | None = field(
+        default=None,
+        metadata=about(
+            _PEER,
+            "Base URL of the watcher (load-watcher serve). Required for load-watcher extender. Its option --watcher "
+            "and the environment variable LOAD_WATCHER_URL also set it.",
+            example='"http://load-watcher:2020"',
+        ),
+    )
+    watcher_token_file: Path | None = field(
+        default=None,
+        metadata=about(
+            values.PATH,
+            "File with the bearer token of the watcher, if that protects reads; read again when it changes.",
+            example='"/run/secrets/load-watcher/token"',
+        ),
+    )
+    watcher_ca_file: Path | None = field(default=None, metadata=_AUTHORITIES)
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,0 +1,63 @@
+"""`load-watcher extender`: runs the scheduling plug-ins as a process of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from load_watcher.cli.exit_codes import BAD_SETTINGS, print_settings_problems
+from load_watcher.cli.options import CONFIG, LOGGING, SET, listening_options, store_url, to_address, with_options
+from load_watcher.cli.settings import NO_SOURCE, load, load_or_exit
+
+if TYPE_CHECKING:
+    from watcher.platform.settings.tables import Settings
+
+
+@click.command()
+@with_options(
+    CONFIG,
+    click.option(
+        "--watcher",
+        envvar="LOAD_WATCHER_URL",
+        callback=to_address,
+        metavar="URL",
+        help="Base URL of the watcher, for example http://load-watcher:2020 (extender.watcher). [default: environment "
+        "variable LOAD_WATCHER_URL, otherwise extender.watcher]",
+    ),
+    *listening_options("server", port=2025, protected=False),
+    store_url("sqlite:///load-watcher-extender.db"),
+    *LOGGING,
+    SET,
+)
+def extender(**given: Any) -> None:
+    """Run the scheduling plug-ins with the load of a watcher (load-watcher serve) at another address.
+
+    It serves the same paths under /scheduler as serve with [scheduler], and stores decisions in a database of its own.
+    If the watcher does not answer, its last load is used until it is too old; without load, plug-ins use their
+    fallback. It runs until SIGTERM or SIGINT. SIGHUP reloads the settings.
+
+    Exit code 0: stopped by a signal; 1: it could not start, for example because the port is in use; 2: the arguments or
+    the settings are invalid, or the watcher does not offer data that a plug-in needs.
+    """
+    from load_watcher.extender.process import adapted, start_process
+    from watcher.platform.logs import setup_logging
+    from watcher.platform.settings.problems import SettingsError
+    from watcher.service import main
+
+    overrides = {**NO_SOURCE, **({"extender.watcher": given["watcher"]} if given["watcher"] else {})}
+    try:
+        settings = adapted(load_or_exit(given, overrides=overrides, own_windows=False))
+        cluster = settings.cluster.name or ""
+        setup_logging(settings.log, cluster=cluster)
+
+        def reload() -> Settings:
+            renewed = adapted(load(given, overrides=overrides, own_windows=False))
+            setup_logging(renewed.log, cluster=cluster)
+            return renewed
+
+        code = main.run_process(lambda: start_process(settings), settings, reload=reload)
+    except SettingsError as error:
+        print_settings_problems(error)
+        raise SystemExit(BAD_SETTINGS) from None
+    raise SystemExit(code)

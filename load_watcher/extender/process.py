@@ -1,0 +1,192 @@
+"""Construction and life cycle of the extender as a process of its own: start, reload, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from load_watcher.extender.pages import ExtenderPages, ExtenderTelemetry
+from scorers.cluster.informer import ClusterSource
+from scorers.extender.hosting import unmet_profiles
+from scorers.extender.remote import RemoteHost, read_access
+from scorers.extender.service import SchedulingService
+from watcher import __version__
+from watcher.api.operations import OPENAPI
+from watcher.client import WatcherError
+from watcher.platform.http import openapi
+from watcher.platform.http.responses import StaticBody, static_response
+from watcher.platform.http.routing import JSON, Route, Router
+from watcher.platform.http.runner import application
+from watcher.platform.http.sites import local_hosts
+from watcher.platform.reloaded_files import FileReloader
+from watcher.platform.settings.problems import Problem, SettingsError
+from watcher.platform.settings.tables import Settings
+from watcher.platform.telemetry.instruments import Instruments
+from watcher.service.build import ServerProtection, tls_of
+from watcher.store.decision_store import StoreDecisions
+from watcher.store.store import Store
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PORT = 2025
+DEFAULT_STORE = "sqlite:///load-watcher-extender.db"
+NEED_RESTART = ("cluster", "server", "store", "kubernetes")
+
+
+def adapted(settings: Settings) -> Settings:
+    """Return the settings with the defaults of this process: it may run next to the watcher on one machine. Raises
+    SettingsError if the address of the watcher or the profiles are missing."""
+    server, store, origins = settings.server, settings.store, settings.origins
+    if origins.get("server.port") == "default":
+        server = replace(server, port=DEFAULT_PORT)
+    if origins.get("store.url") == "default":
+        store = replace(store, url=DEFAULT_STORE)
+    problems = []
+    if settings.extender.watcher is None:
+        cure = "use --watcher, the environment variable LOAD_WATCHER_URL or extender.watcher"
+        problems.append(Problem("extender.watcher", "the address of the watcher is not set", cure))
+    if not settings.parts.get("scheduler"):
+        cure = '[scheduler.default], and below it plugins = [ { name = "TargetLoadPacking" } ]'
+        problems.append(Problem("scheduler", "no profiles are configured", cure))
+    if problems:
+        raise SettingsError(problems)
+    return replace(settings, server=server, store=store)
+
+
+async def start_process(settings: Settings, *, cluster: ClusterSource | None = None) -> ExtenderProcess:
+    """Build the process. Raises SettingsError if files of [extender] cannot be used, or if the watcher answers and does
+    not offer the data of a profile."""
+    store = Store(
+        url=settings.store.url,
+        retention=settings.store.retention,
+        max_size=settings.store.max_size,
+        on_unusable=settings.store.on_unusable,
+        upgrade=settings.store.upgrade,
+        owner=f"load-watcher extender on {settings.server.host}:{settings.server.port}",
+        watcher=settings.watcher_name,
+        password_file=settings.store.password_file,
+        decisions=settings.store.decisions,
+        max_decisions=settings.store.max_decisions,
+    )
+    await asyncio.to_thread(_check_files, settings)
+    host = RemoteHost(settings, StoreDecisions(store))
+    try:
+        await host.renew()
+    except WatcherError as error:
+        log.debug("the watcher does not describe itself yet: %s", error)  # the service logs it
+    _check_data(settings.parts["scheduler"], host)
+    return ExtenderProcess(settings, host, store, cluster=cluster)
+
+
+def _check_files(settings: Settings) -> None:
+    try:
+        read_access(settings).tls()
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, ssl.SSLError) else str(error)
+        cure = "check extender.watcher_token_file and extender.watcher_ca_file (PEM)"
+        raise SettingsError([Problem("extender", f"cannot use the files of this table: {reason}", cure)]) from error
+
+
+def _check_data(scheduler: Mapping[str, Any], host: RemoteHost) -> None:
+    unmet = unmet_profiles(scheduler, host, cwd=Path.cwd())
+    if unmet:
+        raise SettingsError(problem for problems in unmet.values() for problem in problems)
+
+
+class ExtenderProcess:
+    """The running process. Implements watcher.service.main.ServerProcess."""
+
+    def __init__(
+        self, settings: Settings, host: RemoteHost, store: Store, *, cluster: ClusterSource | None = None
+    ) -> None:
+        self._settings = settings
+        self._host = host
+        self._store = store
+        self._reloading: asyncio.Task[None] | None = None
+        self._wants_reload: Callable[[], Settings] | None = None
+        self.scheduling = SchedulingService(settings.parts["scheduler"], host, cluster=cluster)
+        built = self.scheduling.build()
+        telemetry = Instruments(version=__version__, cluster=settings.cluster.name or "")
+        for collector in (*built.collectors, ExtenderTelemetry(self.scheduling, host, store)):
+            telemetry.add(collector)
+        protection = ServerProtection(settings)
+        self.tls = tls_of(settings)
+        self._files = FileReloader([*protection.files, *(() if self.tls is None else (self.tls.files,))])
+        hosts = local_hosts(settings.server.host, settings.server.hosts or ())
+        routes = [*built.routes, *ExtenderPages(self.scheduling, host, telemetry).routes()]
+        described = openapi.document(
+            [*routes, _describing(b"")], version=__version__, protected=protection.protect_reads
+        )
+        routes.append(_describing(msgspec.json.encode(described)))
+        self.app = application(Router(routes, protection=protection, meter=telemetry, hosts=hosts))
+        self.app.cleanup_ctx.extend([self._with_store, *built.lives, self._files.life, self._with_reload])
+
+    def listening(self, address: str) -> None:
+        """Log the address of the watcher."""
+        log.info("the load comes from the watcher at %s", self._host.url)
+
+    @asynccontextmanager
+    async def _with_store(self, _app: web.Application) -> AsyncIterator[None]:
+        await self._store.open()
+        try:
+            yield
+        finally:
+            await self._store.close()
+
+    @asynccontextmanager
+    async def _with_reload(self, _app: web.Application) -> AsyncIterator[None]:
+        yield
+        if self._reloading is not None:
+            self._reloading.cancel()
+            await asyncio.gather(self._reloading, return_exceptions=True)
+
+    # --- reload ------------------------------------------------------------------------------------------------------
+
+    def request_reload(self, read: Callable[[], Settings]) -> None:
+        """See ServerProcess. A request during a reload is carried out after it."""
+        self._wants_reload = read
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(self._reload_while_wanted(), name="reload")
+
+    async def _reload_while_wanted(self) -> None:
+        while (read := self._wants_reload) is not None:
+            self._wants_reload = None
+            await self._files.check()
+            try:
+                await self._reload(await asyncio.to_thread(read))
+            except SettingsError as error:
+                log.error("settings not reloaded, the old settings stay active: %s", error)
+            except Exception:
+                log.exception("settings not reloaded because of an unexpected error; the old settings stay active")
+
+    async def _reload(self, settings: Settings) -> None:
+        await asyncio.to_thread(_check_files, settings)
+        scheduler = settings.parts["scheduler"]
+        if settings.extender.watcher == self._settings.extender.watcher:
+            _check_data(scheduler, self._host)
+        apply = await asyncio.to_thread(self.scheduling.prepare_reload, scheduler)
+        for table in NEED_RESTART:
+            if getattr(settings, table) != getattr(self._settings, table):
+                log.warning("changes in [%s] take effect only after a restart", table)
+        self._settings = settings
+        self._host.adopt(settings)
+        apply()
+        log.info("settings reloaded")
+
+
+def _describing(body: bytes) -> Route:
+    return Route("/openapi.json", "openapi", partial(_constant, body=StaticBody.of(body, JSON)), OPENAPI)
+
+
+async def _constant(request: web.Request, _captured: Sequence[str], *, body: StaticBody) -> web.Response:
+    return static_response(request, body)

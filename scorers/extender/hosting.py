@@ -1,0 +1,144 @@
+"""The process that hosts the scheduling plug-ins: the service of the watcher, or a process of its own.
+
+Both implement `LoadHost`, so that the plug-ins and `SchedulingService` do not depend on where they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from scorers.cluster.table import ClusterTable, DataNeeds
+from scorers.profiles.profiles import ProfileSettings, read_profiles
+from scorers.profiles.ranking import ProfileRunner
+from watcher.client import Client, InProcessClient
+from watcher.core.decisions import DecisionStore
+from watcher.model import MetricType, Operator, Window
+from watcher.platform.modules import ModuleHost
+from watcher.platform.settings.problems import Problem
+from watcher.platform.settings.tables import Settings
+
+LOOK_EVERY_S = 1.0  # poll interval for a new copy of the load
+TYPES = (MetricType.CPU, MetricType.MEMORY, MetricType.GPU)
+OPERATORS = (Operator.LATEST, Operator.AVG, Operator.STD)
+
+
+class LoadHost(Protocol):
+    """What the scheduling plug-ins use of the process that hosts them."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def decisions(self) -> DecisionStore: ...
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """The watcher's windows in ascending order; empty while they are unknown."""
+        ...
+
+    @property
+    def max_staleness(self) -> float:
+        """Maximum age of load in seconds."""
+        ...
+
+    def now(self) -> float: ...
+
+    def monotonic(self) -> float: ...
+
+    async def renew(self) -> bool:
+        """Ask what the watcher offers, if that is due. Return whether it has changed, so that clients must be created
+        again. Raises WatcherError."""
+        ...
+
+    def client(self, needs: DataNeeds) -> Client:
+        """Create a client for the load and these data; data that the watcher does not offer are not requested."""
+        ...
+
+    def unmet(self, needs: DataNeeds) -> tuple[str, str] | None:
+        """The data of `needs` that the watcher does not offer, with a remedy; None if it offers all, or is unknown."""
+        ...
+
+
+class InProcessHost:
+    """The service of the watcher as the host."""
+
+    def __init__(self, serving: ModuleHost) -> None:
+        self._serving = serving
+
+    @property
+    def settings(self) -> Settings:
+        return self._serving.settings
+
+    @property
+    def decisions(self) -> DecisionStore:
+        return self._serving.decisions
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        return self._serving.windows
+
+    @property
+    def max_staleness(self) -> float:
+        return self._serving.max_staleness
+
+    def now(self) -> float:
+        return self._serving.now()
+
+    def monotonic(self) -> float:
+        return self._serving.monotonic()
+
+    async def renew(self) -> bool:
+        """See LoadHost. Changes arrive with a reload of the settings."""
+        return False
+
+    def client(self, needs: DataNeeds) -> Client:
+        serving = self._serving
+        return InProcessClient(
+            lambda: serving.published,
+            window=serving.windows[-1],
+            types=TYPES,
+            operators=OPERATORS,
+            pods=serving if needs.pods else None,
+            minutes=needs.minutes,
+            measure=serving.measure if needs.usages else None,
+            max_staleness=serving.max_staleness,
+            interval=LOOK_EVERY_S,
+            monotonic=serving.monotonic,
+        )
+
+    def unmet(self, needs: DataNeeds) -> tuple[str, str] | None:
+        """See LoadHost. The service has all data, except pods that its source lacks, which the log reports."""
+        return None
+
+
+def window_label(host: LoadHost) -> str:
+    """The label of the window that the load is averaged over, "" while it is unknown."""
+    return host.windows[-1].label if host.windows else ""
+
+
+# --- data that a watcher does not offer ------------------------------------------------------------------------------
+
+
+def unmet_profiles(scheduler: Mapping[str, Any], host: LoadHost, *, cwd: Path) -> dict[str, tuple[Problem, ...]]:
+    """Return the problems of each profile of the valid table [scheduler] with data that the watcher does not offer;
+    profiles without such problems are left out."""
+    profiles, _, _ = read_profiles(scheduler, cwd=cwd)
+    found = {}
+    for profile in profiles:
+        problems = read_profiles({profile.name: scheduler[profile.name]}, cwd=cwd, served=host.windows)[1]
+        found[profile.name] = problems or tuple(_unmet_plugins(profile, host))
+    return {name: problems for name, problems in found.items() if problems}
+
+
+def _unmet_plugins(profile: ProfileSettings, host: LoadHost) -> list[Problem]:
+    problems = []
+    for plugin in profile.plugins:
+        trial = ClusterTable(windows=host.windows)
+        ProfileRunner(replace(profile, plugins=(plugin,)), trial)
+        if lacking := host.unmet(trial.needs):
+            what, cure = lacking
+            problems.append(Problem(f"scheduler.{profile.name}", f"{plugin.name} needs {what}", cure))
+    return problems
