@@ -74,14 +74,7 @@ log = logging.getLogger(__name__)
 
 TICK_STOP_S = 2.0  # seconds to wait for a cancelled tick
 TICK_JOB = "tick"
-NEED_RESTART = (
-    "cluster",
-    "server",
-    "store",
-    "peers",
-    "dashboard",
-    "metrics",
-)  # tables of the settings whose changes need a restart
+NEED_RESTART = ("cluster", "server", "store", "peers", "dashboard", "metrics")
 
 
 class Watcher:
