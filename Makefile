@@ -19,8 +19,8 @@ WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install dev serve demo test test-fast lint format types check bench soak hostile alerts constraints lock \
-        image-digests image kube compatibility kubernetes originals plans fleet real-parts clean
+.PHONY: help venv install dev serve demo test test-fast lint format types check bench soak hostile fuzz alerts constraints \
+        lock image-digests image kube compatibility kubernetes originals plans fleet real-parts clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ soak: $(VENV)/.installed-dev real-parts ## run the service and Prometheus with i
 
 hostile: $(VENV)/.installed-dev ## run each client against each hostile response, also those that end by a timeout (10 minutes)
 	LOAD_WATCHER_HOSTILE=all $(PYTEST) tests/hostile
+
+fuzz: $(VENV)/.installed-dev ## send 20,000 random requests to a demo; ARGS="--requests 5000 --seed 7"
+	$(BIN)/python -m tests.fuzz.http $(ARGS)
 
 alerts: ## copy deploy/alerts.yaml into the PrometheusRule manifest
 	sed -i '/^  groups:$$/,$$d' $(RULE)

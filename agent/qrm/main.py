@@ -423,11 +423,12 @@ def run(settings: QrmSettings, everything: Settings) -> int:
 
 async def serve(settings: QrmSettings, everything: Settings) -> int:
     """Start, run until a signal arrives, and shut down. Properties that were set on containers remain."""
-    stop = stop_signal(renewing="settings need a restart")
+    stop = stop_signal()
+    renewing = "the token file is read again if it changed; other settings need a restart"
     async with running_components(settings, everything) as parts:
         telemetry = Instruments(version=__version__, cluster=everything.cluster.name or "")
         telemetry.add(parts.metrics)
-        async with listening(settings, QrmPages(parts, telemetry), telemetry) as address:
+        async with listening(settings, QrmPages(parts, telemetry), telemetry, renewing=renewing) as address:
             log.info("plug-ins register in %s; mode is %s", settings.plugins_dir, settings.mode)
             print(f"load-watcher qrm listens on {address}", flush=True)
             await stop.wait()

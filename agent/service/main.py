@@ -27,6 +27,9 @@ LOOK_AGAIN_S = 0.05
 MOST_LOOKS = 12  # two minutes with the default interval
 """Maximum number of cycles of --once. LOOK_PATIENCE_S is how long it waits for kubelet and API, LOOK_AGAIN_S how often
 it checks them; a source that has not responded by then counts as missing."""
+RENEWING = (
+    "the token file is read again if it changed; policies are reloaded automatically; other settings need a restart"
+)
 GARBAGE_AFTER = 20_000
 """Garbage collection threshold in objects. A cycle over 200 pods allocates about 10,000, freed in the next cycle."""
 
@@ -48,13 +51,13 @@ def run(settings: AgentSettings, everything: Settings) -> int:
 async def serve(settings: AgentSettings, everything: Settings) -> int:
     """Run the agent until a stop signal, then restore if on_exit says so; returns the exit code."""
     limit_malloc_arenas()  # each cycle runs in a different thread
-    stop = stop_signal(renewing="SIGHUP ignored: policies are reloaded automatically; other settings need a restart")
+    stop = stop_signal()
     async with build_agent(settings, everything) as made:
         _say(settings)
         telemetry = Instruments(version=__version__, cluster=everything.cluster.name or "")
         telemetry.add(made.metrics)
         pages = AgentPages(made, telemetry)
-        async with listening(settings, pages, telemetry) as address:
+        async with listening(settings, pages, telemetry, renewing=RENEWING) as address:
             print(f"load-watcher agent listens on {address}", flush=True)
             gc.freeze()  # objects that exist now are permanent: exclude them from garbage collection,
             gc.set_threshold(GARBAGE_AFTER)  # and do not run it ten times per cycle

@@ -11,15 +11,18 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 from aiohttp import hdrs, web
 
+from watcher.platform import reloaded_files
 from watcher.platform.http.routing import JSON, Route, Router
-from watcher.platform.http.runner import application, make_runner
+from watcher.platform.http.runner import Runner, application
+from watcher.platform.http.sites import local_hosts
+from watcher.platform.reloaded_files import FileReloader, ReloadedToken
 from watcher.platform.telemetry.instruments import Instruments
 
 log = logging.getLogger(__name__)
@@ -31,12 +34,21 @@ class CannotRun(RuntimeError):
     """The process cannot start. The message has the reason and, on the next line, a remedy."""
 
 
-@dataclass(frozen=True, slots=True)
 class TokenProtection:
-    """Access protection of the HTTP API by a bearer token (None: no token)."""
+    """Access protection of the HTTP API by a bearer token, whose file is read again when it changes. Raises
+    CannotRun."""
 
-    token: str | None
-    protect_reads: bool = False
+    protect_reads = False
+
+    def __init__(self, path: Path | None) -> None:
+        read_token(path)  # raises CannotRun at the start; later, a file that cannot be used is refused
+        self._token = ReloadedToken("token_file", path, partial(_optional_token, path))
+        self.files = FileReloader(self._token.files)
+
+    @property
+    def token(self) -> str | None:
+        """The current token, None if none is configured."""
+        return self._token.value
 
 
 class Listening(Protocol):
@@ -68,16 +80,16 @@ class PageRoutes(Protocol):
 
 def read_token(path: Path | None) -> str | None:
     """Read the token from a file; None if `path` is None. Raises CannotRun."""
-    if path is None:
-        return None
     try:
-        token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not a text file"
-        raise CannotRun(f"the token file {path} cannot be read: {why}") from None
-    if not token:
-        raise CannotRun(f"the token file {path} is empty: write a random secret into it")
-    return token
+        return None if path is None else reloaded_files.read_token(path)
+    except OSError as error:
+        raise CannotRun(f"the token file {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise CannotRun(f"the token file {path} cannot be used: {error}; write a random secret into it") from None
+
+
+def _optional_token(path: Path | None) -> str | None:
+    return None if path is None else reloaded_files.read_token(path)
 
 
 def json_response(body: object) -> web.Response:
@@ -87,28 +99,40 @@ def json_response(body: object) -> web.Response:
 
 
 @asynccontextmanager
-async def listening(settings: Listening, pages: PageRoutes, telemetry: Instruments) -> AsyncIterator[str]:
+async def listening(
+    settings: Listening, pages: PageRoutes, telemetry: Instruments, *, renewing: str
+) -> AsyncIterator[str]:
     """Serve all routes, and a second listener if configured; without a token, the second one serves only the public
-    routes. Yields the URL of the first listener. Raises CannotRun."""
-    token = read_token(settings.token_file)
+    routes. At SIGHUP, read the token again and log the text `renewing`. Yields the URL of the first listener. Raises
+    CannotRun."""
+    protection = TokenProtection(settings.token_file)
     async with AsyncExitStack() as stack:
-        address = await _listen(stack, pages.all(), token, telemetry, host=settings.host, port=settings.port)
+        await stack.enter_async_context(protection.files.life())
+        address = await _listen(stack, pages.all(), protection, telemetry, host=settings.host, port=settings.port)
         if settings.metrics_host is not None:
             where, port = settings.metrics_host, settings.metrics_port
-            routes = pages.public() if token is None else pages.all()
-            await _listen(stack, routes, token, telemetry, host=where, port=port)
+            routes = pages.public() if protection.token is None else pages.all()
+            await _listen(stack, routes, protection, telemetry, host=where, port=port)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _renew, protection.files, renewing)
         yield address
 
 
 async def _listen(
-    stack: AsyncExitStack, routes: Iterable[Route], token: str | None, telemetry: Instruments, *, host: str, port: int
+    stack: AsyncExitStack,
+    routes: Iterable[Route],
+    protection: TokenProtection,
+    telemetry: Instruments,
+    *,
+    host: str,
+    port: int,
 ) -> str:
     """Serve `routes` until the stack unwinds; returns the URL. Raises CannotRun."""
-    runner = make_runner(application(Router(routes, protection=TokenProtection(token), meter=telemetry)))
+    router = Router(routes, protection=protection, meter=telemetry, hosts=local_hosts(host))
+    runner = Runner(application(router), shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     try:
-        await web.TCPSite(runner, host, port, shutdown_timeout=SHUTDOWN_S).start()
+        await runner.listen(host, port)
     except OSError as error:
         raise CannotRun(f"cannot listen on {host}:{port}: {_listen_error(error)}") from None
     found = runner.addresses[0]
@@ -137,11 +161,16 @@ def run(process: Coroutine[None, None, int], *, name: str) -> int:
     return 1
 
 
-def stop_signal(*, renewing: str) -> asyncio.Event:
-    """Return an event that is set at SIGTERM and SIGINT; at SIGHUP, the text `renewing` is logged."""
+def stop_signal() -> asyncio.Event:
+    """Return an event that is set at SIGTERM and SIGINT. SIGHUP is ignored until the process listens."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, log.info, renewing)
+    loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP ignored during the start")
     return stop
+
+
+def _renew(files: FileReloader, text: str) -> None:
+    log.info("SIGHUP: %s", text)
+    files.request_check()

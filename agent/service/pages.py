@@ -27,13 +27,14 @@ log = logging.getLogger(__name__)
 
 ALIVE_INTERVALS = 3.0
 LARGEST_LIMIT = 1000
-_LIMIT = Parameter("limit", f"maximum number of entries, from 1 to {LARGEST_LIMIT} (default 100)", {"type": "integer"})
+_LIMITS = {"type": "integer", "minimum": 1, "maximum": LARGEST_LIMIT}
+_LIMIT = Parameter("limit", f"maximum number of entries, from 1 to {LARGEST_LIMIT} (default 100)", _LIMITS)
 _KINDS = (*get_args(StageKind), "scheduling")
 _FILTERS = (
     Parameter("since", "earliest time: unix seconds, an RFC 3339 date, or an age (-10m)"),
     Parameter("until", "latest time: unix seconds, an RFC 3339 date, or an age (-10m)"),
-    Parameter("kind", f"kind of entry, one of {', '.join(_KINDS)}"),
-    Parameter("outcome", f"outcome of the entry, one of {', '.join(AuditOutcome)}"),
+    Parameter("kind", "kind of entry", {"type": "string", "enum": list(_KINDS)}),
+    Parameter("outcome", "outcome of the entry", {"type": "string", "enum": [each.value for each in AuditOutcome]}),
     Parameter("namespace", "namespace of the pod"),
     Parameter("pod", "pod as NAMESPACE/NAME"),
     Parameter("before_id", "only entries with a lower id, for the next page", {"type": "integer"}),

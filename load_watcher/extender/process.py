@@ -27,10 +27,12 @@ from watcher.platform.http import openapi
 from watcher.platform.http.responses import StaticBody, static_response
 from watcher.platform.http.routing import JSON, Route, Router
 from watcher.platform.http.runner import application
+from watcher.platform.http.sites import local_hosts
+from watcher.platform.reloaded_files import FileReloader
 from watcher.platform.settings.problems import Problem, SettingsError
 from watcher.platform.settings.tables import Settings
 from watcher.platform.telemetry.instruments import Instruments
-from watcher.service.build import ServerProtection, token_of
+from watcher.service.build import ServerProtection, tls_of
 from watcher.store.decision_store import StoreDecisions
 from watcher.store.store import Store
 
@@ -117,14 +119,17 @@ class ExtenderProcess:
         telemetry = Instruments(version=__version__, cluster=settings.cluster.name or "")
         for collector in (*built.collectors, ExtenderTelemetry(self.scheduling, host, store)):
             telemetry.add(collector)
-        protection = ServerProtection(token_of(settings), protect_reads=settings.server.protect_reads)
+        protection = ServerProtection(settings)
+        self.tls = tls_of(settings)
+        self._files = FileReloader([*protection.files, *(() if self.tls is None else (self.tls.files,))])
+        hosts = local_hosts(settings.server.host, settings.server.hosts or ())
         routes = [*built.routes, *ExtenderPages(self.scheduling, host, telemetry).routes()]
         described = openapi.document(
             [*routes, _describing(b"")], version=__version__, protected=protection.protect_reads
         )
         routes.append(_describing(msgspec.json.encode(described)))
-        self.app = application(Router(routes, protection=protection, meter=telemetry))
-        self.app.cleanup_ctx.extend([self._with_store, *built.lives, self._with_reload])
+        self.app = application(Router(routes, protection=protection, meter=telemetry, hosts=hosts))
+        self.app.cleanup_ctx.extend([self._with_store, *built.lives, self._files.life, self._with_reload])
 
     def listening(self, address: str) -> None:
         """Log the address of the watcher."""
@@ -156,6 +161,7 @@ class ExtenderProcess:
     async def _reload_while_wanted(self) -> None:
         while (read := self._wants_reload) is not None:
             self._wants_reload = None
+            await self._files.check()
             try:
                 await self._reload(await asyncio.to_thread(read))
             except SettingsError as error:

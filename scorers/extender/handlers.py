@@ -30,6 +30,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from aiohttp import hdrs, web
+from multidict import CIMultiDict
 
 from scorers.cluster.pods import PodInfo, identity, pod_info
 from scorers.cluster.table import ClusterTable
@@ -46,14 +47,16 @@ from scorers.profiles.ranking import ProfileRunner
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
 from scorers.shadow.mode import ShadowMode
 from watcher.core.kubernetes.objects import Pod
+from watcher.platform.http.bodies import large_response, read_body
 from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
 from watcher.platform.http.parameters import query_values, single_value
 from watcher.platform.http.routing import JSON, Access, ApiError, Handler, Route, has_certificate
-from watcher.platform.net.http_body import read_at_most
+from watcher.platform.http.sites import host_name, is_address
 from watcher.platform.net.loopback import is_loopback
 
 log = logging.getLogger(__name__)
 
+JSON_HEADERS = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
 I64 = npt.NDArray[np.int64]
 
 T = TypeVar("T")
@@ -63,7 +66,10 @@ AT_ONCE = 50  # nodes processed before other tasks run; some milliseconds
 MOST_MANIFEST = 64 << 10  # bytes; hand-written manifests are smaller
 DEFAULT_LIMIT = 100  # nodes
 MAX_LIMIT = 10_000
-MOST_BODY = 256 << 20  # 5,000 whole nodes are 33 MB; nodeCacheCapable makes that 100 kB
+MOST_BODY = 48 << 20  # 5,000 whole nodes are 33 MB; nodeCacheCapable makes that 100 kB
+MOST_BINDING = 16 << 10
+MOST_EXPLAINED = 5_000  # nodes; about 4 kB of JSON each
+SMALLER = "set nodeCacheCapable: true in the configuration of kube-scheduler"
 
 Bind = Callable[[wire.ExtenderBindingArgs], Awaitable[Pod | None]]
 """Binds a pod through the Kubernetes API and returns it if it is known. Raises the error of the API on failure."""
@@ -71,11 +77,14 @@ Bind = Callable[[wire.ExtenderBindingArgs], Awaitable[Pod | None]]
 _PROFILE = Parameter("profile", "a profile of [scheduler.NAME]", place="path")
 _NODE = Parameter("node", "name of a node", place="path")
 _LIMIT = Parameter(
-    "limit", "maximum number of nodes in the response, best first", {"type": "integer", "default": DEFAULT_LIMIT}
+    "limit",
+    "maximum number of nodes in the response, best first",
+    {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
 )
 _NODES = Parameter("node", "rank only the nodes with these names", repeatable=True)
 _UNKNOWN_PROFILE = failure("no such profile")
 _MALFORMED = failure("the body is not a valid ExtenderArgs object")
+_BUSY = failure("other large requests need the memory; see Retry-After")
 
 
 class Extender:
@@ -101,11 +110,13 @@ class Extender:
         self._bind = bind
         self._decisions = decisions
         self._shadow = shadow
+        self._decoding = asyncio.Lock()
+        self._explaining = asyncio.Lock()
         self._unmet = unmet
 
     def routes(self) -> list[Route]:
         """Return the routes for the watcher's application."""
-        wrong = {400: _MALFORMED, 404: _UNKNOWN_PROFILE}
+        wrong = {400: _MALFORMED, 404: _UNKNOWN_PROFILE, 413: failure("the body is too large"), 503: _BUSY}
         filtered = ResponseSpec("the nodes that pass the filters", wire.ExtenderFilterResult)
         ranked = ResponseSpec("the score of each node", list[wire.HostPriority])
         bound = ResponseSpec("whether the pod was bound", wire.ExtenderBindingResult)
@@ -179,7 +190,8 @@ class Extender:
         reserved = self._reserve_on_only_node(profile, info, names, failures)
         if self._decisions is not None:
             self._decisions.filtered(captured[0], info, there, filtered, asked=len(names), reserved=reserved)
-        return _json(wire.filter_result(args, names, failures, filtered.unresolvable(there)))
+        answer = msgspec.json.encode(wire.filter_result(args, names, failures, filtered.unresolvable(there)))
+        return large_response(request, answer, CIMultiDict(JSON_HEADERS))
 
     async def prioritize(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """ExtenderArgs -> HostPriorityList, and reserve the pod on the best node if configured."""
@@ -217,7 +229,7 @@ class Extender:
                 wire.ExtenderBindingResult("bind requires a verified client certificate or a request from loopback")
             )
         try:
-            args = wire.read_binding(await _body(request))
+            args = wire.read_binding(await read_body(request, MOST_BINDING, hint="send ExtenderBindingArgs"))
         except ValueError as error:
             return _json(wire.ExtenderBindingResult(f"invalid ExtenderBindingArgs: {error}"))
         try:
@@ -236,12 +248,12 @@ class Extender:
     async def explain(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """ExtenderArgs -> every input, step, and score of each plug-in for each node, with the reason as text, best
         node first. Does not reserve; the pod's own reservation does not count, as in a repeated request. Without nodes
-        in the request, all known nodes are explained."""
+        in the request, all known nodes are explained; at most MOST_EXPLAINED."""
         args, names = await self._args(request)
         profile = self._profile(captured[0])
         if args.node_names is None and args.nodes is None:
             names = self._all_known()
-        return _json(await self._explanation(profile, _info(args), names))
+        return await self._explanation(request, profile, _info(args), names, most=MOST_EXPLAINED)
 
     async def score(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """As explain, for a hand-written manifest and all or some nodes; returns the best `limit` nodes."""
@@ -249,30 +261,33 @@ class Extender:
         limit = _limit_of(single_value(values, _LIMIT.name))
         info = await _pasted(request)
         profile = self._profile(captured[0])
-        return _json(await self._explanation(profile, info, values.get(_NODES.name) or self._all_known(), most=limit))
+        names = values.get(_NODES.name) or self._all_known()
+        return await self._explanation(request, profile, info, names, most=limit)
 
     def _all_known(self) -> list[str]:
         return sorted(name for name, row in self.table.row.items() if self.table.known[row])
 
     async def _explanation(
-        self, profile: ProfileRunner, info: PodInfo, names: Sequence[str], *, most: int | None = None
-    ) -> dict[str, Any]:
-        """Explain the ranking of these nodes; return only the best `most` if given."""
-        there, rows, _ = self._rows(names)
-        now = self._now()
-        self.table.expire(now)
-        without_itself = partial(self.table.without_reservation, info.key)
-        with without_itself():
-            ranked, filtered = profile.rank(info, rows, now=now), profile.filter(info, rows, now=now)
-            defaults = default_verdicts(info, self.table, rows)
-        message = self._explained(profile, info, there, names, now=now)
-        ordered = ranked_nodes(self.table.load, there, rows, ranked, (defaults, filtered), now=now)
-        nodes = islice(ordered, most)
-        if lacks := self._unmet(profile.settings.name) if self._unmet else ():
-            message["lacks"] = list(lacks)
-        message["of"] = len(there)
-        message["nodes"] = await _collect_in_chunks(nodes, within=without_itself)
-        return message
+        self, request: web.Request, profile: ProfileRunner, info: PodInfo, names: Sequence[str], *, most: int
+    ) -> web.Response:
+        """Explain the ranking of these nodes; return only the best `most`. One explanation at a time, each node encoded
+        at once, because an explanation as Python objects takes several times the memory of its text."""
+        async with self._explaining:
+            there, rows, _ = self._rows(list(dict.fromkeys(names)))
+            now = self._now()
+            self.table.expire(now)
+            without_itself = partial(self.table.without_reservation, info.key)
+            with without_itself():
+                ranked, filtered = profile.rank(info, rows, now=now), profile.filter(info, rows, now=now)
+                defaults = default_verdicts(info, self.table, rows)
+            message = self._explained(profile, info, there, names, now=now)
+            ordered = ranked_nodes(self.table.load, there, rows, ranked, (defaults, filtered), now=now)
+            nodes = (msgspec.Raw(msgspec.json.encode(node)) for node in islice(ordered, most))
+            if lacks := self._unmet(profile.settings.name) if self._unmet else ():
+                message["lacks"] = list(lacks)
+            message["of"] = len(there)
+            message["nodes"] = await _collect_in_chunks(nodes, within=without_itself)
+        return large_response(request, msgspec.json.encode(message), CIMultiDict(JSON_HEADERS))
 
     async def nodes(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Return the table's data of all nodes or one node."""
@@ -321,11 +336,14 @@ class Extender:
         return profile
 
     async def _args(self, request: web.Request) -> tuple[wire.ExtenderArgs, list[str]]:
+        body = await read_body(request, MOST_BODY, hint=SMALLER)
         try:
-            args = wire.read_args(await _body(request))
-            if args.node_names is not None:
-                return args, args.node_names
-            return args, await _collect_in_chunks(map(wire.name_of, wire.items_of(args)))
+            if len(body) <= wire.LARGE_BODY:
+                return wire.read_args(body)
+            async with self._decoding:  # one at a time, to limit the memory
+                return await asyncio.to_thread(wire.read_args, body)
+        except wire.TooMuch as error:
+            raise ApiError(413, "too_large", f"invalid ExtenderArgs: {error}", SMALLER) from None
         except ValueError as error:
             _refuse(
                 f"invalid ExtenderArgs: {error}",
@@ -424,12 +442,11 @@ def _info(args: wire.ExtenderArgs) -> PodInfo:
 
 async def _pasted(request: web.Request) -> PodInfo:
     """Return the pod of the manifest in the body. Raises ApiError."""
-    text = await read_at_most(request.content, MOST_MANIFEST)
-    if text is None:
-        raise ApiError(413, "too_large", f"more than {MOST_MANIFEST >> 10} KiB", "send a single manifest")
+    text = await read_body(request, MOST_MANIFEST, hint="send a single manifest")
     try:
-        pod = await asyncio.to_thread(read_pasted_pod, text)
-        return pod_info(_pod_of(wire.read_args(msgspec.json.encode({"Pod": pod}))))
+        pod = await asyncio.to_thread(read_pasted_pod, bytes(text))
+        args, _ = wire.read_args(msgspec.json.encode({"Pod": pod}))
+        return pod_info(_pod_of(args))
     except (ValueError, TypeError) as error:  # TypeError: YAML values without JSON equivalent, such as dates as keys
         hint = f"send one of {', '.join(POD_TEMPLATE_PATHS)} as YAML or JSON; example: docs/examples/pod.yaml"
         raise ApiError(400, "bad_request", f"the body is not a pod manifest: {error}", hint) from None
@@ -461,17 +478,14 @@ async def _collect_in_chunks(
         await asyncio.sleep(0)
 
 
-async def _body(request: web.Request) -> bytes:
-    body = await read_at_most(request.content, MOST_BODY)
-    if body is None:
-        raise ApiError(413, "too_large", f"more than {MOST_BODY >> 20} MB", "set nodeCacheCapable: true")
-    return body
-
-
 def _may_bind(request: web.Request) -> bool:
     """Return whether the client may bind: kube-scheduler cannot send a token, so a verified client certificate or a
-    loopback address is required."""
-    return has_certificate(request) or is_loopback(request.remote or "")
+    request from loopback is required. A host name in the Host header of the latter may be that of a web page, which the
+    browser of a user on this machine has opened."""
+    if has_certificate(request):
+        return True
+    host = host_name(request.host)
+    return is_loopback(request.remote or "") and (host == "localhost" or is_address(host))
 
 
 def _has_required(kind: type[msgspec.Struct]) -> bool:
@@ -480,6 +494,4 @@ def _has_required(kind: type[msgspec.Struct]) -> bool:
 
 
 def _json(body: object) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(body), headers={hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
-    )
+    return web.Response(body=msgspec.json.encode(body), headers=JSON_HEADERS)

@@ -88,11 +88,49 @@ class ExtenderBindingResult(msgspec.Struct, frozen=True, rename={"error": "Error
     error: str = ""
 
 
-_ARGS = msgspec.json.Decoder(ExtenderArgs)
+_SPELLING = {"pod": "Pod", "nodes": "Nodes", "node_names": "NodeNames"}
+
+
+class _SmallArgs(msgspec.Struct, frozen=True, rename=_SPELLING):
+    """ExtenderArgs in encoded form: views of the body, which take no memory. The names are decoded at once, which is
+    quicker."""
+
+    pod: msgspec.Raw = msgspec.Raw()
+    nodes: msgspec.Raw = msgspec.Raw()
+    node_names: list[str] | None = None
+
+
+class _LargeArgs(msgspec.Struct, frozen=True, rename=_SPELLING):
+    """As _SmallArgs, with the names in encoded form."""
+
+    pod: msgspec.Raw = msgspec.Raw()
+    nodes: msgspec.Raw = msgspec.Raw()
+    node_names: msgspec.Raw = msgspec.Raw()
+
+
+class _EncodedList(msgspec.Struct, frozen=True):
+    items: msgspec.Raw = msgspec.Raw()
+
+
+MAX_POD_BYTES = 2 << 20  # etcd, and therefore the API server, refuses objects above 1.5 MiB
+MAX_POD_VALUES = 50_000
+MAX_NODES = 100_000
+MAX_NAMES_BYTES = 16 << 20
+MAX_NODE_BRACES = 1_000_000  # a Node of a cloud provider has about 60 JSON objects
+LARGE_BODY = 1 << 20
+"""Bytes; larger bodies are decoded with more checks and without repair of the keys, outside the event loop."""
+
+_SMALL = msgspec.json.Decoder(_SmallArgs)
+_LARGE = msgspec.json.Decoder(_LargeArgs)
+_POD = msgspec.json.Decoder(Pod)
+_NAMES = msgspec.json.Decoder(list[str] | None)
+_LIST = msgspec.json.Decoder(_EncodedList | None)
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_ITEM_NAMES = msgspec.json.Decoder(list[_NodeObject])
 _BINDING = msgspec.json.Decoder(ExtenderBindingArgs)
-_NAMED = msgspec.json.Decoder(_NodeObject)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANYTHING = msgspec.json.Decoder()
+_NULL = b"null"
 _ANY_CASE = {
     "pod": "Pod",
     "nodes": "Nodes",
@@ -104,25 +142,113 @@ _ANY_CASE = {
 }
 
 
-def read_args(body: bytes) -> ExtenderArgs:
-    """Decode ExtenderArgs. Raises ValueError with the problem."""
-    args = _decode_canonical(body)
-    if args is None or args.pod is None or (args.nodes is None and args.node_names is None):
-        args = _read(_ARGS, _normalized(body))
-    if args.pod is None:
-        raise ValueError("Pod is missing")
+class TooMuch(ValueError):
+    """A body is well-formed as far as it was read, but would take too much memory or time."""
+
+
+def read_args(body: bytes | bytearray) -> tuple[ExtenderArgs, list[str]]:
+    """Decode ExtenderArgs; also return the names of its nodes, in order. Whole nodes of the same name count once.
+    Raises ValueError with the problem, TooMuch above the limits of this module.
+
+    Each member is checked before it is decoded, because decoded JSON can take 20 times the memory of its text."""
+    encoded: _SmallArgs | _LargeArgs
+    if len(body) <= LARGE_BODY:
+        encoded = _read_small(body)
+    else:
+        encoded = _read(_LARGE, body)
+        if not (encoded.nodes or encoded.node_names):
+            raise ValueError("Nodes and NodeNames are missing; in large bodies, the case of keys matters")
+    pod = _read_pod(encoded.pod)
+    names = _read_names(encoded.node_names)
+    if names is not None:
+        return ExtenderArgs(pod, None, names), names
+    items, names = _read_items(encoded.nodes)
+    return ExtenderArgs(pod, None if items is None else NodeList(items), None), names
+
+
+def _read_small(body: bytes | bytearray) -> _SmallArgs:
+    """Split a small body into its members; repair the case of the keys if needed."""
+    try:
+        args: _SmallArgs = _SMALL.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return _repaired(body)  # for the error message
+    return args if args.pod and (args.nodes or args.node_names is not None) else _repaired(body)
+
+
+def _repaired(body: bytes | bytearray) -> _SmallArgs:
+    args: _SmallArgs = _read(_SMALL, _normalized(body))
     return args
 
 
-def _decode_canonical(body: bytes) -> ExtenderArgs | None:
-    """Decode the form that kube-scheduler sends; None if the body needs normalization."""
+def _read_pod(encoded: msgspec.Raw) -> Pod:
+    text = memoryview(encoded)
+    if len(text) > MAX_POD_BYTES:
+        raise TooMuch(f"the Pod is larger than {MAX_POD_BYTES >> 20} MiB")
+    if len(text) > MAX_POD_VALUES and count(text, b",") > MAX_POD_VALUES:
+        raise TooMuch(f"the Pod has more than {MAX_POD_VALUES} values")
+    if not len(text) or text == _NULL:
+        raise ValueError("Pod is missing")
     try:
-        return _ARGS.decode(body)
+        pod: Pod = _POD.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        return None
+        pod = _read(_POD, msgspec.json.encode(_nulls_removed(text)))
+    return pod
 
 
-def read_binding(body: bytes) -> ExtenderBindingArgs:
+def _nulls_removed(pod: memoryview) -> Any:
+    try:
+        return without_nulls(_read(_ANYTHING, pod))
+    except RecursionError:
+        raise ValueError("the Pod is nested too deeply") from None
+
+
+def _read_names(names: msgspec.Raw | list[str] | None) -> list[str] | None:
+    """Decode NodeNames; None if it is absent."""
+    found: list[str] | None
+    if isinstance(names, msgspec.Raw):
+        text = memoryview(names)
+        if not len(text):
+            return None
+        if len(text) > MAX_NAMES_BYTES:
+            raise TooMuch(f"NodeNames is larger than {MAX_NAMES_BYTES >> 20} MiB")
+        if count(text, b",") >= MAX_NODES:
+            raise TooMuch(f"more than {MAX_NODES} nodes")
+        found = _read(_NAMES, text)
+    else:
+        found = names
+    if found is not None and len(found) > MAX_NODES:
+        raise TooMuch(f"more than {MAX_NODES} nodes")
+    return found
+
+
+def _read_items(encoded: msgspec.Raw) -> tuple[list[msgspec.Raw] | None, list[str]]:
+    """Decode the whole nodes, None if they are absent, and their names."""
+    text = memoryview(encoded)
+    nodes: _EncodedList | None = _read(_LIST, text) if len(text) else None
+    if nodes is None:
+        return None, []
+    text = memoryview(nodes.items)
+    if not len(text) or text == _NULL:
+        return [], []
+    if count(text, b"{") > MAX_NODE_BRACES:
+        raise TooMuch(f"the Nodes have more than {MAX_NODE_BRACES} JSON objects")
+    # fails at the first item that is not an object, so the number of items is at most that of the objects
+    names = [node.metadata.name for node in _read(_ITEM_NAMES, text)]
+    if len(names) > MAX_NODES:
+        raise TooMuch(f"more than {MAX_NODES} nodes")
+    items: list[msgspec.Raw] = _read(_ITEMS, text)
+    first = dict(zip(reversed(names), reversed(items), strict=True)) if len(set(names)) < len(names) else {}
+    return (list(first.values()), list(first)) if first else (items, names)
+
+
+def count(text: memoryview, character: bytes) -> int:
+    """The number of occurrences of a character, without a copy of the text."""
+    octets, wanted = np.frombuffer(text, dtype=np.uint8), ord(character)
+    step = 1 << 20
+    return sum(int(np.count_nonzero(octets[at : at + step] == wanted)) for at in range(0, len(octets), step))
+
+
+def read_binding(body: bytes | bytearray) -> ExtenderBindingArgs:
     """Decode ExtenderBindingArgs. Raises ValueError with the problem."""
     try:
         args: ExtenderBindingArgs = _BINDING.decode(body)
@@ -131,36 +257,22 @@ def read_binding(body: bytes) -> ExtenderBindingArgs:
     return args
 
 
-def _read(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw) -> Any:
+def _read(decoder: msgspec.json.Decoder[Any], body: bytes | bytearray | memoryview | msgspec.Raw) -> Any:
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 
-def _normalized(body: bytes) -> bytes:
-    """Normalize the case of keys and remove nulls from the pod."""
+def _normalized(body: bytes | bytearray) -> bytes:
+    """Normalize the case of keys."""
     given: dict[str, msgspec.Raw] = _read(_FIELDS, body)
-    fields: dict[str, Any] = {_ANY_CASE.get(name.lower(), name): value for name, value in given.items()}
-    if (pod := fields.get("Pod")) is not None:
-        try:
-            fields["Pod"] = without_nulls(_read(_ANYTHING, pod))
-        except RecursionError:
-            raise ValueError("the Pod is nested too deeply") from None
-    return msgspec.json.encode(fields)
+    return msgspec.json.encode({_ANY_CASE.get(name.lower(), name): value for name, value in given.items()})
 
 
 def items_of(args: ExtenderArgs) -> list[msgspec.Raw]:
     """Return the whole nodes of the request, in order."""
     return (args.nodes.items if args.nodes else None) or []
-
-
-def name_of(node: msgspec.Raw) -> str:
-    """Return the name of an encoded node. Raises ValueError for invalid data."""
-    try:
-        return _NAMED.decode(node).metadata.name
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(f"invalid node: {error}") from None
 
 
 def filter_result(

@@ -114,6 +114,7 @@ CHARTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "prometheus": SAME["prometheus"],
     "everything": {
+        "nodes": 20_000,
         **SECRET,
         **MONITORED,
         "flowSchema": {"enabled": True},
@@ -167,6 +168,24 @@ CHARTS: dict[str, dict[str, Any]] = {
 def test_the_chart_is_what_kubernetes_takes(name: str) -> None:
     """With every value used at least once."""
     assert [] == problems(charted(CHARTS[name]))
+
+
+@pytest.mark.parametrize(
+    ("values", "request_", "limit"),
+    [
+        ({}, "256Mi", "512Mi"),
+        ({"nodes": 100}, "256Mi", "512Mi"),
+        ({"nodes": 10_000}, "300Mi", "600Mi"),
+        ({"nodes": 50_000}, "660Mi", "1320Mi"),
+        ({"nodes": 50_000, "resources": {"limits": {"memory": "2Gi"}}}, "660Mi", "2Gi"),
+    ],
+)
+def test_the_memory_limit_follows_the_number_of_nodes(values: dict[str, Any], request_: str, limit: str) -> None:
+    """docs/deploy.md has the formula; an explicit value replaces it."""
+    (deployment,) = (each for each in charted(values) if each["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    resources = container["resources"]
+    assert ("100m", request_, limit) == (*resources["requests"].values(), resources["limits"]["memory"])
 
 
 def test_every_value_of_the_chart_was_tried() -> None:

@@ -27,8 +27,10 @@ from watcher.core.publishing.wire import FindingsDocument
 from watcher.core.windows.stored_series import StoredSeriesLike
 from watcher.koordinator.publisher import PublishStats
 from watcher.model import Operator, ProviderHealth, Snapshot, Window
+from watcher.platform.http.connections import ConnectionLimits
 from watcher.platform.http.routing import Route
 from watcher.platform.http.runner import make_runner
+from watcher.platform.http.sites import LocalHosts
 from watcher.providers.base import QueryPlan
 
 
@@ -203,6 +205,8 @@ class Live:
         telemetry: Telemetry | None = None,
         routes: Iterable[Route] = (),
         lives: Iterable[Callable[[web.Application], AbstractAsyncContextManager[None]]] = (),
+        limits: ConnectionLimits | None = None,
+        hosts: LocalHosts | None = None,
     ) -> None:
         self.service = service or FakeService()
         self.telemetry = telemetry or Telemetry(version="1.2.3")
@@ -210,6 +214,8 @@ class Live:
         self._protection = protection or Protection()
         self._routes = tuple(routes)
         self._lives = tuple(lives)
+        self._limits = limits
+        self._hosts = hosts
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="live", daemon=True)
         self._started = threading.Event()
@@ -222,10 +228,15 @@ class Live:
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
         app = make_app(
-            self.service, settings=self._protection, telemetry=self.telemetry, version="1.2.3", routes=self._routes
+            self.service,
+            settings=self._protection,
+            telemetry=self.telemetry,
+            version="1.2.3",
+            routes=self._routes,
+            hosts=self._hosts,
         )
         app.cleanup_ctx.extend(self._lives)
-        runner = make_runner(app)
+        runner = make_runner(app, limits=self._limits)
         await runner.setup()
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
@@ -261,7 +272,7 @@ class Live:
         """Ask for a path, sent as it stands."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         try:
-            connection.putrequest(method, path, skip_accept_encoding=True)
+            connection.putrequest(method, path, skip_accept_encoding=True, skip_host="Host" in (headers or {}))
             for name, value in (headers or {}).items():
                 connection.putheader(name, value)
             if body is not None:

@@ -65,7 +65,12 @@ class AgentRoutes:
             },
             (
                 Parameter("name", "address and port, as listed by /api/v1/agents", place="path"),
-                Parameter("page", "agent: plan or audit; QoS Resource Manager: state or decisions", place="path"),
+                Parameter(
+                    "page",
+                    "agent: plan or audit; QoS Resource Manager: state or decisions",
+                    {"type": "string", "enum": [page for pages in PAGES.values() for page in pages]},
+                    place="path",
+                ),
             ),
         )
         return [

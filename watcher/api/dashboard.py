@@ -45,7 +45,7 @@ POLICY = "; ".join(
         "require-trusted-types-for 'script'",
     )
 )
-HEADERS = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+HEADERS = {"Content-Security-Policy": POLICY}
 
 
 def files_of(directory: Path) -> dict[str, StaticBody]:

@@ -25,8 +25,9 @@ from watcher.api.service import WatcherService
 from watcher.api.telemetry import Telemetry
 from watcher.platform.http import openapi
 from watcher.platform.http.responses import StaticBody, static_response
-from watcher.platform.http.routing import JSON, Access, AccessSettings, Handler, Route, Router
+from watcher.platform.http.routing import JSON, Access, AccessSettings, Handler, Route, Router, may_read
 from watcher.platform.http.runner import application
+from watcher.platform.http.sites import LocalHosts
 
 
 def make_app(
@@ -36,18 +37,24 @@ def make_app(
     telemetry: Telemetry,
     version: str,
     routes: Iterable[Route] = (),
+    hosts: LocalHosts | None = None,
 ) -> web.Application:
-    """The aiohttp application that serves `service` and the additional `routes` of other packages."""
+    """The aiohttp application that serves `service` and the additional `routes` of other packages. `hosts` are the
+    accepted Host headers, None for all."""
     making = BodyBuilder()
     current = CurrentSnapshot(service, private=settings.protect_reads)
-    health = HealthHandlers(service, telemetry=telemetry, current=current, body_builder=making)
+    health = HealthHandlers(
+        service, telemetry=telemetry, current=current, body_builder=making, readable=partial(may_read, settings)
+    )
     table = [dashboard.page_route(), *_routes(service, health, current=current, body_builder=making), *routes]
     health.paths = frozenset(route.path for route in table)
     protected = settings.protect_reads
-    described = openapi.document([*table, _describing(health.overview)], version=version, protected=protected)
+    closed = {operations.WINDOW.name: [window.label for window in service.windows]}
+    everything = [*table, _describing(health.overview)]
+    described = openapi.document(everything, version=version, protected=protected, closed=closed)
     body = StaticBody.of(msgspec.json.encode(described), JSON)
     table.append(_describing(partial(_constant, body=body)))
-    router = Router([*table, *dashboard.file_routes()], protection=settings, meter=telemetry)
+    router = Router([*table, *dashboard.file_routes()], protection=settings, meter=telemetry, hosts=hosts)
     app = application(router)
 
     @asynccontextmanager

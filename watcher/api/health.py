@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -36,12 +36,20 @@ class HealthHandlers:
     """Handlers for the state of the service itself."""
 
     def __init__(
-        self, service: WatcherService, *, telemetry: Telemetry, current: CurrentSnapshot, body_builder: BodyBuilder
+        self,
+        service: WatcherService,
+        *,
+        telemetry: Telemetry,
+        current: CurrentSnapshot,
+        body_builder: BodyBuilder,
+        readable: Callable[[web.Request], bool],
     ) -> None:
+        """`readable` returns whether a client may read protected documents."""
         self._service = service
         self._telemetry = telemetry
         self._current = current
         self._body_builder = body_builder
+        self._readable = readable
         self.paths: frozenset[str] = frozenset()
         """All paths that are served, including paths added by other packages."""
 
@@ -53,12 +61,16 @@ class HealthHandlers:
         return json_response(AliveDocument("alive"))
 
     async def readyz(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """Readiness: a window is available and not older than max_staleness."""
-        state = _ready_state(self._service)
+        """Readiness: a window is available and not older than max_staleness. Clients that may not read the other
+        documents get neither messages of the source and the database, which contain addresses, nor the detail."""
+        state, readable = _ready_state(self._service), self._readable(request)
+        if not readable:
+            state.provider.reason, state.detail = "", {}
         try:
             self._current.ready()
         except ApiError as error:
-            raise ApiError(503, error.code, error.message, error.hint, extra=msgspec.to_builtins(state)) from None
+            hint = error.hint if readable else "with the token of server.token_file, the response has the reason"
+            raise ApiError(503, error.code, error.message, hint, extra=msgspec.to_builtins(state)) from None
         state.status = "ready"
         return json_response(state)
 

@@ -219,7 +219,7 @@ HISTORY = Operation(
         503: failure("history_unavailable: the store cannot be read"),
     },
     (
-        Parameter("host", "the name of the node; required"),
+        Parameter("host", "the name of the node", {"type": "string", "minLength": 1}, required=True),
         TYPE,
         OPERATOR,
         WINDOW,

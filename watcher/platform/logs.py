@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from watcher.platform.settings.sections.server import LogSettings
 
 # These loggers log every job, request or migration at "info"; they are limited to warnings unless the level is debug.
-CHATTY = ("aiohttp.access", "alembic", "apscheduler", "urllib3")
+CHATTY = ("aiohttp.access", "alembic", "urllib3")
+# APScheduler warns about every tick that is skipped because one still runs; the service counts them instead.
+QUIET = ("apscheduler",)
 
 
 def setup_logging(settings: LogSettings, *, cluster: str = "") -> None:
@@ -32,6 +34,8 @@ def setup_logging(settings: LogSettings, *, cluster: str = "") -> None:
     root.setLevel(settings.level.upper())
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.NOTSET if settings.level == "debug" else logging.WARNING)
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.NOTSET if settings.level == "debug" else logging.ERROR)
 
 
 class _Handler(logging.StreamHandler[TextIO]):

@@ -1,4 +1,4 @@
-"""Limits glibc's malloc to one arena, so that threads reuse each other's freed memory.
+"""Limits glibc's malloc to one arena, so that threads reuse each other's freed memory, and returns free memory.
 
 glibc gives threads separate malloc arenas to avoid lock contention, and free memory in one arena is not available in
 another. A tick uses several threads (fetch, processing, storing), each of which briefly needs a hundred megabytes with
@@ -19,3 +19,10 @@ def limit_malloc_arenas() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)
+
+
+def release_free_memory() -> None:
+    """Return the free memory of malloc to the system. Does nothing if the C library is not glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

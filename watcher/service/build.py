@@ -9,16 +9,19 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from watcher.core.koordinator.collect_policy import SHORTEST_INTERVAL_S, CollectPolicies, CollectPolicy
 from watcher.core.koordinator.written_objects import MANAGER
 from watcher.core.review import findings as review_limits
 from watcher.koordinator.lease import LEASE, lease_namespace
 from watcher.koordinator.publisher import NodeMetricPublisher, PublisherSource
+from watcher.platform.http.tls import ServerTls
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
 from watcher.platform.kube.leases import Election
 from watcher.platform.memory import history_budget
+from watcher.platform.reloaded_files import ReloadedToken, read_token
 from watcher.platform.settings.tables import Settings
 from watcher.providers import registry
 from watcher.providers.base import Provider
@@ -39,32 +42,32 @@ class Sources:
 FROM_SETTINGS = Sources()
 
 
-def tls_of(settings: Settings) -> ssl.SSLContext | None:
-    """Return the server's TLS context, None for plain HTTP. The files were checked with the settings."""
+def tls_of(settings: Settings) -> ServerTls | None:
+    """Return the server's TLS files, None for plain HTTP. The files were checked with the settings."""
     server = settings.server
-    if server.tls_cert is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(server.tls_cert, server.tls_key)
-    if server.tls_client_ca is not None:
-        context.load_verify_locations(server.tls_client_ca)
-        # Optional: probes and the Go client have no certificate. Handlers that need one check whether it was sent.
-        context.verify_mode = ssl.CERT_OPTIONAL
-    return context
+    return None if server.tls_cert is None else ServerTls(server.tls_cert, server.tls_key, server.tls_client_ca)
 
 
-@dataclass(frozen=True, slots=True)
 class ServerProtection:
-    """Access control of the HTTP server: the bearer token, and whether reads need it too."""
+    """Access control of the HTTP server: the bearer token, whose file is read again when it changes, and whether reads
+    need it too."""
 
-    token: str | None
-    protect_reads: bool
+    def __init__(self, settings: Settings) -> None:
+        self._token = ReloadedToken("server.token_file", settings.server.token_file, partial(token_of, settings))
+        self.protect_reads = settings.server.protect_reads
+        self.files = self._token.files
+
+    @property
+    def token(self) -> str | None:
+        """The current token, None if none is configured."""
+        return self._token.value
 
 
 def token_of(settings: Settings) -> str | None:
-    """Read the token that write requests need from its file; None if none is configured."""
+    """Read the token that write requests need from its file; None if none is configured. Raises OSError or
+    ValueError."""
     path = settings.server.token_file
-    return None if path is None else path.read_text(encoding="utf-8").strip()
+    return None if path is None else read_token(path)
 
 
 def source_identity(settings: Settings) -> list[str]:

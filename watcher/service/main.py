@@ -16,11 +16,12 @@ from typing import Protocol
 from aiohttp import web
 
 from watcher.platform.http.runner import Runner
+from watcher.platform.http.tls import ServerTls
 from watcher.platform.malloc import limit_malloc_arenas
 from watcher.platform.modules import ServiceModule
 from watcher.platform.settings.tables import Settings
 from watcher.providers.base import ProviderError
-from watcher.service.build import FROM_SETTINGS, Sources, tls_of
+from watcher.service.build import FROM_SETTINGS, Sources
 from watcher.service.server import Watcher
 from watcher.store.errors import StoreError
 
@@ -38,6 +39,11 @@ class ServerProcess(Protocol):
 
     def listening(self, address: str) -> None:
         """Called with the first address once the process accepts requests."""
+        ...
+
+    @property
+    def tls(self) -> ServerTls | None:
+        """The certificates of the server, None for plain HTTP."""
         ...
 
     def request_reload(self, read: Callable[[], Settings]) -> None:
@@ -91,8 +97,8 @@ async def serve(
     loop.add_signal_handler(signal.SIGHUP, process.request_reload, reload)
     try:
         await runner.setup()
-        site = web.TCPSite(runner, settings.server.host, settings.server.port, ssl_context=tls_of(settings))
-        await site.start()
+        tls = None if process.tls is None else process.tls.context
+        await runner.listen(settings.server.host, settings.server.port, tls=tls)
         addresses = _addresses(runner, settings)
         print(f"load-watcher listens on {', '.join(addresses)}", flush=True)
         process.listening(addresses[0])

@@ -6,7 +6,7 @@ response after a crash does not wait for the source. Ticks are APScheduler jobs,
 the previous tick still runs is skipped and counted.
 
 SIGTERM and SIGINT stop the service: no new connections, running requests finish, computed data is written, exit within
-10 s. SIGHUP reloads the settings; invalid settings are rejected with their problems, and the old settings stay active.
+10 s. SIGHUP reloads the settings, and token and certificate files; invalid ones are rejected, the old ones stay active.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ from watcher.core.publishing.wire import FindingsDocument
 from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesLike
 from watcher.koordinator.publisher import PublishStats
 from watcher.model import MetricType, Operator, ProviderHealth, Snapshot, Window
+from watcher.platform.http.sites import local_hosts
 from watcher.platform.modules import ServiceModule
+from watcher.platform.reloaded_files import FileReloader
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
 from watcher.providers.base import ProviderError, QueryPlan
@@ -58,7 +60,7 @@ from watcher.service.build import (
     publisher_of,
     refresh_config,
     source_identity,
-    token_of,
+    tls_of,
 )
 from watcher.service.last_seen import LastSeenLookup
 from watcher.service.replica_takeover import take_over_samples
@@ -72,14 +74,7 @@ log = logging.getLogger(__name__)
 
 TICK_STOP_S = 2.0  # seconds to wait for a cancelled tick
 TICK_JOB = "tick"
-NEED_RESTART = (
-    "cluster",
-    "server",
-    "store",
-    "peers",
-    "dashboard",
-    "metrics",
-)  # tables of the settings whose changes need a restart
+NEED_RESTART = ("cluster", "server", "store", "peers", "dashboard", "metrics")
 
 
 class Watcher:
@@ -123,8 +118,6 @@ class Watcher:
             timezone=UTC,
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
-        # APScheduler warns about every tick that is skipped because one still runs; here they are counted instead.
-        logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self._origin = TransferOrigin.of(instance=secrets.token_hex(8), asked=source_identity(settings))
         self._peers = peers_of(settings)
         self._recall = LastSeenLookup()
@@ -133,7 +126,10 @@ class Watcher:
         self._wants_reload: Callable[[], Settings] | None = None
         self._period = 0.0
         self.telemetry.watch(self)
-        protection = ServerProtection(token_of(settings), protect_reads=settings.server.protect_reads)
+        protection = ServerProtection(settings)
+        self.tls = tls_of(settings)
+        self._files = FileReloader([*protection.files, *(() if self.tls is None else (self.tls.files,))])
+        hosts = local_hosts(settings.server.host, settings.server.hosts or ())
         of_parts = {
             part.section: part.build(table, self) for part in parts if (table := settings.parts.get(part.section))
         }
@@ -143,13 +139,15 @@ class Watcher:
         pages_of_agents = pages.from_settings(settings)
         if pages_of_agents is not None:
             routes += AgentRoutes(pages_of_agents).routes()
-        self.app = make_app(self, settings=protection, telemetry=self.telemetry, version=__version__, routes=routes)
+        self.app = make_app(
+            self, settings=protection, telemetry=self.telemetry, version=__version__, routes=routes, hosts=hosts
+        )
         self._pod_classes = tuple(each.pod_classes for each in made if each.pod_classes is not None)
         self.app.cleanup_ctx.extend([self._with_store, self._with_source, self._with_ticks])
         self.app.cleanup_ctx.extend(life for each in made for life in each.lives)
         if pages_of_agents is not None:
             self.app.cleanup_ctx.append(pages_of_agents.life)
-        self.app.cleanup_ctx.append(self._with_publisher)
+        self.app.cleanup_ctx.extend([self._with_publisher, self._files.life])
         for collector in (collector for each in made for collector in each.collectors):
             self.telemetry.add(collector)
         self._on_listening = [message for each in made for message in each.on_listening]
@@ -413,6 +411,7 @@ class Watcher:
     async def _reload_while_wanted(self) -> None:
         while (read := self._wants_reload) is not None:
             self._wants_reload = None
+            await self._files.check()
             try:
                 await self._reload(await asyncio.to_thread(read))
             except (SettingsError, ProviderError) as error:

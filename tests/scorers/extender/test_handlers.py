@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from scorers.cluster.table import ClusterTable
-from scorers.extender.handlers import RESERVED_S, Extender
+from scorers.extender.handlers import MOST_EXPLAINED, RESERVED_S, Extender
 from scorers.plugin_api.wire import ExtenderBindingArgs
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
 from scorers.profiles.ranking import ProfileRunner
@@ -565,6 +565,77 @@ def test_once_a_token_is_set_only_who_has_it_may_look() -> None:
         assert made.post("explain", asking("cold")).status == 401
         assert made.live.ask("/scheduler/p/nodes").status == 401
         assert made.post("explain", asking("cold"), Authorization="Bearer s3cret").status == 200
+
+
+def test_repeated_names_are_explained_once(served: Served) -> None:
+    """0.8 MB of names must not become 170 MB of explanations."""
+    told = served.post("explain", asking(*["cold"] * 30_000, "hot", "nobody", "nobody")).json()
+    assert (2, ["nobody"]) == (told["of"], told["unknown"])
+    assert {"cold", "hot"} == {node["name"] for node in told["nodes"]}
+    assert 2 == len(served.post("score?node=cold&node=cold&node=hot", MANIFEST.encode()).json()["nodes"])
+
+
+@pytest.mark.slow
+def test_an_explanation_has_at_most_5000_nodes() -> None:
+    """The best ones; `of` is the number of all."""
+    many = [f"n-{number}" for number in range(MOST_EXPLAINED + 3)]
+    made = Served(table([node(name, {"cpu": "4"}) for name in many]))
+    with made.live:
+        told = made.post("explain", {"Pod": asking()["Pod"]}).json()
+    assert (MOST_EXPLAINED, len(many)) == (len(told["nodes"]), told["of"])
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (b'{"Pod":{"metadata":{},"x":[%s1]},"NodeNames":[]}' % (b"1," * 60_000), 413, "more than 50000 values"),
+        (b'{"Pod":{"x":"%s"},"NodeNames":[]}' % (b"x" * (2 << 20)), 413, "the Pod is larger than 2 MiB"),
+        (b'{"Pod":{},"NodeNames":[%s"a"]}' % (b'"a",' * 100_001), 413, "more than 100000 nodes"),
+        (b'{"Pod":{},"NodeNames":[%s"a"]}' % (b'"a",' * 500_000), 413, "more than 100000 nodes"),
+        (b'{"Pod":{},"Nodes":{"items":[%s{}]}}' % (b"{}," * 100_001), 413, "more than 100000 nodes"),
+        (b'{"Pod":{},"Nodes":{"items":[%s{}]}}' % (b"{}," * 1_000_001), 413, "more than 1000000 JSON objects"),
+        (b'{"Pod":{},"Nodes":{"items":[%s1]}}' % (b"1," * 900_000), 400, "Expected `object`, got `int`"),
+        (b'{"pod":{},"nodenames":[%s"a"]}' % (b'"a",' * 500_000), 400, "the case of keys matters"),
+        (b'{"Pod":{},"Nodes":{"items":%s' % (b"[" * 2_000_000), 400, "invalid ExtenderArgs"),
+        (b'{"Pod":' + b"[" * 2_000_000, 400, "invalid ExtenderArgs"),
+    ],
+    ids=range(10),
+)
+def test_bodies_that_would_take_much_memory_are_refused(served: Served, body: bytes, status: int, says: str) -> None:
+    """Before they are decoded."""
+    for verb in ("filter", "prioritize", "explain"):
+        answer = served.post(verb, body)
+        assert status == answer.status
+        assert says in answer.error["message"]
+        assert answer.error["hint"]
+
+
+def test_large_and_small_bodies_are_read_alike(served: Served) -> None:
+    """Large ones in a thread, from encoded members."""
+    padding = {"metadata": {"annotations": {"padding": "x" * 1_100_000}}}
+    nodes = [{"metadata": {"name": name}, "status": {}} for name in ("cold", "hot", "cold")]
+    for extra in ({"NodeNames": ["cold", "hot"], "Nodes": None}, {"Nodes": {"items": nodes}, "NodeNames": None}):
+        small = {**asking("cold"), **extra}
+        large = {**small, "Pod": {**small["Pod"], "metadata": {**small["Pod"]["metadata"], **padding["metadata"]}}}
+        for verb in ("filter", "prioritize"):
+            assert served.post(verb, small).json() == served.post(verb, large).json()
+
+
+def test_binding_from_loopback_needs_a_local_host() -> None:
+    """The page of another site in a browser on this machine is on loopback, too."""
+    bound: list[str] = []
+
+    async def bind(args: ExtenderBindingArgs) -> None:
+        bound.append(args.name)
+
+    made = Served(a_cluster(), binder=bind, bind=True)
+    with made.live:
+        assert "client certificate" in made.post("bind", BINDING, Host="rebound.evil.test").json()["Error"]
+        assert 403 == made.post("bind", BINDING, Origin="http://evil.test").status
+        assert 413 == made.post("bind", {**BINDING, "x": "x" * 20_000}).status
+        assert [] == bound
+        assert "" == made.post("bind", BINDING, Host="localhost:2020").json()["Error"]
+        assert 1 == len(bound)
 
 
 # --- score: a manifest as people write it ----------------------------------------------------------------------------

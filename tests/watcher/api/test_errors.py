@@ -15,6 +15,7 @@ from tests.fakes.service import FakeService, Live, Protection
 from watcher.api.handlers import make_app
 from watcher.api.telemetry import Telemetry
 from watcher.core.publishing.wire import ErrorDocument
+from watcher.model import ProviderHealth
 from watcher.platform.http.openapi import Operation, ResponseSpec
 from watcher.platform.http.parameters import BadParameter, path_segment, query_values
 from watcher.platform.http.routing import Access, ApiError, Route, Router
@@ -306,6 +307,24 @@ def test_the_token_opens_everything(protected, path, authorization):
 def test_probes_need_no_token(protected, path):
     """The kubelet has none."""
     assert 200 == protected.ask(path).status
+
+
+def test_probes_show_addresses_only_to_readers():
+    """Reasons of the source and of the database contain addresses, which protect_reads hides."""
+    reason = "GET http://user@10.1.2.3:9090/api: connection refused"
+    service = FakeService(published=None, provider_health=ProviderHealth(False, reason, 1.0), missing="")
+    service.detail = {"store": {"ok": False, "error": "postgresql://10.4.5.6"}}
+    with Live(service, protection=Protection("secret", protect_reads=True)) as live:
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            answer = live.ask("/readyz", headers=headers)
+            assert (503, "no_metrics") == (answer.status, answer.error["code"])
+            assert b"10." not in answer.body
+            assert "server.token_file" in answer.error["hint"]
+        shown = live.ask("/readyz", headers={"Authorization": "Bearer secret"})
+        assert b"10.1.2.3" in shown.body
+        assert b"10.4.5.6" in shown.body
+    with Live(service) as live:
+        assert b"10.1.2.3" in live.ask("/readyz").body
 
 
 def test_a_token_alone_protects_no_reads():

@@ -78,9 +78,20 @@ def test_setting_up_again_replaces_the_first(set_up, capsys):
     assert json.loads(line)["message"] == "shown"
 
 
+def test_skipped_ticks_are_not_logged_at_any_reload(set_up, capsys):
+    """APScheduler warns about each tick that is skipped because the source hangs; SIGHUP sets up the log again."""
+    scheduler = logging.getLogger("apscheduler.scheduler")
+    for _ in range(2):
+        set_up(level="info")
+        scheduler.warning("skipped: maximum number of running instances reached")
+    scheduler.error("broken")
+
+    assert [line.rsplit(": ")[-1] for line in capsys.readouterr().err.splitlines()] == ["broken"]
+
+
 def test_chatty_libraries_speak_only_under_debug(set_up, capsys):
     """What a library tells of every job is not our log, until somebody looks for a bug."""
-    chatty = logging.getLogger("apscheduler.executors.default")
+    chatty = logging.getLogger("alembic.runtime")
     set_up(level="info")
     chatty.info("Running job")
     chatty.warning("missed")

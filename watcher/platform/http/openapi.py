@@ -8,7 +8,7 @@ Pure: no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -31,6 +31,7 @@ class Parameter:
     schema: Mapping[str, object] = field(default_factory=lambda: {"type": "string"})
     place: str = "query"
     repeatable: bool = False
+    required: bool = False  # path parameters always are
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,15 @@ def failure(description: str) -> ResponseSpec:
 _ANY_OTHER = failure("any other error: invalid token, no acceptable content coding, or an internal error")
 
 
-def document(routes: Iterable[Described], *, version: str, protected: bool) -> dict[str, object]:
-    """The complete OpenAPI document. `protected`: reads need the token too."""
+def document(
+    routes: Iterable[Described],
+    *,
+    version: str,
+    protected: bool,
+    closed: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, object]:
+    """The complete OpenAPI document. `protected`: reads need the token too. `closed` are the values of parameters that
+    depend on the settings, by name."""
     routes = list(routes)
     types = list(dict.fromkeys([ErrorDocument, *(kind for route in routes for kind in _types(route.operation))]))
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
@@ -101,7 +109,7 @@ def document(routes: Iterable[Described], *, version: str, protected: bool) -> d
     for route in routes:
         methods = [route.method, "HEAD"] if route.method == "GET" else [route.method]
         for method in methods:
-            paths.setdefault(route.path, {})[method.lower()] = _operation(route, method, schema_of)
+            paths.setdefault(route.path, {})[method.lower()] = _operation(route, method, schema_of, closed or {})
     described: dict[str, object] = {
         "openapi": "3.1.0",
         "info": {
@@ -132,12 +140,14 @@ def _bodies(answer: ResponseSpec) -> tuple[Any, ...]:
     return answer.body if isinstance(answer.body, tuple) else (answer.body,)
 
 
-def _operation(route: Described, method: str, schema_of: Mapping[Any, object]) -> dict[str, object]:
+def _operation(
+    route: Described, method: str, schema_of: Mapping[Any, object], closed: Mapping[str, Sequence[str]]
+) -> dict[str, object]:
     operation = route.operation
     described: dict[str, object] = {
         "operationId": route.name if method != "HEAD" else f"{route.name}_head",
         "summary": operation.summary,
-        "parameters": [_parameter(parameter) for parameter in operation.parameters],
+        "parameters": [_parameter(parameter, closed) for parameter in operation.parameters],
         "responses": {
             **{
                 str(status): _answer(answer, schema_of, bodiless=method == "HEAD" or status == HTTPStatus.NOT_MODIFIED)
@@ -154,13 +164,15 @@ def _operation(route: Described, method: str, schema_of: Mapping[Any, object]) -
     return described
 
 
-def _parameter(parameter: Parameter) -> dict[str, object]:
+def _parameter(parameter: Parameter, closed: Mapping[str, Sequence[str]]) -> dict[str, object]:
     schema: Mapping[str, object] = parameter.schema
+    if parameter.name in closed:
+        schema = {**schema, "enum": list(closed[parameter.name])}
     described: dict[str, object] = {
         "name": parameter.name,
         "in": parameter.place,
         "description": parameter.description,
-        "required": parameter.place == "path",
+        "required": parameter.required or parameter.place == "path",
     }
     if parameter.repeatable:
         schema = {"type": "array", "items": schema}

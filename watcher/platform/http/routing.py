@@ -24,11 +24,13 @@ from aiohttp import hdrs, web
 from watcher.core.publishing.wire import ErrorDetail, ErrorDocument
 from watcher.platform.http.openapi import Operation
 from watcher.platform.http.parameters import BadParameter, nearest, path_segment, truncated
+from watcher.platform.http.sites import BODY_TYPES, LocalHosts, foreign_origin, sends_form
 
 log = logging.getLogger(__name__)
 
 READ_METHODS = ("GET", "HEAD")
 JSON = "application/json"
+IDENTITY = "identity"
 UNMATCHED = "unmatched"  # the route label of requests that match no route
 _CODES = {400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 413: "too_large"}
 
@@ -41,7 +43,7 @@ class Access(Enum):
 
     OPEN = "open"  # none: probes cannot send a token
     DETAIL = "detail"  # once a token is configured: the token or a verified client certificate
-    READ = "read"  # with protect_reads: the token
+    READ = "read"  # with protect_reads: the token or a verified client certificate
     WRITE = "write"  # always the token: the route changes state
 
 
@@ -128,14 +130,23 @@ class _PathRoutes:
 
 
 class Router:
-    """The table of routes, and the aiohttp handler that dispatches to them."""
+    """The table of routes, and the aiohttp handler that dispatches to them. `hosts` are the accepted Host headers, None
+    for all."""
 
-    def __init__(self, routes: Iterable[Route], *, protection: AccessSettings, meter: Meter) -> None:
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        *,
+        protection: AccessSettings,
+        meter: Meter,
+        hosts: LocalHosts | None = None,
+    ) -> None:
         if protection.protect_reads and not protection.token:
             raise ValueError("protect_reads needs a token: set server.token_file")
         self.routes = tuple(routes)
         self._protection = protection
         self._meter = meter
+        self._hosts = hosts
         self._exact: dict[str, _PathRoutes] = {}
         self._by_head: dict[str, _PathRoutes] = {}  # only the last segment is a parameter; key: the path before it
         self._patterns: dict[int, list[_PathRoutes]] = {}  # all other paths with parameters, by number of segments
@@ -168,12 +179,19 @@ class Router:
         began = perf_counter()
         name = UNMATCHED
         try:
+            headers = request.headers
+            if self._hosts is not None and not self._hosts.accept(headers.get(hdrs.HOST)):
+                _refuse_host(headers.get(hdrs.HOST, ""))
+            if hdrs.CONTENT_ENCODING in headers and headers[hdrs.CONTENT_ENCODING].lower() != IDENTITY:
+                _refuse_coding(headers[hdrs.CONTENT_ENCODING])
             node, captured = self._match(request.rel_url.raw_path)
             route = node.routes.get(request.method)
             name = node.name
             if route is None:
                 _refuse_method(request.method, node.allow)
             name = route.name
+            if route.method not in READ_METHODS:
+                _check_site(headers)
             if route.access is not Access.OPEN:
                 self._check_token(request, route.access)
             response = await route.handler(request, captured)
@@ -207,20 +225,17 @@ class Router:
         raise ApiError(404, "not_found", f"unknown path {truncated(path)!r}", hint)
 
     def _check_token(self, request: web.Request, access: Access) -> None:
-        token = self._protection.token
         if access is Access.READ and not self._protection.protect_reads:
             return
-        if access is Access.DETAIL and (not token or has_certificate(request)):
+        if access is Access.DETAIL and not self._protection.token:
             return
-        if not token:
+        if access is not Access.WRITE and has_certificate(request):
+            return
+        if not self._protection.token:
             raise ApiError(
                 403, "forbidden", "requests that change state need a token, but none is set", "set server.token_file"
             )
-        scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-        expected = token.encode()
-        # compared even if the scheme is wrong, so that all rejections take the same time
-        equal = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), expected)
-        if not (equal and scheme.lower() == "bearer"):
+        if not has_token(request, self._protection.token):
             raise ApiError(
                 401,
                 "unauthorized",
@@ -228,6 +243,21 @@ class Router:
                 "send Authorization: Bearer TOKEN with the token from server.token_file",
                 headers={hdrs.WWW_AUTHENTICATE: 'Bearer realm="load-watcher"'},
             )
+
+
+def has_token(request: web.Request, token: str) -> bool:
+    """Whether the client sent the bearer token."""
+    scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    # compared even if the scheme is wrong, so that all rejections take the same time
+    equal = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode())
+    return equal and scheme.lower() == "bearer"
+
+
+def may_read(protection: AccessSettings, request: web.Request) -> bool:
+    """Whether the client may read the documents of the routes with Access.READ."""
+    if not protection.protect_reads or has_certificate(request):
+        return True
+    return bool(protection.token) and has_token(request, protection.token or "")
 
 
 def has_certificate(request: web.Request) -> bool:
@@ -246,6 +276,39 @@ def _captured(template: Sequence[str], segments: Sequence[str]) -> list[str] | N
         elif expected != segment:
             return None
     return captured
+
+
+def _refuse_host(host: str) -> NoReturn:
+    raise ApiError(
+        421,
+        "wrong_host",
+        f"this service is not {truncated(host)!r}",
+        "use an IP address or localhost; server.hosts of load-watcher serve adds names",
+    )
+
+
+def _refuse_coding(coding: str) -> NoReturn:
+    raise ApiError(
+        415,
+        "unsupported_encoding",
+        f"requests with Content-Encoding {truncated(coding)!r} are not accepted",
+        "send the body without a content coding",
+        headers={hdrs.ACCEPT_ENCODING: IDENTITY},
+    )
+
+
+def _check_site(headers: Mapping[str, str]) -> None:
+    if origin := foreign_origin(headers):
+        raise ApiError(
+            403,
+            "cross_site",
+            f"requests of pages of another site are not accepted: {truncated(origin)!r}",
+            "use the dashboard of this service, or a program that is not a browser",
+        )
+    if sends_form(headers):
+        raise ApiError(
+            415, "unsupported_type", "a browser has to send another Content-Type", f"use {' or '.join(BODY_TYPES)}"
+        )
 
 
 def _refuse_method(method: str, allow: str) -> NoReturn:

@@ -1,74 +1,83 @@
-"""Runs the application so that malformed HTTP requests also get a JSON error.
+"""Runs an application with limited connections (connections.py).
 
-A request that aiohttp's parser rejects never reaches a handler: the protocol answers it in plain text and logs a
-traceback. `RequestHandler.handle_error` does both, so this runner creates connections whose `handle_error` answers in
-JSON, closes the connection, and logs one line at debug level, because any client can send garbage at any rate.
+All servers of load-watcher use this runner: the service, the extender, the agent and the QoS Resource Manager.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Mapping
+import ssl
 from typing import Any
 
 from aiohttp import hdrs, web
-from aiohttp.http_exceptions import LineTooLong
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import HttpVersion11, RawRequestMessage
+from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
-from watcher.platform.http.parameters import truncated
+from watcher.platform.http.connections import (
+    Connection,
+    ConnectionLimits,
+    ConnectionPool,
+    as_http_1,
+    is_out_of_descriptors,
+    limits_of_process,
+)
 from watcher.platform.http.routing import ApiError, Router
-
-log = logging.getLogger(__name__)
-
-HANDLER_ARGS: Mapping[str, Any] = {"max_line_size": 65536, "max_field_size": 65536, "access_log": None}
-"""Arguments of each connection: a long request line for many ?host= parameters, and no access log."""
 
 
 class Runner(web.AppRunner):
-    """An AppRunner whose connections answer malformed requests in JSON. Create it with `make_runner`."""
+    """An AppRunner whose connections are limited, and answer malformed requests in JSON. The caller sets it up, starts
+    listening, and cleans it up."""
+
+    def __init__(self, app: web.Application, *, limits: ConnectionLimits | None = None, **options: Any) -> None:
+        super().__init__(app, **options)
+        self.limits = limits_of_process() if limits is None else limits
 
     async def _make_server(self) -> web.Server:
         server = await super()._make_server()
-        return _Server(server.request_handler, request_factory=server.request_factory)
+        return _Server(server, ConnectionPool(self.limits))
+
+    async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
+        """Accept connections with the backlog of the limits. Raises OSError."""
+        await web.TCPSite(self, host, port, ssl_context=tls, backlog=self.limits.backlog).start()
 
 
 class _Server(web.Server):
+    """Creates connections of one pool."""
+
+    def __init__(self, server: web.Server, pool: ConnectionPool) -> None:
+        super().__init__(server.request_handler, request_factory=self._request)
+        self._pool = pool
+        self._make = server.request_factory
+        self._loop.set_exception_handler(self._on_exception)
+
     def __call__(self) -> RequestHandler:
-        return _JsonErrorConnection(self, loop=asyncio.get_running_loop(), **HANDLER_ARGS)
+        return self._pool.accept(self)
 
-
-class _JsonErrorConnection(RequestHandler):
-    """A connection that answers malformed requests in JSON."""
-
-    __slots__ = ()
-
-    def handle_error(
+    def _request(
         self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Return a JSON error for a failure outside of the handlers."""
-        if status >= 500:
-            log.error("request from %s failed", request.remote, exc_info=exc)
-            error = ApiError(status, "internal", "internal error in load-watcher", "see the log of load-watcher")
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: RequestHandler,
+        writer: AbstractStreamWriter,
+        task: asyncio.Task[None],
+    ) -> web.BaseRequest:
+        assert isinstance(protocol, Connection)
+        protocol.begin_request(payload)
+        return self._make(as_http_1(message), payload, protocol, writer, task)
+
+    async def shutdown(self, timeout: float | None = None) -> None:
+        self._pool.close()
+        await super().shutdown(timeout)
+
+    def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Report missing descriptors once per minute; asyncio logs a traceback for each attempt to accept."""
+        error = context.get("exception")
+        if is_out_of_descriptors(error) and "socket" in context:
+            self._pool.out_of_descriptors(error)
         else:
-            log.debug("malformed HTTP request from %s: %s", request.remote, message)
-            error = ApiError(status, "bad_request", "malformed HTTP request", _hint(exc, message))
-        if request.writer.output_size > 0:
-            raise ConnectionError("the response has already begun; cannot send an error")
-        response = error.response()
-        response.headers[hdrs.CONNECTION] = "close"
-        response.force_close()
-        return response
-
-
-def _hint(exc: BaseException | None, message: str | None) -> str:
-    if isinstance(exc, LineTooLong):
-        return f"a line of the request is longer than {HANDLER_ARGS['max_line_size']} bytes"
-    return truncated((message or "").strip().partition("\n")[0].rstrip(":"))
+            loop.default_exception_handler(context)
 
 
 class _CatchAllResource(web.PlainResource):
@@ -80,15 +89,25 @@ class _CatchAllResource(web.PlainResource):
         return web.UrlMappingMatchInfo({}, self.leads_to), set()
 
 
+async def _expect(request: web.Request) -> web.StreamResponse | None:
+    """Answer the Expect header; None lets the request go on."""
+    if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
+        return ApiError(417, "bad_request", "the Expect header has an unknown value", "omit it").response()
+    if request.version == HttpVersion11:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the response has not begun
+    return None
+
+
 def application(router: Router) -> web.Application:
     """The aiohttp application whose requests are all handled by `router`."""
     app = web.Application()
     everything = _CatchAllResource("/")
-    everything.leads_to = everything.add_route("*", router.dispatch)
+    everything.leads_to = everything.add_route("*", router.dispatch, expect_handler=_expect)
     app.router.register_resource(everything)
     return app
 
 
-def make_runner(app: web.Application) -> web.AppRunner:
+def make_runner(app: web.Application, *, limits: ConnectionLimits | None = None) -> Runner:
     """The runner for an application. The caller sets it up, adds sites, and cleans it up."""
-    return Runner(app)
+    return Runner(app, limits=limits)

@@ -233,3 +233,10 @@ helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | re
 {{- $_ := set $config "qrm" $qrm -}}
 {{- include "load-watcher.toml" (dict "table" $config "path" "") -}}
 {{- end -}}
+
+{{- /* The resources, with the memory for the number of nodes (docs/deploy.md). */ -}}
+{{- define "load-watcher.resources" -}}
+{{- $limit := max 512 (add 420 (div (mul 18 (int .Values.nodes)) 1000)) -}}
+{{- $memory := dict "requests" (dict "memory" (printf "%dMi" (div $limit 2))) "limits" (dict "memory" (printf "%dMi" $limit)) -}}
+{{- toYaml (mergeOverwrite $memory .Values.resources) -}}
+{{- end -}}

@@ -56,6 +56,24 @@ def errors(document: dict[str, Any], path: str, answer: Any) -> list[str]:
     return [error.message for error in Draft202012Validator(schema).iter_errors(answer.json())]
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "values"),
+    [
+        ("/watcher", "window", ["5m", "10m", "15m"]),
+        ("/watcher", "shape", ["watcher", "kep"]),
+        ("/api/v1/history", "window", ["5m", "10m", "15m"]),
+        ("/api/v1/history", "shape", ["series", "rows"]),
+        ("/api/v1/columns", "type", [kind.value for kind in MetricType]),
+        ("/api/v1/columns", "operator", [operator.value for operator in Operator]),
+    ],
+)
+def test_closed_sets_of_values_are_declared(document, path, name, values):
+    """A generated client, or a fuzzer, sends no others."""
+    (parameter,) = [each for each in document["paths"][path]["get"]["parameters"] if each["name"] == name]
+    schema = parameter["schema"]
+    assert values == schema.get("items", schema)["enum"]
+
+
 def test_the_document_is_valid(document):
     """By the standard's own schema and rules."""
     OpenAPIV31SpecValidator(document).validate()
@@ -97,7 +115,7 @@ def test_every_path_parameter_and_code_is_in_the_documentation(document):
             assert f"`{parameter['name']}`" in text or f"{{{parameter['name']}}}" in text
     sources = [
         (repository / "watcher" / f"{module}.py").read_text()
-        for module in ("api/handlers", "api/pods", "api/data_errors", "platform/http/routing", "platform/http/runner")
+        for module in ("api/handlers", "api/pods", "api/data_errors", "platform/http/routing", "platform/http/bodies")
     ]
     codes = {code for source in sources for code in re.findall(r'ApiError\(\s*(?:\d+|status),\s*"(\w+)"', source)}
     assert {"stale", "partial_outage", "bad_request", "unauthorized"} <= codes

@@ -44,6 +44,16 @@ class ServerSettings(SettingsTable):
             values.integer(lowest=0, highest=65535), "Port to listen on; 0 selects a free port.", flag="--port"
         ),
     )
+    hosts: tuple[str, ...] | None = field(
+        default=None,
+        metadata=about(
+            values.list_of(values.NAME, called="host names"),
+            "Further host names under which clients reach the service while server.host is a loopback address, for "
+            "example through a proxy on the same machine. Requests with other names in the Host header are refused; IP "
+            "addresses and localhost are always accepted.",
+            example='["load-watcher.example.org"]',
+        ),
+    )
     tls_cert: Path | None = field(
         default=None,
         metadata=about(
@@ -61,7 +71,7 @@ class ServerSettings(SettingsTable):
         metadata=about(
             values.PATH,
             "CA certificates (PEM) to verify client certificates. These are optional; a verified one replaces the "
-            "token for reads of details. Needs tls_cert.",
+            "token for reads. Needs tls_cert.",
             example='"/etc/load-watcher/tls/clients.crt"',
         ),
     )

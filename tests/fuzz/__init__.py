@@ -1,0 +1,1 @@
+"""Random requests to a running service."""
