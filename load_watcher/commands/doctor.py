@@ -110,7 +110,12 @@ def _setup_logging(given: Mapping[str, Any]) -> None:
     """Hide the log of the examined modules, since the report contains their results; show it with --verbose or
     --log-level."""
     from watcher.platform.logs import setup_logging
+    from watcher.platform.settings.model_values import LEVEL
     from watcher.platform.settings.sections.server import LogSettings
+    from watcher.platform.settings.values import InvalidValue
 
-    level = given["log_level"] or ("debug" if given["verbose"] else "critical")
+    try:
+        level = LEVEL.read(given["log_level"] or ("debug" if given["verbose"] else "critical"))
+    except InvalidValue:
+        level = "critical"  # the check of the settings reports it
     setup_logging(LogSettings(level=level, format=given["log_format"] or "text"))
