@@ -167,8 +167,8 @@ class LoadAwareSchedulingArgs(
         if of_prod := [each for each in prod if each in GPU_RESOURCES]:
             yield (
                 f"{', '.join(of_prod)}: the GPU usage of each pod is unknown to the watcher; remove it from "
-                "prodUsageThresholds, and from resourceWeights with scoreAccordingProdUsage, or set nodeMetricSource to "
-                '"cluster"'
+                "prodUsageThresholds, and from resourceWeights with scoreAccordingProdUsage, or set "
+                'nodeMetricSource to "cluster"'
             )
         if beyond := [each for each in self.resources if each not in METRIC_OF]:
             yield (

@@ -214,9 +214,9 @@ TYPES = ("avg", *PERCENTILES)
 @dataclass(frozen=True, slots=True)
 class NodeUsages:
     """Usage of n nodes by koordlet's rules, in percent of their capacity, NaN if unknown. `usage[key]` [n], with key
-    "CPU", "Memory", or "GPU" if the source measures it, is the mean over each node's aggregation period. `aggregated[key, type, seconds]` [n] is a
-    statistic (see TYPES) over a duration, NaN while the samples span less than half of it. `interval` and `period` [n]
-    are each node's report interval and aggregation period in seconds."""
+    "CPU", "Memory", or "GPU" if the source measures it, is the mean over each node's aggregation period.
+    `aggregated[key, type, seconds]` [n] is a statistic (see TYPES) over a duration, NaN while the samples span less
+    than half of it. `interval` and `period` [n] are each node's report interval and aggregation period in seconds."""
 
     usage: Mapping[str, F64]
     aggregated: Mapping[tuple[str, str, int], F64]
