@@ -32,6 +32,7 @@ from load_watcher.doctor.kube_scheduler_api import (
     TRIMARAN,
 )
 from load_watcher.doctor.listening import Exposition
+from load_watcher.doctor.overload import check_requests
 from load_watcher.doctor.plugin_arguments import check_plugin_arguments, misspelt_plugin, quoted, unknown_fields
 from load_watcher.doctor.plugins import PluginUse, use_of_profile, use_of_table
 from watcher.platform.checks.examination import CheckContext, in_thread
@@ -57,6 +58,8 @@ async def scheduler(examination: CheckContext) -> Sequence[CheckResult]:
         results += _of_file(path, problems)
         evictors += [replace(each, where=f"{path.name}: {each.where}") for each in found]
     results += thresholds.compare_thresholds(profiles, evictors)
+    running = examination.find(Exposition)
+    results += check_requests(profiles, "" if running is None else running.text)
     if results:
         return results
     if own:
