@@ -8,7 +8,7 @@ const EVERY_MS = 60000; // a report on 20,000 bindings takes half a second of CP
 const RANGES = [["", "all stored bindings"], ["-1h", "1 h"], ["-6h", "6 h"], ["-24h", "24 h"]];
 const SETTINGS = `[scheduler]
 shadow = ["spreading"]
-spreading = { plugins = [ { name = "LoadVariationRiskBalancing" } ] }`;
+spreading = { precise_scores = true, plugins = [ { name = "LoadVariationRiskBalancing", args = { formula = "kep" } } ] }`;
 
 export function shadowView(app) {
   const state = el("p.quiet", { role: "status" }), place = el("div.stack"), tools = el("section.card", { "aria-label": "Which bindings", hidden: true });
