@@ -1,7 +1,4 @@
-"""Checks whether a profile overloads more nodes than the default scheduler would, by the requests and usage of pods.
-
-Pure: no I/O, no clock.
-"""
+"""Checks whether a profile overloads more nodes than the default scheduler would, by the requests and usage of pods."""
 
 from __future__ import annotations
 

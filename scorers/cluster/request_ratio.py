@@ -1,7 +1,4 @@
-"""The ratio of the requests of pods to the measured usage of their nodes.
-
-Pure: no I/O, no clock.
-"""
+"""The ratio of the requests of pods to the measured usage of their nodes."""
 
 from __future__ import annotations
 

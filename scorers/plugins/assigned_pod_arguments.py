@@ -1,7 +1,4 @@
-"""Arguments of the plug-ins that add newly assigned pods to the measured load.
-
-Pure: no I/O, no clock.
-"""
+"""Arguments of the plug-ins that add newly assigned pods to the measured load."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Profiles that overload more nodes than the default scheduler in a scenario of docs/simulation.md.
-
-Pure: no I/O, no clock.
-"""
+"""Profiles that overload more nodes than the default scheduler in a scenario of docs/simulation.md."""
 
 from __future__ import annotations
 
