@@ -88,6 +88,19 @@ def _check_scheduler(table: Mapping[str, Any], *, served: Sequence[Window] = ())
     return validate(table, served=served)
 
 
+def scheduler_notices(settings: Settings) -> list[str]:
+    """Return the notices about the profiles of valid settings: ignored entries, and risks of overload."""
+    table = settings.parts.get("scheduler", {})
+    if not table:
+        return []
+    from scorers.profiles.overload_risk import overload_notices
+    from scorers.profiles.profiles import read_profiles
+
+    profiles, _, notices = read_profiles(table, cwd=Path.cwd(), served=settings.refresh.windows)
+    risks = [f"scheduler.{profile.name}: {text}" for profile in profiles for text in overload_notices(profile)]
+    return [*notices, *risks]
+
+
 def _check_agent(table: Mapping[str, Any]) -> list[Problem]:
     from agent.service.settings import validate
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from load_watcher.cli.options import SERVE, with_options
-from load_watcher.cli.settings import load_or_exit
+from load_watcher.cli.settings import load_or_exit, scheduler_notices
 
 
 @click.group()
@@ -27,7 +27,7 @@ def check(file: Path) -> None:
     Exit code 0: valid; 2: invalid, or FILE does not exist.
     """
     settings = load_or_exit({"config": file, "assigned": {}})
-    for notice in settings.notices:
+    for notice in (*settings.notices, *scheduler_notices(settings)):
         click.echo(f"note: {notice}", err=True)
     click.echo("ok")
 

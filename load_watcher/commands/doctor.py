@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +61,8 @@ def doctor(
     """Check this deployment and report problems and their fixes.
 
     Prints one line per result, and a fix for each problem. Accepts the options of serve, to check the same settings.
-    Changes no settings, data or cluster objects. Log messages are shown only with --verbose; --log-level and
-    --log-format are only checked as settings.
+    Changes no settings, data or cluster objects. Log messages are shown only with --verbose or --log-level, in the
+    format of --log-format; the settings log.level and log.format are only checked.
 
     Exit code 0: no check failed (there may be warnings); 1: a check failed, for example because the settings are
     invalid; 2: the arguments are invalid.
@@ -81,7 +81,7 @@ def doctor(
         known = ", ".join(check.name for check in checks)
         raise click.BadParameter(f"unknown check {unknown[0]}; known checks: {known}", param_hint="--only")
     checks = checks_examination.select_checks(checks, only) if only else checks
-    _setup_logging(verbose=bool(given["verbose"]))
+    _setup_logging(given)
     examination = checks_examination.CheckContext(
         lambda: load(given),
         environ=os.environ,
@@ -106,9 +106,16 @@ async def _examine_agent(examination: CheckContext) -> Sequence[CheckResult]:
     return await check_agent(examination)
 
 
-def _setup_logging(*, verbose: bool) -> None:
-    """Hide the log of the examined modules, since the report contains their results; show it with --verbose."""
+def _setup_logging(given: Mapping[str, Any]) -> None:
+    """Hide the log of the examined modules, since the report contains their results; show it with --verbose or
+    --log-level."""
     from watcher.platform.logs import setup_logging
+    from watcher.platform.settings.model_values import LEVEL
     from watcher.platform.settings.sections.server import LogSettings
+    from watcher.platform.settings.values import InvalidValue
 
-    setup_logging(LogSettings(level="debug" if verbose else "critical"))
+    try:
+        level = LEVEL.read(given["log_level"] or ("debug" if given["verbose"] else "critical"))
+    except InvalidValue:
+        level = "critical"  # the check of the settings reports it
+    setup_logging(LogSettings(level=level, format=given["log_format"] or "text"))

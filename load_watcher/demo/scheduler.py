@@ -44,9 +44,18 @@ DEFAULT_SCHEDULER: Mapping[str, Any] = {
     # The example of docs/scheduling.md: pack nodes to a target that leaves capacity for bursts, and exclude hot nodes.
     "default": {
         "plugins": [
-            {"name": "TargetLoadPacking", "args": {"targetUtilization": 50}},
+            {
+                "name": "TargetLoadPacking",
+                "args": {
+                    "targetUtilization": 50,
+                    "resources": ["cpu", "memory"],
+                    "assignedPodSeconds": 300,
+                    "assignedPodDecay": True,
+                },
+            },
             {"name": "HighLoadFilter", "args": {"usageThresholds": {"cpu": 85, "memory": 90}}},
         ],
+        "precise_scores": True,
         "bind": True,  # accepted from loopback or with a verified client certificate
     },
     # This profile placed the pods, so it agrees with itself; users may add another profile to compare.

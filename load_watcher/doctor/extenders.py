@@ -41,10 +41,12 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h))+")
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredProfile:
-    """A profile of [scheduler.NAME]; `plugins` is None if its plug-ins are unknown."""
+    """A profile of [scheduler.NAME]; `plugins` is None if its plug-ins are unknown. `precise`: its scores are 0 to
+    100."""
 
     bind: bool = False
     plugins: PluginUse | None = None
+    precise: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,13 @@ class ServiceSettings:
 def is_load_watcher_extender(extender: Any) -> bool:
     """Whether the extender's urlPrefix contains the path of load-watcher's extender, /scheduler/PROFILE."""
     return isinstance(extender, dict) and "/scheduler/" in str(extender.get("urlPrefix"))
+
+
+def scores_up_to_ten(extender: Mapping[str, Any], service: ServiceSettings | None) -> bool:
+    """Whether the settings have the profile of this extender, and its scores are 0 to 10."""
+    found = PATH.match(urlsplit(str(extender["urlPrefix"])).path)
+    profile = None if found is None or service is None else service.profiles.get(found["profile"])
+    return profile is not None and not profile.precise
 
 
 def check_extenders(extenders: Any, service: ServiceSettings | None) -> Iterator[CheckResult]:

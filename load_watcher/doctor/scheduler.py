@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from load_watcher.doctor.kube_scheduler_api import (
     TRIMARAN,
 )
 from load_watcher.doctor.listening import Exposition
+from load_watcher.doctor.overload import check_requests
 from load_watcher.doctor.plugin_arguments import check_plugin_arguments, misspelt_plugin, quoted, unknown_fields
 from load_watcher.doctor.plugins import PluginUse, use_of_profile, use_of_table
 from watcher.platform.checks.examination import CheckContext, in_thread
@@ -56,6 +58,8 @@ async def scheduler(examination: CheckContext) -> Sequence[CheckResult]:
         results += _of_file(path, problems)
         evictors += [replace(each, where=f"{path.name}: {each.where}") for each in found]
     results += thresholds.compare_thresholds(profiles, evictors)
+    running = examination.find(Exposition)
+    results += check_requests(profiles, "" if running is None else running.text)
     if results:
         return results
     if own:
@@ -101,10 +105,12 @@ def _of_file(path: Path, results: Iterable[CheckResult]) -> list[CheckResult]:
 
 @dataclass(frozen=True, slots=True)
 class _ConfiguredProfile:
-    """A profile of [scheduler.NAME] with its plug-ins (None: unknown), and the results for its imported file."""
+    """A profile of [scheduler.NAME] with its plug-ins (None: unknown), whether its scores are 0 to 100 (`precise`), and
+    the results for its imported file."""
 
     name: str
     bind: bool
+    precise: bool
     use: PluginUse | None
     results: Sequence[CheckResult] = ()
 
@@ -116,22 +122,22 @@ def _tables(settings: Settings) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 async def _own(name: str, table: Mapping[str, Any], cwd: Path) -> _ConfiguredProfile:
-    bind = table.get("bind") is True
+    made = partial(_ConfiguredProfile, name, table.get("bind") is True, table.get("precise_scores") is True)
     if not isinstance(table.get("from"), str):
-        return _ConfiguredProfile(name, bind, use_of_table(table))
+        return made(use_of_table(table))
     path, profile = cwd / table["from"], str(table.get("profile", ""))
     text = await _read(path, "name a readable file")
     if isinstance(text, CheckResult):
-        return _ConfiguredProfile(name, bind, None, [text])
+        return made(None, [text])
     found = list(check_imported_profile(text, profile=profile)) or [ok("the profile imported by [scheduler] is valid")]
     uses = [use for called, use in _uses(_configurations(yaml.safe_load_all(text))) if profile in ("", called)]
-    return _ConfiguredProfile(name, bind, uses[0] if len(uses) == 1 else None, _of_file(path, found))
+    return made(uses[0] if len(uses) == 1 else None, _of_file(path, found))
 
 
 def _service(
     settings: Settings, own: Sequence[_ConfiguredProfile], running: Exposition | None
 ) -> extenders.ServiceSettings:
-    profiles = {each.name: extenders.ConfiguredProfile(each.bind, each.use) for each in own}
+    profiles = {each.name: extenders.ConfiguredProfile(each.bind, each.use, each.precise) for each in own}
     server = settings.server
     slow = {} if running is None else extenders.slow_response_bounds(running.text)
     return extenders.ServiceSettings(profiles, bool(server.tls_cert), bool(server.tls_client_ca), slow)
@@ -239,7 +245,7 @@ def _judge(configuration: Mapping[str, Any], service: extenders.ServiceSettings 
         yield from _judge_profile(each, plugins, scoring, where=f"profile {name}")
         score_by_load |= bool(scoring)
         if not scoring:
-            yield from _beside_our_extender(configuration, plugins, where=f"profile {name}")
+            yield from _beside_our_extender(configuration, plugins, service, where=f"profile {name}")
     if not score_by_load and not _asks_our_extender(configuration):
         cure = "enable one, for example plugins.score.enabled: [{name: TargetLoadPacking}]"
         yield fail(f"no profile enables a plug-in that scores by load ({', '.join(TRIMARAN)})", cure)
@@ -257,16 +263,20 @@ def _our_extenders(configuration: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [each for each in given if extenders.is_load_watcher_extender(each)] if isinstance(given, list) else []
 
 
-def _beside_our_extender(configuration: Mapping[str, Any], plugins: Plugins, *, where: str) -> Iterator[CheckResult]:
-    """Warn about Kubernetes plug-ins that score by requests, if load-watcher's scoring extender has only weight 1."""
-    weights = [each.get("weight") for each in _our_extenders(configuration) if each.get("prioritizeVerb")]
+def _beside_our_extender(
+    configuration: Mapping[str, Any], plugins: Plugins, service: extenders.ServiceSettings | None, *, where: str
+) -> Iterator[CheckResult]:
+    """Warn about Kubernetes plug-ins that score by requests, if the scores of load-watcher's extender count as much:
+    weight 1 for scores 0 to 10. kube-scheduler multiplies them by 10 and by the weight."""
+    scoring = [each for each in _our_extenders(configuration) if each.get("prioritizeVerb")]
+    weak = [each for each in scoring if each.get("weight") == 1 and extenders.scores_up_to_ten(each, service)]
     on = [each for each in RIVALS if not plugins.is_off(each, "score")]
-    if on and 1 in weights:
+    if on and weak:
         message = (
             f"{where}: {' and '.join(on)} score{'s' if len(on) == 1 else ''} by requests, against the extender's load"
         )
-        names = ", ".join(f"{{name: {each}}}" for each in on)
-        yield warn(message, f"add [{names}] to plugins.score.disabled, or give the extender a higher weight")
+        cure = "set precise_scores = true in the profile of load-watcher, or give the extender a higher weight"
+        yield warn(message, cure)
 
 
 def _version(configuration: Mapping[str, Any]) -> Iterator[CheckResult]:

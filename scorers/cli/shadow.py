@@ -83,8 +83,19 @@ def _interval(found: Mapping[str, Any]) -> str:
     return f"{found['mean']:+.1f} ({found['low']:+.1f} to {found['high']:+.1f})"
 
 
+def _notices(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the notices about profiles, and the ratio that decides whether they apply."""
+    told = [(name, text) for name, texts in sorted(document["notices"].items()) for text in texts]
+    for name, text in told:
+        yield escape(f"\nnotice: {name}: {text}")
+    if told and (ratios := document["requests_to_usage"]):
+        of_cluster = ", ".join(f"{ratio:.2f} of the {name} usage" for name, ratio in ratios.items())
+        yield f"the pods of this cluster request {of_cluster}"
+
+
 def _small_print(document: Mapping[str, Any]) -> Iterator[str]:
     later = duration(document["later_s"])
+    yield from _notices(document)
     yield f"\nin parentheses: {document['confidence']:.0%} confidence interval; (?): too few 15-minute blocks"
     for each in document["profiles"]:
         after = each["difference"]["CPU"]["later"]

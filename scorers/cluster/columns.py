@@ -77,6 +77,8 @@ class AmountColumns:
 F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 LOADS = {CPU: MetricType.CPU, MEMORY: MetricType.MEMORY}
+GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "koordinator.sh/gpu-core")
+"""Resources of nodes whose use the metric GPU measures: the mean utilization of all GPUs of the node."""
 
 
 def mu_sigma(average: F64, deviation: F64, requested: F64 | float, capacity: F64) -> tuple[F64, F64]:

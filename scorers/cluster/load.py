@@ -47,7 +47,7 @@ class NodeLoadColumns:
         usages = None if self.columns is None else self.columns.usages
         if usages is None:
             return self.average(kind)
-        return self._aligned_values((kind.value, "usage"), usages.usage[kind.value])
+        return self._aligned_values((kind.value, "usage"), usages.usage.get(kind.value, np.empty(0)))
 
     def aggregated(self, kind: MetricType, of: str, seconds: int) -> F64:
         """Return koordlet's percentile or mean ("p95", "avg") over a period in seconds, NaN if unknown; percent

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from scorers.cluster.columns import LOADS, AmountColumns
+from scorers.cluster.columns import GPU_RESOURCES, LOADS, AmountColumns
 from scorers.cluster.resources import Amounts, amounts
 from watcher.client import PodColumns
 from watcher.core.koordinator.report import whole
@@ -38,6 +38,10 @@ PodKey = tuple[str, str]
 """Namespace and name of a pod."""
 
 REPORT_INTERVAL_S = 60.0
+GPU_UNITS = 1000
+"""Units of `WindowMetrics` in one unit of a GPU resource: a node with one GPU can use a part of it."""
+METRIC_OF = {**LOADS, **dict.fromkeys(GPU_RESOURCES, MetricType.GPU)}
+"""The watcher's metric of each resource that it measures in percent of a node's capacity."""
 NONE: I64 = np.zeros(0, dtype=np.int64)
 
 # --- one NodeMetric --------------------------------------------------------------------------------------------------
@@ -335,7 +339,7 @@ class WindowMetrics(_Columns):
     `updated` is the time of the newest sample. If the load is plain columns, usage is their average (or the newest
     reading), without aggregated usages. Usage of a pod, if given at all, is its mean over the aggregation period, or
     its newest reading; the rest of a node's usage belongs to the system. `interval` (seconds) overrides the report
-    interval of the policies.
+    interval of the policies. GPUs are in thousandths, and the usage of a pod does not include them.
     """
 
     def __init__(self, resources: Sequence[str], *, windows: Sequence[Window], interval: float | None) -> None:
@@ -405,7 +409,7 @@ class WindowMetrics(_Columns):
         """Return the usage of these rows in percent [resources, n]; `of` returns the column of a metric. NaN if
         unknown."""
         found = np.full((len(self.resources), len(rows)), np.nan)
-        for i, kind in enumerate(LOADS.get(name) for name in self.resources):
+        for i, kind in enumerate(METRIC_OF.get(name) for name in self.resources):
             if kind is not None:
                 found[i] = of(kind)[rows]
         return found
@@ -413,7 +417,7 @@ class WindowMetrics(_Columns):
     def _sizes(self, rows: I64) -> I64:
         if self._capacity is None:
             return np.zeros((len(self.resources), len(rows)), dtype=np.int64)
-        columns = [self._capacity.column(name)[rows] for name in self.resources]
+        columns = [self._capacity.column(name)[rows] * units_of(name) for name in self.resources]
         return np.array(columns, dtype=np.int64).reshape(len(self.resources), len(rows))
 
     def take_pods(self, pods: PodColumns | None, window: str) -> None:
@@ -472,6 +476,11 @@ class WindowMetrics(_Columns):
         used = np.zeros((len(self.resources), len(rows)), dtype=np.int64)
         used[:, there] = self._readings[:, found[there]]
         return PodReadings(used, there, prod & there)
+
+
+def units_of(resource: str) -> int:
+    """Return the units of `WindowMetrics` in one unit of the resource."""
+    return GPU_UNITS if resource in GPU_RESOURCES else 1
 
 
 def _of(percent: F64, sizes: I64) -> I64:

@@ -1,9 +1,10 @@
 """Pods that were assigned to a node recently, so that no measurement includes their load yet.
 
-A measurement of a node at time t averages over a period before t. Therefore a pod that was assigned after t - 60 s
-counts as not yet measured (the rule of upstream Trimaran). A pod stays here for at least five minutes, and longer while
-measurements lag behind. Upstream uses the time at which it learned of a pod, so all pods are recent after a restart;
-here it is the time at which the pod was scheduled.
+A measurement of a node at time t averages over a period before t. Therefore the demand of a pod that was assigned
+shortly before t, or later, is added to the measurement: by default if it was assigned after t - 60 s (the rule of
+upstream Trimaran). A pod stays here for at least five minutes, and longer while measurements lag behind or a demand
+counts longer. Upstream uses the time at which it learned of a pod, so all pods are recent after a restart; here it is
+the time at which the pod was scheduled.
 
 Pure: no I/O, no clock.
 """
@@ -11,6 +12,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,10 +26,28 @@ if TYPE_CHECKING:
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-MEASURED_AFTER_S = 60.0
+UPSTREAM_S = 60.0
 KEPT_S = 300.0
 
 Demand = Callable[["PodInfo"], float]
+
+
+@dataclass(frozen=True, slots=True)
+class UnmeasuredShare:
+    """The share of a new pod's load that a measurement does not include, by the age of the pod at the measurement: 1
+    below `seconds`, then 0. `gradual`: it falls evenly from 1 to 0 within `seconds`."""
+
+    seconds: float = UPSTREAM_S
+    gradual: bool = False
+
+    def of(self, amount: F64, age: F64) -> F64:
+        """Return the unmeasured part of each amount [n], in whole units, for pods of these ages in seconds [n]."""
+        if not self.gradual:
+            return np.where(age < self.seconds, amount, 0.0)
+        return np.rint(amount * np.clip(1.0 - age / self.seconds, 0.0, 1.0))
+
+
+DEFAULT_SHARE = UnmeasuredShare()
 
 
 class RecentPods:
@@ -40,17 +60,17 @@ class RecentPods:
         self._free: list[int] = []
         self._row: I64 = np.full(16, -1, dtype=np.int64)
         self._at: F64 = np.full(16, -np.inf)
-        self._demands: dict[str, Demand] = {}
+        self._demands: dict[str, tuple[Demand, UnmeasuredShare]] = {}
         self._amount: dict[str, F64] = {}
         self._sums: dict[str, tuple[F64, F64]] = {}  # by demand: measurement times, unmeasured sums
 
     def __len__(self) -> int:
         return len(self._slot)
 
-    def register(self, name: str, demand: Demand) -> None:
+    def register(self, name: str, demand: Demand, share: UnmeasuredShare = DEFAULT_SHARE) -> None:
         """Add a demand function that is evaluated for current and future pods. Registering a name again replaces its
-        demand."""
-        self._demands[name] = demand
+        demand. Pods that were removed before a demand with a longer time is registered do not count for it."""
+        self._demands[name] = demand, share
         column = np.zeros(len(self._row))
         for slot, info in enumerate(self._info):
             column[slot] = 0.0 if info is None else demand(info)
@@ -69,7 +89,7 @@ class RecentPods:
         slot = self._free.pop() if self._free else self._new_slot()
         self._slot[info.key], self._key[slot], self._info[slot] = slot, info.key, info
         self._row[slot], self._at[slot] = row, at
-        for name, demand in self._demands.items():
+        for name, (demand, _) in self._demands.items():
             self._amount[name][slot] = demand(info)
         self._count(slot, 1)
 
@@ -87,15 +107,16 @@ class RecentPods:
 
     def prune(self, *, now: float, measured: float) -> None:
         """Remove pods that are older than five minutes and were assigned early enough to be in the oldest measurement
-        (`measured`, unix seconds)."""
-        old = (self._row >= 0) & (self._at <= min(now - KEPT_S, measured - MEASURED_AFTER_S))
+        (`measured`, unix seconds) for every demand."""
+        longest = max((share.seconds for _, share in self._demands.values()), default=0.0)
+        old = (self._row >= 0) & (self._at <= min(now - KEPT_S, measured - longest))
         for slot in np.flatnonzero(old).tolist():
             key = self._key[slot]
             if key is not None:
                 self.remove(key)
 
     def unmeasured(self, name: str, *, measured: F64) -> F64:
-        """Return, per node, the demand of the pods that its measurement does not include; read-only [rows].
+        """Return, per node, the demand of its pods that its measurement does not include; read-only [rows].
 
         `measured` [rows] is each node's measurement time (unix seconds; NaN, never measured: the demand is 0). The
         array must not change: a later call with the same array returns the incrementally updated sums.
@@ -107,17 +128,19 @@ class RecentPods:
 
     def _summed(self, name: str, measured: F64) -> F64:
         used = self._row >= 0
-        row, at = self._row[used], self._at[used]
-        counts = at > measured[row] - MEASURED_AFTER_S
-        weights = self._amount[name][used][counts]
-        return np.bincount(row[counts], weights=weights, minlength=len(measured)).astype(np.float64)
+        row, share = self._row[used], self._demands[name][1]
+        known = ~np.isnan(measured[row])
+        row, age = row[known], measured[row[known]] - self._at[used][known]
+        weights = share.of(self._amount[name][used][known], age)
+        return np.bincount(row, weights=weights, minlength=len(measured)).astype(np.float64)
 
     def _count(self, slot: int, times: int) -> None:
         """Add the pod in this slot to the cached sums, or subtract it (`times` -1)."""
         row, at = int(self._row[slot]), float(self._at[slot])
         for name, (measured, sums) in self._sums.items():
-            if row < len(measured) and at > measured[row] - MEASURED_AFTER_S:
-                sums[row] += times * self._amount[name][slot]
+            if row < len(measured) and not np.isnan(measured[row]):
+                share = self._demands[name][1]
+                sums[row] += times * share.of(self._amount[name][slot : slot + 1], measured[row : row + 1] - at)[0]
 
     def of(self, row: int) -> list[tuple[str, Pod, float]]:
         """Return key, pod, and assignment time (unix seconds) of the pods on a node, oldest first."""

@@ -16,6 +16,7 @@ from typing import get_args
 import numpy as np
 from prometheus_client.metrics_core import Metric as Family
 
+from scorers.cluster.request_ratio import requests_to_usage
 from scorers.cluster.table import ClusterTable
 from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow.mode import ShadowMode
@@ -31,12 +32,14 @@ ANSWER_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0,
 
 @dataclass(frozen=True, slots=True)
 class _TableSnapshot:
-    """State of the table at the last copy. `fallback` by profile and plug-in is "" if load is used."""
+    """State of the table at the last copy. `fallback` by profile and plug-in is "" if load is used; `requested` is the
+    ratio of requests to usage by resource."""
 
     nodes: int = 0
     without_load: int = 0
     reservations: int = 0
     fallback: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    requested: Mapping[str, float] = field(default_factory=dict)
 
 
 class SchedulerTelemetry:
@@ -85,7 +88,8 @@ class SchedulerTelemetry:
                 log.info("scheduler profile %s: plug-in %s uses load data again", name, plugin)
         known = table.known
         without = int(np.count_nonzero(np.isnan(table.load.sampled()[known])))
-        self._seen = _TableSnapshot(int(np.count_nonzero(known)), without, len(table.reserved), fallback)
+        nodes, requested = int(np.count_nonzero(known)), requests_to_usage(table)
+        self._seen = _TableSnapshot(nodes, without, len(table.reserved), fallback, requested)
 
     def collect(self) -> Iterator[Family]:
         """Yield the metric families; called by the registry at a scrape."""
@@ -104,6 +108,9 @@ class SchedulerTelemetry:
             "Nodes known to the extender that have no load data.",
             [({}, seen.without_load)],
         )
+        text = "Requests of pods divided by the measured usage of the nodes with load data."
+        requested = [({"resource": resource}, ratio) for resource, ratio in seen.requested.items()]
+        yield gauge("scheduler_requests_to_usage_ratio", text, requested)
         text = "Pods with a reservation on a node that are not bound yet."
         yield gauge("scheduler_reservations", text, [({}, seen.reservations)])
 

@@ -7,8 +7,8 @@ the load, both as shares of allocatable,
     kep:       (1 - min(mu + margin * sigma, 1)) * 100
 
 The lower of the two scores counts, rounded half away from zero. With `kep`, the formula of KEP-61, a load of mean plus
-margin times deviation that reaches the capacity scores 0, and pods that were assigned too recently to be measured count
-with their requests; upstream ignores these pods.
+margin times deviation that reaches the capacity scores 0, and pods that were assigned too recently to be measured
+(`assignedPodSeconds`, `assignedPodDecay`) count with their requests; upstream ignores these pods.
 
 A node without metrics scores 0. If the load of one resource is unknown for a node, it counts as the lowest score of
 that resource among the nodes in the request; if it is unknown for most of them, the resource does not count. If both
@@ -28,8 +28,9 @@ from scorers.cluster.columns import LOADS, mu_sigma, where_rare
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY
 from scorers.cluster.table import ClusterTable
-from scorers.plugin_api.arguments import Arguments
+from scorers.cluster.unmeasured_pods import UnmeasuredShare
 from scorers.plugin_api.framework import Scores, fill_unknown_scores, load_decides, round_half_away, round_half_away_one
+from scorers.plugins.assigned_pod_arguments import AssignedPodArguments
 from scorers.profiles.default_scheduler import least_allocated, requested_and_allocatable
 from watcher.model import Operator
 
@@ -40,7 +41,9 @@ RESOURCES = (CPU, MEMORY)
 ALLOCATION = "allocation"
 
 
-class LoadVariationRiskBalancingArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class LoadVariationRiskBalancingArgs(
+    AssignedPodArguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
     """`safeVarianceMargin` multiplies the deviation (with `kep` and normally distributed load, a margin of 1, 2, or 3
     leaves a risk of 16, 2.5, or 0.15 percent); a `safeVarianceSensitivity` above 1 gives small deviations more weight
     (`upstream` only)."""
@@ -48,6 +51,13 @@ class LoadVariationRiskBalancingArgs(Arguments, frozen=True, kw_only=True, renam
     safe_variance_margin: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0
     safe_variance_sensitivity: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0
     formula: Literal["upstream", "kep"] = "upstream"
+
+    def problems(self) -> list[str]:
+        """Report arguments for newly assigned pods that the formula does not use, and a decay without a time."""
+        if self.formula == "upstream" and self.unmeasured != UnmeasuredShare():
+            cure = 'set formula to "kep", or remove assignedPodSeconds and assignedPodDecay'
+            return [f"assignedPodSeconds: the formula upstream does not add newly assigned pods; {cure}"]
+        return super().problems()
 
 
 def risk_scores(mu: F64, sigma: F64, *, margin: float, sensitivity: float) -> F64:
@@ -77,10 +87,10 @@ class LoadVariationRiskBalancing:
         self, arguments: LoadVariationRiskBalancingArgs, table: ClusterTable, *, profile: str = "default"
     ) -> None:
         self.args = arguments
-        self._recent = {resource: f"requests/{resource}" for resource in RESOURCES}  # shared by all profiles
+        self._recent = {resource: f"{profile}/{self.name}/{resource}" for resource in RESOURCES}
         if arguments.formula == "kep":
             for resource, demand in self._recent.items():
-                table.recent.register(demand, partial(_request, resource=resource))
+                table.recent.register(demand, partial(_request, resource=resource), arguments.unmeasured)
 
     def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         fallback = self.fallback(table, now=now)

@@ -5,8 +5,9 @@ The CPU utilization of a node with the pod is predicted as
     U = 100 * (load * capacity / 100 + pod + recent) / capacity        percent
 
 `load` is the node's measured AVG (or Latest if there is no AVG) in percent of capacity, `pod` the predicted usage of
-the pod, and `recent` the predicted usage of the pods that were assigned too recently to be measured; `pod`, `recent`,
-and `capacity` are in millicores. U is 0 for a node without capacity. With target T, the score is
+the pod, and `recent` the predicted usage of the pods that were assigned too recently to be measured, which the
+arguments `assignedPodSeconds` and `assignedPodDecay` define; `pod`, `recent`, and `capacity` are in millicores. U is 0
+for a node without capacity. With target T, the score is
 
     U <= T:        (100 - T) * U / T + T
     T < U <= 100:  T * (100 - U) / (100 - T)
@@ -42,7 +43,6 @@ from scorers.cluster.columns import where_rare
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY, amount, amounts
 from scorers.cluster.table import ClusterTable
-from scorers.plugin_api.arguments import Arguments
 from scorers.plugin_api.framework import (
     Scores,
     enough_known,
@@ -51,6 +51,7 @@ from scorers.plugin_api.framework import (
     round_half_away,
     round_half_away_one,
 )
+from scorers.plugins.assigned_pod_arguments import AssignedPodArguments
 from watcher.core.kubernetes.objects import Pod, Quantity
 from watcher.model import MetricType
 
@@ -64,7 +65,9 @@ ALLOCATION = "allocation"
 LOADS = {CPU: MetricType.CPU, MEMORY: MetricType.MEMORY, GPU: MetricType.GPU}
 
 
-class TargetLoadPackingArgs(Arguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class TargetLoadPackingArgs(
+    AssignedPodArguments, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
     """`targetUtilization` in percent; `defaultRequests` is the predicted usage of a container without limit and request
     (0 if the map has no cpu); `defaultRequestsMultiplier` is the factor applied to requests."""
 
@@ -81,8 +84,8 @@ class TargetLoadPackingArgs(Arguments, frozen=True, kw_only=True, rename="camel"
         return float(self.default_requests_multiplier)
 
     def problems(self) -> list[str]:
-        """Report invalid quantities and an invalid multiplier."""
-        found = []
+        """Report invalid quantities, an invalid multiplier, and a decay without a time."""
+        found = super().problems()
         for name, quantity in self.default_requests.items():
             try:
                 if amount(name, quantity) < 0:
@@ -135,7 +138,7 @@ class TargetLoadPacking:
         self._resources = sorted(arguments.resources, key=lambda each: each != CPU)
         self._demand_names: dict[str, str] = {each: f"{profile}/{self.name}/{each}" for each in arguments.resources}
         for resource, name in self._demand_names.items():
-            table.recent.register(name, partial(self._demand, resource=resource))
+            table.recent.register(name, partial(self._demand, resource=resource), arguments.unmeasured)
 
     def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         first, *others = self._resources

@@ -19,11 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.cluster.pods import ENDED, PodInfo, identity, pod_info, scheduled_at
+from scorers.cluster.request_ratio import requests_to_usage
 from scorers.cluster.resources import CPU
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.records import integer_scores
 from scorers.plugin_api.wire import MAX_EXTENDER_PRIORITY
 from scorers.profiles.default_filters import lacking_room, matches_selector
+from scorers.profiles.overload_risk import overload_notices
 from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow import records
 from scorers.shadow.records import GRACE_S, LATER_S, MICROSECONDS, Candidates, Choice, Kind, Load, ShadowBinding
@@ -127,6 +129,15 @@ class ShadowMode:
         """Return a hash of the settings of each evaluated profile."""
         there = {name: self._profiles.get(name) for name in self.names}
         return {name: records.settings_of(profile.settings) for name, profile in there.items() if profile is not None}
+
+    def notices(self) -> dict[str, tuple[str, ...]]:
+        """Return what to know about each evaluated profile before it is used."""
+        there = {name: self._profiles.get(name) for name in self.names}
+        return {name: overload_notices(each.settings) for name, each in there.items() if each is not None}
+
+    def requests_to_usage(self) -> dict[str, float]:
+        """Return the current ratio of requests to usage by resource."""
+        return requests_to_usage(self._table)
 
     # --- events ------------------------------------------------------------------------------------------------------
 

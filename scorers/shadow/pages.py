@@ -70,13 +70,20 @@ class ShadowHandler:
         except DecisionsUnavailable as error:
             raise ApiError(503, "decisions_unavailable", str(error), error.hint) from error
         settings = self._mode.settings()
-        body = await asyncio.to_thread(self._encoded, rows, settings, start, end - 1, now)
+        shown = {"requests_to_usage": self._mode.requests_to_usage(), "notices": self._mode.notices()}
+        body = await asyncio.to_thread(self._encoded, rows, settings, start, end - 1, now, shown)
         return web.Response(body=body, headers={hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"})
 
     def _encoded(
-        self, rows: Sequence[StoredShadow], settings: Mapping[str, str], start: int, end: int, now: float
+        self,
+        rows: Sequence[StoredShadow],
+        settings: Mapping[str, str],
+        start: int,
+        end: int,
+        now: float,
+        shown: Mapping[str, Any],
     ) -> bytes:
-        """Compute and encode the report; runs in a worker thread."""
+        """Compute and encode the report, and add `shown`; runs in a worker thread."""
         newest = rows[-MOST_REPORTED:]
         read = [each for row in newest if (each := records.read(row)) is not None]
         message = report.report(read, settings, now=now)
@@ -91,5 +98,6 @@ class ShadowHandler:
             "truncated": len(rows) > MOST_REPORTED,
             "unreadable": len(newest) - len(read),
             **message,
+            **shown,
         }
         return msgspec.json.encode(document)

@@ -149,6 +149,19 @@ def test_config_check_holds_plug_ins_against_the_windows(run, tmp_path):
     assert run("config", "check", "x.toml").exit_code == 0
 
 
+def test_config_check_names_profiles_that_need_sufficient_requests(run, tmp_path):
+    profile = '[scheduler.default]\nplugins = [ {{ name = "LoadVariationRiskBalancing", args = {{ {} }} }} ]\n'
+    (tmp_path / "x.toml").write_text(profile.format(""))
+    result = run("config", "check", "x.toml")
+    assert (result.exit_code, result.stdout) == (0, "ok\n")
+    assert (
+        "note: scheduler.default: LoadVariationRiskBalancing with these arguments overloads more nodes" in result.stderr
+    )
+    assert "if pods request less than about half of their usage" in result.stderr
+    (tmp_path / "x.toml").write_text(profile.format('formula = "kep"'))
+    assert run("config", "check", "x.toml").stderr == ""
+
+
 BAD_FILE = '[server]\nport = -1\nprot = 1\n[provider]\nname = "prometheus"\ntoken = ["s3cret"]'
 
 

@@ -1,6 +1,7 @@
 """Generates traces of simulated clusters, with the nodes and workloads of `load-watcher demo`, in named scenarios.
 
-Equal seeds generate equal traces. The first pods fill the cluster within half an hour up to the share of requests
+Equal seeds generate equal traces. The first pods fill the cluster within half an hour, or the whole trace if that is
+shorter, up to the share of requests
 defined by the scenario; later pods replace pods that end. If there are not enough pods to fill the cluster, all arrive
 in the first half hour and stay.
 
@@ -159,7 +160,7 @@ def _coming(
     of = _services(services, scenario, seed=seed)
     lasting = _lasting(scenario, there, of, seconds=seconds)
     filling = services if math.isinf(lasting) else round(services * lasting / (lasting + seconds))
-    early = [FILLING_S * chance for chance in _chances(filling, seed, "filling")]
+    early = [min(FILLING_S, seconds) * chance for chance in _chances(filling, seed, "filling")]
     late = scenario.arrivals(services - filling, seed, seconds)
     found = [
         _PodArrival(time, each, lasting if math.isinf(lasting) else _exponential(each.key, lasting))
@@ -190,7 +191,7 @@ def _herd(count: int, scenario: Scenario, *, seed: int, seconds: float) -> Itera
         kind = kinds[key_of(seed, "herd", herd) % len(kinds)]
         each = _made(kind, HERDS_FROM + number, scenario, seed=seed)
         time = seconds * (herd + 0.5) / scenario.herds + 60.0 * _chance(each.key, "arrival")
-        yield _PodArrival(time, each, HERD_S * (0.75 + 0.5 * _chance(each.key, "lasts")))
+        yield _PodArrival(min(time, seconds - 1.0), each, HERD_S * (0.75 + 0.5 * _chance(each.key, "lasts")))
 
 
 def _made(workload: SimulatedWorkload, number: int, scenario: Scenario, *, seed: int) -> Instance:

@@ -8,7 +8,7 @@ const EVERY_MS = 60000; // a report on 20,000 bindings takes half a second of CP
 const RANGES = [["", "all stored bindings"], ["-1h", "1 h"], ["-6h", "6 h"], ["-24h", "24 h"]];
 const SETTINGS = `[scheduler]
 shadow = ["spreading"]
-spreading = { plugins = [ { name = "LoadVariationRiskBalancing" } ] }`;
+spreading = { precise_scores = true, plugins = [ { name = "LoadVariationRiskBalancing", args = { formula = "kep" } } ] }`;
 
 export function shadowView(app) {
   const state = el("p.quiet", { role: "status" }), place = el("div.stack"), tools = el("section.card", { "aria-label": "Which bindings", hidden: true });
@@ -72,7 +72,7 @@ function report(document) {
   return [
     totals(document),
     document.truncated ? el("p.warn", {}, "older bindings are omitted; select a shorter time range for a complete report") : null,
-    el("section.card", {}, el("h2", {}, "Placement by each profile"), choices(document)),
+    el("section.card", {}, el("h2", {}, "Placement by each profile"), choices(document), notices(document)),
     el("section.card", {}, el("h2", {}, `Load of the other node minus load of the actual node, mean of ${document.window} in percentage points`),
       differences(document), smallPrint(document)),
     el("section.card", {}, el("h2", {}, "Excluded pods"), table("Excluded pods", [["Reason", "long"], ["Pods", "number"]],
@@ -95,6 +95,13 @@ function choices({ profiles }) {
   ]);
   return table("Placement by each profile", [["Profile"], ["Pods", "number"], ["Same node", "number"], ["Equal score", "number"],
     ["Other node", "number"], ["No node", "number"], ["Other node, share"]], rows, { empty: "no shadow profiles" });
+}
+
+/** The notices about profiles, and the ratio that decides whether they apply. */
+function notices({ notices: of, requests_to_usage: ratios }) {
+  const told = Object.entries(of).flatMap(([profile, texts]) => texts.map((text) => el("p.warn", {}, `${profile}: ${text}`)));
+  const parts = Object.entries(ratios).map(([resource, ratio]) => `${ratio.toFixed(2)} of the ${resource} usage`);
+  return told.length ? el("div.fine", {}, told, parts.length ? el("p", {}, `The pods of this cluster request ${parts.join(", ")}.`) : null) : null;
 }
 
 /** A share with its confidence interval, as text and as a dot on a line from 0 to 100 %. */

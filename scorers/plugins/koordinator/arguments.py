@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from scorers.cluster.node_metrics import Aggregation
+from scorers.cluster.columns import GPU_RESOURCES
+from scorers.cluster.node_metrics import METRIC_OF, Aggregation
 from scorers.cluster.resources import CPU, MEMORY
 from scorers.plugin_api.arguments import Arguments
 from scorers.plugins.koordinator.estimator import DEFAULT, ESTIMATORS, OWNER_HISTORY
@@ -18,9 +19,6 @@ from watcher.core.kubernetes.times import read_duration
 from watcher.model import Window
 
 Source = Literal["windows", "windowsAndPods", "cluster"]
-MEASURED = (CPU, MEMORY)
-"""Resources that the watcher's windows measure in a unit in which nodes report them."""
-
 DEFAULT_THRESHOLDS = {CPU: 65, MEMORY: 95}
 DEFAULT_FACTORS = {CPU: 85, MEMORY: 70}
 DEFAULT_WEIGHTS = {CPU: 1, MEMORY: 1}
@@ -97,7 +95,7 @@ class LoadAwareSchedulingArgs(
         """All resources used in thresholds, weights or factors, sorted."""
         named = (self.thresholds, self.prod_usage_thresholds, self.aggregation.usage_thresholds, self.weights)
         return tuple(
-            sorted({*MEASURED, *(each for part in named for each in part), *self.factors, *self.supported_resources})
+            sorted({CPU, MEMORY, *(each for part in named for each in part), *self.factors, *self.supported_resources})
         )
 
     @cached_property
@@ -165,10 +163,18 @@ class LoadAwareSchedulingArgs(
                     f"estimator: {OWNER_HISTORY} needs the usage of each pod, which windows of nodes do not have; "
                     'set nodeMetricSource to "windowsAndPods" or "cluster"'
                 )
-        beyond = [each for each in self.resources if each not in MEASURED]
-        if beyond:
-            names = ", ".join(beyond)
-            yield f'{names}: the watcher\'s windows contain only cpu and memory; set nodeMetricSource to "cluster"'
+        prod = {**self.prod_usage_thresholds, **(self.weights if self.score_according_prod_usage else {})}
+        if of_prod := [each for each in prod if each in GPU_RESOURCES]:
+            yield (
+                f"{', '.join(of_prod)}: the GPU usage of each pod is unknown to the watcher; remove it from "
+                "prodUsageThresholds, and from resourceWeights with scoreAccordingProdUsage, or set "
+                'nodeMetricSource to "cluster"'
+            )
+        if beyond := [each for each in self.resources if each not in METRIC_OF]:
+            yield (
+                f"{', '.join(beyond)}: the watcher does not measure it as a share of a resource of the node; measured "
+                f'are {", ".join(METRIC_OF)}; for other resources, set nodeMetricSource to "cluster"'
+            )
 
 
 def is_served(duration: str, windows: Sequence[Window]) -> bool:

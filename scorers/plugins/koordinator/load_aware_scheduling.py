@@ -44,9 +44,9 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.cluster.koordinator_classes import PROD, priority_class
-from scorers.cluster.node_metrics import NodeMetric, ReportedMetrics, ResourceMatrix, WindowMetrics
+from scorers.cluster.node_metrics import NodeMetric, ReportedMetrics, ResourceMatrix, WindowMetrics, units_of
 from scorers.cluster.pods import PodInfo
-from scorers.cluster.resources import amounts
+from scorers.cluster.resources import Amounts, amounts
 from scorers.cluster.table import ClusterTable, DataNeeds
 from scorers.plugin_api.framework import EQUAL_SCORES, Scores, Verdicts, enough_known, round_half_away
 from scorers.plugins.koordinator.arguments import LoadAwareSchedulingArgs
@@ -136,6 +136,7 @@ class LoadAwareScheduling:
         self._estimator = ESTIMATORS[arguments.estimator or DEFAULT](arguments)
         self._table = table
         self._reported = ReportedMetrics(self._names) if arguments.node_metric_source == "cluster" else None
+        self._fine = () if self._reported else tuple(name for name in self._names if units_of(name) != 1)
         interval = arguments.report_interval_seconds
         self._windows = WindowMetrics(
             self._names, windows=table.windows, interval=None if interval is None else float(interval)
@@ -169,7 +170,7 @@ class LoadAwareScheduling:
             return
         self._reserve()
         meta = info.pod.metadata
-        estimate = self._estimator.estimate(info)
+        estimate = self._estimate(info)
         until = forced_until(info.pod, self.args, scheduled=at)
         prod = priority_class(info.pod) == PROD
         self.assigned_pods.add(info.key, AssignedPod((meta.namespace, meta.name), row, estimate, prod, at, until))
@@ -185,7 +186,7 @@ class LoadAwareScheduling:
     def node_changed(self, row: int, node: Node | None) -> None:
         """Update a node's allocatable resources, thresholds and measurement."""
         self._reserve()
-        self._allocatable.set(row, {} if node is None else self._allocatable_of(node))
+        self._allocatable.set(row, {} if node is None else self._in_units(self._allocatable_of(node)))
         self._set_thresholds(row, self._given if node is None else self._thresholds_of(node))
         if self._reported is not None:
             self._reported.set(row, None if node is None else self._table.node_metrics.get(node.metadata.name))
@@ -232,6 +233,15 @@ class LoadAwareScheduling:
         except ValueError as error:
             log.warning("node %s: using status.allocatable, the annotation is invalid: %s", node.metadata.name, error)
             return amounts(node.status.allocatable)
+
+    def _estimate(self, pod: PodInfo) -> Amounts:
+        """Return the estimated usage of a pod in the units of the measured usage."""
+        if any(name in pod.requests or name in pod.limits for name in self._fine):
+            pod = replace(pod, requests=self._in_units(pod.requests), limits=self._in_units(pod.limits))
+        return self._estimator.estimate(pod)
+
+    def _in_units(self, given: Amounts) -> Amounts:
+        return {name: size * units_of(name) if name in self._fine else size for name, size in given.items()}
 
     def _thresholds_of(self, node: Node) -> Thresholds:
         try:
@@ -403,7 +413,7 @@ class LoadAwareScheduling:
     def _view(
         self, pod: PodInfo, rows: I64, measured: I64, there: Bool, *, now: float, adding: int = DELTA
     ) -> _NodeUsageView:
-        estimate = self._estimator.estimate(pod)
+        estimate = self._estimate(pod)
         incoming = np.array([[estimate.get(name, 0)] for name in self._names], dtype=np.int64)
         delta = self.assigned_pods.sums(adding, rows)
         before = measured + delta
@@ -449,7 +459,7 @@ class LoadAwareScheduling:
         return steps
 
     def _inputs(self, pod: PodInfo) -> dict[str, Any]:
-        estimate = self._estimator.estimate(pod)
+        estimate = self._estimate(pod)
         inputs: dict[str, Any] = {
             "podEstimate": {name: estimate.get(name, 0) for name in self._names},
             "podClass": priority_class(pod.pod),

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from agent.audit.entries import AuditEntry, AuditOutcome
+from agent.decision.explanation import measured
 from agent.executor.plan_run import TAINTED_KEY
 from agent.service.build import open_audit
 from agent.service.settings import AgentSettings
@@ -24,6 +25,14 @@ def test_lines_of_the_audit_follow_each_other_on_standard_output(tmp_path: Path,
     audit.close()
     lines = capsys.readouterr().out.splitlines()
     assert ["begun", "done"] == [json.loads(line)["audit"]["outcome"] for line in lines]
+
+
+def test_the_documented_line_of_the_audit_has_the_keys_and_texts_of_a_real_one():
+    page = (REPOSITORY / "docs" / "agent-safety.md").read_text()
+    (shown,) = [json.loads(line)["audit"] for line in page.splitlines() if line.startswith('{"audit"')]
+    assert shown == json.loads(json.dumps(AuditEntry(**shown).as_json()))
+    assert list(shown) == list(AuditEntry(time=NOW, kind="throttle").as_json())
+    assert measured("cpu_total_usage", 6572.0, 6400.0) == shown["reason"]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])

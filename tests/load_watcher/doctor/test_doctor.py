@@ -202,6 +202,24 @@ def test_the_exit_code_reaches_the_shell(source: list[str]):
         assert (code, "") == (ended.returncode, ended.stderr)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [
+        (["--log-level", "debug", "--log-format", "json"], '{"ts":'),
+        (["--verbose", "--log-format", "json"], '{"ts":'),
+        (["--log-level", "trace"], "20"),
+    ],
+)
+def test_log_messages_are_shown_with_the_given_level_and_format(source: list[str], options: list[str], first: str):
+    """A process of its own, because the log belongs to the whole process."""
+    program = [sys.executable, "-m", "load_watcher", "doctor", "--port", "0", "--only", "source", *source, *options]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    ended = subprocess.run(program, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert {True} == {line.startswith(first) for line in ended.stderr.splitlines()}
+    assert "debug" in ended.stderr
+
+
 # --- settings and surroundings ---------------------------------------------------------------------------------------
 
 

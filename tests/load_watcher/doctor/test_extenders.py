@@ -161,11 +161,16 @@ def test_only_one_extender_can_bind() -> None:
 
 
 def test_plug_ins_that_score_by_requests_have_as_much_to_say() -> None:
-    """Unless the extender has a higher weight, which is another way."""
+    """Unless the extender has a higher weight or scores 0 to 100, which are other ways. Without the settings of
+    load-watcher, its scores are unknown."""
     (found,) = check_configuration(configuration(GOOD, disabled=[{"name": "NodeResourcesFit"}]), SERVICE)
     assert found.status is CheckStatus.WARN
     assert "NodeResourcesBalancedAllocation scores by requests, against the extender's load" in found.what
+    assert "precise_scores = true" in found.cure
     assert [] == list(check_configuration(configuration({**GOOD, "weight": 5}, disabled=[]), SERVICE))
+    precise = ServiceSettings({"default": ConfiguredProfile(plugins=PACKING, precise=True)})
+    for service in (precise, None):
+        assert [] == list(check_configuration(configuration(GOOD, disabled=[]), service))
 
 
 @pytest.mark.parametrize("key", [*GOOD, "tlsConfig", "filterVerb", "bindVerb", "enableHTTPS"])

@@ -37,6 +37,7 @@ FUNCTIONS = {
     "NodeMetrics for Koordinator": ("test_node_metrics_kube",),
     "extender in kube-scheduler": (
         "test_scheduling_kube",
+        "test_scheduling_weight",
         "test_scheduling_faults",
         "test_scheduling_reserve",
         "test_benchmarks",

@@ -35,6 +35,17 @@ def test_it_is_a_trace_of_what_was_asked_for(tmp_path: Path, scenario: str):
     assert NODES * HOURS * 12 == sum(isinstance(each, LoadRecord) for each in records)
 
 
+@pytest.mark.parametrize("hours", [0.1, 0.3, 0.5])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_trace_shorter_than_the_filling_of_the_cluster(tmp_path: Path, scenario: str, hours: float):
+    records = list(generate(scenario, nodes=3, pods=40, seed=1, hours=hours))
+    with open_writer(tmp_path / "a.csv") as writer:
+        for record in records:
+            writer.write(record)
+    assert 40 == len(coming(records))
+    assert BEGINS + 3600.0 * hours == records[-1].time
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_same_for_the_same_seed(scenario: str):
     assert made(scenario) == made(scenario)

@@ -30,6 +30,8 @@ from watcher.model import METRIC_BY_KEY, Snapshot
 API_VERSION: Literal["slo.koordinator.sh/v1alpha1"] = "slo.koordinator.sh/v1alpha1"
 PERCENTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 METRIC_KEYS = ("CPU", "Memory")
+"""Metrics of a NodeMetric."""
+GPU_KEY = "GPU"
 WARM_SHARE = 0.5
 """Fraction of a duration: an entry whose samples span less has no resources."""
 
@@ -212,9 +214,9 @@ TYPES = ("avg", *PERCENTILES)
 @dataclass(frozen=True, slots=True)
 class NodeUsages:
     """Usage of n nodes by koordlet's rules, in percent of their capacity, NaN if unknown. `usage[key]` [n], with key
-    "CPU" or "Memory", is the mean over each node's aggregation period. `aggregated[key, type, seconds]` [n] is a
-    statistic (see TYPES) over a duration, NaN while the samples span less than half of it. `interval` and `period` [n]
-    are each node's report interval and aggregation period in seconds."""
+    "CPU", "Memory", or "GPU" if the source measures it, is the mean over each node's aggregation period.
+    `aggregated[key, type, seconds]` [n] is a statistic (see TYPES) over a duration, NaN while the samples span less
+    than half of it. `interval` and `period` [n] are each node's report interval and aggregation period in seconds."""
 
     usage: Mapping[str, F64]
     aggregated: Mapping[tuple[str, str, int], F64]
@@ -237,7 +239,8 @@ def measure(
     periods = np.array([each.aggregate_duration_s for each in policies], dtype=np.int64)
     usage: dict[str, F64] = {}
     aggregated: dict[tuple[str, str, int], F64] = {}
-    for key in METRIC_KEYS:
+    with_gpu = any(windows.metric.key == GPU_KEY for windows in snapshot.metrics)
+    for key in (*METRIC_KEYS, GPU_KEY) if with_gpu else METRIC_KEYS:
         values, time = _samples(snapshot, key)
         usage[key] = np.full(len(snapshot.nodes), np.nan)
         for seconds in np.unique(periods).tolist():

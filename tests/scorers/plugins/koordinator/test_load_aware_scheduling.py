@@ -494,7 +494,8 @@ def test_a_pod_may_have_factors_of_its_own_where_that_is_allowed(text, estimate)
         ({"prodUsageIncludeSys": True}, "prodUsageIncludeSys: needs the usage of each pod"),
         (
             {"supportedResources": ["example.com/io"]},
-            "example.com/io: the watcher's windows contain only cpu and memory",
+            "example.com/io: the watcher does not measure it as a share of a resource of the node; measured are cpu, "
+            "memory, nvidia.com/gpu, amd.com/gpu, koordinator.sh/gpu-core;",
         ),
     ],
 )

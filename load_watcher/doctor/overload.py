@@ -1,0 +1,38 @@
+"""Checks whether a profile overloads more nodes than the default scheduler would, by the requests and usage of pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from load_watcher.doctor.thresholds import ProfilePlugins
+from scorers.profiles.overload_risk import CONDITION, UNDER_REQUESTED, remedy_of
+from watcher.platform.checks.results import CheckResult, ok, warn
+
+RATIO = "load_watcher_scheduler_requests_to_usage_ratio"
+
+
+def check_requests(profiles: Sequence[ProfilePlugins], exposition: str) -> Iterator[CheckResult]:
+    """Compare the requests of pods with their usage, for profiles that need sufficient requests; `exposition` is the
+    text of /metrics, "" if no service is running."""
+    ratios = _ratios(exposition)
+    if not ratios:
+        return
+    lowest = min(ratios, key=lambda each: ratios[each])
+    found = ", ".join(f"{ratio:.2f} of the {resource} usage" for resource, ratio in sorted(ratios.items()))
+    for profile in profiles:
+        for plugin, args in profile.use.scoring.items():
+            if not (remedy := remedy_of(plugin, args)):
+                continue
+            message = f"{profile.where}: {plugin} overloads more nodes than the default scheduler {CONDITION}"
+            if ratios[lowest] < UNDER_REQUESTED:
+                yield warn(f"{message}; the pods of this cluster request {found}", remedy)
+            else:
+                yield ok(f"{message}; they do not: the pods of this cluster request {found}")
+
+
+def _ratios(exposition: str) -> dict[str, float]:
+    lines = [line for line in exposition.splitlines() if line.startswith(RATIO)]
+    families = text_string_to_metric_families("\n".join([*lines, ""]))
+    return {sample.labels.get("resource", ""): sample.value for family in families for sample in family.samples}
