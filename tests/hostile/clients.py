@@ -190,7 +190,7 @@ def peers(url: str, directory: Path) -> Exchange:
 
     def read(body: bytes) -> Any:
         given = settings(directory)
-        bounds = TransferBounds(time.time(), given.refresh.windows, 15, 300.0, 30.0, max_cells=10_000_000)
+        bounds = TransferBounds(time.time(), given.refresh.windows, 300.0, 30.0, max_cells=10_000_000)
         return decode(body, own_origin=TransferOrigin.of(instance="a", asked=["b"]), bounds=bounds)
 
     async def exchange() -> str:
