@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import make_mocked_request
 
 from scorers.cluster.informer import OnNode, OnNodeMetric, OnPod
 from scorers.cluster.pods import PodInfo
@@ -467,11 +466,12 @@ def usages_of(service: SchedulingService) -> object:
 
 async def lacks(service: SchedulingService, profile: str) -> Any:
     """What the explanation of a profile says of missing data."""
-    runner = service.extender.profiles[profile]
-    request = make_mocked_request("POST", f"/scheduler/{profile}/explain")
-    response = await service.extender._explanation(request, runner, ASKING["small"], ["n00"], most=1)
-    assert isinstance(response.body, bytes)
-    return msgspec.json.decode(response.body).get("lacks")
+    args = {"Pod": {"metadata": {"name": "web", "namespace": "default"}}, "NodeNames": ["n00"]}
+    with Live(routes=service.extender.routes()) as live:
+        path = f"/scheduler/{profile}/explain"
+        given = await asyncio.to_thread(live.ask, path, method="POST", body=msgspec.json.encode(args))
+    assert given.status == 200
+    return given.json().get("lacks")
 
 
 def test_a_profile_with_a_window_that_is_not_served_keeps_answering(tmp_path: Path) -> None:
