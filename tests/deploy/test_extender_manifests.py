@@ -103,6 +103,11 @@ def test_it_asks_the_service_that_is_installed(manifests: list[Manifest]) -> Non
     assert "extender" not in tomllib.loads(only(rendered, "ConfigMap", "other")["data"]["load-watcher.toml"])
 
 
+def test_the_port_of_the_watcher_is_not_its_port() -> None:
+    rendered = charted({**SEPARATE, "config": {"server": {"port": 2020, "host": "::"}}})
+    assert {"host": "::"} == settings_of(rendered)["server"]
+
+
 def test_allowed_clients_of_the_watcher_include_it() -> None:
     clients = [{"ipBlock": {"cidr": "10.0.0.0/8"}}]
     rendered = charted({**SEPARATE, "networkPolicy": {"from": clients}})

@@ -194,7 +194,8 @@ helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | re
 {{- if not $extender.watcher -}}
 {{- $_ := set $extender "watcher" (printf "%s://%s.%s:%v" (include "load-watcher.scheme" .) (include "load-watcher.fullname" .) .Release.Namespace .Values.service.port) -}}
 {{- end -}}
-{{- $server := default dict $config.server -}}
+{{- $server := omit (default dict $config.server) "port" -}}
+{{- if $config.server }}{{ $_ := set $config "server" $server }}{{ end -}}
 {{- if and $server.protect_reads $server.token_file (not $extender.watcher_token_file) -}}
 {{- $_ := set $extender "watcher_token_file" $server.token_file -}}
 {{- end -}}
