@@ -23,6 +23,7 @@ from scorers.extender.service import SchedulingService
 from watcher import __version__
 from watcher.api.operations import OPENAPI
 from watcher.client import WatcherError
+from watcher.core.decisions import DecisionStore
 from watcher.platform.http import openapi
 from watcher.platform.http.responses import StaticBody, static_response
 from watcher.platform.http.routing import JSON, Route, Router
@@ -66,7 +67,14 @@ def adapted(settings: Settings) -> Settings:
 async def start_process(settings: Settings, *, cluster: ClusterSource | None = None) -> ExtenderProcess:
     """Build the process. Raises SettingsError if files of [extender] cannot be used, or if the watcher answers and does
     not offer the data of a profile."""
-    store = Store(
+    store = store_of(settings)
+    host = await _checked_host(settings, StoreDecisions(store))
+    return ExtenderProcess(settings, host, store, cluster=cluster)
+
+
+def store_of(settings: Settings) -> Store:
+    """Create the store of these settings, which is not opened yet."""
+    return Store(
         url=settings.store.url,
         retention=settings.store.retention,
         max_size=settings.store.max_size,
@@ -78,14 +86,21 @@ async def start_process(settings: Settings, *, cluster: ClusterSource | None = N
         decisions=settings.store.decisions,
         max_decisions=settings.store.max_decisions,
     )
+
+
+async def _checked_host(settings: Settings, decisions: DecisionStore, *, before: RemoteHost | None = None) -> RemoteHost:
+    """Create the host. `before` is the host that it replaces: its description is used if the same watcher does not
+    answer now. Raises SettingsError as `start_process`."""
     await asyncio.to_thread(_check_files, settings)
-    host = RemoteHost(settings, StoreDecisions(store))
+    host = RemoteHost(settings, decisions)
     try:
         await host.renew()
     except WatcherError as error:
         log.debug("the watcher does not describe itself yet: %s", error)  # the service logs it
+        if before is not None and before.url == host.url:
+            host.description = before.description
     _check_data(settings.parts["scheduler"], host)
-    return ExtenderProcess(settings, host, store, cluster=cluster)
+    return host
 
 
 def _check_files(settings: Settings) -> None:
@@ -170,16 +185,13 @@ class ExtenderProcess:
                 log.exception("settings not reloaded because of an unexpected error; the old settings stay active")
 
     async def _reload(self, settings: Settings) -> None:
-        await asyncio.to_thread(_check_files, settings)
-        scheduler = settings.parts["scheduler"]
-        if settings.extender.watcher == self._settings.extender.watcher:
-            _check_data(scheduler, self._host)
-        apply = await asyncio.to_thread(self.scheduling.prepare_reload, scheduler)
+        host = await _checked_host(settings, self._host.decisions, before=self._host)
+        apply = await asyncio.to_thread(self.scheduling.prepare_reload, settings.parts["scheduler"])
         for table in NEED_RESTART:
             if getattr(settings, table) != getattr(self._settings, table):
                 log.warning("changes in [%s] take effect only after a restart", table)
         self._settings = settings
-        self._host.adopt(settings)
+        self._host.adopt(host)
         apply()
         log.info("settings reloaded")
 

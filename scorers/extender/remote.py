@@ -16,7 +16,7 @@ from watcher.model import Window
 from watcher.platform.settings.tables import Settings
 
 DESCRIBE_EVERY_S = 30.0
-"""Interval at which the watcher is asked what it offers, and the files of credentials are read again."""
+"""Interval at which the watcher is asked what it offers; it is also asked when the files of credentials change."""
 UNKNOWN_STALENESS_S = 300.0  # default of refresh.max_staleness
 TIMEOUT_S = 5.0
 UPGRADE = "upgrade the load-watcher that answers there to the version of this extender"
@@ -51,7 +51,9 @@ def _text(path: Path | None) -> str | None:
 def _with_cure(error: WatcherError, url: str) -> WatcherError:
     """The error of a watcher that does not describe itself, with the remedy for this process."""
     if error.code == "not_found":
-        return WatcherError("too_old", f"the watcher at {url} has no /api/v1/overview", hint=UPGRADE)
+        message = f"the server at {url} has no /api/v1/overview"
+        hint = "set extender.watcher to the base URL of load-watcher serve; if it is, upgrade the load-watcher there"
+        return WatcherError("no_overview", message, hint=hint)
     if error.code in ("unauthorized", "forbidden"):
         hint = "set extender.watcher_token_file to a file with the token of the watcher (its server.token_file)"
         return WatcherError(error.code, f"the watcher at {url} refuses access: {error}", hint=hint)
@@ -59,7 +61,7 @@ def _with_cure(error: WatcherError, url: str) -> WatcherError:
 
 
 class RemoteHost:
-    """The host for a watcher at another address. `settings` may be replaced after a reload."""
+    """The host for a watcher at another address."""
 
     def __init__(self, settings: Settings, decisions: DecisionStore, *, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -71,10 +73,10 @@ class RemoteHost:
         self.description: ServiceDescription | None = None
         """What the watcher offers, as of its last answer; None before the first."""
 
-    def adopt(self, settings: Settings) -> None:
-        """Use other settings: the next `renew` asks the watcher that they name."""
-        self.settings = settings
-        self._described_at = float("-inf")
+    def adopt(self, other: RemoteHost) -> None:
+        """Use the settings of another host, its watcher, and what that offers."""
+        self.settings, self._access = other.settings, other._access
+        self.description, self._described_at = other.description, other._described_at
 
     @property
     def url(self) -> str:
@@ -96,10 +98,10 @@ class RemoteHost:
 
     async def renew(self) -> bool:
         """See hosting.LoadHost for the contract."""
-        if self._clock.monotonic() - self._described_at < DESCRIBE_EVERY_S:
-            return False
         try:
             access = await asyncio.to_thread(read_access, self.settings)
+            if access == self._access and self._clock.monotonic() - self._described_at < DESCRIBE_EVERY_S:
+                return False
             client = WatcherClient(access.url, token=access.token, tls=access.tls(), timeout=TIMEOUT_S, retries=0)
         except (OSError, ValueError) as error:
             raise WatcherError("credentials", f"cannot use the files of [extender]: {error}") from error

@@ -276,6 +276,32 @@ def test_settings_are_read_again(watch: Any, extend: Any, settings: Callable[...
     wait_for(lambda: len(log_of(extender, "settings not reloaded")) == 2, what="the second refusal")
 
 
+def test_another_watcher_is_checked_at_a_reload(
+    watch: Any, running: Callable[[Server], Server], settings: Callable[..., str], tmp_path: Path
+) -> None:
+    """The reload is refused if that watcher does not offer the data; otherwise its load is used."""
+    first, other = watch(settings()), watch(settings(), "--set", "refresh.windows=5m,30m")
+
+    def config(watcher: Service, duration: str) -> str:
+        args = f'{{ aggregated = {{ scoreAggregationType = "p95", scoreAggregatedDuration = "{duration}" }} }}'
+        profile = f'[scheduler.default]\nplugins = [ {{ name = "LoadAwareScheduling", args = {args} }} ]\n'
+        return f'{settings()}[extender]\nwatcher = "{watcher.url}"\n{profile}'
+
+    extender = ExtenderService(tmp_path / "extender", config=config(first, "10m"))
+    running(extender)
+    extender.start()
+    wait_for(lambda: state(extender)["watcher"]["ok"], what="the first watcher")
+    extender.config_file.write_text(config(other, "10m"))
+    extender.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: log_of(extender, "settings not reloaded"), what="the refusal")
+    assert log_of(extender, "served windows: 5m, 30m")
+    extender.config_file.write_text(config(other, "30m"))
+    extender.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: log_of(extender, "settings reloaded"), what="the reload")
+    assert ["5m", "30m"] == state(extender)["watcher"]["windows"]
+    assert not log_of(extender, "lacks data")
+
+
 def test_https_and_tokens_on_both_sides(
     watch: Any, running: Any, settings: Callable[..., str], certificates: Path, tmp_path: Path
 ) -> None:

@@ -185,7 +185,7 @@ def is_served(duration: str, windows: Sequence[Window]) -> bool:
 def unserved(duration: str, windows: Sequence[Window]) -> str:
     """The problem text for a duration that is not served."""
     there = ", ".join(window.label for window in windows)
-    return f"{duration[:40]!r} is not served; served windows: {there} (add more in refresh.windows)"
+    return f"{duration[:40]!r} is not served; served windows: {there} (add more in refresh.windows of the watcher)"
 
 
 def _within(path: str, values: Mapping[str, int], lowest: int) -> Iterable[str]:

@@ -260,7 +260,7 @@ def test_load_is_used_until_it_is_stale_while_the_watcher_does_not_answer(
             assert service.table.pod_usage is None
             watcher.published, watcher.pods = replace_age(load("t2"), watcher.clock), pod_load(watcher.clock)
             with Live(watcher) as second:
-                host.adopt(settings_of(second, tmp_path))
+                host.adopt(remote(second, tmp_path))
                 await eventually(partial(has_load, service), what="the load again")
                 assert not service.load_error
                 np.testing.assert_array_equal(with_load, answers(service, "default", ASKING["small"])["scores"])
@@ -338,7 +338,7 @@ def test_other_windows_of_the_watcher_are_adopted(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_token_that_changes_is_read_again(tmp_path: Path) -> None:
-    """Until then, the last load is used, and the error names the setting."""
+    """At once, also if the watcher was asked recently. Until then, the last load is used; the error names the setting."""
     file = tmp_path / "token"
     file.write_text("old\n")
     watcher, protection = Watcher(published=load()), Protection("old", protect_reads=True)
@@ -349,11 +349,13 @@ def test_a_token_that_changes_is_read_again(tmp_path: Path) -> None:
             async with running({"default": PROFILES["packing"]}, host) as service:
                 await eventually(partial(has_load, service), what="the load")
                 protection.token = "new"
-                watcher.clock += DESCRIBE_EVERY_S
-                await eventually(lambda: "watcher_token_file" in service.load_error, what="the refusal")
+                await eventually(lambda: service.load_error, what="the refusal")
                 assert has_load(service)
                 file.write_text("new\n")
                 await eventually(lambda: not service.load_error, what="the new token")
+                protection.token = "newer"
+                watcher.clock += DESCRIBE_EVERY_S
+                await eventually(lambda: "watcher_token_file" in service.load_error, what="the refusal of the new token")
 
         asyncio.run(story())
 
@@ -387,8 +389,12 @@ def test_a_window_that_the_watcher_does_not_serve_is_a_problem(tmp_path: Path) -
     assert "5m, 10m, 15m" in found["default"]
 
 
+NOT_FOUND = b'{"error":{"code":"not_found","message":"unknown path","hint":""}}'
+
+
 class OldWatcher:
-    """A watcher of an earlier version, before it: it does not know the parameters `aggregate` and `minutes`."""
+    """A proxy that makes a watcher one of an earlier version, without the parameters `aggregate` and `minutes`; or, with
+    `body`, a server that answers each request with it."""
 
     def __init__(self, live: Live, *, body: bytes | None = None) -> None:
         self.live = live
@@ -397,7 +403,8 @@ class OldWatcher:
 
     async def answer(self, request: web.Request) -> web.Response:
         if self.body is not None:
-            return web.Response(body=self.body, content_type="application/json")
+            status = 404 if self.body == NOT_FOUND else 200
+            return web.Response(status=status, body=self.body, content_type="application/json")
         if not self.knows:
             known = ("window", "type", "operator")
             if any(name not in known for name in request.query):
@@ -498,9 +505,10 @@ def test_a_profile_with_a_window_that_is_not_served_keeps_answering(tmp_path: Pa
     [
         (Protection("secret", protect_reads=True), None, "unauthorized", "extender.watcher_token_file"),
         (None, b"[]", "malformed", ""),
+        (None, NOT_FOUND, "no_overview", "base URL of load-watcher serve"),
         (None, b'{"version":"1","windows":["soon"],"max_staleness_s":300}', "malformed", ""),
     ],
-    ids=["token", "no overview", "invalid window"],
+    ids=["token", "invalid overview", "no overview", "invalid window"],
 )
 def test_a_watcher_that_does_not_describe_itself(
     tmp_path: Path, protection: Protection | None, body: bytes | None, code: str, hint: str
