@@ -31,10 +31,12 @@ _KEYS = {
 }
 
 
-def load(given: Mapping[str, Any], *, overrides: Mapping[str, str] | None = None, own_windows: bool = True) -> Settings:
+def load(
+    given: Mapping[str, Any], *, overrides: Mapping[str, str] | None = None, own_windows: bool | None = True
+) -> Settings:
     """Load the settings from these options, the process's environment and the file. `overrides` holds more values by
-    key, with the precedence of flags. `own_windows`: [scheduler] must use only windows of [refresh]. Raises
-    SettingsError.
+    key, with the precedence of flags. `own_windows`: [scheduler] must use only windows of [refresh]; None: unless
+    extender.watcher is set, so that these are the settings of `load-watcher extender`. Raises SettingsError.
     """
     from watcher.platform.settings import loading, problems
 
@@ -43,13 +45,15 @@ def load(given: Mapping[str, Any], *, overrides: Mapping[str, str] | None = None
     loaded = loading.load(
         flags=flags, environ=os.environ, file=given["config"], cwd=Path.cwd(), part_validators=validators
     )
+    if own_windows is None:
+        own_windows = loaded.extender.watcher is None
     if own_windows and (unserved := _check_scheduler(loaded.parts.get("scheduler", {}), served=loaded.refresh.windows)):
         raise problems.SettingsError(unserved)
     return loaded
 
 
 def load_or_exit(
-    given: Mapping[str, Any], *, overrides: Mapping[str, str] | None = None, own_windows: bool = True
+    given: Mapping[str, Any], *, overrides: Mapping[str, str] | None = None, own_windows: bool | None = True
 ) -> Settings:
     """Like `load`, but print the problems and exit with code 2 if the settings are invalid."""
     from watcher.platform.settings.problems import SettingsError

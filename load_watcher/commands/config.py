@@ -22,11 +22,12 @@ def check(file: Path) -> None:
     """Validate a TOML settings file.
 
     Validates the settings that result from FILE and the environment variables, and prints every problem. The variable
-    LOAD_WATCHER_CONFIG is ignored.
+    LOAD_WATCHER_CONFIG is ignored. With extender.watcher, the windows in [scheduler] are those of the watcher and are
+    not checked.
 
     Exit code 0: valid; 2: invalid, or FILE does not exist.
     """
-    settings = load_or_exit({"config": file, "assigned": {}})
+    settings = load_or_exit({"config": file, "assigned": {}}, own_windows=None)
     for notice in (*settings.notices, *scheduler_notices(settings)):
         click.echo(f"note: {notice}", err=True)
     click.echo("ok")

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from load_watcher.cli.options import OUTPUT, SERVE, to_address, with_options
-from load_watcher.cli.settings import load
+from load_watcher.cli.settings import NO_SOURCE, load
 
 if TYPE_CHECKING:
     from watcher.platform.checks.examination import CheckContext
     from watcher.platform.checks.results import CheckResult
+    from watcher.platform.settings.tables import Settings
 
 
 @click.command()
@@ -61,6 +62,7 @@ def doctor(
     """Check this deployment and report problems and their fixes.
 
     Prints one line per result, and a fix for each problem. Accepts the options of serve, to check the same settings.
+    Settings with extender.watcher are checked as those of extender.
     Changes no settings, data or cluster objects. Log messages are shown only with --verbose or --log-level, in the
     format of --log-format; the settings log.level and log.format are only checked.
 
@@ -83,7 +85,7 @@ def doctor(
     checks = checks_examination.select_checks(checks, only) if only else checks
     _setup_logging(given)
     examination = checks_examination.CheckContext(
-        lambda: load(given),
+        lambda: _load(given),
         environ=os.environ,
         cwd=Path.cwd(),
         url=url,
@@ -98,6 +100,16 @@ def doctor(
             report = asyncio.run(doctor_checks.run(examination, checks=checks, on_result=printer.tell))
         printer.close(report)
     raise SystemExit(report.exit_code)
+
+
+def _load(given: Mapping[str, Any]) -> Settings:
+    """Load the settings of serve or, with extender.watcher, of extender. Raises SettingsError."""
+    settings = load(given, own_windows=None)
+    if settings.extender.watcher is None:
+        return settings
+    from load_watcher.extender.process import adapted
+
+    return adapted(load(given, overrides=NO_SOURCE, own_windows=False))
 
 
 async def _examine_agent(examination: CheckContext) -> Sequence[CheckResult]:

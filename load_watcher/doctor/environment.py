@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import Iterator, Sequence
 
+from load_watcher.doctor.separate_extender import is_configured
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, fail, ok, warn
 from watcher.platform.settings.problems import SettingsError
@@ -25,6 +26,8 @@ async def settings(examination: CheckContext) -> Sequence[CheckResult]:
     examination.put(found)
     provider = found.provider
     notices = [warn(notice, "remove it, unless it is meant for another program") for notice in found.notices]
+    if is_configured(found):
+        return [ok(f"valid for load-watcher extender with the watcher at {found.extender.watcher}"), *notices]
     return [ok(f"valid; provider of samples: {provider.name} ({provider.reason})"), *notices]
 
 
@@ -49,7 +52,7 @@ def _certificates(found: Settings) -> Iterator[CheckResult]:
 
 
 def _odd(found: Settings, *, in_cluster: bool, node: bool) -> Iterator[CheckResult]:
-    if found.provider.name == "host" and in_cluster and not node:
+    if found.provider.name == "host" and not is_configured(found) and in_cluster and not node:
         name = socket.gethostname()
         yield fail(
             f"NODE_NAME is not set, so the load of this node is reported under the name of the container, {name}",

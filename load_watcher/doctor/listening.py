@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 import psutil
 
+from load_watcher.doctor import separate_extender
 from load_watcher.healthcheck import own_url
 from watcher.api.operations import AliveDocument, ReadyDocument
 from watcher.core.publishing.wire import ErrorDocument, FindingEntry, FindingsDocument
@@ -98,6 +99,8 @@ async def _unlike(session: aiohttp.ClientSession, url: str, settings: Settings) 
     they are unknown.
     """
     _, body = await _get(session, f"{url}/readyz")
+    if separate_extender.is_configured(settings) != (separate_extender.status_page(body) is not None):
+        return "one of them is load-watcher extender"
     try:
         there = decode_json(body, type=ReadyDocument)
     except msgspec.DecodeError:
@@ -174,7 +177,11 @@ async def service(examination: CheckContext) -> Sequence[CheckResult]:
                 )
                 return [fail(f"the server at {where} is not a load-watcher", cure)]
             token = await in_thread(lambda: token_of(found))
-            results = [*await _states(session, url, token=token), *await _findings(session, url, token=token)]
+            _, body = await _get(session, f"{url}/readyz", token=token)
+            if page := separate_extender.status_page(body):
+                results = [*separate_extender.check_status(page)]
+            else:
+                results = [*await _states(session, url, token=token), *await _findings(session, url, token=token)]
             with suppress(aiohttp.ClientError, OSError):  # /metrics is optional
                 status, page = await _get(session, f"{url}/metrics", token=token)
                 examination.put(Exposition(page.decode(errors="replace") if status == 200 else ""))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from load_watcher.doctor import separate_extender
 from load_watcher.doctor.listening import summarize_findings
 from watcher.arrays import F64
 from watcher.core.windows.statistics import MAX_CADENCE_S
@@ -115,8 +116,11 @@ class TickResult:
 
 
 async def source(examination: CheckContext) -> Sequence[CheckResult]:
-    """Run one tick, to check that the source is reachable and accepts the credentials."""
+    """Run one tick, to check that the source is reachable and accepts the credentials; for load-watcher extender, check
+    the watcher."""
     found = examination.get(Settings)
+    if separate_extender.is_configured(found):
+        return await separate_extender.check_watcher(found, examination)
     try:
         watched = RecordingProvider(registry.build(found))
     except ProviderError as error:

@@ -88,7 +88,9 @@ def store_of(settings: Settings) -> Store:
     )
 
 
-async def _checked_host(settings: Settings, decisions: DecisionStore, *, before: RemoteHost | None = None) -> RemoteHost:
+async def _checked_host(
+    settings: Settings, decisions: DecisionStore, *, before: RemoteHost | None = None
+) -> RemoteHost:
     """Create the host. `before` is the host that it replaces: its description is used if the same watcher does not
     answer now. Raises SettingsError as `start_process`."""
     await asyncio.to_thread(_check_files, settings)

@@ -162,6 +162,16 @@ def test_config_check_names_profiles_that_need_sufficient_requests(run, tmp_path
     assert run("config", "check", "x.toml").stderr == ""
 
 
+def test_config_check_leaves_the_windows_of_a_separate_extender_to_its_watcher(run, tmp_path):
+    """The windows of [refresh] are not those of the watcher."""
+    args = '{ aggregated = { scoreAggregationType = "p95", scoreAggregatedDuration = "30m" } }'
+    profile = f'[scheduler.default]\nplugins = [ {{ name = "LoadAwareScheduling", args = {args} }} ]\n'
+    (tmp_path / "x.toml").write_text(f'[extender]\nwatcher = "http://localhost:2020"\n{profile}')
+    result = run("config", "check", "x.toml")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "ok\n", "")
+    assert run("serve", "--config", "x.toml", "--port", "0").exit_code == 2
+
+
 BAD_FILE = '[server]\nport = -1\nprot = 1\n[provider]\nname = "prometheus"\ntoken = ["s3cret"]'
 
 

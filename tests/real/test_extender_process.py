@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import RunService
+from tests.doctor import doctor
 from tests.fakes.kube import FakeKube
 from tests.real.parts import Server
 from tests.real.scheduled_cluster import NodeLoad, write_trace
@@ -300,6 +301,34 @@ def test_another_watcher_is_checked_at_a_reload(
     wait_for(lambda: log_of(extender, "settings reloaded"), what="the reload")
     assert ["5m", "30m"] == state(extender)["watcher"]["windows"]
     assert not log_of(extender, "lacks data")
+
+
+def test_the_doctor_checks_its_settings_and_its_status(
+    watch: Any, running: Callable[[Server], Server], settings: Callable[..., str], tmp_path: Path
+) -> None:
+    """The samples and the settings of a watcher are not checked, since it has none."""
+    watcher = watch(settings())
+    config = f'{settings()}[extender]\nwatcher = "{watcher.url}"\n{PROFILE}'
+    extender = ExtenderService(tmp_path / "extender", config=config)
+    running(extender)
+    extender.start()
+    wait_for(lambda: state(extender)["watcher"]["ok"] and extender.get("/readyz").status == 200, what="the load")
+    asked = ("--config", str(extender.config_file), "--port", str(extender.port))
+    well = doctor(*asked)
+    assert set() == well.failed(), well
+    well.one("settings", "ok", "for load-watcher extender", watcher.url)
+    well.one("port", "ok", "with equal settings")
+    well.one("service", "ok", "load-watcher extender is ready", f"{len(NODES)} nodes")
+    well.one("source", "ok", f"the watcher at {watcher.url} answers", "5m, 10m, 15m")
+    assert ["skipped"] == [each.status for each in well.of("series")]
+    doctor("--provider", "host", "--port", str(extender.port)).one("port", "warn", "is load-watcher extender")
+    extender.config_file.write_text(config.replace('"p95"', '"p95", scoreAggregatedDuration = "30m"'))
+    doctor(*asked).one("source", "fail", "'30m' is not served", "of the watcher")
+    watcher.kill()
+    wait_for(lambda: not state(extender)["watcher"]["ok"], what="the failure to be noticed")
+    down = doctor(*asked)
+    assert {"service", "source"} == down.failed(), down
+    down.one("service", "fail", "it gets no load from the watcher: no response")
 
 
 def test_https_and_tokens_on_both_sides(

@@ -338,7 +338,7 @@ def test_other_windows_of_the_watcher_are_adopted(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_token_that_changes_is_read_again(tmp_path: Path) -> None:
-    """At once, also if the watcher was asked recently. Until then, the last load is used; the error names the setting."""
+    """At once, also if the watcher was asked recently. Until then, the last load is used."""
     file = tmp_path / "token"
     file.write_text("old\n")
     watcher, protection = Watcher(published=load()), Protection("old", protect_reads=True)
@@ -355,7 +355,7 @@ def test_a_token_that_changes_is_read_again(tmp_path: Path) -> None:
                 await eventually(lambda: not service.load_error, what="the new token")
                 protection.token = "newer"
                 watcher.clock += DESCRIBE_EVERY_S
-                await eventually(lambda: "watcher_token_file" in service.load_error, what="the refusal of the new token")
+                await eventually(lambda: "watcher_token_file" in service.load_error, what="the next refusal")
 
         asyncio.run(story())
 
@@ -393,8 +393,8 @@ NOT_FOUND = b'{"error":{"code":"not_found","message":"unknown path","hint":""}}'
 
 
 class OldWatcher:
-    """A proxy that makes a watcher one of an earlier version, without the parameters `aggregate` and `minutes`; or, with
-    `body`, a server that answers each request with it."""
+    """A proxy that makes a watcher one of an earlier version, without the parameters `aggregate` and `minutes`. With
+    `body`, it answers each request with that."""
 
     def __init__(self, live: Live, *, body: bytes | None = None) -> None:
         self.live = live
