@@ -52,7 +52,7 @@ def _with_cure(error: WatcherError, url: str) -> WatcherError:
     """The error of a watcher that does not describe itself, with the remedy for this process."""
     if error.code == "not_found":
         message = f"the server at {url} has no /api/v1/overview"
-        hint = "set extender.watcher to the base URL of load-watcher serve; if it is, upgrade the load-watcher there"
+        hint = "check that extender.watcher is the base URL of load-watcher serve; if it is, upgrade that load-watcher"
         return WatcherError("no_overview", message, hint=hint)
     if error.code in ("unauthorized", "forbidden"):
         hint = "set extender.watcher_token_file to a file with the token of the watcher (its server.token_file)"

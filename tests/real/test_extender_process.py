@@ -313,7 +313,8 @@ def test_the_doctor_checks_its_settings_and_its_status(
     running(extender)
     extender.start()
     wait_for(lambda: state(extender)["watcher"]["ok"] and extender.get("/readyz").status == 200, what="the load")
-    asked = ("--config", str(extender.config_file), "--port", str(extender.port))
+    only = [part for name in ("port", "service", "series") for part in ("--only", name)]
+    asked = ("--config", str(extender.config_file), "--port", str(extender.port), *only)
     well = doctor(*asked)
     assert set() == well.failed(), well
     well.one("settings", "ok", "for load-watcher extender", watcher.url)
@@ -321,7 +322,9 @@ def test_the_doctor_checks_its_settings_and_its_status(
     well.one("service", "ok", "load-watcher extender is ready", f"{len(NODES)} nodes")
     well.one("source", "ok", f"the watcher at {watcher.url} answers", "5m, 10m, 15m")
     assert ["skipped"] == [each.status for each in well.of("series")]
-    doctor("--provider", "host", "--port", str(extender.port)).one("port", "warn", "is load-watcher extender")
+    doctor("--provider", "host", "--port", str(extender.port), "--only", "port").one(
+        "port", "warn", "is load-watcher extender"
+    )
     extender.config_file.write_text(config.replace('"p95"', '"p95", scoreAggregatedDuration = "30m"'))
     doctor(*asked).one("source", "fail", "'30m' is not served", "of the watcher")
     watcher.kill()
