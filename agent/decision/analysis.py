@@ -46,6 +46,10 @@ class AnalyzerState:
     rules: Mapping[str, RuleState] = field(default_factory=dict)
     keeps_away: bool | None = None
 
+    def cooling_since(self, time: float) -> AnalyzerState:
+        """Return a copy in which the cool-down of each rule starts at `time` (unix seconds)."""
+        return replace(self, rules={key: replace(each, last_triggered=time) for key, each in self.rules.items()})
+
     def shifted(self, seconds: float) -> AnalyzerState:
         """Return a copy with all times shifted by `seconds` (negative: earlier), for a wall clock that jumped."""
         return replace(self, rules={key: each.shifted(seconds) for key, each in self.rules.items()})

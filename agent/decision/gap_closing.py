@@ -180,8 +180,8 @@ class StagePlanner:
                 self._all_selected(task, metric)
             elif metric.name in opened:
                 self._until_closed(task, metric)
-        if task.kind == "evict":
-            self._drop_unneeded_victims(task)
+        while task.kind == "evict" and self._drop_unneeded_victims(task):
+            self._use_freed_limits(task)
         self._take(task)
         ignored = [name for name in task.marks if name not in {metric.name for metric in metrics}]
         return (
@@ -302,10 +302,11 @@ class StagePlanner:
         for name in task.gaps:
             task.gaps[name] -= sign * looked.planned.released.get(self._resource(name), 0.0)
 
-    def _drop_unneeded_victims(self, task: _Task) -> None:
-        """Drop chosen pods without which all gaps stay closed, the last chosen first. A pod that ranks lower than
-        another chosen pod stays chosen, even if the other one releases enough, and so does a pod that a metric without
-        a gap selects."""
+    def _drop_unneeded_victims(self, task: _Task) -> bool:
+        """Drop chosen pods without which all gaps stay closed, the last chosen first; returns whether there were any.
+        A pod that ranks lower than another chosen pod stays chosen, even if the other one releases enough, and so does
+        a pod that a metric without a gap selects."""
+        before = len(task.taken)
         for place in reversed(range(len(task.considered))):
             each = task.considered[place]
             if each.why or task.wanted[each.pod.key].metrics & task.without_gap.keys():
@@ -315,6 +316,16 @@ class StagePlanner:
                 task.considered[place] = replace(each, why="the other chosen pods release enough")
                 task.taken.remove(each.pod.uid)
             else:
+                self._credit(task, each, 1.0)
+        return len(task.taken) < before
+
+    def _use_freed_limits(self, task: _Task) -> None:
+        """Choose pods of metrics without a gap that were refused only because of victims that are dropped now."""
+        for place, each in enumerate(task.considered):
+            is_open = each.metric.name in task.without_gap and each.pod.uid not in task.taken
+            if is_open and not (_refusal(task.kind, each.planned) or self._too_many(task, each.planned)):
+                task.considered[place] = replace(each, why="")
+                task.taken.add(each.pod.uid)
                 self._credit(task, each, 1.0)
 
     def _may_be_spared(self, task: _Task, each: _Considered) -> bool:

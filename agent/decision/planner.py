@@ -1,12 +1,12 @@
 """Turns the demand of the policies into steps on pods, with no more pods than needed.
 
-Each stage is one action, in the order: throttle, reclaim, lower memory.high, evict, restore. A stage selects pods as
-follows:
+Each stage is one action, in the order: throttle, reclaim, lower memory.high, evict, restore. A stage processes its
+metrics one by one, the most urgent first:
 
-- If one of its metrics is not quantified, or is missing and a rule has onMissing: all, the most urgent metric that
-  supports the action acts on all pods.
-- Otherwise, metric by metric, the most urgent first, it takes pods in the metric's order until the gap is closed. The
-  release of a pod reduces the gaps of all metrics, and a selected pod that later ones made unnecessary is dropped.
+- A metric that the action does not reduce selects no pods.
+- A metric that is not quantified, or that is missing and has a rule with onMissing: all, selects all pods of its rules.
+- Every other metric takes pods of its rules, in its order, until its gap is closed. The release of a pod reduces the
+  gaps of all metrics, and a pod whose eviction later ones make unnecessary is dropped.
 
 The pending release of earlier steps (agent/decision/ledger.py) is subtracted from the usage first. Eviction for a
 resource that is throttled waits until throttling has had time to take effect; eviction for memory does not wait.

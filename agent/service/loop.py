@@ -151,14 +151,17 @@ class Agent:
 
     async def load_state(self) -> None:
         """Load the state that the previous process saved. Raises AuditError."""
-        memory, ledger, time = await asyncio.to_thread(
+        memory, older, ledger, time = await asyncio.to_thread(
             lambda: (
                 self._audit.load_value(ANALYZER_STATE_KEY, AnalyzerState),
+                self._audit.load_value(ANALYZER_STATE_KEY, _OneCoolDown),
                 self._audit.load_value(LEDGER_KEY, tuple[InFlight, ...]),
                 self._audit.load_value(TIME_KEY, float),
             )
         )
         self._memory = AnalyzerState() if memory is None else memory
+        if older is not None and older.last_triggered is not None:
+            self._memory = self._memory.cooling_since(older.last_triggered)
         self._ledger = () if ledger is None else ledger
         if time is None or self._clocks.wall() - time > INTERRUPTED_INTERVALS * self.interval:
             self._memory = _interrupted(self._memory)
@@ -324,6 +327,13 @@ class Agent:
             "missing": dict(sorted(cycle.state.missing.items())),
             "pods": len(cycle.state.pods),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class _OneCoolDown:
+    """The part of the saved analyzer state that older versions have in place of a time for each rule."""
+
+    last_triggered: float | None = None
 
 
 def _interrupted(memory: AnalyzerState) -> AnalyzerState:

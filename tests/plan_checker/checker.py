@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from agent.decision.eviction_limits import EvictionLimits, EvictionRecord
 from agent.decision.plan import Plan
@@ -106,7 +107,8 @@ class PlanChecker:
         yield from self._limits(made.steps)
         lowered = [each for each in made.steps if isinstance(each, QuotaStep) and each.kind == "throttle"]
         throttled = self._groups(lowered, self._released_by_quota)
-        evicted = self._groups([each for each in made.steps if isinstance(each, EvictStep)], _released_by_eviction)
+        evictions = [each for each in made.steps if isinstance(each, EvictStep)]
+        evicted = self._groups(evictions, lambda pod, _: {name: usage(pod, name) for name in ("cpu", "memory")})
         yield from self._quotas(lowered)
         yield from self._stage("throttle", throttled, {})
         yield from self._reclaimed([each for each in made.steps if isinstance(each, ReclaimStep)])
@@ -114,6 +116,7 @@ class PlanChecker:
         yield from self._stage("evict", evicted, _total(throttled), bool(lowered))
         restored = [each for each in made.steps if isinstance(each, QuotaStep) and each.kind == "restore"]
         yield from self._restored(restored)
+        yield from self._restored_in_order([each for each in restored if each.metric])
 
     def at_the_end(self, state: State, originals: Mapping[str, Original]) -> Iterator[str]:
         """What is left although the load has been gone for longer than all cool-downs."""
@@ -205,6 +208,8 @@ class PlanChecker:
                 yield f"{step.container_id} gets a quota that releases nothing"
             elif step.after != expected[0] or abs(step.released.get("cpu", 0.0) - expected[1]) > TINY:
                 yield f"{step.container_id} becomes {step.after} ({dict(step.released)}), expected {expected}"
+            elif step.lag_seconds != _lag(self._throttling(step.pod)):
+                yield f"{step.container_id} is lowered with a lag of {step.lag_seconds} s"
 
     def _graces(self, steps: Iterable[Step]) -> Iterator[str]:
         for step in steps:
@@ -231,10 +236,12 @@ class PlanChecker:
     def _wanted(self, kind: str, metric: str) -> frozenset[str]:
         return frozenset().union(*(each.pods for each in self._demanding(kind) if each.rule.metric == metric))
 
+    def _throttling(self, key: str) -> list[CheckedRule]:
+        return [each for each in self._demanding("throttle") if key in each.pods]
+
     def _ratio(self, key: str) -> tuple[int, int]:
         """stepCPURatio and minCPURatio of a pod, the largest of its rules."""
-        ratios = [each.action.throttle for each in self._demanding("throttle") if key in each.pods]
-        found = [each for each in ratios if each is not None]
+        found = [each.action.throttle for each in self._throttling(key) if each.action.throttle is not None]
         return max((each.step_ratio for each in found), default=0), max((each.min_ratio for each in found), default=0)
 
     def _gaps(self, kind: str, freed: Mapping[str, float]) -> dict[str, float]:
@@ -388,6 +395,12 @@ class PlanChecker:
                 before = step.pod
         yield from self._not_restored({step.container_id for step in steps}, wanted, covered, gaps, room)
 
+    def _restored_in_order(self, steps: Iterable[QuotaStep]) -> Iterator[str]:
+        for first, second in pairwise(steps):
+            before, after = (order(self.pods[each.uid], MEASURES[each.metric].resource) for each in (first, second))
+            if first.metric == second.metric and before < after:
+                yield f"restore for {first.metric} takes {first.pod} before {second.pod}"
+
     def _rooms(self, able: list[CheckedRule], lowering: list[CheckedRule]) -> tuple[dict[str, float], dict[str, float]]:
         """By metric, what may be given back below the restore watermarks, and below the watermarks."""
         gaps: dict[str, float] = {}
@@ -415,6 +428,8 @@ class PlanChecker:
         after = float("inf") if step.after is None else step.after / step.period
         rise = 1_000.0 * max(0.0, min(after, self._node_cores) - (container.cpu or 0.0))
         rise = 0.0 if container.throttled is False else rise
+        if abs(step.released.get("cpu", 0.0) - rise) > ROUNDED or step.lag_seconds != _lag(rules):
+            yield f"{step.container_id} gives back {dict(step.released)} after {step.lag_seconds} s, expected {rise}"
         if after > most + 1e-9:
             yield f"{step.container_id} becomes {after} cores in one step, at most {most} allowed"
         if any(room[each.rule.metric] - rise < -TINY for each in rules if each.rule.metric in room):
@@ -462,6 +477,11 @@ def _asks(rule: CheckedRule, kind: str) -> bool:
     return {"throttle": action.throttle is not None, "reclaim": action.force_gc, "evict": action.evicts}[kind]
 
 
+def _lag(rules: Iterable[CheckedRule]) -> float:
+    """Seconds until the metrics of all rules show the effect of a step."""
+    return max((MEASURES[each.rule.metric].lag for each in rules), default=0.0)
+
+
 def _restore_step(rules: Iterable[CheckedRule]) -> int:
     """The largest restoring step of the rules, in percent."""
     steps = [
@@ -470,10 +490,6 @@ def _restore_step(rules: Iterable[CheckedRule]) -> int:
         if (throttle := each.action.throttle) is not None
     ]
     return max(steps, default=0)
-
-
-def _released_by_eviction(pod: PodState, _: EvictStep) -> dict[str, float]:
-    return {resource: usage(pod, resource) for resource in ("cpu", "memory")}
 
 
 def _total(groups: Iterable[_Group]) -> dict[str, float]:

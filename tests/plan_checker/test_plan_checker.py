@@ -85,6 +85,15 @@ def without_scheduling(made: Plan) -> Plan:
             with_each(QuotaStep, lambda step: replace(step, metric="")), "at once, original", id="restored at once"
         ),
         pytest.param(
+            with_each(QuotaStep, lambda step: replace(step, lag_seconds=1.0)), "with a lag of 1.0 s", id="a wrong lag"
+        ),
+        pytest.param(
+            with_each(QuotaStep, lambda step: replace(step, released={})), "gives back {} after", id="a wrong release"
+        ),
+        pytest.param(
+            lambda made: replace(made, steps=made.steps[::-1]), "restore for cpu_total_usage takes", id="restore order"
+        ),
+        pytest.param(
             with_each(EvictStep, lambda step: replace(step, grace_seconds=1.0)), "s to end, expected", id="grace period"
         ),
         pytest.param(

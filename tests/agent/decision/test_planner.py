@@ -151,6 +151,23 @@ def test_no_more_than_are_allowed_now():
     assert [] == gone(evictions(pods, blind, {}, budget=Budget(EvictionLimits(node=1), past)))
 
 
+def test_a_limit_counts_only_the_victims_that_are_needed():
+    """`b` is selected for CPU, and then not needed, because `c` is evicted for the disk."""
+    pods = {name: pod(name, 1.0) for name in "abcde"}
+    demand = Demand(
+        evict={CPU: (5000.0,), "disk_read_iops": (5.0,)},
+        evicted={
+            **wanted([pods[name] for name in "ab"], CPU),
+            **wanted([pods[name] for name in "cde"], "disk_read_iops"),
+        },
+    )
+    seen = state(list(pods.values()), NOW, **{CPU: 7000.0})
+    made = plan(
+        analysis(demand), PlanInputs(seen, Metrics(), EXACT, budget=Budget(EvictionLimits(node=3, namespace=9)))
+    )
+    assert ["c", "d", "e"] == sorted(gone(made))
+
+
 def test_whom_a_limit_keeps_is_passed_over_for_the_next_one():
     """As whom a disruption budget protects."""
     pods = [pod(name, 0.5, owner="ReplicaSet/web") for name in "ab"] + [pod("c", 0.4, owner="Job/batch")]

@@ -24,7 +24,7 @@ from agent.metrics.registry import Metrics
 from agent.model import MetricSample, State
 from agent.policy.source import DirectoryPolicies, PolicySource
 from agent.qos import QosClass
-from agent.service.loop import Agent, Clocks, NodeIdentity
+from agent.service.loop import ANALYZER_STATE_KEY, Agent, Clocks, NodeIdentity
 from tests.agent.executor.node import CONTROL, FakeNode, with_api
 from tests.agent.policy.writing import a_rule, an_object, node_qos, text_of, throttling, write
 from tests.fakes.kube import BUDGETS, CONFIG_MAPS, FakeKube
@@ -637,6 +637,26 @@ def test_a_clock_that_is_set_neither_ends_nor_prolongs_a_cool_down(world: World,
             assert owed == len(world.node.audit.original_quotas())
 
     world.run(test)
+
+
+def test_a_cool_down_continues_after_an_upgrade_from_a_version_with_one_for_all_rules(world: World):
+    world.put(a_rule(), coolDownSeconds=25)
+    world.collector.throttled = False
+
+    async def before(agent: Agent) -> None:
+        await world.cycle(agent, 4050.0)
+        saved = world.node.audit.load_value(ANALYZER_STATE_KEY, dict[str, Any])
+        assert saved is not None
+        (last,) = {each.pop("last_triggered") for each in saved["rules"].values()}
+        world.node.audit.save_value(ANALYZER_STATE_KEY, {**saved, "last_triggered": last})
+
+    async def after(agent: Agent) -> None:
+        for owed in (1, 1, 0):
+            await world.cycle(agent, 1000.0)
+            assert owed == len(world.node.audit.original_quotas())
+
+    world.run(before)
+    world.run(after)
 
 
 def test_a_monotonic_clock_that_stands_still_or_leaps_ends_no_cycle(world: World):
