@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import StreamRequestHandler
 from threading import Thread
 
 import pytest
@@ -208,3 +209,15 @@ def test_the_health_check_fails_without_a_service_and_with_wrong_settings(tmp_pa
     assert (1, True) == (done.returncode, "refused" in done.stderr)
     done = check(tmp_path, '[server]\nport = "x"\n')
     assert (1, True) == (done.returncode, "server.port" in done.stderr)
+
+
+def test_the_health_check_fails_on_a_response_that_is_not_http(server: ThreadingHTTPServer, tmp_path: Path) -> None:
+    server.RequestHandlerClass = _OtherProtocol
+    done = check(tmp_path, f"[server]\nport = {server.server_port}\n")
+    assert (1, True) == (done.returncode, done.stderr.startswith("the response is not valid HTTP: BadStatusLine"))
+
+
+class _OtherProtocol(StreamRequestHandler):
+    def handle(self) -> None:
+        self.rfile.readline()
+        self.wfile.write(b"not HTTP\r\n")
