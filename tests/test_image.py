@@ -93,6 +93,17 @@ def test_the_image_installs_from_the_locks_only() -> None:
     assert list(IMAGE_EXTRAS) == re.findall(r"--extra (\w+)", extras[0])
 
 
+def test_the_image_has_no_tools_that_build_or_install_packages() -> None:
+    """They are in the first stage only: the virtual environment that is copied has the packages of one lock."""
+    assert locked("requirements.lock").keys().isdisjoint({"hatchling", "pip", "setuptools", "wheel"})
+    text = DOCKERFILE.replace("\\\n", " ")
+    assert "RUN python -m venv --without-pip /opt/load-watcher" in text
+    installed = [line for line in text.splitlines() if "--python /opt/load-watcher" in line]
+    assert [False, False] == ["build.lock" in line for line in installed]
+    _, final = text.split("AS build", 1)[1].split("FROM ", 1)
+    assert "RUN" not in [line.partition(" ")[0] for line in final.splitlines()]
+
+
 def test_pages_name_the_license_of_each_package_with_conditions() -> None:
     page = (REPOSITORY / "docs" / "deploy.md").read_text()
     assert {"psycopg", "psycopg-binary", "certifi"} <= locked("requirements.lock").keys()

@@ -253,6 +253,7 @@ def test_an_agent_spends_the_budget_of_its_own_node(cluster: ApiServer, agent: R
     assert "adds evictions of this node only" in agent.refusal(CONTROL, {"data": {key: f"9.0 {FOREIGN}\n"}})
     agent.changes(CONTROL, {"data": {key: f"2.0 {OWN}\n"}})
     agent.changes(CONTROL, {"data": {key: ""}})
+    agent.changes(CONTROL, {"data": {key: None}})
     assert "adds evictions of this node only" in agent.refusal(CONTROL, {"data": {key: f"9.0 x{OWN}\n"}})
 
 
