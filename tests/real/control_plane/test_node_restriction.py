@@ -254,6 +254,8 @@ def test_an_agent_spends_the_budget_of_its_own_node(cluster: ApiServer, agent: R
     agent.changes(CONTROL, {"data": {key: f"2.0 {OWN}\n"}})
     agent.changes(CONTROL, {"data": {key: ""}})
     agent.changes(CONTROL, {"data": {key: None}})
+    cluster.ask("PATCH", CONTROL, {"data": {key: f"1.0 {FOREIGN}"}}, headers=MERGE)  # without a newline at the end
+    agent.changes(CONTROL, {"data": {key: f"1.0 {FOREIGN}\n2.0 {OWN}\n"}})
     assert "adds evictions of this node only" in agent.refusal(CONTROL, {"data": {key: f"9.0 x{OWN}\n"}})
 
 
@@ -318,6 +320,8 @@ def test_a_manager_publishes_the_resources_of_its_own_node(cluster: ApiServer, m
     for amount in ("1500.000", "0.000"):
         status = {"status": {"capacity": {resource: amount}, "allocatable": {resource: amount}}}
         manager.changes(f"{path(OWN)}/status", status)
+    nothing = {"status": {"capacity": {resource: None}, "allocatable": {resource: None}}}
+    manager.changes(f"{path(OWN)}/status", nothing)
     assert f"may not change node {FOREIGN}" in manager.refusal(f"{path(FOREIGN)}/status", status)
     assert "the token does not name a node" in manager.refusal(f"{path(OWN)}/status", status, node="")
     assert cluster.ask("PATCH", f"{path(OWN)}/status", {"status": {"capacity": {"cpu": "8"}}}, headers=MERGE).ok
