@@ -10,6 +10,7 @@ import os
 import ssl
 import sys
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 from watcher.platform.net.loopback import LOOPBACK_OF_WILDCARD
@@ -38,9 +39,11 @@ def main() -> int:
         settings = load(flags={}, environ=os.environ, cwd=Path.cwd())
         with opener.open(f"{own_url(settings)}/healthz", timeout=TIMEOUT_S):
             return 0
+    except HTTPException as error:
+        print(f"the response is not valid HTTP: {error!r}", file=sys.stderr)
     except (SettingsError, OSError) as error:
         print(error, file=sys.stderr)
-        return 1
+    return 1
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import StreamRequestHandler
 from threading import Thread
 
 import pytest
@@ -90,6 +91,17 @@ def test_the_image_installs_from_the_locks_only() -> None:
     extras = re.search(r"^lock:.*?\n\n", (REPOSITORY / "Makefile").read_text(), re.MULTILINE | re.DOTALL)
     assert extras is not None
     assert list(IMAGE_EXTRAS) == re.findall(r"--extra (\w+)", extras[0])
+
+
+def test_the_image_has_no_tools_that_build_or_install_packages() -> None:
+    """They are in the first stage only: the virtual environment that is copied has the packages of one lock."""
+    assert locked("requirements.lock").keys().isdisjoint({"hatchling", "pip", "setuptools", "wheel"})
+    text = DOCKERFILE.replace("\\\n", " ")
+    assert "RUN python -m venv --without-pip /opt/load-watcher" in text
+    installed = [line for line in text.splitlines() if "--python /opt/load-watcher" in line]
+    assert [False, False] == ["build.lock" in line for line in installed]
+    _, final = text.split("AS build", 1)[1].split("FROM ", 1)
+    assert "RUN" not in [line.partition(" ")[0] for line in final.splitlines()]
 
 
 def test_pages_name_the_license_of_each_package_with_conditions() -> None:
@@ -208,3 +220,15 @@ def test_the_health_check_fails_without_a_service_and_with_wrong_settings(tmp_pa
     assert (1, True) == (done.returncode, "refused" in done.stderr)
     done = check(tmp_path, '[server]\nport = "x"\n')
     assert (1, True) == (done.returncode, "server.port" in done.stderr)
+
+
+def test_the_health_check_fails_on_a_response_that_is_not_http(server: ThreadingHTTPServer, tmp_path: Path) -> None:
+    server.RequestHandlerClass = _OtherProtocol
+    done = check(tmp_path, f"[server]\nport = {server.server_port}\n")
+    assert (1, True) == (done.returncode, done.stderr.startswith("the response is not valid HTTP: BadStatusLine"))
+
+
+class _OtherProtocol(StreamRequestHandler):
+    def handle(self) -> None:
+        self.rfile.readline()
+        self.wfile.write(b"not HTTP\r\n")

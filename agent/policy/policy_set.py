@@ -130,8 +130,7 @@ def read_documents(
         if found is None:
             continue
         if (first := objects.setdefault(found.key, found)) is not found:
-            complaints.place = found.place
-            complaints.problem(*_duplicate(first, found))
+            objects[found.key] = _preferred(first, found, complaints)
     result = PolicySet(dict(sorted(objects.items())))
     _check_actions(result, complaints)
     _check_abilities(result, metrics, complaints)
@@ -141,14 +140,19 @@ def read_documents(
     return PolicyReadResult(result, tuple(problems), tuple(notices), frozenset(unread))
 
 
-def _duplicate(first: PolicyObject, second: PolicyObject) -> tuple[str, str]:
-    """Message and cure for two objects of the same kind and name. Neither of them is preferred, also if one is of
-    Crane's group: its owner would not notice that it has no effect."""
+def _preferred(first: PolicyObject, second: PolicyObject, complaints: ProblemCollector) -> PolicyObject:
+    """The object that is used of two with the same kind and name. Between groups, it is that of load-watcher.io, and a
+    notice names the other one. If the set were rejected instead, agents that start while policies are moved from one
+    group to the other would have none."""
     if first.group == second.group:
-        return f"is a duplicate of the object in {_where(first.place)}", "Remove one of them."
-    message = f"is in the group {second.group}, and an object of the same kind and name is in {first.group}"
-    where = _where(first.place)
-    return f"{message} ({where})", "Remove one of the two: names are unique across the groups."
+        complaints.place = second.place
+        complaints.problem(f"is a duplicate of the object in {_where(first.place)}", "Remove one of them.")
+        return first
+    used, unused = sorted((first, second), key=lambda each: schema.GROUPS.index(each.group))
+    complaints.place = unused.place
+    message = f"is not used: the object of the same kind and name in {used.group} replaces it ({_where(used.place)})"
+    complaints.notice(message, f"Delete the object of {unused.group}, or rename one of the two.")
+    return used
 
 
 def _where(place: PolicyLocation) -> str:

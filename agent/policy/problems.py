@@ -43,10 +43,11 @@ class PolicyProblem:
 
 @dataclass(frozen=True, slots=True)
 class PolicyNotice:
-    """A likely mistake that is not a reason to reject the set."""
+    """A likely mistake that is not a reason to reject the set. One with a cure is a warning: a policy has no effect."""
 
     place: PolicyLocation
     message: str
+    cure: str = ""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.message}"
@@ -86,9 +87,9 @@ class ProblemCollector:
             for each in self.problems
         )
 
-    def notice(self, message: str) -> None:
+    def notice(self, message: str, cure: str = "") -> None:
         """Add a notice at the current location."""
-        self.notices.append(PolicyNotice(self.place, message))
+        self.notices.append(PolicyNotice(self.place, message, cure))
 
 
 def near(name: str, known: Collection[str]) -> str:

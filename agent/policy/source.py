@@ -82,7 +82,7 @@ def _tell(old: ActivePolicies, new: ActivePolicies, *, origin: str) -> None:
         log.info("policies of %s active: %d", origin, len(new.policies.objects))
     for notice in new.notices:
         if notice not in old.notices:
-            log.info("%s", notice)
+            log.log(logging.WARNING if notice.cure else logging.INFO, "%s", notice)
 
 
 # --- a directory -----------------------------------------------------------------------------------------------------

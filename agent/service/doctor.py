@@ -168,7 +168,7 @@ async def _policies(own: AgentSettings, everything: Settings) -> list[CheckResul
     directory = own.policies
     if directory is not None:
         reading = await in_thread(lambda: check_policies(directory, metrics=metrics))
-        found = ActivePolicies(reading.policies if reading.usable else None, reading.problems)
+        found = ActivePolicies(reading.policies if reading.usable else None, reading.problems, reading.notices)
     else:
         client = build.kube_client(own.kubernetes, everything)
         if client is None:
@@ -182,7 +182,8 @@ async def _policies(own: AgentSettings, everything: Settings) -> list[CheckResul
         if found.policies is not None and not source.installed():
             return [warn(f"no policies are defined in the API: {' and '.join(GROUPS)} are not installed", NO_GROUP)]
     known, there = found.policies is not None, 0 if found.policies is None else len(found.policies.objects)
-    return list(_judged([str(each) for each in found.problems], known=known, there=there, what="read"))
+    unused = [warn(str(each), each.cure) for each in found.notices if each.cure]
+    return [*_judged([str(each) for each in found.problems], known=known, there=there, what="read"), *unused]
 
 
 async def _listed(policies: ClusterPolicies) -> ActivePolicies:

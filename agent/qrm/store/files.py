@@ -24,7 +24,7 @@ CHECKSUM = "checksum"
 
 
 class BadState(ValueError):
-    """The content of a state file is invalid or was changed. The message contains the file name."""
+    """The content of a state file is invalid or was changed. The message does not contain the file name."""
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -88,11 +88,11 @@ class StateFile:
         try:
             document = msgspec.json.decode(data, type=dict[str, Any])
         except msgspec.MsgspecError as error:
-            raise BadState(f"{self.path} is not a JSON object: {error}") from None
+            raise BadState(f"it is not a JSON object: {error}") from None
         written = document.pop(CHECKSUM, None)
         expected = fnv1a(_canonical(document))
         if written != expected:
-            raise BadState(f"{self.path}: the checksum is {written}, but {expected} was expected")
+            raise BadState(f"the checksum is {written}, but {expected} was expected")
         self._written = data
         return document
 

@@ -642,13 +642,17 @@ def test_objects_of_both_groups_are_one_set():
 
 
 @pytest.mark.parametrize("crane_first", [False, True])
-def test_the_same_name_in_both_groups_is_a_problem_with_the_names_of_the_groups(crane_first: bool):
-    """Neither of the two is preferred."""
-    pair = [node_qos(), of_crane(node_qos(a_rule(avoidanceThreshold=2)))]
+def test_of_the_same_name_in_both_groups_that_of_load_watcher_is_used(crane_first: bool):
+    """A notice names the other one."""
+    pair = [node_qos(a_rule(avoidanceThreshold=2)), of_crane(node_qos(a_rule(avoidanceThreshold=3)))]
     found = reading(*(reversed(pair) if crane_first else pair), throttling())
-    (problem,) = found.problems
-    assert "load-watcher.io" in problem.message
-    assert "ensurance.crane.io" in problem.message
-    assert "NodeQOS/cpu" == problem.place.object
-    assert "Remove one of the two" in problem.cure
-    assert not found.usable
+    assert found.usable
+    assert [2] == [rule.avoidance_threshold for rule in found.policies.for_node({}).rules]
+    (notice,) = found.notices
+    assert "NodeQOS/cpu: is not used: the object of the same kind and name in load-watcher.io" in str(notice)
+    assert "Delete the object of ensurance.crane.io" in notice.cure
+
+
+def test_two_of_the_same_group_are_a_problem_beside_one_of_the_other():
+    found = reading(of_crane(node_qos()), node_qos(), node_qos(), throttling())
+    assert ["is a duplicate"] == [each.message[:14] for each in found.problems]

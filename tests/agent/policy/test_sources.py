@@ -401,23 +401,53 @@ def test_an_api_without_an_answer_to_discovery_is_not_no_policies(server: FakeKu
     following(server, story, discover_every=0.05)
 
 
+def threshold(found: ActivePolicies) -> int:
+    """That of the only rule."""
+    assert found.policies is not None
+    (rule,) = found.policies.for_node({}).rules
+    return rule.avoidance_threshold
+
+
+def test_an_agent_that_starts_while_both_groups_have_the_policies_uses_them(
+    server: FakeKube, caplog: pytest.LogCaptureFixture
+):
+    """It has no previous set that could stay active, and must not leave its node without policies."""
+    install(server, CRANE_API)
+    for each in (throttling(), node_qos(a_rule(avoidanceThreshold=3))):
+        put(server, each, api=CRANE_API)
+    for each in (throttling(), node_qos(a_rule(avoidanceThreshold=2))):
+        put(server, each)
+
+    async def story(source: ClusterPolicies) -> None:
+        found = await until(source, lambda found: names(found), what="the policies")
+        assert (2, ()) == (threshold(found), found.problems)
+        for plural, name in (("nodeqoss", "cpu"), ("avoidanceactions", "throttle")):
+            server.delete(f"{API}/{plural}", name)
+        back = await until(source, lambda found: not found.notices, what="those of Crane to be the only ones")
+        assert 3 == threshold(back)
+
+    following(server, story)
+    warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert 2 == len([each for each in warned if "NodeQOS/cpu: is not used" in each or "throttle: is not used" in each])
+
+
 def test_policies_move_from_crane_to_the_other_group_without_a_gap(server: FakeKube):
-    """While both copies exist, the previous set stays active; no rule is reverted in between."""
+    """While both copies exist, those of load-watcher.io are active."""
     install(server, CRANE_API)
     put(server, node_qos(), api=CRANE_API)
     put(server, throttling(), api=CRANE_API)
 
     async def story(source: ClusterPolicies) -> None:
         before = await until(source, lambda found: names(found), what="the policies of Crane")
+        assert not before.notices
         put(server, throttling())
         put(server, node_qos(a_rule(avoidanceThreshold=2)))
-        both = await until(source, lambda found: len(found.problems) == 2, what="both groups to have them")
-        assert before.policies == both.policies
+        both = await until(source, lambda found: len(found.notices) == 2, what="both groups to have them")
+        assert (2, ()) == (threshold(both), both.problems)
         for name in ("nodeqoss/cpu", "avoidanceactions/throttle"):
             plural, _, key = name.partition("/")
             server.delete(f"{CRANE_API}/{plural}", key)
-        after = await until(source, lambda found: not found.problems, what="the copies to become active")
-        assert after.policies is not None
-        assert [2] == [rule.avoidance_threshold for rule in after.policies.for_node({}).rules]
+        after = await until(source, lambda found: not found.notices, what="the copies to be the only ones")
+        assert 2 == threshold(after)
 
     following(server, story)

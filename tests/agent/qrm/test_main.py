@@ -329,6 +329,36 @@ def test_killed_and_started_again_everything_is_as_it_was(world: World):
         qrm.kill()
 
 
+def test_an_empty_state_file_of_a_plugin_does_not_free_the_cpus_of_running_pods(world: World):
+    """As a power failure leaves it. The manager has its checkpoint, and asks the plug-in for the same pods again."""
+    world.pod("default/stays", "11111111-0000-4000-8000-000000000000", "storage-service", cpu="20")
+    qrm = world.run(RESERVED, mode="dry-run")
+    try:
+        qrm.start()
+        wait_for(lambda: given(qrm).get("default/stays"), what="the first one")
+        world.pod("default/goes", "22222222-0000-4000-8000-000000000000", "reranker", cpu="10")
+        wait_for(lambda: _both(qrm), what="both")
+        qrm.kill()
+        state = qrm.directory / "load-watcher-qrm" / "qrm_cpu_plugin_state"
+        state.write_bytes(b"")
+        qrm.start()
+        wait_for(lambda: _reserved(qrm) == 30, what="the plug-in to have both again")
+        assert "qrm_cpu_plugin_state is unusable: it is not a JSON object" in qrm.log()
+        assert [b""] == [each.read_bytes() for each in state.parent.glob(f"{state.name}.corrupt-*")]
+        world.pod("default/new", "33333333-0000-4000-8000-000000000000", "storage-service", cpu="10")
+        wait_for(lambda: given(qrm).get("default/new"), what="the new one")
+        sets = [cpuset.parse(each["cpu"]["allocation_result"]) for each in given(qrm).values()]
+        assert 40 == len(frozenset().union(*sets)) == sum(map(len, sets))
+    finally:
+        qrm.kill()
+
+
+def _reserved(qrm: Qrm) -> int:
+    """How many CPUs the plug-in has given to containers."""
+    nodes = qrm.state()["plugins"]["cpu"]["state"].values()
+    return sum(len(cpuset.parse(each["allocated_cpuset"])) for each in nodes if "allocated_cpuset" in each)
+
+
 def _both(qrm: Qrm) -> dict[str, dict[str, Any]]:
     """What both have, empty while one has nothing."""
     found = given(qrm)

@@ -78,6 +78,11 @@ def test_all_is_there(place: Place):
 def test_policies_that_are_wrong_or_not_there(place: Place):
     write(place.root / "policies", more=text_of(node_qos(name="other", wrong=True)))
     place.told().one("agent", "fail", "1 problem in policies", "wrong", "load-watcher agent --check")
+    write(place.root / "policies", more=text_of({**node_qos(), "apiVersion": CRANE_API}))
+    place.told().one("agent", "ok", "the policies are valid", "read: 2")
+    place.told().one(
+        "agent", "warn", "more.yaml", "NodeQOS/cpu: is not used", "Delete the object of ensurance.crane.io"
+    )
     for file in (place.root / "policies").iterdir():
         file.unlink()
     place.told().one("agent", "warn", "no policies for this node", "docs/agent-policies.md")

@@ -37,17 +37,22 @@ class RestrictedAccount:
 
     def patch(self, path: str, change: Any, *, node: str = OWN, kind: dict[str, str] = MERGE) -> requests.Response:
         """Patch with the token of a pod on `node`, or with one that names no node ("")."""
+        return self._ask("PATCH", path, change, node=node, headers=kind)
+
+    def refused(self, verb: str, path: str, body: Any = None, *, node: str = OWN) -> str:
+        """The message of the policy that refuses a request with the token of a pod on `node`."""
+        return _refusal(self._ask(verb, path, body, node=node, headers={"Content-Type": "application/json"}))
+
+    def _ask(self, verb: str, path: str, body: Any, *, node: str, headers: dict[str, str]) -> requests.Response:
         if node not in self.tokens:
             self.tokens[node] = self.api.account_token(self.name, node=node)
-        headers = {**kind, "Authorization": f"Bearer {self.tokens[node]}"}
-        return self.api.session.patch(f"{self.api.url}{path}", data=json.dumps(change), headers=headers, timeout=30)
+        headers = {**headers, "Authorization": f"Bearer {self.tokens[node]}"}
+        data = None if body is None else json.dumps(body)
+        return self.api.session.request(verb, f"{self.api.url}{path}", data=data, headers=headers, timeout=30)
 
     def refusal(self, path: str, change: Any, **options: Any) -> str:
         """The message of the policy that refuses a patch."""
-        answer = self.patch(path, change, **options)
-        assert 403 == answer.status_code, answer.text
-        assert "ValidatingAdmissionPolicy" in answer.json()["message"]
-        return str(answer.json()["message"])
+        return _refusal(self.patch(path, change, **options))
 
     def changes(self, path: str, change: Any, **options: Any) -> None:
         """Patch; fails if the API server refuses it, or if nothing was changed."""
@@ -55,6 +60,12 @@ class RestrictedAccount:
         answer = self.patch(path, change, **options)
         assert answer.ok, answer.text
         assert before != answer.json()["metadata"]["resourceVersion"]
+
+
+def _refusal(answer: requests.Response) -> str:
+    assert 403 == answer.status_code, answer.text
+    assert "ValidatingAdmissionPolicy" in answer.json()["message"]
+    return str(answer.json()["message"])
 
 
 @pytest.fixture(scope="module")
@@ -206,29 +217,74 @@ def test_an_agent_changes_only_its_condition(agent: RestrictedAccount, change: d
     assert words in agent.refusal(f"{path(OWN)}/status", change, kind=STRATEGIC)
 
 
-def test_an_agent_neither_creates_nor_deletes_nodes(cluster: ApiServer, agent: RestrictedAccount) -> None:
-    agent.refusal(path(OWN), {"metadata": {"labels": {"a": "b"}}})  # the token exists
-    headers = {"Authorization": f"Bearer {agent.tokens[OWN]}"}
-    answer = cluster.session.delete(f"{cluster.url}{path(OWN)}", headers=headers, timeout=30)
-    assert (403, True) == (answer.status_code, "may not change node" in answer.text)
-    body = {"metadata": {"name": "restricted-3"}}
-    answer = cluster.session.post(f"{cluster.url}/api/v1/nodes", json=body, headers=headers, timeout=30)
-    assert (403, True) == (answer.status_code, "may not change node" in answer.text)
+@pytest.mark.parametrize("change", [{"metadata": {"labels": None}}, {"spec": {"unschedulable": None}}])
+def test_an_agent_removes_no_other_field(cluster: ApiServer, agent: RestrictedAccount, change: dict[str, Any]) -> None:
+    there = {"metadata": {"labels": {"pool": "mine"}}, "spec": {"unschedulable": True}}
+    assert cluster.ask("PATCH", path(OWN), there, headers=MERGE).ok
+    assert "an agent changes only its taint" in agent.refusal(path(OWN), change)
+    assert cluster.ask("PATCH", path(OWN), {"spec": {"unschedulable": None}}, headers=MERGE).ok
 
 
-def test_an_agent_spends_the_budget_of_its_own_node_and_changes_nothing_else_of_it(
+def test_an_agent_removes_no_condition_of_another_writer(agent: RestrictedAccount) -> None:
+    change = conditions({"type": "Ready", "$patch": "delete"})
+    assert "only the condition" in agent.refusal(f"{path(OWN)}/status", change, kind=STRATEGIC)
+
+
+def test_a_taint_that_an_operator_set_with_another_effect_stays_possible(
     cluster: ApiServer, agent: RestrictedAccount
 ) -> None:
-    """It removes lines of other nodes, which have expired; the brake and the limits are for operators."""
+    theirs = {**TAINT, "effect": "NoExecute"}
+    cluster.ask("PATCH", path(OWN), taints(theirs), headers=MERGE)
+    agent.changes(path(OWN), taints(theirs, TAINT))
+    agent.changes(path(OWN), taints(theirs))
+
+
+def test_an_agent_neither_creates_nor_deletes_nodes(agent: RestrictedAccount) -> None:
+    assert "may not change node" in agent.refused("DELETE", path(OWN))
+    assert "may not change node" in agent.refused("POST", "/api/v1/nodes", {"metadata": {"name": "restricted-3"}})
+    assert "does not name a node" in agent.refused("DELETE", path(OWN), node="")
+
+
+def test_an_agent_spends_the_budget_of_its_own_node(cluster: ApiServer, agent: RestrictedAccount) -> None:
+    """It removes lines of other nodes, which have expired."""
     key = "recent-evictions"
     cluster.ask("PATCH", CONTROL, {"data": {key: f"1.0 {FOREIGN}\n"}}, headers=MERGE)
     agent.changes(CONTROL, {"data": {key: f"1.0 {FOREIGN}\n2.0 {OWN}\n"}})
     assert "adds evictions of this node only" in agent.refusal(CONTROL, {"data": {key: f"9.0 {FOREIGN}\n"}})
     agent.changes(CONTROL, {"data": {key: f"2.0 {OWN}\n"}})
     agent.changes(CONTROL, {"data": {key: ""}})
-    for change in ({"enforcement": "restore"}, {"evictions-per-minute": "1000"}, {"nodes-at-once": None}):
-        assert "only the key recent-evictions" in agent.refusal(CONTROL, {"data": change})
-    assert "only the key recent-evictions" in agent.refusal(CONTROL, {"metadata": {"labels": {"a": "b"}}})
+    agent.changes(CONTROL, {"data": {key: None}})
+    cluster.ask("PATCH", CONTROL, {"data": {key: f"1.0 {FOREIGN}"}}, headers=MERGE)  # without a newline at the end
+    agent.changes(CONTROL, {"data": {key: f"1.0 {FOREIGN}\n2.0 {OWN}\n"}})
+    assert "adds evictions of this node only" in agent.refusal(CONTROL, {"data": {key: f"9.0 x{OWN}\n"}})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": {"enforcement": "restore"}},
+        {"data": {"evictions-per-minute": "1000"}},
+        {"data": {"nodes-at-once": None}},
+        {"binaryData": {"x": "eA=="}},
+        {"immutable": True},
+        {"metadata": {"labels": {"a": "b"}}},
+        {"metadata": {"labels": None}},
+        {"metadata": {"annotations": {"a": "b"}}},
+        {"metadata": {"finalizers": ["example.com/stay"]}},
+        {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "y"}]}},
+    ],
+)
+def test_an_agent_changes_nothing_else_of_the_budget(agent: RestrictedAccount, change: dict[str, Any]) -> None:
+    """The brake and the limits are for operators. An immutable ConfigMap would disable the brake, and one with an owner
+    that does not exist would be deleted."""
+    assert "only the key recent-evictions" in agent.refusal(CONTROL, change)
+
+
+def test_an_agent_neither_creates_nor_deletes_configmaps(agent: RestrictedAccount) -> None:
+    message = "the request is not an update of the eviction budget"
+    assert message in agent.refused("DELETE", CONTROL)
+    body = {"metadata": {"name": "other"}, "data": {"recent-evictions": ""}}
+    assert message in agent.refused("POST", CONTROL.rpartition("/")[0], body)
 
 
 def test_large_objects_stay_below_the_cost_limit_of_expressions(cluster: ApiServer, agent: RestrictedAccount) -> None:
@@ -264,6 +320,8 @@ def test_a_manager_publishes_the_resources_of_its_own_node(cluster: ApiServer, m
     for amount in ("1500.000", "0.000"):
         status = {"status": {"capacity": {resource: amount}, "allocatable": {resource: amount}}}
         manager.changes(f"{path(OWN)}/status", status)
+    nothing = {"status": {"capacity": {resource: None}, "allocatable": {resource: None}}}
+    manager.changes(f"{path(OWN)}/status", nothing)
     assert f"may not change node {FOREIGN}" in manager.refusal(f"{path(FOREIGN)}/status", status)
     assert "the token does not name a node" in manager.refusal(f"{path(OWN)}/status", status, node="")
     assert cluster.ask("PATCH", f"{path(OWN)}/status", {"status": {"capacity": {"cpu": "8"}}}, headers=MERGE).ok
@@ -275,7 +333,9 @@ def test_a_manager_publishes_the_resources_of_its_own_node(cluster: ApiServer, m
         ({"status": {"capacity": {"cpu": "400"}}}, "not those of the kubelet"),
         ({"status": {"allocatable": {"memory": "1Ti"}}}, "not those of the kubelet"),
         ({"status": {"capacity": {"pods": None}}}, "not those of the kubelet"),
+        ({"status": {"allocatable": {"pods": None}}}, "not those of the kubelet"),
         (conditions({"type": "Ready", "status": "False"}), "not status.conditions"),
+        ({"status": {"conditions": None}}, "not status.conditions"),
         ({"metadata": {"labels": {"a": "b"}}}, "not metadata.labels"),
     ],
 )
@@ -283,6 +343,13 @@ def test_a_manager_changes_only_resources_with_a_domain(
     manager: RestrictedAccount, change: dict[str, Any], words: str
 ) -> None:
     assert words in manager.refusal(f"{path(OWN)}/status", change, kind=STRATEGIC)
+
+
+def test_a_manager_changes_no_node_outside_its_status(manager: RestrictedAccount) -> None:
+    """RBAC does not grant these requests; the policy refuses them also if somebody grants them."""
+    assert "not spec.unschedulable" in manager.refusal(path(OWN), {"spec": {"unschedulable": True}})
+    assert "may not change node" in manager.refused("DELETE", path(OWN))
+    assert "may not change node" in manager.refused("POST", "/api/v1/nodes", {"metadata": {"name": "restricted-3"}})
 
 
 def test_tokens_of_pods_name_their_node(cluster: ApiServer, agent: RestrictedAccount) -> None:
