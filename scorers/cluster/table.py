@@ -103,6 +103,9 @@ class ClusterTable:
         self.load = NodeLoadColumns()
         self.silence: NodeSilence | None = None
         """The silent nodes, None if unknown."""
+        self.unanswered_since = np.inf
+        """Unix time in seconds since which the watcher does not answer, infinity if it answers. Samples that become old
+        later say nothing about their nodes."""
         self.pod_usage: PodColumns | None = None
         self.node_metrics: dict[str, NodeMetric] = {}  # the cluster's NodeMetric objects by node
         self._nodes: dict[str, Node] = {}

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from aiohttp import web
 
 from scorers.cluster.informer import ClusterSource, KubernetesCluster
@@ -277,12 +278,14 @@ class SchedulingService:
             columns = await self._client.refresh()
         except WatcherError as error:
             kept = self._may_keep(self.table.load.columns, error)
+            self.table.unanswered_since = min(self.table.unanswered_since, self._serving.now()) if kept else np.inf
             silence = await self._silence() if error.code == PARTIAL_OUTAGE else None
             if not kept and (self.table.load.columns is not None or silence != self.table.silence):
                 self.table.set_load(None, now=self._serving.now(), silence=silence)
             self._log_load_state(error, kept=kept)
             return
         self._log_load_state(None)
+        self.table.unanswered_since = np.inf
         if not is_same_document(columns, self.table.load.columns):
             self.table.set_load(columns, now=self._serving.now())
             self._prepared = False

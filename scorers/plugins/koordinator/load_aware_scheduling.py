@@ -15,8 +15,8 @@ thresholds. An annotation of the node replaces them. Pods of DaemonSets always p
 
 Filtering also rejects a node whose measurement is too old, unless the arguments forbid it. A silent node, which the
 watcher does not serve any more, counts as such a node until its samples or its Node object end that. No node is
-rejected for its age while more than half of the nodes with a measurement have an old one, or while the watcher's source
-does not respond completely: then the monitoring failed, not the nodes.
+rejected for its age while more than half of the nodes with a measurement have an old one, or the watcher's source does
+not respond completely: the monitoring failed, not the nodes. While the watcher does not answer, ages do not increase.
 
     score of a resource = (allocatable - estimated) * 100 / allocatable        0 if negative
     score = weighted mean by resourceWeights, and of the worst resource by dominantResourceWeight
@@ -288,9 +288,8 @@ class LoadAwareScheduling:
     def filter(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Verdicts:
         """Filter the nodes in `rows`; see the module docstring for the rules."""
         if any(owner.kind == "DaemonSet" for owner in pod.pod.metadata.owner_references):
-            return Verdicts(
-                np.zeros(len(rows), dtype=np.int64), inputs={"passes": "pods of DaemonSets are not filtered"}
-            )
+            passes = {"passes": "pods of DaemonSets are not filtered"}
+            return Verdicts(np.zeros(len(rows), dtype=np.int64), inputs=passes)
         limits = self._plain.take(rows)[0]
         measured, there = self.metrics.usage.take(rows)
         which_aggregate = self._aggregate[rows]
@@ -306,13 +305,15 @@ class LoadAwareScheduling:
             which: Bool = np.logical_or.reduce(own > 0, axis=0)
             limits, aggregated = np.where(which, own, limits), aggregated & ~which
             view = _chosen(which, self._prod_view(pod, rows, now=now), view)
-        return self._verdicts(pod, view, limits, aggregated, why_not_by_age=self._why_not_by_age(table, now))
+        seen = min(now, table.unanswered_since) if self._reported is None else now
+        old = view.found & self._ages(rows, seen)[2]
+        return self._verdicts(pod, view, limits, aggregated, old, why_not_by_age=self._why_not_by_age(table, seen))
 
-    def _why_not_by_age(self, table: ClusterTable, now: float) -> str:
-        """Return why no node is rejected for its age, "" if nodes are. All nodes of the cluster count, as a request may
-        contain only a few. A single NodeMetric of the cluster follows Koordinator's rule."""
+    def _why_not_by_age(self, table: ClusterTable, seen: float) -> str:
+        """Return why no node is rejected for its age at `seen` (unix seconds), "" if nodes are. All nodes of the
+        cluster count, as a request may contain only a few. A single NodeMetric follows Koordinator's rule."""
         rows = np.flatnonzero(table.known)
-        found, _, expired = self._ages(rows, now)
+        found, _, expired = self._ages(rows, seen)
         old, known = int(np.count_nonzero(found & expired)), int(np.count_nonzero(found))
         if self._reported is None and (silence := table.silence) is not None:
             if not silence.source_ok:
@@ -323,10 +324,9 @@ class LoadAwareScheduling:
         return "" if few else f"{old} of {known} nodes with metrics are silent"
 
     def _verdicts(
-        self, pod: PodInfo, view: _NodeUsageView, limits: I64, aggregated: Bool, *, why_not_by_age: str
+        self, pod: PodInfo, view: _NodeUsageView, limits: I64, aggregated: Bool, old: Bool, *, why_not_by_age: str
     ) -> Verdicts:
-        """Verdicts for the nodes. A limit of 0 means none; a node without limits passes, regardless of the age of its
-        measurement."""
+        """Verdicts for the nodes. A limit of 0 means none; a node without limits passes, also if it is `old` [n]."""
         percent = view.percent()
         over = (percent >= limits if self.args.comparison == "ge" else percent > limits) & (limits > 0)
         limited: Bool = np.logical_or.reduce(limits > 0, axis=0)
@@ -335,7 +335,7 @@ class LoadAwareScheduling:
         if self.args.filter_expired_node_metrics:
             judged &= ~view.expired
             if not (self.args.enable_schedule_when_node_metrics_expired or why_not_by_age):
-                codes[view.found & view.expired & limited] = EXPIRED
+                codes[old & limited] = EXPIRED
         first = over.argmax(axis=0) + len(NODE_REASONS) + np.where(aggregated, len(self._names), 0)
         codes = np.where(judged & over.any(axis=0), first, codes)
         reasons = (
@@ -382,8 +382,7 @@ class LoadAwareScheduling:
     def fallback(self, table: ClusterTable, *, now: float) -> str:
         """EQUAL_SCORES if the measurements of most nodes are missing or expired, otherwise ""."""
         rows = np.flatnonzero(table.known)
-        expired = ~(now - self.metrics.updated[rows] < self.args.node_metric_expiration_seconds)
-        scored = self.metrics.there[rows] & self.metrics.usage.present[rows] & ~expired
+        scored = self.metrics.there[rows] & self.metrics.usage.present[rows] & ~self._ages(rows, now)[2]
         return "" if enough_known(scored) else EQUAL_SCORES
 
     def estimates(self, row: int) -> Mapping[str, Any]:

@@ -8,18 +8,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scorers.cluster.table import ClusterTable
-from scorers.extender.service import PARTIAL_OUTAGE
+from scorers.extender.service import PARTIAL_OUTAGE, SchedulingService
 from scorers.plugin_api.framework import create_plugin
 from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
 from tests.fakes.service import FakeService, Live
+from tests.fakes.snapshots import END, publish, snapshot_of
 from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
+from tests.scorers.extender.test_hosting import PROFILES, Watcher, has_load, remote, running, settings_of
 from tests.scorers.simulated_cluster import info, node, rows
 from tests.waiting import eventually
 from tests.watcher.store.ticks import store_at
 from watcher.client import Client, Columns, InProcessClient, NodeSilence, WatcherClient, WatcherError
+from watcher.core.publishing.documents import SilentBody
+from watcher.core.windows.silent_nodes import SilentDocument, SilentNode
 from watcher.providers.base import ProviderUnreachable
 from watcher.refresh.config import RefreshConfig
 from watcher.refresh.tick import Refresher
@@ -253,3 +258,36 @@ def test_if_more_than_half_of_the_nodes_are_silent_none_is_rejected(tmp_path: Pa
         assert await d.rejected() == {"a", "x"}
 
     play(tmp_path, life)
+
+
+def test_while_the_watcher_does_not_answer_no_other_node_is_rejected(tmp_path: Path) -> None:
+    """The separate extender keeps its copy. The samples of n01 are a minute older than those of the other nodes, so n01
+    reaches the expiration first; n02 fell silent before."""
+    samples = {f"n{i:02}": {key: [20.0] * 60 for key in ("CPU", "Memory")} for i in range(5) if i != 2}
+    samples["n01"] = {key: [*values[:-4], *[np.nan] * 4] for key, values in samples["n01"].items()}
+    published = publish(snapshot_of(samples))
+    published.silent = SilentBody.of(SilentDocument(listed=True, nodes=[SilentNode("n02", END - 900.0)]))
+    watcher = Watcher(published=published)
+
+    def expired(service: SchedulingService, now: float) -> set[str]:
+        table = service.table
+        found = service.extender.profiles["aware"].filter(info(), rows(table), now=now)
+        return {name for name, reason in found.failures(list(table.row)).items() if reason == EXPIRED}
+
+    async def story() -> None:
+        host = remote(first, tmp_path)
+        async with running({"aware": PROFILES["aware"]}, host) as service:
+            await eventually(lambda: has_load(service), what="the load")
+            assert expired(service, END + 119.0) == {"n02"}
+            assert expired(service, END + 121.0) == {"n01", "n02"}
+            watcher.time = END + 100.0
+            await asyncio.to_thread(first.__exit__, None, None, None)
+            await eventually(lambda: service.load_error, what="the failure to be noticed")
+            assert expired(service, END + 121.0) == {"n02"}
+            with Live(watcher) as second:
+                host.adopt(settings_of(second, tmp_path))
+                await eventually(lambda: not service.load_error, what="the watcher to answer")
+                assert expired(service, END + 121.0) == {"n01", "n02"}
+
+    first = Live(watcher).__enter__()
+    asyncio.run(story())

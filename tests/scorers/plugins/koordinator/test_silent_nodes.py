@@ -93,6 +93,20 @@ def test_while_the_source_is_down_no_node_is_rejected_for_its_age() -> None:
     assert verdicts_of(None)[1] == {}
 
 
+@pytest.mark.parametrize("later", [5.0, 60.0, 290.0])
+def test_while_the_watcher_does_not_answer_no_other_node_is_rejected_for_its_age(later: float) -> None:
+    """A node with older samples than the others ages out first. Silent nodes stay rejected."""
+    cluster, before = verdicts_of(aged(FRESH | {"a": 175.0}, silent={"x": 900.0}))
+    assert before == {"x": EXPIRED}
+    cluster.unanswered_since = NOW + 1.0
+    cluster.expire_load(before=NOW + later - 300.0)
+    plugin, _ = create_plugin(LoadAwareScheduling, {}, cluster)
+    assert reasons(plugin.filter(info(), cluster, rows(cluster), now=NOW + later), "abcx") == {"x": EXPIRED}
+    cluster.unanswered_since = np.inf
+    found = reasons(plugin.filter(info(), cluster, rows(cluster), now=NOW + 5.0), "abcx")
+    assert found == {"a": EXPIRED, "x": EXPIRED}
+
+
 def test_without_load_the_silent_nodes_may_be_known() -> None:
     """In a partial outage; the watcher says how many nodes have samples. The scores are those without load."""
     cluster, before = verdicts_of(None)
