@@ -246,8 +246,9 @@ def watcher(keep_database: Path | None = None) -> Texts:
                 found[f"watcher/{file_name(path)}.txt"] = answer(service, path)
             found["watcher/post.txt"] = answer_to(service, "/watcher", "POST")
             for encoding in ("gzip", "zstd"):
-                got = service.session.get(f"{service.url}/watcher", headers={"Accept-Encoding": encoding}, stream=True)
-                found[f"watcher/encoding-{encoding}.txt"] = f"{got.status_code} {got.headers['Content-Encoding']}\n"
+                accepts = {"Accept-Encoding": encoding}
+                with service.session.get(f"{service.url}/watcher", headers=accepts, stream=True) as got:
+                    found[f"watcher/encoding-{encoding}.txt"] = f"{got.status_code} {got.headers['Content-Encoding']}\n"
             found["watcher/metrics.txt"] = metric_lines(service.get("/metrics").text)
         found["database.txt"] = schema_of(directory / "load-watcher.db")
         if keep_database is not None:
