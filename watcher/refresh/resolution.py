@@ -88,10 +88,11 @@ class ResolutionChooser:
 
     def _dropped(self, cadence: SourceCadence, now: float) -> list[Finding]:
         share = cadence.dropped[self.width]
-        cure = self._cure(cadence) if share > ALMOST_NONE else ""
-        if not cure:
-            self._reported = None
+        if share <= ALMOST_NONE:
+            if share <= ALMOST_NONE / 2:  # a share that varies around the limit is reported once
+                self._reported = None
             return []
+        cure = self._cure(cadence)
         if self._reported == (self.width, cure):
             return []
         self._reported = (self.width, cure)

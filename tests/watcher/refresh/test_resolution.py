@@ -13,8 +13,10 @@ import pytest
 from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
 from tests.watcher.refresh.test_tick import numbers, served, wave
 from tests.watcher.store.ticks import store_at
-from watcher.model import RestoredSamples
+from watcher.core.windows.history import History
+from watcher.model import RestoredSamples, SeriesBatch
 from watcher.refresh.config import RefreshConfig
+from watcher.refresh.resolution import ResolutionChooser
 from watcher.refresh.tick import Refresher
 
 T0 = 1_700_000_100.0
@@ -121,6 +123,21 @@ def test_a_fixed_resolution_reports_what_it_drops(tmp_path: Path) -> None:
         assert run.average("a", "15m") != pytest.approx(run.mean("a", seconds=900), rel=1e-6)
 
     play(tmp_path, life, config=RefreshConfig())
+
+
+def test_a_share_that_varies_around_the_limit_is_reported_once() -> None:
+    """1 % may be dropped. The share of an irregular source is above it in one fetch and below it in the next one."""
+    chooser = ResolutionChooser(RefreshConfig(), adapts=False, remembers=True)
+    history = History(resolution=15, windows=RefreshConfig().windows)
+
+    def reported(extra: int) -> int:
+        """The number of findings for 400 samples at 15 s and `extra` more, each in the slot of another sample."""
+        times = np.sort([T0 + 15.0 * i + shift for shift, count in ((0.0, 400), (4.0, extra)) for i in range(count)])
+        batch = SeriesBatch(CPU, ("a",), np.zeros(len(times), dtype=np.int64), times, times % 7.0)
+        return len(chooser.follow([batch], history, None, now=T0))
+
+    assert [reported(extra) for extra in (5, 3, 5, 3, 5)] == [1, 0, 0, 0, 0]
+    assert [reported(extra) for extra in (0, 5)] == [0, 1]
 
 
 def test_below_five_seconds_samples_are_dropped_and_reported(tmp_path: Path) -> None:
