@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.memory import MIB, memory_group
+from watcher.core.windows.resolution import history_bytes
 from watcher.platform.memory import (
     LARGEST,
     SMALLEST,
@@ -36,18 +37,26 @@ def budget(tmp_path: Path, own: str, limits: dict[str, str]) -> int:
 @pytest.mark.parametrize(
     ("own", "limits", "expected"),
     [
-        ("0::/\n", {"memory.max": f"{640 * MIB}\n"}, 128 * MIB),  # as in a container
-        ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/memory.max": f"{320 * MIB}\n"}, 64 * MIB),
-        ("0::/a/b\n", {"a/b/memory.max": f"{160 * MIB}\n", "a/memory.max": f"{320 * MIB}\n"}, 32 * MIB),
+        ("0::/\n", {"memory.max": f"{1280 * MIB}\n"}, 128 * MIB),  # as in a container
+        ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/memory.max": f"{640 * MIB}\n"}, 64 * MIB),
+        ("0::/a/b\n", {"a/b/memory.max": f"{320 * MIB}\n", "a/memory.max": f"{640 * MIB}\n"}, 32 * MIB),
         ("0::/a\n", {"a/memory.max": "max\n"}, WITHOUT_LIMIT),
         ("0::/a\n", {}, WITHOUT_LIMIT),
         ("", {}, WITHOUT_LIMIT),
-        ("3:cpu:/a\n4:memory:/a\n", {"memory/a/memory.limit_in_bytes": f"{640 * MIB}\n"}, 128 * MIB),
+        ("3:cpu:/a\n4:memory:/a\n", {"memory/a/memory.limit_in_bytes": f"{1280 * MIB}\n"}, 128 * MIB),
         ("4:memory:/a\n", {"memory/a/memory.limit_in_bytes": "9223372036854771712\n"}, WITHOUT_LIMIT),
     ],
 )
-def test_a_fifth_of_the_lowest_limit(tmp_path: Path, own: str, limits: dict[str, str], expected: int) -> None:
+def test_a_tenth_of_the_lowest_limit(tmp_path: Path, own: str, limits: dict[str, str], expected: int) -> None:
     assert budget(tmp_path, own, limits) == expected
+
+
+def test_the_shipped_limit_leaves_memory_for_requests_of_whole_nodes(tmp_path: Path) -> None:
+    """With 5,000 nodes, slots of 10 s fit (the peak was 507 MiB), and with slots of 5 s the kernel ended the process
+    (tests/real/test_request_memory.py with this setting)."""
+    shipped = budget(tmp_path, "0::/\n", {"memory.max": f"{512 * MIB}\n"})
+    need = {width: history_bytes(width, nodes=5000, metrics=6, seconds=1065.0) for width in (5, 10)}
+    assert need[10] <= shipped < need[5]
 
 
 def test_this_machine_has_a_budget() -> None:

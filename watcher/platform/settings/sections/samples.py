@@ -30,7 +30,7 @@ class RefreshSettings(SettingsTable):
         metadata=about(
             quantities.whole_seconds_or_auto(lowest=1, highest=60),
             "Width of a slot of the history. If a slot has several samples, the last is used. auto: the interval of "
-            "the source's samples, from 5s to 15s, unless the samples would need more than a fifth of the memory limit "
+            "the source's samples, from 5s to 15s, unless the samples would need more than a tenth of the memory limit "
             "of the container, or 256 MiB without a limit; 15s for sources without history (docs/scale.md).",
         ),
     )
