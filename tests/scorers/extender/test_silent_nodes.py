@@ -18,7 +18,7 @@ from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareSchedulin
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import END, publish, snapshot_of
 from tests.fakes.sources import CPU, MEMORY, FakeClock, MemorySource
-from tests.scorers.extender.test_hosting import PROFILES, Watcher, has_load, remote, running, settings_of
+from tests.scorers.extender.test_hosting import PROFILES, Watcher, has_load, remote, running
 from tests.scorers.simulated_cluster import info, node, rows
 from tests.waiting import eventually
 from tests.watcher.store.ticks import store_at
@@ -285,7 +285,7 @@ def test_while_the_watcher_does_not_answer_no_other_node_is_rejected(tmp_path: P
             await eventually(lambda: service.load_error, what="the failure to be noticed")
             assert expired(service, END + 121.0) == {"n02"}
             with Live(watcher) as second:
-                host.adopt(settings_of(second, tmp_path))
+                host.adopt(remote(second, tmp_path))
                 await eventually(lambda: not service.load_error, what="the watcher to answer")
                 assert expired(service, END + 121.0) == {"n01", "n02"}
 
