@@ -35,8 +35,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -48,7 +47,7 @@ from scorers.cluster.node_metrics import NodeMetric, ReportedMetrics, ResourceMa
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import Amounts, amounts
 from scorers.cluster.table import ClusterTable, DataNeeds
-from scorers.plugin_api.framework import EQUAL_SCORES, Scores, Verdicts, enough_known, round_half_away
+from scorers.plugin_api.framework import EQUAL_SCORES, Scores, Verdicts, enough_known
 from scorers.plugins.koordinator.arguments import LoadAwareSchedulingArgs
 from scorers.plugins.koordinator.assigned_pods import (
     DELTA,
@@ -59,10 +58,17 @@ from scorers.plugins.koordinator.assigned_pods import (
     AssignedPods,
 )
 from scorers.plugins.koordinator.estimator import DEFAULT, ESTIMATORS, allocatable_of, forced_until
+from scorers.plugins.koordinator.node_usage import (
+    NodeUsageView,
+    chosen_by_node,
+    combined,
+    nan_where_unknown,
+    resource_scores,
+)
 from scorers.plugins.koordinator.thresholds import Thresholds, thresholds_of_arguments, thresholds_of_node
 from watcher.client import PodColumns
 from watcher.core.kubernetes.objects import Node
-from watcher.core.kubernetes.times import read_duration, time_text
+from watcher.core.kubernetes.times import read_duration
 from watcher.core.review.findings import some_of
 
 log = logging.getLogger(__name__)
@@ -75,52 +81,6 @@ RESERVATION = "scheduling.koordinator.sh/reserve-pod"
 EXPIRED = 1
 NODE_REASONS = ("", "node(s) nodeMetric expired")
 ESTIMATES = {"nodeDelta": DELTA, "prodUsage": PROD_USAGE, "prodDelta": PROD_DELTA, "nodeEstimated": ESTIMATED}
-
-
-def resource_scores(used: I64, allocatable: I64) -> I64:
-    """(allocatable - used) * 100 / allocatable, rounded down; 0 if used exceeds allocatable or nothing is
-    allocatable."""
-    fits = (allocatable > 0) & (used <= allocatable)
-    return np.where(fits, (allocatable - used) * 100 // np.where(allocatable > 0, allocatable, 1), 0)
-
-
-def combined(scores: I64, weights: I64, dominant_weight: int) -> I64:
-    """The mean [n] of scores [resources, n] by weights, with the lowest score weighted by `dominant_weight`; 0 without
-    weights."""
-    whole = int(weights.sum()) + dominant_weight
-    if whole <= 0:
-        return np.zeros(scores.shape[1], dtype=np.int64)
-    total: I64 = weights @ scores
-    if dominant_weight:
-        total = total + dominant_weight * np.minimum(scores.min(axis=0), 100)
-    return total // whole
-
-
-@dataclass(frozen=True, slots=True)
-class _NodeUsageView:
-    """Usage of n nodes, [resources, n]. Where `present` [n] is false, `measured` is not available and only the
-    estimates of pods are used. `found` [n] marks nodes with a NodeMetric and silent nodes, `judged` nodes whose
-    NodeMetric has usage, and `adding` is the index of the sum of `AssignedPods` in `delta`. `age` is in seconds, and
-    `silent` is the time of the last sample (unix seconds) of nodes without a valid measurement, NaN for all others."""
-
-    measured: I64
-    delta: I64
-    used: I64
-    allocatable: I64
-    known: Bool
-    there: Bool
-    found: Bool
-    judged: Bool
-    expired: Bool
-    age: F64
-    silent: F64
-    adding: int
-
-    def percent(self) -> F64:
-        """Percent of allocatable [resources, n]; NaN if unknown."""
-        whole = np.full(self.used.shape, np.nan)
-        np.divide(self.used, self.allocatable, out=whole, where=self.known & (self.allocatable > 0))
-        return round_half_away(whole * 100.0)
 
 
 class LoadAwareScheduling:
@@ -304,7 +264,7 @@ class LoadAwareScheduling:
         if own.any():
             which: Bool = np.logical_or.reduce(own > 0, axis=0)
             limits, aggregated = np.where(which, own, limits), aggregated & ~which
-            view = _chosen(which, self._prod_view(pod, rows, now=now), view)
+            view = chosen_by_node(which, self._prod_view(pod, rows, now=now), view)
         seen = min(now, table.unanswered_since) if self._reported is None else now
         old = view.found & self._ages(rows, seen)[2]
         return self._verdicts(pod, view, limits, aggregated, old, why_not_by_age=self._why_not_by_age(table, seen))
@@ -324,7 +284,7 @@ class LoadAwareScheduling:
         return "" if few else f"{old} of {known} nodes with metrics are silent"
 
     def _verdicts(
-        self, pod: PodInfo, view: _NodeUsageView, limits: I64, aggregated: Bool, old: Bool, *, why_not_by_age: str
+        self, pod: PodInfo, view: NodeUsageView, limits: I64, aggregated: Bool, old: Bool, *, why_not_by_age: str
     ) -> Verdicts:
         """Verdicts for the nodes. A limit of 0 means none; a node without limits passes, also if it is `old` [n]."""
         percent = view.percent()
@@ -350,7 +310,7 @@ class LoadAwareScheduling:
         }
         inputs = self._inputs(pod) | {"comparison": self.args.comparison}
         inputs |= {"expiredNodesPass": why_not_by_age} if why_not_by_age else {}
-        return Verdicts(codes, reasons, steps, inputs, details=partial(_silent_since, view))
+        return Verdicts(codes, reasons, steps, inputs, details=view.silent_since)
 
     def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         """Score the nodes in `rows` from 0 to 100; see the module docstring for the rules."""
@@ -402,7 +362,7 @@ class LoadAwareScheduling:
         """Whether the pod has the class koord-prod and the usage of other pods of this class is known."""
         return self.metrics.pods_known and priority_class(pod.pod) == PROD
 
-    def _prod_view(self, pod: PodInfo, rows: I64, *, now: float) -> _NodeUsageView:
+    def _prod_view(self, pod: PodInfo, rows: I64, *, now: float) -> NodeUsageView:
         measured = self.assigned_pods.sums(PROD_USAGE, rows)
         if self.args.prod_usage_include_sys:
             measured = measured + self.metrics.system.take(rows)[0]
@@ -411,7 +371,7 @@ class LoadAwareScheduling:
 
     def _view(
         self, pod: PodInfo, rows: I64, measured: I64, there: Bool, *, now: float, adding: int = DELTA
-    ) -> _NodeUsageView:
+    ) -> NodeUsageView:
         estimate = self._estimate(pod)
         incoming = np.array([[estimate.get(name, 0)] for name in self._names], dtype=np.int64)
         delta = self.assigned_pods.sums(adding, rows)
@@ -419,7 +379,7 @@ class LoadAwareScheduling:
         if not there.all():
             before = np.where(there, before, self.assigned_pods.sums(ESTIMATED, rows))
         found, age, expired = self._ages(rows, now)
-        return _NodeUsageView(
+        return NodeUsageView(
             measured=measured,
             delta=delta,
             used=before + incoming,
@@ -445,13 +405,13 @@ class LoadAwareScheduling:
 
     # --- explanations ------------------------------------------------------------------------------------------------
 
-    def _steps(self, view: _NodeUsageView, percent: F64) -> dict[str, npt.NDArray[Any]]:
+    def _steps(self, view: NodeUsageView, percent: F64) -> dict[str, npt.NDArray[Any]]:
         steps: dict[str, npt.NDArray[Any]] = {"age s": view.age}
         for i, name in enumerate(self._names):
             steps |= {
-                f"{name} measured": _shown(view.measured[i], view.known[i] & view.there),
+                f"{name} measured": nan_where_unknown(view.measured[i], view.known[i] & view.there),
                 f"{name} of pods not measured yet": view.delta[i],
-                f"{name} with the pod": _shown(view.used[i], view.known[i]),
+                f"{name} with the pod": nan_where_unknown(view.used[i], view.known[i]),
                 f"{name} allocatable": view.allocatable[i],
                 f"{name} %": percent[i],
             }
@@ -472,9 +432,9 @@ class LoadAwareScheduling:
             inputs["podUsage"] = f"unknown: pods older than {age} are assumed to be in the usage of their node"
         return inputs
 
-    def _reason(self, view: _NodeUsageView, percent: F64, row: int, i: int, score: float) -> str:
+    def _reason(self, view: NodeUsageView, percent: F64, row: int, i: int, score: float) -> str:
         if not view.judged[i]:
-            silent = _silent_since(view, i)
+            silent = view.silent_since(i)
             return f"no metrics of this node{f', {silent}' if silent else ''}: 0"
         if view.expired[i]:
             limit = self.args.node_metric_expiration_seconds
@@ -488,23 +448,3 @@ class LoadAwareScheduling:
         counting = "1 pod counted by its" if len(pods) == 1 else f"{len(pods)} pods counted by their"
         counted = f"; {counting} estimate: {some_of(pods)}" if pods else ""
         return f"with the pod {', '.join(shares)}{counted}: {score:.0f}"
-
-
-def _silent_since(view: _NodeUsageView, i: int) -> str:
-    return "" if np.isnan(view.silent[i]) else f"silent since {time_text(view.silent[i])}"
-
-
-def _shown(values: I64, known: Bool) -> npt.NDArray[Any]:
-    """The values as they are, NaN where unknown."""
-    return values if known.all() else np.where(known, values, np.nan)
-
-
-def _chosen(which: Bool, one: _NodeUsageView, other: _NodeUsageView) -> _NodeUsageView:
-    """For each node, the values of `one` where `which` is true, otherwise of `other`."""
-    return replace(
-        other,
-        measured=np.where(which, one.measured, other.measured),
-        delta=np.where(which, one.delta, other.delta),
-        used=np.where(which, one.used, other.used),
-        there=np.where(which, one.there, other.there),
-    )

@@ -15,7 +15,8 @@ from scorers.plugin_api.framework import create_plugin
 from scorers.plugins.koordinator.arguments import LoadAwareSchedulingArgs
 from scorers.plugins.koordinator.assigned_pods import DELTA, ESTIMATED, PROD_DELTA, PROD_USAGE
 from scorers.plugins.koordinator.estimator import default_estimator, forced_until
-from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling, combined, resource_scores
+from scorers.plugins.koordinator.load_aware_scheduling import LoadAwareScheduling
+from scorers.plugins.koordinator.node_usage import combined, resource_scores
 from tests.scorers.plugins.koordinator.vectors import arguments_of, cases, metric_of, node_of, pod_of
 from tests.scorers.simulated_cluster import NOW, node, rows
 from watcher.core.koordinator.report import percentile
