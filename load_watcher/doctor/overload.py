@@ -13,9 +13,10 @@ from watcher.platform.checks.results import CheckResult, ok, warn
 RATIO = "load_watcher_scheduler_requests_to_usage_ratio"
 
 
-def check_requests(profiles: Sequence[ProfilePlugins], exposition: str) -> Iterator[CheckResult]:
+def check_requests(profiles: Sequence[ProfilePlugins], exposition: str, *, instead: str = "") -> Iterator[CheckResult]:
     """Compare the requests of pods with their usage, for profiles that need sufficient requests; `exposition` is the
-    text of /metrics, "" if no service is running."""
+    text of /metrics, "" if no service is running. `instead` precedes the fix: the plug-ins of scheduler-plugins do not
+    have the recommended arguments."""
     ratios = _ratios(exposition)
     if not ratios:
         return
@@ -27,7 +28,7 @@ def check_requests(profiles: Sequence[ProfilePlugins], exposition: str) -> Itera
                 continue
             message = f"{profile.where}: {plugin} overloads more nodes than the default scheduler {CONDITION}"
             if ratios[lowest] < UNDER_REQUESTED:
-                yield warn(f"{message}; the pods of this cluster request {found}", remedy)
+                yield warn(f"{message}; the pods of this cluster request {found}", instead + remedy)
             else:
                 yield ok(f"{message}; they do not: the pods of this cluster request {found}")
 

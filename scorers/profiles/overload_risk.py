@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scorers.profiles.profiles import ProfileSettings
@@ -18,11 +18,13 @@ def remedy_of(plugin: str, args: Mapping[str, Any]) -> str:
     if plugin == "TargetLoadPacking":
         if args.get("podDemand") == "requests":
             return "remove podDemand"
-        return "" if "memory" in args.get("resources", ()) else 'set resources = ["cpu", "memory"]'
+        resources = args.get("resources")
+        with_memory = isinstance(resources, Sequence) and "memory" in resources
+        return "" if with_memory else 'set resources = ["cpu", "memory"]'
     if plugin == "LoadVariationRiskBalancing":
         return "" if args.get("formula") == "kep" else 'set formula = "kep"'
     if plugin == "LowRiskOverCommitment":
-        return "use another score plug-in, such as LoadVariationRiskBalancing"
+        return 'use another score plug-in, such as LoadVariationRiskBalancing with formula = "kep"'
     return ""
 
 

@@ -23,7 +23,12 @@ def notices(*plugins: dict[str, Any]) -> tuple[str, ...]:
         ("TargetLoadPacking", {}, 'set resources = ["cpu", "memory"]'),
         ("TargetLoadPacking", {"resources": ["cpu", "memory"], "podDemand": "requests"}, "remove podDemand"),
         ("LoadVariationRiskBalancing", {"formula": "upstream"}, 'set formula = "kep"'),
-        ("LowRiskOverCommitment", {}, "use another score plug-in"),
+        ("TargetLoadPacking", {"resources": ["cpu"]}, 'set resources = ["cpu", "memory"]'),
+        (
+            "LowRiskOverCommitment",
+            {},
+            'use another score plug-in, such as LoadVariationRiskBalancing with formula = "kep"',
+        ),
     ],
 )
 def test_a_notice_names_the_condition_and_the_remedy(name: str, args: dict[str, Any], remedy: str) -> None:
