@@ -175,7 +175,7 @@ def test_config_check_leaves_the_windows_of_a_separate_extender_to_its_watcher(r
 @pytest.mark.parametrize(
     "plugin",
     [
-        '{ name = "TargetLoadPacking", args = { resources = ["gpu", "memory"] } }',
+        '{ name = "TargetLoadPacking", args = { resources = ["cpu", "memory", "gpu"] } }',
         '{ name = "LoadAwareScheduling", args = { usageThresholds = { "nvidia.com/gpu" = 80 } } }',
     ],
 )
