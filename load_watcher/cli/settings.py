@@ -103,7 +103,7 @@ def scheduler_notices(settings: Settings) -> list[str]:
     from scorers.profiles.overload_risk import overload_notices
     from scorers.profiles.profiles import read_profiles
 
-    profiles, _, notices = read_profiles(table, cwd=Path.cwd(), served=settings.refresh.windows)
+    profiles, _, notices = read_profiles(table, cwd=Path.cwd())
     gpu = settings.extender.watcher is not None or any(each.key == "GPU" for each in settings.provider.wanted)
     found = [
         f"scheduler.{profile.name}: {text}"

@@ -170,6 +170,9 @@ def test_config_check_leaves_the_windows_of_a_separate_extender_to_its_watcher(r
     result = run("config", "check", "x.toml")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "ok\n", "")
     assert run("serve", "--config", "x.toml", "--port", "0").exit_code == 2
+    more = profile.replace("plugins = [ ", 'plugins = [ { name = "LowRiskOverCommitment" }, ')
+    (tmp_path / "x.toml").write_text(f'[extender]\nwatcher = "http://localhost:2020"\n{more}')
+    assert "note: scheduler.default: LowRiskOverCommitment" in run("config", "check", "x.toml").stderr
 
 
 @pytest.mark.parametrize(
