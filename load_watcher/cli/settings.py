@@ -93,16 +93,24 @@ def _check_scheduler(table: Mapping[str, Any], *, served: Sequence[Window] = ())
 
 
 def scheduler_notices(settings: Settings) -> list[str]:
-    """Return the notices about the profiles of valid settings: ignored entries, and risks of overload."""
+    """Return the notices about the profiles of valid settings: ignored entries, risks of overload, and plug-ins that
+    need the load of GPUs without GPU in provider.metrics (if the settings name the watcher, it has metrics of its own).
+    """
     table = settings.parts.get("scheduler", {})
     if not table:
         return []
+    from scorers.profiles.gpu_load import missing_gpu_notices
     from scorers.profiles.overload_risk import overload_notices
     from scorers.profiles.profiles import read_profiles
 
-    profiles, _, notices = read_profiles(table, cwd=Path.cwd(), served=settings.refresh.windows)
-    risks = [f"scheduler.{profile.name}: {text}" for profile in profiles for text in overload_notices(profile)]
-    return [*notices, *risks]
+    profiles, _, notices = read_profiles(table, cwd=Path.cwd())
+    gpu = settings.extender.watcher is not None or any(each.key == "GPU" for each in settings.provider.wanted)
+    found = [
+        f"scheduler.{profile.name}: {text}"
+        for profile in profiles
+        for text in (*overload_notices(profile), *(() if gpu else missing_gpu_notices(profile)))
+    ]
+    return [*notices, *found]
 
 
 def _check_agent(table: Mapping[str, Any]) -> list[Problem]:

@@ -68,7 +68,10 @@ def is_load_watcher_extender(extender: Any) -> bool:
 
 def scores_up_to_ten(extender: Mapping[str, Any], service: ServiceSettings | None) -> bool:
     """Whether the settings have the profile of this extender, and its scores are 0 to 10."""
-    found = PATH.match(urlsplit(str(extender["urlPrefix"])).path)
+    try:
+        found = PATH.match(urlsplit(str(extender["urlPrefix"])).path)
+    except ValueError:  # reported by check_extenders
+        return False
     profile = None if found is None or service is None else service.profiles.get(found["profile"])
     return profile is not None and not profile.precise
 

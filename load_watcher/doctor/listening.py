@@ -183,8 +183,8 @@ async def service(examination: CheckContext) -> Sequence[CheckResult]:
             else:
                 results = [*await _states(session, url, token=token), *await _findings(session, url, token=token)]
             with suppress(aiohttp.ClientError, OSError):  # /metrics is optional
-                status, page = await _get(session, f"{url}/metrics", token=token)
-                examination.put(Exposition(page.decode(errors="replace") if status == 200 else ""))
+                status, body = await _get(session, f"{url}/metrics", token=token)
+                examination.put(Exposition(body.decode(errors="replace") if status == 200 else ""))
             return results
     except (aiohttp.ClientError, OSError) as error:
         cure = "check that it runs and that the address is correct; inside a pod, another address may be needed"

@@ -7,15 +7,16 @@ from collections.abc import Iterator, Sequence
 from prometheus_client.parser import text_string_to_metric_families
 
 from load_watcher.doctor.thresholds import ProfilePlugins
-from scorers.profiles.overload_risk import CONDITION, UNDER_REQUESTED, remedy_of
+from scorers.profiles.overload_risk import CONDITION, UNDER_REQUESTED, overload_risk
 from watcher.platform.checks.results import CheckResult, ok, warn
 
 RATIO = "load_watcher_scheduler_requests_to_usage_ratio"
 
 
-def check_requests(profiles: Sequence[ProfilePlugins], exposition: str) -> Iterator[CheckResult]:
+def check_requests(profiles: Sequence[ProfilePlugins], exposition: str, *, instead: str = "") -> Iterator[CheckResult]:
     """Compare the requests of pods with their usage, for profiles that need sufficient requests; `exposition` is the
-    text of /metrics, "" if no service is running."""
+    text of /metrics, "" if no service is running. `instead` precedes the fix: the plug-ins of scheduler-plugins do not
+    have the recommended arguments."""
     ratios = _ratios(exposition)
     if not ratios:
         return
@@ -23,11 +24,12 @@ def check_requests(profiles: Sequence[ProfilePlugins], exposition: str) -> Itera
     found = ", ".join(f"{ratio:.2f} of the {resource} usage" for resource, ratio in sorted(ratios.items()))
     for profile in profiles:
         for plugin, args in profile.use.scoring.items():
-            if not (remedy := remedy_of(plugin, args)):
+            risk = overload_risk(plugin, args)
+            if risk is None or risk.always:
                 continue
             message = f"{profile.where}: {plugin} overloads more nodes than the default scheduler {CONDITION}"
             if ratios[lowest] < UNDER_REQUESTED:
-                yield warn(f"{message}; the pods of this cluster request {found}", remedy)
+                yield warn(f"{message}; the pods of this cluster request {found}", instead + risk.remedy)
             else:
                 yield ok(f"{message}; they do not: the pods of this cluster request {found}")
 

@@ -49,17 +49,20 @@ async def scheduler(examination: CheckContext) -> Sequence[CheckResult]:
     service = _service(settings, own, examination.find(Exposition)) if settings is not None and own else None
     results = [result for profile in own for result in profile.results]
     profiles = [thresholds.ProfilePlugins(f"[scheduler.{each.name}]", each.use) for each in own if each.use is not None]
+    of_kube_scheduler: list[thresholds.ProfilePlugins] = []
     for path, text in await _texts(examination.scheduler_files, "kube-scheduler's --config names", results):
         results += _of_file(path, _judged(text, service, settings))
-        profiles += profiles_in(text, path.name)
+        of_kube_scheduler += profiles_in(text, path.name)
     evictors: list[thresholds.EvictionThresholds] = []
     for path, text in await _texts(examination.evictor_files, "configures the descheduler or the agent", results):
         found, problems = thresholds.evictors_in(text)
         results += _of_file(path, problems)
         evictors += [replace(each, where=f"{path.name}: {each.where}") for each in found]
-    results += thresholds.compare_thresholds(profiles, evictors)
+    results += thresholds.compare_thresholds([*profiles, *of_kube_scheduler], evictors)
     running = examination.find(Exposition)
-    results += check_requests(profiles, "" if running is None else running.text)
+    exposition = "" if running is None else running.text
+    results += check_requests(profiles, exposition)
+    results += check_requests(of_kube_scheduler, exposition, instead="use the extender of load-watcher, and ")
     if results:
         return results
     if own:

@@ -170,6 +170,28 @@ def test_config_check_leaves_the_windows_of_a_separate_extender_to_its_watcher(r
     result = run("config", "check", "x.toml")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "ok\n", "")
     assert run("serve", "--config", "x.toml", "--port", "0").exit_code == 2
+    more = profile.replace("plugins = [ ", 'plugins = [ { name = "LowRiskOverCommitment" }, ')
+    (tmp_path / "x.toml").write_text(f'[extender]\nwatcher = "http://localhost:2020"\n{more}')
+    assert "note: scheduler.default: LowRiskOverCommitment" in run("config", "check", "x.toml").stderr
+
+
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        '{ name = "TargetLoadPacking", args = { resources = ["cpu", "memory", "gpu"] } }',
+        '{ name = "LoadAwareScheduling", args = { usageThresholds = { "nvidia.com/gpu" = 80 } } }',
+    ],
+)
+def test_config_check_names_plug_ins_that_use_gpus_if_gpus_are_not_measured(run, tmp_path, plugin):
+    profile = f"[scheduler.default]\nplugins = [ {plugin} ]\n"
+    (tmp_path / "x.toml").write_text(profile)
+    result = run("config", "check", "x.toml")
+    assert (result.exit_code, result.stdout) == (0, "ok\n")
+    assert "uses the load of GPUs, which is not measured; add GPU to provider.metrics" in result.stderr
+    (tmp_path / "x.toml").write_text(f'{profile}[provider]\nmetrics = ["CPU", "Memory", "GPU"]\n')
+    assert run("config", "check", "x.toml").stderr == ""
+    (tmp_path / "x.toml").write_text(f'{profile}[extender]\nwatcher = "http://load-watcher:2020"\n')
+    assert run("config", "check", "x.toml").stderr == ""
 
 
 BAD_FILE = '[server]\nport = -1\nprot = 1\n[provider]\nname = "prometheus"\ntoken = ["s3cret"]'

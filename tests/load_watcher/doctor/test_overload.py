@@ -48,3 +48,10 @@ def test_a_profile_without_the_risk_or_an_unknown_ratio_give_no_result(
     profiles: list[ProfilePlugins], metrics: str
 ) -> None:
     assert [] == list(check_requests(profiles, metrics))
+
+
+def test_plug_ins_of_kube_scheduler_lack_the_recommended_arguments() -> None:
+    """A KubeSchedulerConfiguration may have null arguments, which count as absent."""
+    given = profile("TargetLoadPacking", resources=None)
+    (found,) = check_requests([given], METRICS.format(cpu=0.41), instead="use the extender of load-watcher, and ")
+    assert 'use the extender of load-watcher, and set resources = ["cpu", "memory"]' == found.cure
