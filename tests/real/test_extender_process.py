@@ -292,6 +292,7 @@ def test_another_watcher_is_checked_at_a_reload(
     running(extender)
     extender.start()
     wait_for(lambda: state(extender)["watcher"]["ok"], what="the first watcher")
+    assert extender.process is not None
     extender.config_file.write_text(config(other, "10m"))
     extender.process.send_signal(signal.SIGHUP)
     wait_for(lambda: log_of(extender, "settings not reloaded"), what="the refusal")
