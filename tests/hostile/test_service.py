@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.hostile import TOKEN
-from tests.hostile.memory import MemoryGroup, memory_group
 from tests.hostile.server import MIB, HostileServer
+from tests.real.memory_limit import MemoryLimit
 from tests.service import Service
 from tests.waiting import wait_for
 
@@ -19,28 +20,28 @@ LIMIT = 512 * MIB
 SOURCE_CONNECTIONS = 4
 READERS = 2
 FILES_OF_A_READER = 2
-KINDS = ("endless spaces", "bomb", "many values", "hang", "deep")
+KINDS = ("bomb", "endless spaces", "many values", "hang", "deep")
 
 
 class LimitedService(Service):
     """A service in a cgroup."""
 
-    def __init__(self, group: MemoryGroup, directory: Path, config: str) -> None:
+    def __init__(self, group: MemoryLimit, directory: Path, config: str) -> None:
         super().__init__(directory, config=config)
         self._group = group
 
-    def command(self) -> tuple[str, ...]:
-        return tuple(self._group.command(*map(str, super().command())))
+    def command(self) -> Sequence[str | Path]:
+        return self._group.command(*super().command())
 
 
 def test_the_service_outlives_a_hostile_source_with_as_many_descriptors_as_before(tmp_path: Path):
     """Descriptors besides inbound connections: those of the source's connections and of the database."""
-    with HostileServer() as source, memory_group(LIMIT) as group:
+    with HostileServer() as source, MemoryLimit(LIMIT) as group:
         source.hostility = KINDS[0]  # the log has the reason of the first failure
         (tmp_path / "token").write_text(TOKEN)
         config = (
-            f'[provider]\nname = "prometheus"\naddress = "{source.url}"\ntimeout = "1s"\n'
-            f'token_file = "{tmp_path / "token"}"\n[refresh]\ninterval = "2s"\nresolution = "1s"\n'
+            f'[provider]\nname = "prometheus"\naddress = "{source.url}"\ntimeout = "3s"\n'
+            f'token_file = "{tmp_path / "token"}"\n[refresh]\ninterval = "4s"\nresolution = "1s"\n'
         )
         with LimitedService(group, tmp_path / "service", config) as service:
             files = len(os.listdir(f"/proc/{service.pid}/fd"))
@@ -57,4 +58,4 @@ def test_the_service_outlives_a_hostile_source_with_as_many_descriptors_as_befor
         assert TOKEN not in log
         assert "Traceback" not in log
         assert "the answer is larger than 25 MiB" in log
-        assert 0 < group.peak() <= LIMIT
+        assert 0 < group.peak <= LIMIT

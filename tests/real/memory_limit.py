@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -46,9 +47,10 @@ class MemoryLimit:
             pytest.fail(reason)
         pytest.skip(reason)
 
-    def add(self, pid: int) -> None:
-        """Move a process into the group. Memory that it has allocated before does not count."""
-        (self._group / "cgroup.procs").write_text(str(pid))
+    def command(self, *command: str | Path) -> Sequence[str]:
+        """The command line that runs a command in the group. The process keeps its id."""
+        script = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
+        return ("/bin/sh", "-c", script, str(self._group), *map(str, command))
 
     @property
     def peak(self) -> int:

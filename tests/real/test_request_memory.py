@@ -7,7 +7,7 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -37,9 +37,8 @@ class Limited(Service):
         super().__init__(directory, *arguments, env={"TMPDIR": str(directory)})
         self._limit = limit
 
-    def launch(self) -> None:
-        super().launch()
-        self._limit.add(self.pid)
+    def command(self) -> Sequence[str | Path]:
+        return self._limit.command(*super().command())
 
     def post(self, body: bytes, path: str = FILTER, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
         """Status and body of the answer."""

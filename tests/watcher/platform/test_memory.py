@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.memory import MIB, memory_group
+from tests.real.memory_limit import MIB, MemoryLimit
 from watcher.core.windows.resolution import history_bytes
 from watcher.platform.memory import (
     LARGEST,
@@ -71,7 +71,7 @@ def test_the_limit_of_this_machine_is_within_its_bounds():
 @pytest.mark.slow
 def test_the_limit_is_that_of_the_cgroup():
     code = "from watcher.platform.memory import memory_limit; print(memory_limit())"
-    with memory_group(200 * MIB) as group:
+    with MemoryLimit(200 * MIB) as group:
         done = subprocess.run(
             group.command(sys.executable, "-c", code),
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},

@@ -92,14 +92,3 @@ async def read_start(response: aiohttp.ClientResponse, most: int = ERROR_BYTES) 
             break
     return bytes(start)
 
-
-async def read_at_most(content: aiohttp.StreamReader, most: int) -> bytes | None:
-    """Return the whole body of a request, None if it is larger than `most` bytes; the rest is then not read."""
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in content.iter_any():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > most:
-            return None
-    return b"".join(chunks)
