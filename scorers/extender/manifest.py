@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from scorers.plugin_api.wire import without_nulls
-from scorers.plugin_api.yaml_text import check_yaml
+from watcher.platform.yaml_text import check_yaml
 
 POD_TEMPLATE_PATHS = {
     "Pod": (),

@@ -27,11 +27,11 @@ import yaml
 
 from scorers.plugin_api.arguments import ArgumentsError, read_arguments
 from scorers.plugin_api.wire import without_nulls
-from scorers.plugin_api.yaml_text import check_yaml
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
 from watcher.model import Window
 from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.values import nearest
+from watcher.platform.yaml_text import check_yaml
 
 Reserve = Literal["prioritize", "bind", "off"]
 

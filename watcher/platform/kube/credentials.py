@@ -21,9 +21,11 @@ from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+import yaml
 
 from watcher.core.kubernetes.errors import KubeRefused, printable
 from watcher.platform.kube.credential_plugin import CredentialPlugin
+from watcher.platform.yaml_text import check_yaml
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 UNSUPPORTED_USER = {
@@ -159,8 +161,9 @@ def from_kubeconfig(path: Path, *, context: str | None = None) -> KubeAccess:
     directory. Raises KubeRefused."""
     text = _read(path, what="the kubeconfig")
     try:
+        check_yaml(text)
         config = msgspec.yaml.decode(text, type=_Kubeconfig)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, yaml.YAMLError, ValueError) as error:
         # Without the parser's message and without the cause: both contain the line, which may contain a token.
         kind = "not a kubeconfig" if isinstance(error, msgspec.ValidationError) else "not valid YAML"
         raise KubeRefused(f"{path} is {kind}", hint="Test it with kubectl --kubeconfig.") from None

@@ -3,7 +3,7 @@
 import pytest
 
 from scorers.extender.manifest import read_pod
-from scorers.plugin_api.yaml_text import MAX_DEPTH, check_yaml
+from watcher.platform.yaml_text import MAX_DEPTH, check_yaml
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
