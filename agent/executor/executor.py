@@ -28,6 +28,7 @@ from agent.executor.plan_run import TAINTED_KEY, EffectiveLevel, Needed, PlanRun
 from agent.executor.pod_knobs import read_knobs
 from agent.executor.report import EnforcementLevel, PlanReport, RecentEvictions, StepOutcome, StepResult, measured
 from agent.model import EvictStep, Knobs, KnobStep, ReclaimStep, SchedulingStep, State, Step
+from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,8 @@ class Executor:
         self._permissions = permissions or Permissions()
         quotas, limits = KnobWriter(audit, groups, clock=clock), self._permissions.limits
         recent = RecentEvictions(audit, window=limits.window, clock=clock, monotonic=monotonic)
-        self._means = ExecutorMeans(audit, groups, quotas, cluster, limits, recent, clock)
+        self._means = ExecutorMeans(audit, groups, quotas, cluster, limits, recent, clock, RepeatedErrors(log))
+        self._logged_trouble = ""
         self._brake: EnforcementSwitch | None = None
         self._logged_level = EnforcementLevel.ENFORCE
         self._pending_scheduling: SchedulingStep | None = None
@@ -90,6 +92,7 @@ class Executor:
         run = PlanRun(self._means, situation, state, cycle, needed, just_tainted=self._just_tainted())
         report = await run.carry_out(steps)
         self._log_level_change(report.level, report.why)
+        self._log_audit_failure("" if report.fault else report.trouble)
         for each in report.results:
             if isinstance(each.step, SchedulingStep):
                 self._pending_scheduling = each.step if each.fate is StepOutcome.FAILED else None
@@ -106,6 +109,12 @@ class Executor:
             log.info("full enforcement resumed")
         else:
             log.warning("enforcement restricted to '%s': %s", stance, why)
+
+    def _log_audit_failure(self, trouble: str) -> None:
+        """Log a failure of the audit file once; it may last for many cycles."""
+        if trouble and trouble != self._logged_trouble:
+            log.error("no further steps while the audit file fails: %s", trouble)
+        self._logged_trouble = trouble
 
     def _just_tainted(self) -> bool:
         """Whether this process set the taint within the last RENEWED_AFTER_S."""

@@ -13,6 +13,7 @@ from agent.executor.cluster import ClusterActions
 from agent.executor.groups import CgroupLock, Groups
 from agent.executor.knob_writer import KnobWriter
 from agent.executor.report import RecentEvictions
+from watcher.platform.repeated_errors import RepeatedErrors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +49,4 @@ class ExecutorMeans:
     limits: EvictionLimits
     recent: RecentEvictions
     clock: Callable[[], float]
+    errors: RepeatedErrors

@@ -108,14 +108,14 @@ class PlanRun:
             for step in steps:
                 self.acting = None
                 self.results.append(await self._one(step))
+            self.means.errors.succeeded()
         except AuditError as error:
             self._count_on_acting()
             trouble = audit_error_text(error)
-            log.error("no further steps in this cycle, because the audit file failed: %s", trouble)
         except Exception as error:
             self._count_on_acting()
             trouble, fault = f"internal error of the agent: {error!r}", True
-            log.exception("no further steps in this cycle, because of an internal error")
+            self.means.errors.failed(error, "no further steps in this cycle, because of an internal error")
         try:
             await self._tell_node()
         except Exception:  # completed steps must be returned even if the Event fails

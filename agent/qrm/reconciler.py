@@ -22,6 +22,7 @@ from agent.qrm.manager.topology import Hint
 from agent.qrm.pod_source import NodePodSources
 from agent.qrm.pods import QrmPod
 from agent.state.readings import PodsUnknown
+from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
 
@@ -159,11 +160,13 @@ class Reconciler:
     async def run(self) -> None:
         """Run a round every `period` seconds until cancelled."""
         due = self._monotonic()
+        errors = RepeatedErrors(log)
         while True:
             try:
                 await self.round()
-            except Exception:
-                log.exception("reconcile round failed; trying again in the next round")
+                errors.succeeded()
+            except Exception as error:
+                errors.failed(error, "reconcile round failed; trying again in the next round")
             due += self.period
             late = self._monotonic() - due
             if late > 0:

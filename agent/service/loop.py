@@ -30,6 +30,7 @@ from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.model import Policies, SchedulingStep, State, Step
 from agent.policy.source import ActivePolicies, PolicySource
+from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
 
@@ -130,12 +131,14 @@ class Agent:
     async def run(self) -> None:
         """Run cycles until cancelled. A failed cycle is logged, and the next one runs at its time."""
         due = self._clocks.monotonic()
+        errors = RepeatedErrors(log)
         while True:
             try:
                 await self.cycle()
-            except Exception:
+                errors.succeeded()
+            except Exception as error:
                 self.failures += 1
-                log.exception("agent cycle failed; no further steps until the next cycle")
+                errors.failed(error, "agent cycle failed; no further steps until the next cycle")
             due += self.interval
             late = self._clocks.monotonic() - due
             if late > 0:
@@ -184,7 +187,8 @@ class Agent:
                 cycle = await self._decide(cycle, unsure=not in_force.policies.all_known(labels))
         except AuditError as error:
             cycle = replace(cycle, trouble=f"{error}. {error.hint}".rstrip())
-            log.error("audit file error; no further steps in this cycle: %s", cycle.trouble)
+            if cycle.trouble != self.last.trouble:
+                log.error("audit file error; no steps while it remains: %s", cycle.trouble)
         self._ended = self._clocks.monotonic()
         self.last = replace(cycle, seconds=self._ended - began)
         self.seconds_of(self.last.seconds)

@@ -11,6 +11,8 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+from watcher.platform.repeated_errors import RepeatedErrors
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -56,6 +58,7 @@ class BackgroundValue(Generic[T]):
             self._task = None
 
     async def _renew(self) -> None:
+        errors = RepeatedErrors(log)
         while True:
             asked = 0.0
             try:
@@ -64,12 +67,13 @@ class BackgroundValue(Generic[T]):
                 asked = getattr(error, "retry_after", None) or 0.0
                 self._failed(f"{error}. {getattr(error, 'hint', '')}".rstrip())
             except Exception as error:
-                log.exception("unexpected error while reading %s", self._what)
+                errors.failed(error, "unexpected error while reading %s", self._what)
                 self._failed(f"unexpected error: {type(error).__name__}")
             else:
                 if self.failure:
                     log.info("updates of %s resumed", self._what)
                 self.failure, self._failed_times = "", 0
+                errors.succeeded()
             pause = pause_s(self._interval, self._retries, self._failed_times) * self._spread()
             await asyncio.sleep(max(pause, asked))
 

@@ -30,6 +30,7 @@ from scorers.plugin_api.wire import MAX_EXTENDER_PRIORITY
 from scorers.profiles.ranking import FilterResult, ProfileRunner, RankResult
 from watcher.core.decisions import DecisionOutcome, DecisionStore, StoredDecision
 from watcher.core.kubernetes.objects import Pod
+from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
 
@@ -287,13 +288,15 @@ class DecisionLog:
 
     async def run_flush_loop(self) -> None:
         """Store new decisions every second, forever."""
+        errors = RepeatedErrors(log)
         while True:
             await asyncio.sleep(FLUSH_S)
             try:
                 self.release_old()
                 await self.flush()
-            except Exception:
-                log.exception("storing decisions failed; retrying in the next second")
+                errors.succeeded()
+            except Exception as error:
+                errors.failed(error, "storing decisions failed; retrying in the next second")
 
     async def flush(self) -> None:
         """Pass new decisions and outcomes to the store."""

@@ -41,6 +41,7 @@ from watcher.client import Client, Columns, NodeSilence, PodColumns, WatcherErro
 from watcher.core.koordinator.report import PodClass
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.platform.modules import BuiltModule, ModuleHost
+from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.platform.settings.problems import Problem, SettingsError
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class SchedulingService:
             log.warning('shadow mode is off: store.decisions = "0s" disables the storage of its records')
         self._prepared = True
         self._pod_usage_error = ""
+        self._invalid_metrics: dict[str, str] = {}
 
     def build(self) -> BuiltModule:
         """Return the routes, lifecycle, and telemetry for the service."""
@@ -237,13 +239,17 @@ class SchedulingService:
     def _node_metric_changed(self, name: str, _old: NodeMetricObject | None, new: NodeMetricObject | None) -> None:
         try:
             self.table.set_node_metric(name, None if new is None else read_node_metric(new))
+            self._invalid_metrics.pop(name, None)
         except ValueError as error:
-            log.warning("node %s: invalid NodeMetric ignored: %s", name, error)
+            if str(error) != self._invalid_metrics.get(name):  # koordlet writes a NodeMetric every minute
+                log.warning("node %s: invalid NodeMetric ignored: %s", name, error)
+            self._invalid_metrics[name] = str(error)
             self.table.set_node_metric(name, None)
 
     async def _update_loop(self) -> None:
         """Copy each new version of the load, and of pod usage if a plug-in needs it, to the table. Continues after any
         error, because scores would otherwise use outdated load."""
+        errors = RepeatedErrors(log)
         while True:
             try:
                 await self._close_retired()
@@ -251,20 +257,23 @@ class SchedulingService:
                 if self.table.needs.pods:
                     await self._take_pods()
                 self.extender.telemetry.update(now=self._serving.now())
-            except Exception:
-                log.exception("updating the load of the scheduling plug-ins failed; retrying in the next second")
+                errors.succeeded()
+            except Exception as error:
+                errors.failed(error, "updating the load of the scheduling plug-ins failed; retrying in the next second")
             self.looked = self._serving.monotonic()
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _expire_loop(self) -> None:
         """Remove expired reservations and load, also while the watcher does not answer."""
+        errors = RepeatedErrors(log)
         while True:
             try:
                 now = self._serving.now()
                 self.table.expire_load(before=now - self._serving.max_staleness)
                 self.table.expire(now)
-            except Exception:
-                log.exception("expiring load and reservations failed; retrying in the next second")
+                errors.succeeded()
+            except Exception as error:
+                errors.failed(error, "expiring load and reservations failed; retrying in the next second")
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _close_retired(self) -> None:

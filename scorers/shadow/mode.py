@@ -32,6 +32,7 @@ from scorers.shadow.records import GRACE_S, LATER_S, MICROSECONDS, Candidates, C
 from watcher.core.decisions import DecisionStore, DecisionsUnavailable
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.model import MetricType
+from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
 
@@ -326,13 +327,17 @@ class ShadowMode:
     # --- 15 minutes later --------------------------------------------------------------------------------------------
 
     async def _observe_loop(self) -> None:
+        errors = RepeatedErrors(log)
         while True:
             try:
                 if self._needs_recovery and self.is_on:
                     await self._read_unobserved()
                 self.read_later_loads()
-            except Exception:
-                log.exception("shadow mode could not read the later load of bindings; retrying in the next second")
+                errors.succeeded()
+            except Exception as error:
+                errors.failed(
+                    error, "shadow mode could not read the later load of bindings; retrying in the next second"
+                )
             await asyncio.sleep(LOOK_EVERY_S)
 
     def read_later_loads(self) -> None:

@@ -64,6 +64,7 @@ from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.informer import Informer
 from watcher.platform.kube.leases import RENEW_EVERY_S, Election
 from watcher.platform.kube.parameters import PatchKind
+from watcher.platform.repeated_errors import RepeatedErrors
 
 if TYPE_CHECKING:
     pass
@@ -193,11 +194,13 @@ class NodeMetricPublisher:
         await self._client.close()
 
     async def _forever(self, do: Callable[[], Awaitable[None]]) -> None:
+        errors = RepeatedErrors(log)
         while True:
             try:
                 await do()
-            except Exception:  # a bug must not end the task, and must be logged
-                log.exception("unexpected error while writing NodeMetrics; writing continues")
+                errors.succeeded()
+            except Exception as error:  # a bug must not end the task, and must be logged
+                errors.failed(error, "unexpected error while writing NodeMetrics; writing continues")
             await asyncio.sleep(self._step_s)
 
     # --- leader election ---------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from watcher.core.pods.table import (
     review_pods,
 )
 from watcher.model import Finding, FindingKind, Remedy, Window
+from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.providers.base import NoPodUsage, PodFetch, Provider, ProviderError, fetch_pods
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class PodRefresher:
         self._asked_at = float("-inf")
         self._failure = ""
         self._is_impossible = False  # the failure: the source has no pod usage
+        self._errors = RepeatedErrors(log)
 
     # --- requests for pods -------------------------------------------------------------------------------------------
 
@@ -144,6 +146,7 @@ class PodRefresher:
             async with asyncio.timeout_at(deadline):
                 fetch = await fetch_pods(self._provider, self._clock.now())
             await self._take_in(fetch)
+            self._errors.succeeded()
         except TimeoutError:
             self._failed("unreachable", "no response to the pod queries before the deadline of the tick", hint="")
         except NoPodUsage as error:
@@ -153,7 +156,7 @@ class PodRefresher:
         except ProviderError as error:
             self._failed(error.kind, str(error), hint=error.hint)
         except Exception as error:  # a bug here or in a library; the nodes are not affected
-            log.exception("unexpected error while refreshing pods; the last pod usage stays published")
+            self._errors.failed(error, "unexpected error while refreshing pods; the last pod usage stays published")
             self._failed("internal", f"internal error: {type(error).__name__}", hint="see the log for details")
         self._observe(PODS, self._clock.monotonic() - began)
 

@@ -34,6 +34,7 @@ from watcher.core.publishing.wire import FindingsDocument, QuerySource
 from watcher.core.review.findings import FindingLog
 from watcher.core.windows.backfill import OVERLAP_S, Backfill, Slice
 from watcher.model import METRIC_BY_NAME, Finding, FindingKind, LastSample, ProviderHealth, Remedy, RestoredSamples
+from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.providers.base import Fetch, Provider, ProviderError, ProviderPartial, QueryPlan
 from watcher.refresh.config import (
     NAMES_S,
@@ -96,6 +97,7 @@ class Refresher:
         self._last_began = self._clock.monotonic()
         self._last_clocks: tuple[float, float] | None = None
         self._tick_lock = asyncio.Lock()
+        self._errors = RepeatedErrors(log)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pipeline")
         self.pods = PodRefresher(
             provider,
@@ -337,13 +339,14 @@ class Refresher:
             self._provider_down(str(error), hint=error.hint, kind=error.kind)
             return None
         except Exception as error:  # a bug here or in a library must not look like a healthy source
-            log.exception("unexpected error in the provider; the last windows stay published")
+            self._errors.failed(error, "unexpected error in the provider; the last windows stay published")
             self._provider_down(
                 f"internal error: {type(error).__name__}", hint="see the log for details", kind="internal"
             )
             return None
         finally:
             self._observe("fetch", self._clock.monotonic() - began)
+        self._errors.succeeded()
         self._source.up()
         return fetch
 

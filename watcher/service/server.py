@@ -44,6 +44,7 @@ from watcher.model import MetricType, Operator, ProviderHealth, Snapshot, Window
 from watcher.platform.http.sites import local_hosts
 from watcher.platform.modules import ServiceModule
 from watcher.platform.reloaded_files import FileReloader
+from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
 from watcher.providers.base import ProviderError, QueryPlan
@@ -122,6 +123,7 @@ class Watcher:
         self._peers = peers_of(settings)
         self._recall = LastSeenLookup()
         self._tick: asyncio.Task[None] | None = None
+        self._tick_errors = RepeatedErrors(log)
         self._reloading: asyncio.Task[None] | None = None
         self._wants_reload: Callable[[], Settings] | None = None
         self._period = 0.0
@@ -354,8 +356,11 @@ class Watcher:
         refresher = self._refresher
         self._tick = asyncio.create_task(self._tick_of(refresher), name="tick")
         await asyncio.wait({self._tick})
-        if not self._tick.cancelled() and (error := self._tick.exception()) is not None:
-            log.error("unexpected error in a tick; the next tick runs as scheduled", exc_info=error)
+        if not self._tick.cancelled():
+            if (error := self._tick.exception()) is None:
+                self._tick_errors.succeeded()
+            else:
+                self._tick_errors.failed(error, "unexpected error in a tick; the next tick runs as scheduled")
         refresher.findings.add(self._store.findings)  # some appear later, for example a reached size limit
         self._keep_pace()
 

@@ -22,6 +22,7 @@ from agent.qrm.kubelet.plugin_client import PluginEndpoint, PluginInfo, ask_info
 from agent.qrm.kubelet.resource_names import is_resource_name, shown
 from agent.qrm.manager.manager import Manager
 from watcher.platform.net.redaction import printable
+from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
 
@@ -114,13 +115,19 @@ class Registry:
 
     async def run(self) -> None:
         """Scan the directory at each interval until cancelled."""
+        errors, unread = RepeatedErrors(log), ""
         while True:
             try:
                 await self.reconcile()
+                unread = ""
+                errors.succeeded()
             except OSError as error:
-                log.warning("cannot read the registration directory %s: %s", self.directory, error.strerror)
-            except Exception:
-                log.exception("scanning the registration directory %s failed; trying again", self.directory)
+                why = error.strerror or str(error)
+                if why != unread:
+                    log.warning("cannot read the registration directory %s: %s", self.directory, why)
+                unread = why
+            except Exception as error:
+                errors.failed(error, "scanning the registration directory %s failed; trying again", self.directory)
             await asyncio.sleep(self._every)
 
     async def close(self) -> None:

@@ -183,17 +183,17 @@ class Manager:
             return None
         try:
             hints = await endpoint.hints(request)
-            self.plugins.failures.succeeded(request.resource_name, "GetTopologyHints")
         except PluginCallError as error:
             self.plugins.failures.failed(error, f"no hints for {request.pod_namespace}/{request.pod_name}")
             return unasked
-        if hints is not None and (strange := self._unknown_node_hints(hints)):
-            log.warning(
-                "ignoring hints of the plug-in for %s with NUMA nodes that this machine does not have",
-                request.resource_name,
-            )
-            return tuple(hint for hint in hints if hint not in strange)
-        return hints
+        strange = self._unknown_node_hints(hints or ())
+        if strange:
+            why = "it names NUMA nodes that this machine does not have"
+            unknown = PluginCallError(request.resource_name, "GetTopologyHints", "NOT_OURS", why)
+            self.plugins.failures.failed(unknown, "these hints are ignored")
+        else:
+            self.plugins.failures.succeeded(request.resource_name, "GetTopologyHints")
+        return hints and tuple(hint for hint in hints if hint not in strange)
 
     def _unknown_node_hints(self, hints: Iterable[Hint]) -> list[Hint]:
         """The hints that name NUMA nodes which this machine does not have."""

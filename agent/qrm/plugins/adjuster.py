@@ -29,6 +29,7 @@ from agent.qrm.pods import QrmPod
 from agent.qrm.roles import EXCLUSIVE, OFFLINE, ONLINE
 from agent.state.cgroup_usage import CgroupUsageReader
 from agent.state.readings import MetricReadings, PodFacts
+from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
 
@@ -192,13 +193,19 @@ class Adjuster:
 
     async def run(self, every: float) -> None:
         """Run a tick every `every` seconds until cancelled."""
+        errors, unwritten = RepeatedErrors(log), ""
         while True:
             try:
                 await self.tick()
+                unwritten = ""
+                errors.succeeded()
             except OSError as error:
-                log.error("cannot write the state of the CPU pools: %s; their sizes remain unchanged", error.strerror)
-            except Exception:
-                log.exception("adjusting the CPU pools failed; their sizes remain unchanged")
+                why = error.strerror or str(error)
+                if why != unwritten:
+                    log.error("cannot write the state of the CPU pools: %s; their sizes remain unchanged", why)
+                unwritten = why
+            except Exception as error:
+                errors.failed(error, "adjusting the CPU pools failed; their sizes remain unchanged")
             await asyncio.sleep(every)
 
     async def tick(self) -> ResizeDecision | None:

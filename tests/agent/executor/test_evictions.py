@@ -1,6 +1,8 @@
 """Evictions: asked for in the way that budgets can refuse, never of a pod that must not go, and never one too many."""
 
 import asyncio
+import logging
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,29 @@ def test_an_eviction_whose_outcome_cannot_be_written_is_counted_on_all_the_same(
     assert (evict(0),) == report.booked
     assert report.trouble
     assert ["shop/p0"] == going(server)
+
+
+def test_an_audit_file_that_cannot_be_written_is_reported_once(
+    node: FakeNode, server: FakeKube, caplog: pytest.LogCaptureFixture
+):
+    """A full disk lasts for many cycles."""
+    node.add(0)
+    node.audit.close()
+    other = sqlite3.connect(node.audit.path)
+    other.execute("CREATE TRIGGER full BEFORE INSERT ON deeds BEGIN SELECT RAISE(FAIL, 'disk is full'); END")
+    other.close()
+    node.audit = node.open_audit()
+
+    async def cycles(executor: Executor) -> list[PlanReport]:
+        steps = Plan(node.now, (evict(0),))
+        return [await executor.run(steps, state=node.state(), cycle=each, needed=always) for each in range(4)]
+
+    with caplog.at_level(logging.ERROR):
+        reports = node.acting(cycles)
+    assert all("disk is full" in report.trouble for report in reports)
+    assert [] == going(server)
+    assert 1 == len(caplog.records)
+    assert "no further steps while the audit file fails" in caplog.text
 
 
 @pytest.mark.parametrize(

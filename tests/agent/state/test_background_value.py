@@ -14,7 +14,8 @@ class Gone(Exception):
 
 
 def test_failures_and_faults_are_told_once_and_survived(caplog: pytest.LogCaptureFixture):
-    outcomes: list[int | Exception] = [1, Gone("it is gone"), Gone("it is gone"), RuntimeError("a fault of ours"), 2]
+    faults = [RuntimeError(f"fault {number}") for number in range(3)]
+    outcomes: list[int | Exception] = [1, Gone("it is gone"), Gone("it is gone"), *faults, 2]
     seen = []
 
     async def refresh() -> int:

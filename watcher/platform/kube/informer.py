@@ -50,6 +50,7 @@ from watcher.core.kubernetes.wire import ItemT, Resource, key_of
 from watcher.platform.kube.client import ANY_VERSION, NEWEST, WATCH_S, KubeClient
 from watcher.platform.kube.parameters import EVERYTHING, Selector
 from watcher.platform.kube.responses import WatchEvent
+from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
 
@@ -174,17 +175,19 @@ class Informer(Generic[ItemT]):
     # --- in the background -------------------------------------------------------------------------------------------
 
     async def _keep_up(self) -> None:
+        errors = RepeatedErrors(log)
         while True:
             try:
                 if not self._listed:
                     await self._list()
                 await self._watch()
+                errors.succeeded()
             except KubeError as error:
                 if isinstance(error, KubeNoApi):
                     await self._replace({}, {})
                 await self._recover(error)
             except Exception as error:  # a bug must neither stop the informer forever nor go unnoticed
-                log.exception("unexpected error while watching %s; listing again", self.resource.full_name)
+                errors.failed(error, "unexpected error while watching %s; listing again", self.resource.full_name)
                 await self._recover(
                     KubeMalformed(f"{self.resource.full_name} could not be read: {type(error).__name__}")
                 )

@@ -91,4 +91,3 @@ async def read_start(response: aiohttp.ClientResponse, most: int = ERROR_BYTES) 
             response.close()
             break
     return bytes(start)
-

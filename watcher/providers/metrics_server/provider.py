@@ -34,6 +34,7 @@ from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBat
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import AccessFinder, KubeAccess
 from watcher.platform.kube.shared_informer import SharedInformer
+from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.providers.base import (
     Fetch,
     PodFetch,
@@ -170,6 +171,7 @@ class MetricsServerProvider:
         self._newest: Mapping[str, float] = {}
         self._findings: tuple[Finding, ...] = ()
         self._error: ProviderError | None = None
+        self._errors = RepeatedErrors(log)
         self._answered = False  # since the previous fetch
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -256,10 +258,11 @@ class MetricsServerProvider:
         except KubeError as error:
             self._error = _translate(error)
         except Exception as error:  # an internal error: the next response may be readable
-            log.exception("a response of metrics-server could not be read; its samples are missing")
+            self._errors.failed(error, "a response of metrics-server could not be read; its samples are missing")
             self._error = ProviderMalformed(f"the response could not be read: {type(error).__name__}")
         else:
             self._error, self._answered = None, True
+            self._errors.succeeded()
 
     def _take(self, reading: NodeUsageReading) -> None:
         """Store the new values of a reading. A value with an unchanged timestamp is not new."""

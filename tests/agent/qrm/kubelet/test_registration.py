@@ -413,6 +413,29 @@ def test_run_goes_on(tmp_path: Path):
     run(test())
 
 
+def test_a_directory_that_cannot_be_read_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    directory = tmp_path / "plugins"
+    directory.write_text("not a directory")
+
+    class Counted(Registry):
+        scans = 0
+
+        async def reconcile(self) -> None:
+            self.scans += 1
+            await super().reconcile()
+
+    async def test() -> None:
+        registry = Counted(directory, {}, monotonic=Clock(), every=0.001)
+        running = asyncio.create_task(registry.run())
+        await eventually(lambda: registry.scans >= 5, what="five scans")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        (told,) = caplog.messages
+        assert told == f"cannot read the registration directory {directory}: Not a directory"
+
+    run(test())
+
+
 def test_a_plugin_that_died_and_left_its_socket_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """Then it is not live, until a plug-in at this socket responds or registers again."""
 

@@ -11,6 +11,7 @@ import pytest
 from agent.qrm.kubelet.plugin_api import PAUSED, PluginCallError
 from agent.qrm.manager.allocation import AllocationInfo
 from agent.qrm.manager.request import ResourceRequest
+from agent.qrm.manager.topology import Hint
 from tests.agent.qrm.manager.test_manager import Fake, World, pod
 
 STATUS = {"died": "UNAVAILABLE", "hangs": "DEADLINE_EXCEEDED", "paused": PAUSED, "refuses": "UNKNOWN"}
@@ -68,6 +69,23 @@ def test_a_failure_of_every_round_is_logged_when_it_begins_and_when_it_ends(
         plugin.fault = fault  # begins again, so it is logged again
         await rounds(world)
         assert len(lines(caplog, logging.WARNING)) > len(told)
+
+    asyncio.run(test())
+
+
+def test_hints_with_unknown_numa_nodes_are_reported_once(caplog: pytest.LogCaptureFixture):
+    async def test() -> None:
+        strange, real = Hint(frozenset({7}), preferred=True), Hint(frozenset({1}), preferred=True)
+        world = await World().with_(fake := Fake(offers=(strange, real)))
+        for number in range(5):
+            assert (await world.manager.admit(pod(f"p{number}"))).admitted
+        (told,) = lines(caplog, logging.WARNING)
+        assert told.endswith("it names NUMA nodes that this machine does not have; these hints are ignored")
+        fake.offers = (real,)
+        assert (await world.manager.admit(pod("good"))).admitted
+        fake.offers = (strange, real)
+        assert (await world.manager.admit(pod("again"))).admitted
+        assert len(lines(caplog, logging.WARNING)) == 2
 
     asyncio.run(test())
 
