@@ -249,7 +249,10 @@ def command(*arguments: str) -> Callable[[str, Path], Exchange]:
         (directory / "token").write_text(TOKEN)
         (directory / "pod.yaml").write_text("kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}\n")
         names = {"URL": url, "FILE": str(directory / "trace.csv"), "POD": str(directory / "pod.yaml")}
-        line = [names.get(each, each) for each in arguments] + ["--token-file", str(directory / "token")]
+        token = directory / "token"
+        of_source = "--provider" in arguments  # and not of a service
+        line = [names.get(each, each) for each in arguments]
+        line += ["--set", f"provider.token_file={token}"] if of_source else ["--token-file", str(token)]
 
         async def exchange() -> str:
             result = await asyncio.to_thread(CliRunner().invoke, main, line)
@@ -262,6 +265,25 @@ def command(*arguments: str) -> Callable[[str, Path], Exchange]:
         return exchange
 
     return make
+
+
+def recorder(url: str, directory: Path) -> Exchange:
+    from load_watcher.recording.file import RecordingFile
+    from load_watcher.recording.recorder import RecordError, Recording, record
+
+    async def exchange() -> str:
+        stop = asyncio.Event()
+        stop.set()  # after one poll
+        path = directory / "trace.csv"
+        try:
+            with RecordingFile(path) as file:
+                return (await record(Recording(url, token=TOKEN), file, stop=stop)).trouble
+        except RecordError as error:
+            return f"{error} {error.hint}"
+        finally:
+            path.unlink(missing_ok=True)
+
+    return exchange
 
 
 CLIENTS: dict[str, Callable[[str, Path], Exchange]] = {
@@ -284,6 +306,10 @@ CLIENTS: dict[str, Callable[[str, Path], Exchange]] = {
     "score": command("score", "POD", "--url", "URL"),
     "why": command("why", "default/p", "--url", "URL"),
     "shadow": command("shadow", "--url", "URL"),
+    "record": recorder,
+    "doctor": command(
+        "doctor", "--provider", "prometheus", "--address", "URL", "--set", "provider.timeout=1s", "--only", "source"
+    ),
 }
 
 
