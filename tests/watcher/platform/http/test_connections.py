@@ -2,15 +2,18 @@
 
 import json
 import logging
+import resource
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from tests.conftest import RunService
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import large_fleet, publish, snapshot_of
 from tests.waiting import PATIENCE_SECONDS, wait_for
@@ -146,6 +149,25 @@ def test_2000_idle_connections_do_not_keep_a_probe_out(caplog: pytest.LogCapture
             stack.enter_context(connected(live))
         assert 200 == live.ask("/healthz").status
     assert 1 == sum("more than 1000 connections" in record.message for record in caplog.records)
+
+
+@pytest.mark.slow
+def test_a_probe_is_answered_when_descriptors_run_out(run_service: RunService) -> None:
+    """The limit of the process is lowered below the number of connections, and the log has one line without a
+    traceback."""
+    service = run_service("--provider", "host")
+    in_use = len(list(Path(f"/proc/{service.pid}/fd").iterdir()))
+    resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (in_use + 8, in_use + 8))
+    with ExitStack() as stack:
+        for _ in range(30):  # less than the backlog, so the kernel accepts all of them
+            stack.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE_SECONDS))
+        wait_for(lambda: "no connection can be accepted" in service.log(), what="descriptors to run out")
+        for _ in range(3):
+            service.session.close()  # a probe does not use the connection of an earlier one
+            assert 200 == service.get("/healthz").status
+    assert 1 == service.log().count("no connection can be accepted: Too many open files")
+    assert "Traceback" not in service.log()
+    assert service.is_running()
 
 
 @pytest.mark.parametrize(
