@@ -213,6 +213,14 @@ def test_the_slowest_body_makes_room() -> None:
     assert (503, "busy", "1") == (status, error["error"]["code"], headers["retry-after"])
 
 
+def test_a_complete_body_above_the_memory_is_refused() -> None:
+    """Also if it arrives at once: its bytes do not count any longer after the refusal."""
+    with Live(limits=replace(LONG, bodies=500), routes=ROUTES) as live:
+        refused = live.ask("/take", method="POST", body=b"a" * 600)
+        assert (503, "busy") == (refused.status, refused.error["code"])
+        assert 200 == live.ask("/take", method="POST", body=b"a" * 400).status
+
+
 @pytest.mark.slow
 def test_a_response_counts_as_long_as_it_is_not_read() -> None:
     """A client that does not read it makes room for others after a while."""
