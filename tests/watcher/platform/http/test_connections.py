@@ -258,6 +258,8 @@ def test_a_body_above_its_limit_is_refused(head: bytes) -> None:
         b"GET /watcher\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET / HTTP/9.9\r\n\r\n",
+        b"CONNECT /readyz HTTP/1.1\r\nHost: x\r\nExpect: 100-contin\xffue\r\nConnection: close\r\n\r\n",
+        b"CONNECT localhost:443 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
         b"nonsense\r\n\r\n",
     ],
 )
