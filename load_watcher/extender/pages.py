@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 from aiohttp import hdrs, web
@@ -57,10 +57,19 @@ class ExtenderNotReady(ExtenderReady, kw_only=True):
 class ExtenderPages:
     """The health and metrics pages."""
 
-    def __init__(self, scheduling: SchedulingService, host: RemoteHost, telemetry: Instruments) -> None:
+    def __init__(
+        self,
+        scheduling: SchedulingService,
+        host: RemoteHost,
+        telemetry: Instruments,
+        *,
+        readable: Callable[[web.Request], bool],
+    ) -> None:
+        """`readable` returns whether a client may read protected documents."""
         self._scheduling = scheduling
         self._host = host
         self._telemetry = telemetry
+        self._readable = readable
 
     def routes(self) -> list[Route]:
         """The routes of the pages; health checks need no token."""
@@ -88,8 +97,11 @@ class ExtenderPages:
         return json_response(ExtenderAlive("alive"))
 
     async def readyz(self, request: web.Request, captured: Sequence[str]) -> web.Response:
-        """Readiness: the nodes and pods of the cluster are known."""
+        """Readiness: the nodes and pods of the cluster are known. Clients that may not read the other documents get no
+        reasons, which contain the address of the watcher."""
         state = self._state()
+        if not self._readable(request):
+            state.watcher.reason, state.lacks = "", {}
         if not self._scheduling.is_synced():
             hint = "check the connection to the Kubernetes API in the log; until then all scores are 0"
             error = ErrorDetail("not_synced", "the nodes and pods of the cluster have not been listed yet", hint)

@@ -26,7 +26,7 @@ from watcher.client import WatcherError
 from watcher.core.decisions import DecisionStore
 from watcher.platform.http import openapi
 from watcher.platform.http.responses import StaticBody, static_response
-from watcher.platform.http.routing import JSON, Route, Router
+from watcher.platform.http.routing import JSON, Route, Router, may_read
 from watcher.platform.http.runner import application
 from watcher.platform.http.sites import local_hosts
 from watcher.platform.reloaded_files import FileReloader
@@ -140,7 +140,8 @@ class ExtenderProcess:
         self.tls = tls_of(settings)
         self._files = FileReloader([*protection.files, *(() if self.tls is None else (self.tls.files,))])
         hosts = local_hosts(settings.server.host, settings.server.hosts or ())
-        routes = [*built.routes, *ExtenderPages(self.scheduling, host, telemetry).routes()]
+        pages = ExtenderPages(self.scheduling, host, telemetry, readable=partial(may_read, protection))
+        routes = [*built.routes, *pages.routes()]
         described = openapi.document(
             [*routes, _describing(b"")], version=__version__, protected=protection.protect_reads
         )

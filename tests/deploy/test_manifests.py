@@ -181,11 +181,15 @@ def test_the_chart_is_what_kubernetes_takes(name: str) -> None:
     ],
 )
 def test_the_memory_limit_follows_the_number_of_nodes(values: dict[str, Any], request_: str, limit: str) -> None:
-    """docs/deploy.md has the formula; an explicit value replaces it."""
-    (deployment,) = (each for each in charted(values) if each["kind"] == "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    resources = container["resources"]
-    assert ("100m", request_, limit) == (*resources["requests"].values(), resources["limits"]["memory"])
+    """Also that of a separate extender. docs/deploy.md has the formula; an explicit value replaces it."""
+    own = {"resources": values["resources"]} if "resources" in values else {}
+    rendered = charted({**values, "scheduler": {"enabled": True, "separate": True, **own}})
+    deployments = [each for each in rendered if each["kind"] == "Deployment"]
+    assert 2 == len(deployments)
+    for deployment in deployments:
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        resources = container["resources"]
+        assert ("100m", request_, limit) == (*resources["requests"].values(), resources["limits"]["memory"])
 
 
 def test_every_value_of_the_chart_was_tried() -> None:

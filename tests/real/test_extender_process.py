@@ -338,7 +338,8 @@ def test_the_doctor_checks_its_settings_and_its_status(
 def test_https_and_tokens_on_both_sides(
     watch: Any, running: Any, settings: Callable[..., str], certificates: Path, tmp_path: Path
 ) -> None:
-    """The watcher protects reads; so does the extender, with a token of its own. No secret reaches the log."""
+    """The watcher protects reads; so does the extender, with a token of its own that is rotated. No secret reaches the
+    log, and probes without a token show no address."""
     (tmp_path / "theirs").write_text("secret-of-the-watcher\n")
     (tmp_path / "ours").write_text("secret-of-the-extender\n")
     files = f'tls_cert = "{certificates}/server.pem"\ntls_key = "{certificates}/server.key"\nprotect_reads = true\n'
@@ -365,6 +366,21 @@ def test_https_and_tokens_on_both_sides(
     token = {"Authorization": "Bearer secret-of-the-extender"}
     assert 200 == extender.get("/scheduler/plugins", headers=token).status
     wait_for(lambda: scores(extender), what="scores")  # kube-scheduler sends no token
+    assert 421 == extender.get("/healthz", headers={"Host": "evil.test"}).status
+
+    (tmp_path / "ours").write_text("secret-of-another-day\n")
+    extender.process.send_signal(signal.SIGHUP)
+    renewed = {"Authorization": "Bearer secret-of-another-day"}
+    wait_for(lambda: extender.get("/scheduler/plugins", headers=renewed).status == 200, what="the new token")
+    assert 401 == extender.get("/scheduler/plugins", headers=token).status
+    assert log_of(extender, f"server.token_file ({tmp_path}/ours) changed and was read again")
+
+    watcher.kill()
+    extender.session.cert = None
+    extender.session.close()
+    wait_for(lambda: not state(extender)["watcher"]["ok"], what="the failure to be noticed")
+    assert "" == state(extender)["watcher"]["reason"]
+    assert watcher.url in extender.get("/readyz", headers=renewed).json()["watcher"]["reason"]
     assert "secret-of" not in extender.log() + watcher.log()
 
 

@@ -10,14 +10,13 @@ import numpy as np
 
 from watcher.core.windows.resolution import (
     ALMOST_NONE,
-    FINEST_S,
     SourceCadence,
     choose_resolution,
     history_bytes,
     resample,
     source_cadence,
-    usable_widths,
 )
+from watcher.core.windows.slot_widths import FINEST_S, usable_widths
 from watcher.model import Finding, FindingKind, Remedy
 
 if TYPE_CHECKING:

@@ -16,13 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from watcher.arrays import F64, I64
-from watcher.model import CARRIED, SampleBlock, SeriesBatch, Window
+from watcher.model import CARRIED, SampleBlock, SeriesBatch
 
-POINT_RESOLUTION_S = 15
-"""Seconds between two readings of a source without history."""
-FINEST_S = 5
-CANDIDATES = (15, 12, 10, 6, 5)
-"""Widths in seconds, widest first. A minute is a whole number of each, so stored blocks begin at whole minutes."""
 ALMOST_NONE = 0.01
 """Share of dropped samples up to which a width counts as that of the source: jitter moves a few samples to the slot of
 their neighbour."""
@@ -38,15 +33,6 @@ class SourceCadence:
 
     seconds: float
     dropped: dict[int, float]
-
-
-def usable_widths(windows: Sequence[Window]) -> tuple[int, ...]:
-    """Return the candidates of which every window is a whole multiple and holds at least two, widest first."""
-    return tuple(
-        width
-        for width in CANDIDATES
-        if all(window.seconds % width == 0 and window.seconds >= 2 * width for window in windows)
-    )
 
 
 def source_cadence(batches: Iterable[SeriesBatch], widths: Iterable[int]) -> SourceCadence | None:

@@ -62,6 +62,8 @@ class _Reading:
                     self._connection.charge(len(chunk))
             finally:
                 memory.end(self._refuse)
+            if self._refused:  # with the last bytes, so that the deadline did not end the loop
+                raise TimeoutError
         return body
 
     def _refuse(self) -> None:

@@ -60,7 +60,8 @@ MAX_HEAD = 512 << 10  # bytes; one read of a socket returns up to 256 KiB
 MAX_BACKLOG = 128
 LINGER_S = 10.0  # for this time, the rest of a body is read and dropped, so that the client sees the response
 LOG_EVERY_S = 60.0
-SLOW_READER_S = 2.0  # after this, a response may be given up for the memory of other requests
+SLOW_READER_S = 2.0  # after this and the time for its bytes, a response may be given up for other requests
+SLOW_READER_BYTES_PER_S = 4 << 20  # less than a client on a busy machine reads
 FREED_AT_ONCE = 32  # connections closed when the descriptors run out
 
 
@@ -200,6 +201,10 @@ class Connection(RequestHandler):
         """For how long the client has not read the whole response, in seconds; 0 if it has."""
         return now - self._sending_since if self._sending_since and self.writing_paused else 0.0
 
+    def reads_slowly(self, now: float) -> bool:
+        """Whether the client could have read the response by now."""
+        return self.sending_for(now) > SLOW_READER_S + self.charged / SLOW_READER_BYTES_PER_S
+
     def overdue(self, now: float, limits: ConnectionLimits) -> str:
         """What the client failed to do in time, "" if it is in time. The body has its own limit in bodies.py, the rest
         of a body that nobody reads one of aiohttp."""
@@ -323,7 +328,7 @@ class ConnectionPool:
     def _close_slow_reader(self) -> bool:
         """Close the connection whose client takes longest to read a large response; return False if there is none."""
         now = self.loop.time()
-        slow = [each for each in self._open if each.charged and each.sending_for(now) > SLOW_READER_S]
+        slow = [each for each in self._open if each.charged and each.reads_slowly(now)]
         if not slow:
             return False
         slowest = max(slow, key=lambda each: each.sending_for(now))

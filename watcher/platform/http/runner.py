@@ -14,6 +14,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
+from yarl import URL
 
 from watcher.platform.http.connections import (
     Connection,
@@ -65,6 +66,8 @@ class _Server(web.Server):
     ) -> web.BaseRequest:
         assert isinstance(protocol, Connection)
         protocol.begin_request(payload)
+        if message.method == hdrs.METH_CONNECT:  # its target has no path, so aiohttp would answer instead of `Router`
+            message = message._replace(url=URL("/"))
         return self._make(as_http_1(message), payload, protocol, writer, task)
 
     async def shutdown(self, timeout: float | None = None) -> None:

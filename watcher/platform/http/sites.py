@@ -28,9 +28,13 @@ def foreign_origin(headers: Mapping[str, str]) -> str:
     site, origin = headers.get(SEC_FETCH_SITE), headers.get(hdrs.ORIGIN)
     if site is not None:
         return "" if site in SAME_SITE else origin or site
-    if origin is None or urlsplit(origin).netloc == headers.get(hdrs.HOST):
+    if origin is None:
         return ""
-    return origin or "null"
+    try:
+        own = urlsplit(origin).netloc == headers.get(hdrs.HOST)
+    except ValueError:  # malformed, for example "http://["
+        own = False
+    return "" if own else origin or "null"
 
 
 def sends_form(headers: Mapping[str, str]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from watcher.core.queries.influxdb import SINCE, UNTIL, is_template
 from watcher.core.queries.promql import is_plain
-from watcher.core.windows.resolution import usable_widths
+from watcher.core.windows.slot_widths import usable_widths
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
 from watcher.platform.settings.addresses import has_password, is_server
 from watcher.platform.settings.field_metadata import settings_fields

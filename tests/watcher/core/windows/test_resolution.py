@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from watcher.core.windows.history import History
 from watcher.core.windows.resolution import (
-    CANDIDATES,
     choose_resolution,
     history_bytes,
     resample,
     source_cadence,
-    usable_widths,
 )
+from watcher.core.windows.slot_widths import CANDIDATES, usable_widths
 from watcher.model import CARRIED, METRIC_BY_KEY, Cells, SampleBlock, SeriesBatch, Window
 
 CPU = METRIC_BY_KEY["CPU"]

@@ -2,15 +2,18 @@
 
 import json
 import logging
+import resource
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from tests.conftest import RunService
 from tests.fakes.service import FakeService, Live
 from tests.fakes.snapshots import large_fleet, publish, snapshot_of
 from tests.waiting import PATIENCE_SECONDS, wait_for
@@ -148,6 +151,25 @@ def test_2000_idle_connections_do_not_keep_a_probe_out(caplog: pytest.LogCapture
     assert 1 == sum("more than 1000 connections" in record.message for record in caplog.records)
 
 
+@pytest.mark.slow
+def test_a_probe_is_answered_when_descriptors_run_out(run_service: RunService) -> None:
+    """The limit of the process is lowered below the number of connections, and the log has one line without a
+    traceback."""
+    service = run_service("--provider", "host")
+    in_use = len(list(Path(f"/proc/{service.pid}/fd").iterdir()))
+    resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (in_use + 8, in_use + 8))
+    with ExitStack() as stack:
+        for _ in range(30):  # less than the backlog, so the kernel accepts all of them
+            stack.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE_SECONDS))
+        wait_for(lambda: "no connection can be accepted" in service.log(), what="descriptors to run out")
+        for _ in range(3):
+            service.session.close()  # a probe does not use the connection of an earlier one
+            assert 200 == service.get("/healthz").status
+    assert 1 == service.log().count("no connection can be accepted: Too many open files")
+    assert "Traceback" not in service.log()
+    assert service.is_running()
+
+
 @pytest.mark.parametrize(
     ("descriptors", "connections"),
     [(-1, MAX_CONNECTIONS), (1 << 20, MAX_CONNECTIONS), (1024, 1024 - KEPT_DESCRIPTORS), (64, 32), (1, 1)],
@@ -191,6 +213,14 @@ def test_the_slowest_body_makes_room() -> None:
     assert (503, "busy", "1") == (status, error["error"]["code"], headers["retry-after"])
 
 
+def test_a_complete_body_above_the_memory_is_refused() -> None:
+    """Also if it arrives at once: its bytes do not count any longer after the refusal."""
+    with Live(limits=replace(LONG, bodies=500), routes=ROUTES) as live:
+        refused = live.ask("/take", method="POST", body=b"a" * 600)
+        assert (503, "busy") == (refused.status, refused.error["code"])
+        assert 200 == live.ask("/take", method="POST", body=b"a" * 400).status
+
+
 @pytest.mark.slow
 def test_a_response_counts_as_long_as_it_is_not_read() -> None:
     """A client that does not read it makes room for others after a while."""
@@ -228,6 +258,8 @@ def test_a_body_above_its_limit_is_refused(head: bytes) -> None:
         b"GET /watcher\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET / HTTP/9.9\r\n\r\n",
+        b"CONNECT /readyz HTTP/1.1\r\nHost: x\r\nExpect: 100-contin\xffue\r\nConnection: close\r\n\r\n",
+        b"CONNECT localhost:443 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
         b"nonsense\r\n\r\n",
     ],
 )

@@ -46,6 +46,8 @@ def test_programs_and_the_own_page_may_post(live: Live, headers: dict[str, str])
         {"Origin": "http://localhost:81", **JSON},
         {"Origin": "null", **JSON},
         {"Origin": "", **JSON},
+        {"Origin": "http://[", **JSON},
+        {"Origin": "//[::1", **JSON},
         {"Origin": "http://evil.test", "Content-Type": "text/plain"},
     ],
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from watcher import model
-from watcher.core.windows.resolution import FINEST_S, POINT_RESOLUTION_S, usable_widths
+from watcher.core.windows.slot_widths import FINEST_S, POINT_RESOLUTION_S, usable_widths
 from watcher.platform.settings import addresses, quantities, values
 from watcher.platform.settings.field_metadata import SettingsTable, about
 from watcher.platform.settings.model_values import DEFAULT_WINDOWS, TYPES_ONLY, WINDOWS
