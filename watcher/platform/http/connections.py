@@ -79,7 +79,7 @@ class ConnectionLimits:
     send_s: float = 60.0
     check_s: float = 1.0
     buffered: int = 32 << 20
-    bodies: int = 64 << 20
+    bodies: int = 52 << 20
 
     @property
     def backlog(self) -> int:
