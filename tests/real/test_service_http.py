@@ -62,7 +62,7 @@ def exchange(service: Service, sent: bytes, *, timeout: float = PATIENCE_SECONDS
 
 def get(service: Service, target: bytes, *headers: bytes) -> tuple[int, Any]:
     """Status and JSON of a GET whose target is sent as it stands."""
-    head = [b"GET " + target + b" HTTP/1.1", b"Host: x", b"Connection: close", *headers]
+    head = [b"GET " + target + b" HTTP/1.1", b"Host: localhost", b"Connection: close", *headers]
     return parse(exchange(service, b"\r\n".join(head) + b"\r\n\r\n"))
 
 
@@ -138,14 +138,14 @@ def test_slashes_and_absolute_targets_lead_to_the_same(service: Service, target:
 def test_no_target_is_too_odd(service: Service, target: bytes, query: bytes):
     """Any bytes at all as a host and as a query: an answer below 500, or the connection is closed."""
     answer = exchange(
-        service, b"GET /watcher/" + target + b"?host=" + query + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        service, b"GET /watcher/" + target + b"?host=" + query + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     )
     assert not answer or int(answer.split()[1]) < 500
 
 
 # --- what is hardly HTTP ---------------------------------------------------------------------------------------------
 
-REQUEST = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -155,15 +155,15 @@ REQUEST = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200) + b"\r\n\r\n",
         b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
         b"GET /healthz\r\n\r\n",
-        b"BREW /pot HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"BREW /pot HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /healthz HTTP/9.9\r\n\r\n",
         b"GET  /healthz  HTTP/1.1\r\n\r\n",
-        REQUEST.replace(b"Host: x", b"Host: x\r\nBad Header: y"),
-        REQUEST.replace(b"Host: x", b"Host: x\r\nNul: \x00"),
-        REQUEST.replace(b"Host: x", b"Host: x\r\nContent-Length: -1"),
-        REQUEST.replace(b"Host: x", b"Host: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked"),
-        REQUEST.replace(b"Host: x", b"Host: x\r\nTransfer-Encoding: chunked") + b"zz\r\n",
-        REQUEST.replace(b"Host: x", b"Host: x\r\nBig: " + b"b" * 100_000),
+        REQUEST.replace(b"Host: localhost", b"Host: localhost\r\nBad Header: y"),
+        REQUEST.replace(b"Host: localhost", b"Host: localhost\r\nNul: \x00"),
+        REQUEST.replace(b"Host: localhost", b"Host: localhost\r\nContent-Length: -1"),
+        REQUEST.replace(b"Host: localhost", b"Host: localhost\r\nContent-Length: 4\r\nTransfer-Encoding: chunked"),
+        REQUEST.replace(b"Host: localhost", b"Host: localhost\r\nTransfer-Encoding: chunked") + b"zz\r\n",
+        REQUEST.replace(b"Host: localhost", b"Host: localhost\r\nBig: " + b"b" * 100_000),
         b"\r\n" * 1000 + b"\x00\r\n\r\n",
     ],
     ids=lambda sent: sent[:20].decode("ascii", "replace").split("\r")[0] + f" {len(sent)}",
@@ -193,7 +193,7 @@ def test_other_methods_are_refused_with_what_is_allowed(service: Service, method
 
 def test_a_body_that_nobody_asked_for_is_no_load(service: Service):
     """Twenty megabytes with a GET: answered or cut off, and not kept in memory."""
-    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 20000000\r\n\r\n"
+    head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 20000000\r\n\r\n"
     answer = exchange(service, head + bytes(20_000_000))
     assert not answer or int(answer.split()[1]) < 500
 
@@ -201,7 +201,7 @@ def test_a_body_that_nobody_asked_for_is_no_load(service: Service):
 def test_pipelined_requests_are_answered_in_order(service: Service):
     """Five requests in one packet."""
     paths = [b"/healthz", b"/watcher", b"/nowhere", b"/watcher/" + NODE.encode(), b"/healthz"]
-    sent = b"".join(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n" for path in paths[:-1])
+    sent = b"".join(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n" for path in paths[:-1])
     answer = exchange(service, sent + REQUEST)
     statuses = [int(part[:3]) for part in answer.split(b"HTTP/1.1 ")[1:]]
     assert [200, 200, 404, 200, 200] == statuses
@@ -225,7 +225,7 @@ def test_a_client_that_goes_away_is_forgotten(service: Service):
     before = len(list(descriptors.iterdir()))
     for _ in range(1000):
         with socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE_SECONDS) as connection:
-            connection.sendall(b"GET /watcher?operator=P95 HTTP/1.1\r\nHost: x\r\n\r\n")
+            connection.sendall(b"GET /watcher?operator=P95 HTTP/1.1\r\nHost: localhost\r\n\r\n")
     wait_for(lambda: len(list(descriptors.iterdir())) <= before + 5, what="the connections to be closed")
 
 

@@ -147,7 +147,7 @@ def test_sigterm_ends_with_zero_beside_idle_and_slow_clients(run_service: RunSer
         socket.create_connection(("127.0.0.1", service.port)) as idle,
         socket.create_connection(("127.0.0.1", service.port)) as slow,
     ):
-        idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert idle.recv(12) == b"HTTP/1.1 200"
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHo")
         assert 0 == service.stop()
