@@ -28,7 +28,7 @@ _PEER = replace(
 )
 _AUTHORITIES = about(
     values.PATH,
-    "CA certificates (PEM) to verify their server certificates. Default: the system's CA certificates.",
+    "CA certificates (PEM) to verify the certificates of the servers. Default: the system's CA certificates.",
     example='"/etc/load-watcher/tls/ca.crt"',
 )
 
