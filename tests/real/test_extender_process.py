@@ -369,6 +369,7 @@ def test_https_and_tokens_on_both_sides(
     assert 421 == extender.get("/healthz", headers={"Host": "evil.test"}).status
 
     (tmp_path / "ours").write_text("secret-of-another-day\n")
+    assert extender.process is not None
     extender.process.send_signal(signal.SIGHUP)
     renewed = {"Authorization": "Bearer secret-of-another-day"}
     wait_for(lambda: extender.get("/scheduler/plugins", headers=renewed).status == 200, what="the new token")
