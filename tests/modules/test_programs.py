@@ -131,7 +131,7 @@ def test_sigterm_ends_the_build(tmp_path: Path, own_cache: Path) -> None:
     pid = int(wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), what="Go to start"))
     process.terminate()
     assert 143 == process.wait(60)
-    assert not Path(f"/proc/{pid}").exists()
+    wait_for(lambda: not Path(f"/proc/{pid}").exists(), what="the end of Go")  # init reaps it
     assert not any((own_cache / "kubernetes").iterdir())
 
 
