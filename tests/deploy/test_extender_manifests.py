@@ -15,7 +15,7 @@ from tests.deploy.rendering import Manifest, charted, composed, kustomized, of_p
 from tests.deploy.test_manifests import BINDING, DEPLOY, SECRET, by_name, granted, problems
 from tests.fakes.kube import KINDS, PODS, FakeKube
 from tests.waiting import eventually
-from watcher.platform.http.runner import make_runner
+from watcher.platform.http.runner import Runner
 from watcher.platform.settings.loading import load
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -136,7 +136,7 @@ def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(tmp_path: P
         settings = adapted(load(flags=flags, environ={}, file=file, cwd=tmp_path))
         assert PORT == settings.server.port
         process = await start_process(settings)
-        runner = make_runner(process.app)
+        runner = Runner(process.app)
         await runner.setup()
         try:
             await eventually(process.scheduling.is_synced, what="nodes and pods")

@@ -29,7 +29,7 @@ from watcher.koordinator.publisher import PublishStats
 from watcher.model import Operator, ProviderHealth, Snapshot, Window
 from watcher.platform.http.connections import ConnectionLimits
 from watcher.platform.http.routing import Route
-from watcher.platform.http.runner import make_runner
+from watcher.platform.http.runner import Runner
 from watcher.platform.http.sites import LocalHosts
 from watcher.providers.base import QueryPlan
 
@@ -236,7 +236,7 @@ class Live:
             hosts=self._hosts,
         )
         app.cleanup_ctx.extend(self._lives)
-        runner = make_runner(app, limits=self._limits)
+        runner = Runner(app, limits=self._limits)
         await runner.setup()
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]

@@ -109,8 +109,3 @@ def application(router: Router) -> web.Application:
     everything.leads_to = everything.add_route("*", router.dispatch, expect_handler=_expect)
     app.router.register_resource(everything)
     return app
-
-
-def make_runner(app: web.Application, *, limits: ConnectionLimits | None = None) -> Runner:
-    """The runner for an application. The caller sets it up, adds sites, and cleans it up."""
-    return Runner(app, limits=limits)
