@@ -94,7 +94,7 @@ class WatcherClient(PollingClient):
         """Request the silent nodes. Raises WatcherError."""
         received = await self._connection.get(self._silent, known=None)
         try:
-            return to_silence(msgspec.json.decode(received.body, type=SilentDocument))
+            return to_silence(decode_json(received.body, type=SilentDocument))
         except msgspec.DecodeError as error:
             raise malformed("silent nodes", self._silent, error) from error
 
