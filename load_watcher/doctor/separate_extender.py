@@ -26,13 +26,14 @@ def is_configured(settings: Settings) -> bool:
 
 async def check_watcher(found: Settings, examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the watcher answers and offers the data of the profiles."""
-    from load_watcher.extender.process import store_of
+    from load_watcher.extender.process import PROGRAM
     from scorers.extender.hosting import unmet_profiles
     from scorers.extender.remote import RemoteHost
     from watcher.client import WatcherError
+    from watcher.service.build import store_of
     from watcher.store.decision_store import StoreDecisions
 
-    host = RemoteHost(found, StoreDecisions(store_of(found)))
+    host = RemoteHost(found, StoreDecisions(store_of(found, program=PROGRAM)))
     try:
         await host.renew()
     except WatcherError as error:

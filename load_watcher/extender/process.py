@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from load_watcher.extender.pages import ExtenderPages, ExtenderTelemetry
@@ -21,24 +20,23 @@ from scorers.extender.hosting import unmet_profiles
 from scorers.extender.remote import RemoteHost, read_access
 from scorers.extender.service import SchedulingService
 from watcher import __version__
-from watcher.api.operations import OPENAPI
+from watcher.api.description import description_route
 from watcher.client import WatcherError
 from watcher.core.decisions import DecisionStore
-from watcher.platform.http import openapi
-from watcher.platform.http.responses import StaticBody, static_response
-from watcher.platform.http.routing import JSON, Route, Router, may_read
+from watcher.platform.http.routing import Router, may_read
 from watcher.platform.http.runner import application
 from watcher.platform.http.sites import local_hosts
-from watcher.platform.reloaded_files import FileReloader
 from watcher.platform.settings.problems import Problem, SettingsError
 from watcher.platform.settings.tables import Settings
 from watcher.platform.telemetry.instruments import Instruments
-from watcher.service.build import ServerProtection, tls_of
+from watcher.service.build import ServerProtection, server_files, store_of, tls_of
+from watcher.service.reload import SettingsReloader
 from watcher.store.decision_store import StoreDecisions
 from watcher.store.store import Store
 
 log = logging.getLogger(__name__)
 
+PROGRAM = "load-watcher extender"
 DEFAULT_PORT = 2025
 DEFAULT_STORE = "sqlite:///load-watcher-extender.db"
 NEED_RESTART = ("cluster", "server", "store", "kubernetes")
@@ -67,25 +65,9 @@ def adapted(settings: Settings) -> Settings:
 async def start_process(settings: Settings, *, cluster: ClusterSource | None = None) -> ExtenderProcess:
     """Build the process. Raises SettingsError if files of [extender] cannot be used, or if the watcher answers and does
     not offer the data of a profile."""
-    store = store_of(settings)
+    store = store_of(settings, program=PROGRAM)
     host = await _checked_host(settings, StoreDecisions(store))
     return ExtenderProcess(settings, host, store, cluster=cluster)
-
-
-def store_of(settings: Settings) -> Store:
-    """Create the store of these settings, which is not opened yet."""
-    return Store(
-        url=settings.store.url,
-        retention=settings.store.retention,
-        max_size=settings.store.max_size,
-        on_unusable=settings.store.on_unusable,
-        upgrade=settings.store.upgrade,
-        owner=f"load-watcher extender on {settings.server.host}:{settings.server.port}",
-        watcher=settings.watcher_name,
-        password_file=settings.store.password_file,
-        decisions=settings.store.decisions,
-        max_decisions=settings.store.max_decisions,
-    )
 
 
 async def _checked_host(
@@ -129,8 +111,6 @@ class ExtenderProcess:
         self._settings = settings
         self._host = host
         self._store = store
-        self._reloading: asyncio.Task[None] | None = None
-        self._wants_reload: Callable[[], Settings] | None = None
         self.scheduling = SchedulingService(settings.parts["scheduler"], host, cluster=cluster)
         built = self.scheduling.build()
         telemetry = Instruments(version=__version__, cluster=settings.cluster.name or "")
@@ -138,16 +118,14 @@ class ExtenderProcess:
             telemetry.add(collector)
         protection = ServerProtection(settings)
         self.tls = tls_of(settings)
-        self._files = FileReloader([*protection.files, *(() if self.tls is None else (self.tls.files,))])
+        files = server_files(protection, self.tls)
+        self._reloader = SettingsReloader(files, self._reload)
         hosts = local_hosts(settings.server.host, settings.server.hosts or ())
         pages = ExtenderPages(self.scheduling, host, telemetry, readable=partial(may_read, protection))
         routes = [*built.routes, *pages.routes()]
-        described = openapi.document(
-            [*routes, _describing(b"")], version=__version__, protected=protection.protect_reads
-        )
-        routes.append(_describing(msgspec.json.encode(described)))
+        routes.append(description_route(routes, version=__version__, protected=protection.protect_reads))
         self.app = application(Router(routes, protection=protection, meter=telemetry, hosts=hosts))
-        self.app.cleanup_ctx.extend([self._with_store, *built.lives, self._files.life, self._with_reload])
+        self.app.cleanup_ctx.extend([self._with_store, *built.lives, files.life, self._with_reload])
 
     def listening(self, address: str) -> None:
         """Log the address of the watcher."""
@@ -164,28 +142,12 @@ class ExtenderProcess:
     @asynccontextmanager
     async def _with_reload(self, _app: web.Application) -> AsyncIterator[None]:
         yield
-        if self._reloading is not None:
-            self._reloading.cancel()
-            await asyncio.gather(self._reloading, return_exceptions=True)
+        await self._reloader.close()
 
     # --- reload ------------------------------------------------------------------------------------------------------
 
     def request_reload(self, read: Callable[[], Settings]) -> None:
-        """See ServerProcess. A request during a reload is carried out after it."""
-        self._wants_reload = read
-        if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.create_task(self._reload_while_wanted(), name="reload")
-
-    async def _reload_while_wanted(self) -> None:
-        while (read := self._wants_reload) is not None:
-            self._wants_reload = None
-            await self._files.check()
-            try:
-                await self._reload(await asyncio.to_thread(read))
-            except SettingsError as error:
-                log.error("settings not reloaded, the old settings stay active: %s", error)
-            except Exception:
-                log.exception("settings not reloaded because of an unexpected error; the old settings stay active")
+        self._reloader.request(read)
 
     async def _reload(self, settings: Settings) -> None:
         host = await _checked_host(settings, self._host.decisions, before=self._host)
@@ -197,11 +159,3 @@ class ExtenderProcess:
         self._host.adopt(host)
         apply()
         log.info("settings reloaded")
-
-
-def _describing(body: bytes) -> Route:
-    return Route("/openapi.json", "openapi", partial(_constant, body=StaticBody.of(body, JSON)), OPENAPI)
-
-
-async def _constant(request: web.Request, _captured: Sequence[str], *, body: StaticBody) -> web.Response:
-    return static_response(request, body)

@@ -7,15 +7,15 @@ missing at once. The Go plug-ins keep their last copy on an error; an empty 200 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 
-import msgspec
 from aiohttp import web
 
 from watcher.api import dashboard, operations
 from watcher.api.body_builder import BodyBuilder
+from watcher.api.description import description_route
 from watcher.api.health import HealthHandlers
 from watcher.api.history import HistoryHandlers
 from watcher.api.node_metrics import NodeMetricHandlers
@@ -23,9 +23,7 @@ from watcher.api.nodes import CurrentSnapshot, NodeHandlers
 from watcher.api.pods import PodHandlers
 from watcher.api.service import WatcherService
 from watcher.api.telemetry import Telemetry
-from watcher.platform.http import openapi
-from watcher.platform.http.responses import StaticBody, static_response
-from watcher.platform.http.routing import JSON, Access, AccessSettings, Handler, Route, Router, may_read
+from watcher.platform.http.routing import Access, AccessSettings, Route, Router, may_read
 from watcher.platform.http.runner import application
 from watcher.platform.http.sites import LocalHosts
 
@@ -50,10 +48,7 @@ def make_app(
     health.paths = frozenset(route.path for route in table)
     protected = settings.protect_reads
     closed = {operations.WINDOW.name: [window.label for window in service.windows]}
-    everything = [*table, _describing(health.overview)]
-    described = openapi.document(everything, version=version, protected=protected, closed=closed)
-    body = StaticBody.of(msgspec.json.encode(described), JSON)
-    table.append(_describing(partial(_constant, body=body)))
+    table.append(description_route(table, version=version, protected=protected, closed=closed))
     router = Router([*table, *dashboard.file_routes()], protection=settings, meter=telemetry, hosts=hosts)
     app = application(router)
 
@@ -91,12 +86,3 @@ def _routes(
         Route("/readyz", "readyz", health.readyz, operations.READYZ, access=Access.OPEN),
         Route("/metrics", "metrics", health.metrics, operations.METRICS),
     ]
-
-
-async def _constant(request: web.Request, captured: Sequence[str], *, body: StaticBody) -> web.Response:
-    """Return a body that does not change while the process runs."""
-    return static_response(request, body)
-
-
-def _describing(handler: Handler) -> Route:
-    return Route("/openapi.json", "openapi", handler, operations.OPENAPI)

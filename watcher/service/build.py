@@ -21,13 +21,14 @@ from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import find_access
 from watcher.platform.kube.leases import Election
 from watcher.platform.memory import history_budget
-from watcher.platform.reloaded_files import ReloadedToken, read_token
+from watcher.platform.reloaded_files import FileReloader, ReloadedToken, read_token
 from watcher.platform.settings.tables import Settings
 from watcher.providers import registry
 from watcher.providers.base import Provider
 from watcher.refresh import cluster_nodes
 from watcher.refresh.config import NodeSource, RefreshConfig
 from watcher.replicas.peers import Peers
+from watcher.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,28 @@ def token_of(settings: Settings) -> str | None:
     ValueError."""
     path = settings.server.token_file
     return None if path is None else read_token(path)
+
+
+def server_files(protection: ServerProtection, tls: ServerTls | None) -> FileReloader:
+    """Return the reader of the server's files, which reads them again when they change."""
+    return FileReloader([*protection.files, *(() if tls is None else (tls.files,))])
+
+
+def store_of(settings: Settings, *, program: str) -> Store:
+    """Build the store, which is not opened yet. `program` is named as its owner to other processes."""
+    store = settings.store
+    return Store(
+        url=store.url,
+        retention=store.retention,
+        max_size=store.max_size,
+        on_unusable=store.on_unusable,
+        upgrade=store.upgrade,
+        owner=f"{program} on {settings.server.host}:{settings.server.port}",
+        watcher=settings.watcher_name,
+        password_file=store.password_file,
+        decisions=store.decisions,
+        max_decisions=store.max_decisions,
+    )
 
 
 def source_identity(settings: Settings) -> list[str]:

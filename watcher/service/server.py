@@ -43,11 +43,9 @@ from watcher.koordinator.publisher import PublishStats
 from watcher.model import MetricType, Operator, ProviderHealth, Snapshot, Window
 from watcher.platform.http.sites import local_hosts
 from watcher.platform.modules import ServiceModule
-from watcher.platform.reloaded_files import FileReloader
 from watcher.platform.repeated_errors import RepeatedErrors
-from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
-from watcher.providers.base import ProviderError, QueryPlan
+from watcher.providers.base import QueryPlan
 from watcher.refresh.config import TickStats
 from watcher.refresh.tick import Refresher
 from watcher.replicas import transfer
@@ -60,16 +58,18 @@ from watcher.service.build import (
     peers_of,
     publisher_of,
     refresh_config,
+    server_files,
     source_identity,
+    store_of,
     tls_of,
 )
 from watcher.service.last_seen import LastSeenLookup
+from watcher.service.reload import SettingsReloader
 from watcher.service.replica_takeover import take_over_samples
 from watcher.service.schedule import IntervalTrigger
 from watcher.store.decision_store import StoreDecisions
 from watcher.store.errors import StoreError
 from watcher.store.status import StoreStatus
-from watcher.store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -99,18 +99,7 @@ class Watcher:
             windows=metrics.windows,
         )
         self.telemetry = Telemetry(version=__version__, view=view, cluster=settings.cluster.name or "")
-        self._store = Store(
-            url=settings.store.url,
-            retention=settings.store.retention,
-            max_size=settings.store.max_size,
-            on_unusable=settings.store.on_unusable,
-            upgrade=settings.store.upgrade,
-            owner=f"load-watcher on {settings.server.host}:{settings.server.port}",
-            watcher=settings.watcher_name,
-            password_file=settings.store.password_file,
-            decisions=settings.store.decisions,
-            max_decisions=settings.store.max_decisions,
-        )
+        self._store = store_of(settings, program="load-watcher")
         self._decisions = StoreDecisions(self._store)
         self._refresher = self._make_refresher(settings)
         self._policies = collect_policies(settings)
@@ -124,13 +113,12 @@ class Watcher:
         self._recall = LastSeenLookup()
         self._tick: asyncio.Task[None] | None = None
         self._tick_errors = RepeatedErrors(log)
-        self._reloading: asyncio.Task[None] | None = None
-        self._wants_reload: Callable[[], Settings] | None = None
         self._period = 0.0
         self.telemetry.watch(self)
         protection = ServerProtection(settings)
         self.tls = tls_of(settings)
-        self._files = FileReloader([*protection.files, *(() if self.tls is None else (self.tls.files,))])
+        files = server_files(protection, self.tls)
+        self._reloader = SettingsReloader(files, self._reload)
         hosts = local_hosts(settings.server.host, settings.server.hosts or ())
         of_parts = {
             part.section: part.build(table, self) for part in parts if (table := settings.parts.get(part.section))
@@ -149,7 +137,7 @@ class Watcher:
         self.app.cleanup_ctx.extend(life for each in made for life in each.lives)
         if pages_of_agents is not None:
             self.app.cleanup_ctx.append(pages_of_agents.life)
-        self.app.cleanup_ctx.extend([self._with_publisher, self._files.life])
+        self.app.cleanup_ctx.extend([self._with_publisher, files.life])
         for collector in (collector for each in made for collector in each.collectors):
             self.telemetry.add(collector)
         self._on_listening = [message for each in made for message in each.on_listening]
@@ -343,10 +331,8 @@ class Watcher:
             yield
         finally:
             self._scheduler.pause()
-            ending = [task for task in (following, self._reloading) if task is not None]
-            for task in ending:
-                task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+            following.cancel()
+            await asyncio.gather(following, self._reloader.close(), return_exceptions=True)
             await self._stop_tick()
             self._scheduler.shutdown(wait=False)
             await asyncio.sleep(0)  # the scheduler shuts down in a separate callback
@@ -408,21 +394,7 @@ class Watcher:
     # --- reload ------------------------------------------------------------------------------------------------------
 
     def request_reload(self, read: Callable[[], Settings]) -> None:
-        """Reload the settings: now, or again after a reload in progress, which may have read the earlier settings."""
-        self._wants_reload = read
-        if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.create_task(self._reload_while_wanted(), name="reload")
-
-    async def _reload_while_wanted(self) -> None:
-        while (read := self._wants_reload) is not None:
-            self._wants_reload = None
-            await self._files.check()
-            try:
-                await self._reload(await asyncio.to_thread(read))
-            except (SettingsError, ProviderError) as error:
-                log.error("settings not reloaded, the old settings stay active: %s", error)
-            except Exception:
-                log.exception("settings not reloaded because of an unexpected error; the old settings stay active")
+        self._reloader.request(read)
 
     async def _reload(self, settings: Settings) -> None:
         parts, put_in_place = await self._renewed_parts(settings)
