@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import tomllib
 from pathlib import Path
@@ -119,7 +118,7 @@ def test_allowed_clients_of_the_watcher_include_it() -> None:
 
 
 @pytest.mark.parametrize("binds", [False, True], ids=["scores", "binds"])
-def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(tmp_path: Path, binds: bool) -> None:
+async def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(tmp_path: Path, binds: bool) -> None:
     """Only the places differ. The watcher, which is not there, has no right for it."""
     profiles = {"profiles": BINDING} if binds else {}
     rendered = charted({"scheduler": {**SEPARATE["scheduler"], **profiles}})
@@ -153,7 +152,7 @@ def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(tmp_path: P
             PODS, "default/web", metadata={"name": "web", "namespace": "default", "uid": "web"}, spec={}, status={}
         )
         kube.node("a")
-        asyncio.run(story(kube))
+        await story(kube)
 
 
 def test_its_own_values_of_the_chart_are_used() -> None:

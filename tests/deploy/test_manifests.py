@@ -3,7 +3,6 @@ published schemas, against each other, and against what the service really needs
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import os
 import re
@@ -607,7 +606,7 @@ def granted(rendered: list[Manifest]) -> set[tuple[str, str]]:
     ],
     ids=["nodes", "pods too", "extender", "extender that binds", "extender by NodeMetrics", "agents by label"],
 )
-def test_the_service_runs_with_these_settings_and_uses_every_right_that_it_has(
+async def test_the_service_runs_with_these_settings_and_uses_every_right_that_it_has(
     tmp_path: Path, values: dict[str, Any], wanted: dict[str, str]
 ) -> None:
     """Only the places differ: the API server, the database, the address. Everything else is refused to it. (That the
@@ -657,7 +656,7 @@ def test_the_service_runs_with_these_settings_and_uses_every_right_that_it_has(
         kube.forbidden = everything - rights
         kube.node("a")
         kube.usage("a", time=datetime.now(UTC).isoformat())
-        asyncio.run(story(kube))
+        await story(kube)
 
 
 def test_what_writes_node_metrics_uses_every_right_that_it_has() -> None:

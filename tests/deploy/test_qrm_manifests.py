@@ -3,7 +3,6 @@ directories than each mode needs."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -189,7 +188,7 @@ def get(port: int, path: str) -> int:
     return requests.get(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_SECONDS).status_code
 
 
-def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(world: World, tmp_path: Path) -> None:
+async def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(world: World, tmp_path: Path) -> None:
     """With the arguments and settings of the manifests, but for places; everything else is refused to it."""
     manifests = composed(tmp_path, DEPLOY / "qrm", "qrm-cri", "qrm-evict")
     (container,) = daemon(manifests)["containers"]
@@ -214,15 +213,12 @@ def test_it_runs_as_it_is_installed_and_uses_every_right_that_it_has(world: Worl
     world.pod("default/large", large, "storage-service", cpu="70")
     world.kube.forbidden = {(verb, each) for verb in VERBS for each in (*KINDS, "v1/pods/eviction")} - rights(manifests)
 
-    async def test() -> None:
-        async with FakeRuntime(world.socket, containers={cri(fits)}) as runtime:
-            with Qrm(world.directory / "run", *arguments, config=text, env=environment) as qrm:
-                await eventually(lambda: cri(fits) in runtime.cpusets(), what="CPUs of its own")
-                await eventually(lambda: asked_of(world) == rights(manifests), what="all rights to be used")
-                assert (world.directory / "state" / "kubelet_qrm_checkpoint").exists()
-                for probe in ("startupProbe", "livenessProbe"):
-                    assert 200 == get(alone, container[probe]["httpGet"]["path"])
-                assert [200, 404, 404] == [get(alone, path) for path in ("/metrics", "/qrm", "/qrm/explain")]
-                assert 200 == qrm.get("/qrm").status
-
-    asyncio.run(test())
+    async with FakeRuntime(world.socket, containers={cri(fits)}) as runtime:
+        with Qrm(world.directory / "run", *arguments, config=text, env=environment) as qrm:
+            await eventually(lambda: cri(fits) in runtime.cpusets(), what="CPUs of its own")
+            await eventually(lambda: asked_of(world) == rights(manifests), what="all rights to be used")
+            assert (world.directory / "state" / "kubelet_qrm_checkpoint").exists()
+            for probe in ("startupProbe", "livenessProbe"):
+                assert 200 == get(alone, container[probe]["httpGet"]["path"])
+            assert [200, 404, 404] == [get(alone, path) for path in ("/metrics", "/qrm", "/qrm/explain")]
+            assert 200 == qrm.get("/qrm").status

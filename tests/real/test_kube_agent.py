@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -83,7 +82,7 @@ def tokens(apiserver: ApiServer) -> list[str]:
     return [line.partition(" ")[2] for line in data.get("recent-evictions", "").splitlines()]
 
 
-def test_a_pod_under_two_budgets_costs_no_other_pod_and_no_other_node_its_eviction(
+async def test_a_pod_under_two_budgets_costs_no_other_pod_and_no_other_node_its_eviction(
     apiserver: ApiServer, control: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every cycle spent a token on it, so that no node of the cluster could evict anything any more."""
@@ -138,13 +137,13 @@ def test_a_pod_under_two_budgets_costs_no_other_pod_and_no_other_node_its_evicti
         assert StepOutcome.DONE is report.results[0].fate
 
     caplog.set_level(logging.WARNING)
-    asyncio.run(on(1, first))
+    await on(1, first)
     assert 1 == len([each for each in caplog.messages if "default/twice is not evicted" in each])
     assert (False, True) == (leaves(apiserver, "twice"), leaves(apiserver, "plain"))
     found = apiserver.ask("GET", "/api/v1/namespaces/default/events").json()["items"]
     assert ["twice"] == [each["involvedObject"]["name"] for each in found if each["reason"] == "EvictionRefused"]
     assert apiserver.ask("PATCH", CONTROL, {"data": {"recent-evictions": ""}}, headers=MERGE).ok
-    asyncio.run(on(2, second))
+    await on(2, second)
     assert leaves(apiserver, "far")
 
 

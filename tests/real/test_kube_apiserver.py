@@ -383,7 +383,7 @@ def aggregated(apiserver: ApiServer, port: int) -> Iterator[None]:
     wait_for(lambda: apiserver.ask("GET", served).status_code == 404, what="its end", timeout=SECONDS)
 
 
-def test_the_metrics_server_source_reads_through_the_real_api(apiserver: ApiServer):
+async def test_the_metrics_server_source_reads_through_the_real_api(apiserver: ApiServer):
     """Capacity from the real server, usage through its aggregation layer; a node without usage is told of."""
     make_node(apiserver, "busy")
     make_node(apiserver, "silent")
@@ -392,25 +392,22 @@ def test_the_metrics_server_source_reads_through_the_real_api(apiserver: ApiServ
     now = time.time()
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now - 20))
 
-    async def check() -> None:
-        access = AccessFinder.of(kubeconfig=apiserver.kubeconfig(apiserver.directory / "kubeconfig"), context=None)
-        provider = MetricsServerProvider(access, resolution=1.0, max_seconds=900.0, timeout=30.0)
-        await provider.start()
-        try:
-            fetch: Fetch = await eventually(
-                lambda: provider.fetch(now - 900, now + 60), what="an answer", ignoring=(ProviderUnreachable,)
-            )
-        finally:
-            await provider.close()
-        assert {"CPU": 25.0, "Memory": 50.0} == {
-            batch.metric.key: float(value)
-            for batch in fetch.batches
-            for series, value in zip(batch.series, batch.value, strict=True)
-            if batch.nodes[series] == "busy"
-        }
-        assert "silent" in {finding.node for finding in fetch.findings}
-
     with FakeKube(token="", tls=tls) as metrics:
         metrics.usage("busy", time=at, cpu="1", memory="4Gi")
         with aggregated(apiserver, metrics.port):
-            asyncio.run(check())
+            access = AccessFinder.of(kubeconfig=apiserver.kubeconfig(apiserver.directory / "kubeconfig"), context=None)
+            provider = MetricsServerProvider(access, resolution=1.0, max_seconds=900.0, timeout=30.0)
+            await provider.start()
+            try:
+                fetch: Fetch = await eventually(
+                    lambda: provider.fetch(now - 900, now + 60), what="an answer", ignoring=(ProviderUnreachable,)
+                )
+            finally:
+                await provider.close()
+            assert {"CPU": 25.0, "Memory": 50.0} == {
+                batch.metric.key: float(value)
+                for batch in fetch.batches
+                for series, value in zip(batch.series, batch.value, strict=True)
+                if batch.nodes[series] == "busy"
+            }
+            assert "silent" in {finding.node for finding in fetch.findings}

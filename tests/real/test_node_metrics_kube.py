@@ -204,25 +204,22 @@ def test_the_rights_of_the_chart_are_enough_and_needed(defined: ApiServer, tmp_p
         delete_all(defined, granting)
 
 
-def test_of_two_replicas_one_holds_a_real_lease(defined: ApiServer, tmp_path: Path) -> None:
+async def test_of_two_replicas_one_holds_a_real_lease(defined: ApiServer, tmp_path: Path) -> None:
     """Both try at once; who stops gives it back."""
     kubeconfig = defined.kubeconfig(tmp_path / "real")
 
-    async def story() -> None:
-        client = KubeClient(lambda: find_access(kubeconfig=kubeconfig, environ={}), timeout=30.0)
-        source = service({"a": STEADY})
-        candidates = [
-            Election(client, "default/two", identity=name, manager=MANAGER, now=source.now, monotonic=source.monotonic)
-            for name in "abcd"
-        ]
-        try:
-            assert 1 == sum(await asyncio.gather(*(each.acquire_or_renew() for each in candidates)))
-            (first,) = (each for each in candidates if each.held)
-            await first.release()
-            assert 1 == sum(await asyncio.gather(*(each.acquire_or_renew() for each in candidates)))
-        finally:
-            await client.close()
-
-    asyncio.run(story())
+    client = KubeClient(lambda: find_access(kubeconfig=kubeconfig, environ={}), timeout=30.0)
+    source = service({"a": STEADY})
+    candidates = [
+        Election(client, "default/two", identity=name, manager=MANAGER, now=source.now, monotonic=source.monotonic)
+        for name in "abcd"
+    ]
+    try:
+        assert 1 == sum(await asyncio.gather(*(each.acquire_or_renew() for each in candidates)))
+        (first,) = (each for each in candidates if each.held)
+        await first.release()
+        assert 1 == sum(await asyncio.gather(*(each.acquire_or_renew() for each in candidates)))
+    finally:
+        await client.close()
     spec = defined.ask("GET", "/apis/coordination.k8s.io/v1/namespaces/default/leases/two").json()["spec"]
     assert (30, 1) == (spec["leaseDurationSeconds"], spec["leaseTransitions"])

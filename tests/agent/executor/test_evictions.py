@@ -391,7 +391,7 @@ def test_a_brake_that_is_pulled_in_the_middle_of_a_plan_is_obeyed(node: FakeNode
 
 
 @pytest.mark.slow
-def test_several_nodes_at_once_never_spend_more_than_there_is(tmp_path: Path, server: FakeKube):
+async def test_several_nodes_at_once_never_spend_more_than_there_is(tmp_path: Path, server: FakeKube):
     """All of them ask at the same moment; some may get nothing because others were quicker, never one too many."""
     nodes = [with_api(tmp_path / str(number), server) for number in range(6)]
     control(server, evictions_per_minute="4", nodes_at_once="100%")
@@ -405,7 +405,7 @@ def test_several_nodes_at_once_never_spend_more_than_there_is(tmp_path: Path, se
         ]
         return await asyncio.gather(*threads)
 
-    reports = asyncio.run(all_of_them())
+    reports = await all_of_them()
     done = sum(fate is StepOutcome.DONE for report in reports for fate in fates(report))
     assert done == len(going(server)) == asked_for(server)
     assert 1 <= done <= 4

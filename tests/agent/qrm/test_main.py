@@ -137,7 +137,7 @@ def given(qrm: Qrm) -> dict[str, dict[str, Any]]:
 # --- the proposal's examples -----------------------------------------------------------------------------------------
 
 
-def test_example_1_pools_move_with_the_load(world: World):
+async def test_example_1_pools_move_with_the_load(world: World):
     """Three pods in two pools; the load says that the pool online needs 28 CPUs; the runtime is told so, those who lose
     CPUs first."""
     steps = [step(f"admit pod{number}") for number in (1, 2, 3)]
@@ -147,90 +147,84 @@ def test_example_1_pools_move_with_the_load(world: World):
     # 21 of 80 CPUs are busy, two of them of the pool offline: 1.25 x 19 + 4 = 27.75.
     load = FakeService(published=publish(snapshot_of({NODE: {"CPU": steady(26.25), "Memory": steady(40)}})))
 
-    async def test() -> None:
-        async with FakeRuntime(world.socket, containers=set(ids)) as runtime:
-            first = {id: each["linux_container_resources"]["cpuset_cpus"] for id, each in zip(ids, steps, strict=True)}
-            with world.run('adjust_interval = "100ms"', "step_down = 0") as qrm:
-                await eventually(lambda: runtime.cpusets() == first, what="the pools of the beginning")
-                assert {given["cpuset_mems"] for _, given in runtime.updates} == {"0-1"}
-                held = await eventually(lambda: qrm.explained()["resize"], what="a decision")
-                assert (held["action"], held["to"]) == ("hold: no data", 76), held
-            sent = len(runtime.updates)
-            with Live(load) as live:
-                lines = ('adjust_interval = "100ms"', "step_down = 0", f'watcher = "http://127.0.0.1:{live.port}"')
-                idle = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
-                with world.run(*lines, "publish_capacity = true", f'headroom_resource = "{idle}"') as qrm:
-                    last = step("resize and reconcile")
-                    online, offline = (last["pools"][pool] for pool in ("online", "offline"))
-                    second = dict(zip(ids, (online, offline, online), strict=True))
-                    await eventually(lambda: runtime.cpusets() == second, what="the pools after the resize")
-                    assert not runtime.refused
-                    order = [id for id, given in runtime.updates[sent:] if given["cpuset_cpus"] in (online, offline)]
-                    assert order.index(ids[1]) > max(order.index(ids[0]), order.index(ids[2])), "growth before loss"
-                    told = (await asyncio.to_thread(qrm.explained))["resizes"]
-                    (change,) = [each for each in told if each["action"] == "down"]
-                    assert (change["from"], change["to"], change["target"]) == (76, 28, 28)
-                    assert change["need_cpus"] == pytest.approx(27.75, abs=0.01)
-                    assert change["inputs"]["windows_percent"].keys() == {"5m", "10m", "15m"}
-                    assert change["pools"] == {"online": online, "offline": offline}
-                    state = await asyncio.to_thread(qrm.state)
-                    assert {pool: each["size"] for pool, each in state["pools"].items()} == last["sizes"]
+    async with FakeRuntime(world.socket, containers=set(ids)) as runtime:
+        first = {id: each["linux_container_resources"]["cpuset_cpus"] for id, each in zip(ids, steps, strict=True)}
+        with world.run('adjust_interval = "100ms"', "step_down = 0") as qrm:
+            await eventually(lambda: runtime.cpusets() == first, what="the pools of the beginning")
+            assert {given["cpuset_mems"] for _, given in runtime.updates} == {"0-1"}
+            held = await eventually(lambda: qrm.explained()["resize"], what="a decision")
+            assert (held["action"], held["to"]) == ("hold: no data", 76), held
+        sent = len(runtime.updates)
+        with Live(load) as live:
+            lines = ('adjust_interval = "100ms"', "step_down = 0", f'watcher = "http://127.0.0.1:{live.port}"')
+            idle = "resource.katalyst.kubewharf.io/reclaimed_millicpu"
+            with world.run(*lines, "publish_capacity = true", f'headroom_resource = "{idle}"') as qrm:
+                last = step("resize and reconcile")
+                online, offline = (last["pools"][pool] for pool in ("online", "offline"))
+                second = dict(zip(ids, (online, offline, online), strict=True))
+                await eventually(lambda: runtime.cpusets() == second, what="the pools after the resize")
+                assert not runtime.refused
+                order = [id for id, given in runtime.updates[sent:] if given["cpuset_cpus"] in (online, offline)]
+                assert order.index(ids[1]) > max(order.index(ids[0]), order.index(ids[2])), "growth before loss"
+                told = (await asyncio.to_thread(qrm.explained))["resizes"]
+                (change,) = [each for each in told if each["action"] == "down"]
+                assert (change["from"], change["to"], change["target"]) == (76, 28, 28)
+                assert change["need_cpus"] == pytest.approx(27.75, abs=0.01)
+                assert change["inputs"]["windows_percent"].keys() == {"5m", "10m", "15m"}
+                assert change["pools"] == {"online": online, "offline": offline}
+                state = await asyncio.to_thread(qrm.state)
+                assert {pool: each["size"] for pool, each in state["pools"].items()} == last["sizes"]
 
-                    def offered() -> Any:
-                        return world.kube.content(NODES, NODE)["status"]["allocatable"].get(idle)
+                def offered() -> Any:
+                    return world.kube.content(NODES, NODE)["status"]["allocatable"].get(idle)
 
-                    # A fifth more than the 52 CPUs of the pool, of which two are used.
-                    await eventually(lambda: offered() == "62400", what="the idle CPUs to be offered")
-
-    asyncio.run(test())
+                # A fifth more than the 52 CPUs of the pool, of which two are used.
+                await eventually(lambda: offered() == "62400", what="the idle CPUs to be offered")
 
 
-def test_example_2_exclusive_cpus_and_memory_and_roles_apart(world: World):
+async def test_example_2_exclusive_cpus_and_memory_and_roles_apart(world: World):
     """Two roles on two NUMA nodes; a third finds none, is told of and gets nothing, until one has gone."""
     one, two = (step(f"hints pod{number}", 2) for number in (1, 2))
     ids = [cri(each["pod_uid"]) for each in (one, two)]
     third = "33333333-0000-4000-8000-000000000000"
 
-    async def test() -> None:
-        async with FakeRuntime(world.socket, containers={*ids, cri(third)}) as runtime:
-            world.pod("default/pod1", one["pod_uid"], one["pod_role"], cpu="20", memory="40Gi")
-            with world.run(RESERVED) as qrm:
-                await eventually(lambda: ids[0] in runtime.cpusets(), what="pod1")
-                assert runtime.updates[-1][1] == step("allocate pod1", 2)["linux_container_resources"]
-                world.pod("default/pod2", two["pod_uid"], two["pod_role"], cpu="10", memory="20Gi")
-                await eventually(lambda: ids[1] in runtime.cpusets(), what="pod2")
-                allocated = step("allocate pod2", 2)
-                assert runtime.updates[-1][1] == allocated["linux_container_resources"]
-                listed = await pod_resources(qrm)
-                assert {name: cpuset.text(cpus) for name, cpus in listed.items()} == {"pod1": "2-21", "pod2": "42-51"}
-                world.pod("default/pod3", third, "retriever", cpu="4")
-                state = await eventually(lambda: _inadmissible(qrm), what="pod3 to be told of")
-                assert state["inadmissible"][0] | {"uid": ""} == {
-                    "pod": "default/pod3",
-                    "uid": "",
-                    "role": "retriever",
-                    "reason": "TopologyAffinityError",
-                    "message": "Resources cannot be allocated with Topology locality",
-                }
-                plugins = state["plugins"]
-                assert plugins["cpu"]["state"] == allocated["cpu_machine_state"]
-                assert plugins["memory"]["state"]["memory"] == allocated["memory_machine_state"]
-                await eventually(lambda: world.kube.names(EVENTS), what="the Event")
-                (event,) = (world.kube.content(EVENTS, name) for name in world.kube.names(EVENTS))
-                assert (event["involvedObject"]["name"], event["reason"]) == ("pod3", "TopologyAffinityError")
-                admissions = {each["pod"]: each for each in (await asyncio.to_thread(qrm.explained))["admissions"]}
-                why = admissions["default/pod1"]["containers"]["container0"]["cpu"]
-                assert why == {
-                    "offered": [{"nodes": [0], "preferred": True}, {"nodes": [1], "preferred": True}],
-                    "decided": {"nodes": [0], "preferred": True},
-                }
-                assert admissions["default/pod3"]["containers"]["container0"]["cpu"]["offered"] == []
-                assert cri(third) not in runtime.cpusets()
-                world.kube.delete(PODS, "default/pod2")
-                await eventually(lambda: runtime.cpusets().get(cri(third)) == "42-45", what="pod3 in its place")
-                assert not runtime.refused
-
-    asyncio.run(test())
+    async with FakeRuntime(world.socket, containers={*ids, cri(third)}) as runtime:
+        world.pod("default/pod1", one["pod_uid"], one["pod_role"], cpu="20", memory="40Gi")
+        with world.run(RESERVED) as qrm:
+            await eventually(lambda: ids[0] in runtime.cpusets(), what="pod1")
+            assert runtime.updates[-1][1] == step("allocate pod1", 2)["linux_container_resources"]
+            world.pod("default/pod2", two["pod_uid"], two["pod_role"], cpu="10", memory="20Gi")
+            await eventually(lambda: ids[1] in runtime.cpusets(), what="pod2")
+            allocated = step("allocate pod2", 2)
+            assert runtime.updates[-1][1] == allocated["linux_container_resources"]
+            listed = await pod_resources(qrm)
+            assert {name: cpuset.text(cpus) for name, cpus in listed.items()} == {"pod1": "2-21", "pod2": "42-51"}
+            world.pod("default/pod3", third, "retriever", cpu="4")
+            state = await eventually(lambda: _inadmissible(qrm), what="pod3 to be told of")
+            assert state["inadmissible"][0] | {"uid": ""} == {
+                "pod": "default/pod3",
+                "uid": "",
+                "role": "retriever",
+                "reason": "TopologyAffinityError",
+                "message": "Resources cannot be allocated with Topology locality",
+            }
+            plugins = state["plugins"]
+            assert plugins["cpu"]["state"] == allocated["cpu_machine_state"]
+            assert plugins["memory"]["state"]["memory"] == allocated["memory_machine_state"]
+            await eventually(lambda: world.kube.names(EVENTS), what="the Event")
+            (event,) = (world.kube.content(EVENTS, name) for name in world.kube.names(EVENTS))
+            assert (event["involvedObject"]["name"], event["reason"]) == ("pod3", "TopologyAffinityError")
+            admissions = {each["pod"]: each for each in (await asyncio.to_thread(qrm.explained))["admissions"]}
+            why = admissions["default/pod1"]["containers"]["container0"]["cpu"]
+            assert why == {
+                "offered": [{"nodes": [0], "preferred": True}, {"nodes": [1], "preferred": True}],
+                "decided": {"nodes": [0], "preferred": True},
+            }
+            assert admissions["default/pod3"]["containers"]["container0"]["cpu"]["offered"] == []
+            assert cri(third) not in runtime.cpusets()
+            world.kube.delete(PODS, "default/pod2")
+            await eventually(lambda: runtime.cpusets().get(cri(third)) == "42-45", what="pod3 in its place")
+            assert not runtime.refused
 
 
 async def pod_resources(qrm: Qrm) -> dict[str, list[int]]:
@@ -399,31 +393,25 @@ def test_a_plugin_in_a_process_of_its_own_dies_and_comes_back(world: World):
         plugin.kill()
 
 
-def test_what_the_runtime_refuses_is_told_and_tried_again(world: World):
+async def test_what_the_runtime_refuses_is_told_and_tried_again(world: World):
     uid = "11111111-0000-4000-8000-000000000000"
 
-    async def test() -> None:
-        async with FakeRuntime(world.socket, containers=set()) as runtime:
-            world.pod("default/early", uid, "online-micro_service", cpu="1")
-            with world.run() as qrm:
-                await eventually(lambda: runtime.refused, what="a refusal")
-                failed = await eventually(lambda: qrm.state()["last_reconcile"]["failed"], what="it to be told")
-                assert "NOT_FOUND: no such container" in failed["default/early/container0"]
-                runtime.containers.add(cri(uid))
-                await eventually(lambda: runtime.updates, what="another try")
-                assert qrm.get("/healthz").status == 200
-
-    asyncio.run(test())
+    async with FakeRuntime(world.socket, containers=set()) as runtime:
+        world.pod("default/early", uid, "online-micro_service", cpu="1")
+        with world.run() as qrm:
+            await eventually(lambda: runtime.refused, what="a refusal")
+            failed = await eventually(lambda: qrm.state()["last_reconcile"]["failed"], what="it to be told")
+            assert "NOT_FOUND: no such container" in failed["default/early/container0"]
+            runtime.containers.add(cri(uid))
+            await eventually(lambda: runtime.updates, what="another try")
+            assert qrm.get("/healthz").status == 200
 
 
-def test_inadmissible_pods_are_evicted_where_that_is_asked_for(world: World):
-    async def test() -> None:
-        async with FakeRuntime(world.socket, containers=set()):
-            world.pod("default/large", "11111111-0000-4000-8000-000000000000", "storage-service", cpu="70")
-            with world.run("evict_inadmissible = true"):
-                await eventually(lambda: _ending(world, "default/large"), what="the eviction")
-
-    asyncio.run(test())
+async def test_inadmissible_pods_are_evicted_where_that_is_asked_for(world: World):
+    async with FakeRuntime(world.socket, containers=set()):
+        world.pod("default/large", "11111111-0000-4000-8000-000000000000", "storage-service", cpu="70")
+        with world.run("evict_inadmissible = true"):
+            await eventually(lambda: _ending(world, "default/large"), what="the eviction")
 
 
 def _ending(world: World, name: str) -> bool:
@@ -448,7 +436,7 @@ def test_cpus_by_katalysts_levels(world: World):
         assert "ignoring qrm.watcher: load resizes pools only with qrm.cpu_policy roles" in qrm.log()
 
 
-def test_plugins_of_another_manager_come_back_when_it_empties_their_directory(world: World):
+async def test_plugins_of_another_manager_come_back_when_it_empties_their_directory(world: World):
     """Katalyst's agent does so when it starts, and then registers what it finds."""
     directory = world.directory / "socks"
     sockets = {directory / f"qrm_{name}_plugin.sock" for name in ("cpu", "memory", "nic")}
@@ -462,13 +450,13 @@ def test_plugins_of_another_manager_come_back_when_it_empties_their_directory(wo
         return {plugin["live"] for plugin in qrm.state()["plugins"].values()}
 
     with world.run(f'registration_dir = "{directory}"', mode="server") as qrm:
-        asyncio.run(register())
+        await register()
         assert live() == {True}
         for path in directory.iterdir():
             path.unlink()
         wait_for(lambda: sockets <= set(directory.iterdir()) and live() == {False}, what="the sockets")
         wait_for(lambda: qrm.log().count("serving ") == len(sockets), what="the log")
-        asyncio.run(register())
+        await register()
         assert live() == {True}
         assert qrm.get("/healthz").json() == {"status": "ok", "unused": {}}
         assert 'load_watcher_qrm_manager_silent_seconds{resource="cpu"}' in qrm.get("/metrics").text

@@ -1,6 +1,5 @@
 """Pods as the manager wants them, from the API and from the kubelet."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -124,41 +123,35 @@ def test_who_knows_well_is_believed_then_who_knows_at_all():
         names()
 
 
-def test_from_the_api_and_on_while_it_is_away(tmp_path: Path):
-    async def test() -> None:
-        with FakeKube() as kube:
-            kube.pod("shop/web", node="node-1")
-            kube.pod("shop/other", node="node-2")
-            bad = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "many"}}}]}
-            kube.pod("shop/bad", node="node-1", spec=bad)
-            config = kube.kubeconfig(tmp_path / "config")
-            client = KubeClient(lambda: find_access(kubeconfig=config, context=None, environ={}))
-            pods = NodePodSources([ApiPods(client, "node-1")])
-            with pytest.raises(PodsUnknown, match="no response yet"):
-                pods.listing(monotonic=0.0)
-            await pods.start()
-            try:
-                listed = await eventually(lambda: pods.listing(monotonic=1.0), what="the pods", ignoring=(PodsUnknown,))
-                assert [pod.key for pod in listed] == ["shop/web"]
-                again = pods.listing(monotonic=2.0)
-                assert again[0] is listed[0], "what did not change is not read again"
-                kube.delete(PODS, "shop/web")
-                kube.pod("shop/new", node="node-1")
-                await eventually(
-                    lambda: [pod.key for pod in pods.listing(monotonic=3.0)] == ["shop/new"], what="the change"
-                )
-            finally:
-                await pods.close()
-                await client.close()
-
-    asyncio.run(test())
+async def test_from_the_api_and_on_while_it_is_away(tmp_path: Path):
+    with FakeKube() as kube:
+        kube.pod("shop/web", node="node-1")
+        kube.pod("shop/other", node="node-2")
+        bad = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "many"}}}]}
+        kube.pod("shop/bad", node="node-1", spec=bad)
+        config = kube.kubeconfig(tmp_path / "config")
+        client = KubeClient(lambda: find_access(kubeconfig=config, context=None, environ={}))
+        pods = NodePodSources([ApiPods(client, "node-1")])
+        with pytest.raises(PodsUnknown, match="no response yet"):
+            pods.listing(monotonic=0.0)
+        await pods.start()
+        try:
+            listed = await eventually(lambda: pods.listing(monotonic=1.0), what="the pods", ignoring=(PodsUnknown,))
+            assert [pod.key for pod in listed] == ["shop/web"]
+            again = pods.listing(monotonic=2.0)
+            assert again[0] is listed[0], "what did not change is not read again"
+            kube.delete(PODS, "shop/web")
+            kube.pod("shop/new", node="node-1")
+            await eventually(
+                lambda: [pod.key for pod in pods.listing(monotonic=3.0)] == ["shop/new"], what="the change"
+            )
+        finally:
+            await pods.close()
+            await client.close()
 
 
-def test_a_kubelet_that_nobody_hears():
-    async def test() -> None:
-        source = kubelet_pods(kubelet_access("http://127.0.0.1:9"), interval=10.0)
-        with pytest.raises(PodsUnknown, match="the kubelet has not responded yet"):
-            source.listing(monotonic=0.0, max_age=1.0)
-        await source.close()
-
-    asyncio.run(test())
+async def test_a_kubelet_that_nobody_hears():
+    source = kubelet_pods(kubelet_access("http://127.0.0.1:9"), interval=10.0)
+    with pytest.raises(PodsUnknown, match="the kubelet has not responded yet"):
+        source.listing(monotonic=0.0, max_age=1.0)
+    await source.close()

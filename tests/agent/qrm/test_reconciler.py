@@ -62,150 +62,125 @@ class Node:
         return self.rounds.state()
 
 
-def test_a_pod_is_admitted_once_and_forgotten_when_it_goes():
-    async def test() -> None:
-        node = Node()
-        for _ in range(3):
-            await node.round("p")
-        assert len(node.plugin.asked) == 1
-        assert node.set == ["p 0-1"]
-        assert node.rounds.admissions == {("admitted", ""): 1}
-        assert node.state()["pods"][0]["containers"]["c"]["cpu"]["allocation_result"] == "0-1"
-        await node.round()
-        assert node.plugin.removed == ["p"]
-        assert node.state()["pods"] == []
-
-    asyncio.run(test())
-
-
-def test_an_inadmissible_pod_gets_nothing_is_told_of_once_and_tried_again():
-    async def test() -> None:
-        node = Node()
-        node.plugin.offers = ()
-        for _ in range(3):
-            await node.round("p")
-        assert node.told == [("p", "TopologyAffinityError")]
-        assert (node.set, node.plugin.asked) == ([], []), "not piece by piece either"
-        assert node.state()["inadmissible"][0]["message"] == "Resources cannot be allocated with Topology locality"
-        node.plugin.offers = Fake().offers
+async def test_a_pod_is_admitted_once_and_forgotten_when_it_goes():
+    node = Node()
+    for _ in range(3):
         await node.round("p")
-        assert node.state()["inadmissible"], "nothing happened, so it is not tried yet"
-        await node.round("p", after=RETRY_S)
-        assert (node.state()["inadmissible"], node.set) == ([], ["p 0-1"])
-        assert node.rounds.admissions == {("rejected", "TopologyAffinityError"): 1, ("admitted", ""): 1}
+    assert len(node.plugin.asked) == 1
+    assert node.set == ["p 0-1"]
+    assert node.rounds.admissions == {("admitted", ""): 1}
+    assert node.state()["pods"][0]["containers"]["c"]["cpu"]["allocation_result"] == "0-1"
+    await node.round()
+    assert node.plugin.removed == ["p"]
+    assert node.state()["pods"] == []
 
-    asyncio.run(test())
+
+async def test_an_inadmissible_pod_gets_nothing_is_told_of_once_and_tried_again():
+    node = Node()
+    node.plugin.offers = ()
+    for _ in range(3):
+        await node.round("p")
+    assert node.told == [("p", "TopologyAffinityError")]
+    assert (node.set, node.plugin.asked) == ([], []), "not piece by piece either"
+    assert node.state()["inadmissible"][0]["message"] == "Resources cannot be allocated with Topology locality"
+    node.plugin.offers = Fake().offers
+    await node.round("p")
+    assert node.state()["inadmissible"], "nothing happened, so it is not tried yet"
+    await node.round("p", after=RETRY_S)
+    assert (node.state()["inadmissible"], node.set) == ([], ["p 0-1"])
+    assert node.rounds.admissions == {("rejected", "TopologyAffinityError"): 1, ("admitted", ""): 1}
 
 
 @pytest.mark.parametrize("what", ["a pod goes", "a plug-in comes"])
-def test_what_may_help_makes_it_tried_again_at_once(what: str):
-    async def test() -> None:
-        node = Node()
-        await node.round("other")
-        node.plugin.offers = ()
-        await node.round("other", "p")
-        node.plugin.offers = Fake().offers
-        if what == "a plug-in comes":
-            await node.world.manager.plugins.register("cpu", node.plugin)
-        await node.round(*(["p"] if what == "a pod goes" else ["other", "p"]))
-        assert node.state()["inadmissible"] == []
-
-    asyncio.run(test())
+async def test_what_may_help_makes_it_tried_again_at_once(what: str):
+    node = Node()
+    await node.round("other")
+    node.plugin.offers = ()
+    await node.round("other", "p")
+    node.plugin.offers = Fake().offers
+    if what == "a plug-in comes":
+        await node.world.manager.plugins.register("cpu", node.plugin)
+    await node.round(*(["p"] if what == "a pod goes" else ["other", "p"]))
+    assert node.state()["inadmissible"] == []
 
 
-def test_without_pods_nothing_happens_and_nothing_is_forgotten():
-    async def test() -> None:
-        node = Node()
-        node.source.why = "no pods from the Kubernetes API: no response yet"
-        await node.round()
-        assert "no response yet" in node.state()["last_reconcile"]["trouble"]
-        settled = [node.rounds.settled]
-        node.source.why = ""
-        await node.round("p")
-        assert [*settled, node.rounds.settled] == [False, True]
-        node.source.why = "it is away"
-        await node.round()
-        assert node.plugin.removed == []
-        assert node.state()["pods"]
-
-    asyncio.run(test())
+async def test_without_pods_nothing_happens_and_nothing_is_forgotten():
+    node = Node()
+    node.source.why = "no pods from the Kubernetes API: no response yet"
+    await node.round()
+    assert "no response yet" in node.state()["last_reconcile"]["trouble"]
+    settled = [node.rounds.settled]
+    node.source.why = ""
+    await node.round("p")
+    assert [*settled, node.rounds.settled] == [False, True]
+    node.source.why = "it is away"
+    await node.round()
+    assert node.plugin.removed == []
+    assert node.state()["pods"]
 
 
-def test_a_full_disk_is_told_and_the_next_round_goes_on():
-    async def test() -> None:
-        node = Node()
-        await node.round("p")
-        node.world.full = True
-        await node.round("p")
-        assert "cannot write the checkpoint: No space left" in node.state()["last_reconcile"]["trouble"]
-        node.world.full = False
-        await node.round("p")
-        assert node.state()["last_reconcile"]["trouble"] == ""
-
-    asyncio.run(test())
+async def test_a_full_disk_is_told_and_the_next_round_goes_on():
+    node = Node()
+    await node.round("p")
+    node.world.full = True
+    await node.round("p")
+    assert "cannot write the checkpoint: No space left" in node.state()["last_reconcile"]["trouble"]
+    node.world.full = False
+    await node.round("p")
+    assert node.state()["last_reconcile"]["trouble"] == ""
 
 
-def test_what_the_runtime_refuses_is_counted_and_told():
-    async def test() -> None:
-        node = Node()
-        node.refuses = "the runtime is away"
-        await node.round("p")
-        assert node.state()["last_reconcile"]["failed"] == {"ns/p/c": "the runtime is away"}
-        node.refuses = ""
-        await node.round("p")
-        assert node.rounds.updates == {"failed": 1, "applied": 1}
-
-    asyncio.run(test())
+async def test_what_the_runtime_refuses_is_counted_and_told():
+    node = Node()
+    node.refuses = "the runtime is away"
+    await node.round("p")
+    assert node.state()["last_reconcile"]["failed"] == {"ns/p/c": "the runtime is away"}
+    node.refuses = ""
+    await node.round("p")
+    assert node.rounds.updates == {"failed": 1, "applied": 1}
 
 
-def test_rounds_that_are_late_are_skipped_and_never_overlap():
+async def test_rounds_that_are_late_are_skipped_and_never_overlap():
     """Real time: a round of three periods in which others would have been due."""
+    world = World()
+    at_once, most = 0, 0
 
-    async def test() -> None:
-        world = World()
-        at_once, most = 0, 0
+    class Slow(Known):
+        def listing(self, *, monotonic: float, max_age: float) -> list[QrmPod | None]:
+            return [pod("p")]
 
-        class Slow(Known):
-            def listing(self, *, monotonic: float, max_age: float) -> list[QrmPod | None]:
-                return [pod("p")]
+    async def apply(*_: Any) -> None: ...
 
-        async def apply(*_: Any) -> None: ...
+    async def publish() -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.03)
+        at_once -= 1
 
-        async def publish() -> None:
-            nonlocal at_once, most
-            at_once += 1
-            most = max(most, at_once)
-            await asyncio.sleep(0.03)
-            at_once -= 1
-
-        rounds = Reconciler(world.manager, NodePodSources([Slow()]), apply, period=0.01, publish=publish)
-        running = asyncio.create_task(rounds.run())
-        try:
-            await eventually(lambda: rounds.skipped >= 4, what="rounds to be skipped")
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await rounds.close()
-        assert most == 1
-
-    asyncio.run(test())
+    rounds = Reconciler(world.manager, NodePodSources([Slow()]), apply, period=0.01, publish=publish)
+    running = asyncio.create_task(rounds.run())
+    try:
+        await eventually(lambda: rounds.skipped >= 4, what="rounds to be skipped")
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await rounds.close()
+    assert most == 1
 
 
-def test_every_metric_of_the_reference():
-    async def test() -> str:
-        node = Node()
-        metrics = QrmMetrics()
-        metrics.rounds, node.rounds.observe = node.rounds, metrics.observe_round
-        for method in ("Allocate", "GetTopologyHints"):
-            metrics.observe_call("cpu", method, 0.001, method == "Allocate")
-        metrics.checkpoints["written"] += 1
-        await node.round("p")
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(metrics)
-        metrics.gather()
-        return generate_latest(registry).decode()
-
-    text = asyncio.run(test())
+async def test_every_metric_of_the_reference():
+    node = Node()
+    metrics = QrmMetrics()
+    metrics.rounds, node.rounds.observe = node.rounds, metrics.observe_round
+    for method in ("Allocate", "GetTopologyHints"):
+        metrics.observe_call("cpu", method, 0.001, method == "Allocate")
+    metrics.checkpoints["written"] += 1
+    await node.round("p")
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(metrics)
+    metrics.gather()
+    text = generate_latest(registry).decode()
     for line in (
         'qrm_allocate_seconds_count{resource="cpu"} 1.0',
         'qrm_hints_seconds_count{resource="cpu"} 1.0',
@@ -223,43 +198,40 @@ def test_every_metric_of_the_reference():
 # --- the cluster -----------------------------------------------------------------------------------------------------
 
 
-def test_events_evictions_and_the_nodes_status(tmp_path: Path):
+async def test_events_evictions_and_the_nodes_status(tmp_path: Path):
     reason = Admission(False, "TopologyAffinityError", "Resources cannot be allocated with Topology locality")
 
-    async def test() -> None:
-        with FakeKube() as kube:
-            kube.node("node-1")
-            config = kube.kubeconfig(tmp_path / "config")
-            client = KubeClient(lambda: find_access(kubeconfig=config, context=None, environ={}))
-            try:
-                cluster = QrmClusterClient(client, node="node-1", evicts=True, clock=lambda: 1.7e9)
-                kube.pod("ns/critical", node="node-1", metadata={"uid": "c"}, spec={"priority": 2_000_000_000})
-                kube.pod("ns/static", node="node-1", metadata={"uid": "s"})
-                kube.pod("ns/other", node="node-1", metadata={"uid": "another"})
-                kube.pod("ns/plain", node="node-1", metadata={"uid": "p"})
-                mirror = {"kubernetes.io/config.mirror": "x"}
-                for name, uid, annotations in (
-                    ("critical", "c", {}),
-                    ("static", "s", mirror),
-                    ("other", "o", {}),
-                    ("gone", "g", {}),
-                    ("plain", "p", {}),
-                ):
-                    await cluster.inadmissible(QrmPod(uid, "ns", name, annotations=annotations), reason)
-                left = {
-                    name for name in kube.names(PODS) if "deletionTimestamp" not in kube.content(PODS, name)["metadata"]
-                }
-                assert left == {"ns/critical", "ns/static", "ns/other"}
-                events = [kube.content(EVENTS, name) for name in kube.names(EVENTS)]
-                assert {event["message"] for event in events} == {reason.message}
-                plugin = Fake("example.org/card", gives=3.0, node=True)
-                world = await World().with_(plugin, Fake())
-                await cluster.publish(world.manager, lambda: {"example.org/idle": 62.0})
-                status = kube.content(NODES, "node-1")["status"]
-                assert {status[part]["example.org/card"] for part in ("capacity", "allocatable")} == {"3"}
-                assert {status[part]["example.org/idle"] for part in ("capacity", "allocatable")} == {"62"}
-                assert status["capacity"]["cpu"] == "4", "what is the kubelet's stays"
-            finally:
-                await client.close()
-
-    asyncio.run(test())
+    with FakeKube() as kube:
+        kube.node("node-1")
+        config = kube.kubeconfig(tmp_path / "config")
+        client = KubeClient(lambda: find_access(kubeconfig=config, context=None, environ={}))
+        try:
+            cluster = QrmClusterClient(client, node="node-1", evicts=True, clock=lambda: 1.7e9)
+            kube.pod("ns/critical", node="node-1", metadata={"uid": "c"}, spec={"priority": 2_000_000_000})
+            kube.pod("ns/static", node="node-1", metadata={"uid": "s"})
+            kube.pod("ns/other", node="node-1", metadata={"uid": "another"})
+            kube.pod("ns/plain", node="node-1", metadata={"uid": "p"})
+            mirror = {"kubernetes.io/config.mirror": "x"}
+            for name, uid, annotations in (
+                ("critical", "c", {}),
+                ("static", "s", mirror),
+                ("other", "o", {}),
+                ("gone", "g", {}),
+                ("plain", "p", {}),
+            ):
+                await cluster.inadmissible(QrmPod(uid, "ns", name, annotations=annotations), reason)
+            left = {
+                name for name in kube.names(PODS) if "deletionTimestamp" not in kube.content(PODS, name)["metadata"]
+            }
+            assert left == {"ns/critical", "ns/static", "ns/other"}
+            events = [kube.content(EVENTS, name) for name in kube.names(EVENTS)]
+            assert {event["message"] for event in events} == {reason.message}
+            plugin = Fake("example.org/card", gives=3.0, node=True)
+            world = await World().with_(plugin, Fake())
+            await cluster.publish(world.manager, lambda: {"example.org/idle": 62.0})
+            status = kube.content(NODES, "node-1")["status"]
+            assert {status[part]["example.org/card"] for part in ("capacity", "allocatable")} == {"3"}
+            assert {status[part]["example.org/idle"] for part in ("capacity", "allocatable")} == {"62"}
+            assert status["capacity"]["cpu"] == "4", "what is the kubelet's stays"
+        finally:
+            await client.close()

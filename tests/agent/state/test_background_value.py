@@ -13,7 +13,7 @@ class Gone(Exception):
     hint = "Look for it."
 
 
-def test_failures_and_faults_are_told_once_and_survived(caplog: pytest.LogCaptureFixture):
+async def test_failures_and_faults_are_told_once_and_survived(caplog: pytest.LogCaptureFixture):
     faults = [RuntimeError(f"fault {number}") for number in range(3)]
     outcomes: list[int | Exception] = [1, Gone("it is gone"), Gone("it is gone"), *faults, 2]
     seen = []
@@ -25,7 +25,7 @@ def test_failures_and_faults_are_told_once_and_survived(caplog: pytest.LogCaptur
             raise outcome
         return outcome
 
-    async def story() -> None:
+    with caplog.at_level(logging.INFO):
         kept = BackgroundValue("the thing", refresh, interval=0.01, failures=(Gone,))
         assert (kept.copy, kept.failure) == (None, "")
         await kept.start()
@@ -36,9 +36,6 @@ def test_failures_and_faults_are_told_once_and_survived(caplog: pytest.LogCaptur
         await asyncio.sleep(0.03)
         assert asked == len(seen)
         assert {asyncio.current_task()} == asyncio.all_tasks()
-
-    with caplog.at_level(logging.INFO):
-        asyncio.run(story())
     told = [each.getMessage() for each in caplog.records if each.name == "agent.state.background_value"]
     assert told == [
         "updates of the thing stopped: it is gone. Look for it.",

@@ -533,7 +533,7 @@ def test_a_thousand_pods_leave_nothing_open_and_nothing_behind(node: FakeNode):
     assert len(node.after(10).metrics["container_cpu_total_usage"]) == 2
 
 
-def test_a_cycle_does_not_hold_the_event_loop(node: FakeNode):
+async def test_a_cycle_does_not_hold_the_event_loop(node: FakeNode):
     """It is read in a thread: while that waits for a file, others run."""
     file = node.proc.path("loadavg")
     text = file.read_bytes()
@@ -543,12 +543,9 @@ def test_a_cycle_does_not_hold_the_event_loop(node: FakeNode):
     def opened() -> int:
         return os.open(file, os.O_WRONLY | os.O_NONBLOCK)  # which the kernel refuses until somebody reads
 
-    async def look() -> State:
-        cycle = asyncio.create_task(node.collector.collect(node.time))
-        pipe = await eventually(opened, what="the file to be read", ignoring=(OSError,))
-        assert not cycle.done()
-        os.write(pipe, text)
-        os.close(pipe)
-        return await cycle
-
-    assert asyncio.run(look()).value("cpu_load_1_min") == 0.5
+    cycle = asyncio.create_task(node.collector.collect(node.time))
+    pipe = await eventually(opened, what="the file to be read", ignoring=(OSError,))
+    assert not cycle.done()
+    os.write(pipe, text)
+    os.close(pipe)
+    assert (await cycle).value("cpu_load_1_min") == 0.5

@@ -213,19 +213,16 @@ def test_the_last_answer_is_good_for_as_long_as_was_asked(caplog):
     assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 1
 
 
-def test_nobody_there_is_told():
-    async def run() -> None:
-        with FakeKubelet() as kubelet:
-            address = kubelet.url
-        source = KubeletPods(kubelet_access(address), interval=INTERVAL, monotonic=Clock())
-        await source.start()
-        await eventually(lambda: "Connect" in why_not(source), what="the reason")
-        await source.close()
-
-    asyncio.run(run())
+async def test_nobody_there_is_told():
+    with FakeKubelet() as kubelet:
+        address = kubelet.url
+    source = KubeletPods(kubelet_access(address), interval=INTERVAL, monotonic=Clock())
+    await source.start()
+    await eventually(lambda: "Connect" in why_not(source), what="the reason")
+    await source.close()
 
 
-def test_a_kubelet_that_hangs_is_given_up_on():
+async def test_a_kubelet_that_hangs_is_given_up_on():
     with FakeKubelet([pod("a", "1")]) as kubelet:
 
         async def run() -> None:
@@ -240,7 +237,7 @@ def test_a_kubelet_that_hangs_is_given_up_on():
 
             time.sleep(0.5)
 
-        asyncio.run(run())
+        await run()
 
 
 def test_a_pod_that_makes_no_sense_costs_no_other(caplog):

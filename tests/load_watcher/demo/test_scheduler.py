@@ -39,7 +39,7 @@ def test_the_highest_score_wins_and_chance_decides_between_equals() -> None:
     assert all(chosen(scores[::-1], pod(uid=uid)) == found for uid, found in taken.items())
 
 
-def test_the_scorers_table_follows_the_simulated_cluster() -> None:
+async def test_the_scorers_table_follows_the_simulated_cluster() -> None:
     """All that is there is told, in turns that let others run; then each change; a binding is refused as by the API."""
     cluster = SimulatedCluster(60, seed=1, speed=24.0, begun=BEGUN)
     api, table = SimulatedApi(cluster, now=lambda: BEGUN + 5.0), ClusterTable()
@@ -51,28 +51,24 @@ def test_the_scorers_table_follows_the_simulated_cluster() -> None:
     def pod_changed(_key: str, old: Pod | None, new: Pod | None) -> None:
         table.set_pod(old, new, now=BEGUN)
 
-    async def follow() -> None:
-        nonlocal turns
-        await api.start(on_node=node_changed, on_pod=pod_changed, on_node_metric=None)
-        cluster.advance(BEGUN)  # a pod that comes while the others are being listed
-        while not api.synced.is_set():
-            turns += 1
-            await asyncio.sleep(0)
-        assert int(table.pods.sum()) + len(cluster.waiting()) == len(cluster.pods())
-        (waiting,) = cluster.waiting()
-        key = f"{waiting.metadata.namespace}/{waiting.metadata.name}"
-        node = cluster.fitting_nodes(key)[0]
-        before = int(table.pods[table.row[node]])
-        assert api.pod(key) == waiting
+    await api.start(on_node=node_changed, on_pod=pod_changed, on_node_metric=None)
+    cluster.advance(BEGUN)  # a pod that comes while the others are being listed
+    while not api.synced.is_set():
+        turns += 1
+        await asyncio.sleep(0)
+    assert int(table.pods.sum()) + len(cluster.waiting()) == len(cluster.pods())
+    (waiting,) = cluster.waiting()
+    key = f"{waiting.metadata.namespace}/{waiting.metadata.name}"
+    node = cluster.fitting_nodes(key)[0]
+    before = int(table.pods[table.row[node]])
+    assert api.pod(key) == waiting
+    await api.bind(key, node=node, uid=waiting.metadata.uid)
+    assert int(table.pods[table.row[node]]) == before + 1
+    with pytest.raises(KubeConflict):
         await api.bind(key, node=node, uid=waiting.metadata.uid)
-        assert int(table.pods[table.row[node]]) == before + 1
-        with pytest.raises(KubeConflict):
-            await api.bind(key, node=node, uid=waiting.metadata.uid)
-        await api.close()
-        told = int(table.pods.sum())
-        cluster.advance(BEGUN + 3600.0)  # what happens after the end is nobody's: pods were replaced
-        assert int(table.pods.sum()) == told
-
-    asyncio.run(follow())
+    await api.close()
+    told = int(table.pods.sum())
+    cluster.advance(BEGUN + 3600.0)  # what happens after the end is nobody's: pods were replaced
+    assert int(table.pods.sum()) == told
     assert turns > 10
     assert set(table.row) == set(cluster.nodes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -224,7 +223,7 @@ def test_a_timeout_that_requests_exceed_is_named() -> None:
     assert [] == told({"httpTimeout": "250ms"}, slow)
 
 
-def test_the_check_asks_the_running_service_for_it(tmp_path: Path) -> None:
+async def test_the_check_asks_the_running_service_for_it(tmp_path: Path) -> None:
     """Whose page another check has left, beside the settings."""
     (tmp_path / "k.yaml").write_text(configuration(GOOD))
     (tmp_path / "s.toml").write_text('[scheduler.default]\nplugins = [ { name = "TargetLoadPacking" } ]\n')
@@ -232,9 +231,9 @@ def test_the_check_asks_the_running_service_for_it(tmp_path: Path) -> None:
     files = [tmp_path / "k.yaml"]
     examination = CheckContext(lambda: settings, environ={}, cwd=tmp_path, scheduler_files=files)
     examination.put(settings)
-    (well,) = asyncio.run(scheduler(examination))
+    (well,) = await scheduler(examination)
     assert "k.yaml: its profiles use load-watcher" in well.what
     examination.put(Exposition(page(*[0.3] * 100)))
-    (slow,) = asyncio.run(scheduler(examination))
+    (slow,) = await scheduler(examination)
     assert "k.yaml: extender" in slow.what
     assert "more than 1 % of the requests take longer" in slow.what

@@ -49,7 +49,9 @@ def make_pods(api: ApiServer) -> list[str]:
     [(), ("qrm-cri", "qrm-evict", "qrm-publish", "qrm-node-restriction")],
     ids=["dry-run", "enforcing"],
 )
-def test_the_manager_uses_exactly_its_rights(cluster: ApiServer, tmp_path: Path, components: tuple[str, ...]) -> None:
+async def test_the_manager_uses_exactly_its_rights(
+    cluster: ApiServer, tmp_path: Path, components: tuple[str, ...]
+) -> None:
     """By the audit log of the API server."""
     rendered = composed(tmp_path, DEPLOY / "qrm", *components) if components else overlay("qrm")
     apply_all(cluster, rendered)
@@ -59,7 +61,7 @@ def test_the_manager_uses_exactly_its_rights(cluster: ApiServer, tmp_path: Path,
         ids = make_pods(cluster)
         load = publish(snapshot_of({NODE: {"CPU": steady(26.25), "Memory": steady(40)}}))
         with the_seeds_machine() as world, Live(FakeService(published=load)) as watcher:
-            asyncio.run(run(cluster, world, rendered, watcher=watcher, ids=ids, since=before))
+            await run(cluster, world, rendered, watcher=watcher, ids=ids, since=before)
         assert [] == refused(cluster, ACCOUNT, since=before)
         evicted = sum("deletionTimestamp" in read(cluster, f"default/qrm-{role}")["metadata"] for role in ROLES)
         assert (evicted, IDLE in read(cluster, NODE)["status"]["allocatable"]) == (

@@ -497,40 +497,34 @@ def fail(_: int) -> str:
     raise RuntimeError("it does not know")
 
 
-def test_a_plug_in_that_cannot_say_why_loses_its_decisions_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_plug_in_that_cannot_say_why_loses_its_decisions_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
     """Counted each, told once; one whose inputs are nothing that JSON has, too."""
     cluster, store = a_cluster(), DecisionList()
     profile = ProfileRunner(ProfileSettings("p", PLUGINS[:1]), cluster)
 
-    async def story() -> None:
-        log = DecisionLog(store, cluster, now=lambda: NOW)
-        odd = [of_somebody_else(fail), of_somebody_else(fail), of_somebody_else(inputs={"x": object()})]
-        for number, ranked in enumerate([*odd, of_somebody_else()]):
-            answered = RankedResponse(NAMES, rows(cluster), ranked, asked=15, scores_sent=True, reserved="")
-            log.ranked(profile, info(f"web-{number}"), answered)
-        await asyncio.sleep(0)
-        await log.flush()
-
-    asyncio.run(story())
+    log = DecisionLog(store, cluster, now=lambda: NOW)
+    odd = [of_somebody_else(fail), of_somebody_else(fail), of_somebody_else(inputs={"x": object()})]
+    for number, ranked in enumerate([*odd, of_somebody_else()]):
+        answered = RankedResponse(NAMES, rows(cluster), ranked, asked=15, scores_sent=True, reserved="")
+        log.ranked(profile, info(f"web-{number}"), answered)
+    await asyncio.sleep(0)
+    await log.flush()
     assert (3, ["web-3"]) == (store.lost, [each.pod for each in store.decisions.values()])
     told = "decision about pod default/web-0 not recorded (further failures are only counted): it does not know"
     assert [told] == [record.message for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_of_too_many_at_once_the_oldest_are_lost_and_counted() -> None:
+async def test_of_too_many_at_once_the_oldest_are_lost_and_counted() -> None:
     """While the store is not given any; no two have the same time, though the clock stands still."""
     cluster, store = a_cluster(), DecisionList()
     profile = ProfileRunner(ProfileSettings("p", PLUGINS[:1]), cluster)
     ranked = of_somebody_else()
 
-    async def story() -> None:
-        log = DecisionLog(store, cluster, now=lambda: NOW)
-        for number in range(MOST_NEW + 5):
-            answered = RankedResponse(NAMES, rows(cluster), ranked, asked=15, scores_sent=True, reserved="")
-            log.ranked(profile, info(f"web-{number}"), answered)
-        await asyncio.sleep(0)
-        await log.flush()
-        await log.flush()
-
-    asyncio.run(story())
+    log = DecisionLog(store, cluster, now=lambda: NOW)
+    for number in range(MOST_NEW + 5):
+        answered = RankedResponse(NAMES, rows(cluster), ranked, asked=15, scores_sent=True, reserved="")
+        log.ranked(profile, info(f"web-{number}"), answered)
+    await asyncio.sleep(0)
+    await log.flush()
+    await log.flush()
     assert (5, MOST_NEW, "web-5") == (store.lost, len(store.decisions), next(iter(store.decisions.values())).pod)

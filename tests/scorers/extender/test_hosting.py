@@ -204,7 +204,7 @@ def answers(service: SchedulingService, profile: str, asked: PodInfo) -> dict[st
     }
 
 
-def test_every_plugin_answers_alike_in_both_processes(tmp_path: Path) -> None:
+async def test_every_plugin_answers_alike_in_both_processes(tmp_path: Path) -> None:
     """All plug-ins, and for LoadAwareScheduling each source of data: equal scores, verdicts and steps."""
     assert {each["name"] for plugins in PROFILES.values() for each in plugins} == set(known_names())
     watcher = Watcher(published=load(), pods=pod_load())
@@ -226,7 +226,7 @@ def test_every_plugin_answers_alike_in_both_processes(tmp_path: Path) -> None:
                             np.testing.assert_array_equal(mine[step], yours[step], err_msg=message)
                         distinct[profile] = max(distinct.get(profile, 0), *map(distinct_values, mine.values()))
 
-        asyncio.run(story())
+        await story()
     assert min(distinct.values()) > 1, distinct  # no profile is compared by constants alone
 
 
@@ -238,35 +238,32 @@ def distinct_values(values: np.ndarray[Any, Any]) -> int:
 
 
 @pytest.mark.slow
-def test_load_is_used_until_it_is_stale_while_the_watcher_does_not_answer(
+async def test_load_is_used_until_it_is_stale_while_the_watcher_does_not_answer(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line when it goes and one when it is back; the plug-ins use their fallback in between."""
     caplog.set_level(logging.INFO, logger="scorers.extender.service")
     watcher = Watcher(published=load(), pods=pod_load())
 
-    async def story() -> None:
-        host = remote(first, tmp_path)
-        async with running({"default": PROFILES["packing"], "pods": PROFILES["pods"]}, host) as service:
-            await eventually(partial(has_load, service), what="the load")
-            with_load = answers(service, "default", ASKING["small"])["scores"]
-            await asyncio.to_thread(first.__exit__, None, None, None)
-            await eventually(lambda: service.load_error, what="the failure to be noticed")
-            assert has_load(service)
-            np.testing.assert_array_equal(with_load, answers(service, "default", ASKING["small"])["scores"])
-            watcher.clock += watcher.max_staleness
-            await eventually(lambda: not has_load(service), what="the load to be too old")
-            assert service.extender.profiles["default"].fallbacks(now=END)["TargetLoadPacking"]
-            assert service.table.pod_usage is None
-            watcher.published, watcher.pods = replace_age(load("t2"), watcher.clock), pod_load(watcher.clock)
-            with Live(watcher) as second:
-                host.adopt(remote(second, tmp_path))
-                await eventually(partial(has_load, service), what="the load again")
-                assert not service.load_error
-                np.testing.assert_array_equal(with_load, answers(service, "default", ASKING["small"])["scores"])
-
     first = Live(watcher).__enter__()
-    asyncio.run(story())
+    host = remote(first, tmp_path)
+    async with running({"default": PROFILES["packing"], "pods": PROFILES["pods"]}, host) as service:
+        await eventually(partial(has_load, service), what="the load")
+        with_load = answers(service, "default", ASKING["small"])["scores"]
+        await asyncio.to_thread(first.__exit__, None, None, None)
+        await eventually(lambda: service.load_error, what="the failure to be noticed")
+        assert has_load(service)
+        np.testing.assert_array_equal(with_load, answers(service, "default", ASKING["small"])["scores"])
+        watcher.clock += watcher.max_staleness
+        await eventually(lambda: not has_load(service), what="the load to be too old")
+        assert service.extender.profiles["default"].fallbacks(now=END)["TargetLoadPacking"]
+        assert service.table.pod_usage is None
+        watcher.published, watcher.pods = replace_age(load("t2"), watcher.clock), pod_load(watcher.clock)
+        with Live(watcher) as second:
+            host.adopt(remote(second, tmp_path))
+            await eventually(partial(has_load, service), what="the load again")
+            assert not service.load_error
+            np.testing.assert_array_equal(with_load, answers(service, "default", ASKING["small"])["scores"])
     said = [text for record in caplog.records if "available to the" in (text := record.getMessage())]
     assert len(said) == 2, said
     assert "no response from" in said[0]
@@ -279,7 +276,7 @@ def replace_age(published: Published, monotonic: float) -> Published:
     return published
 
 
-def test_load_that_the_watcher_calls_stale_is_not_used(tmp_path: Path) -> None:
+async def test_load_that_the_watcher_calls_stale_is_not_used(tmp_path: Path) -> None:
     """The answer of the watcher counts, not the age of the copy."""
     watcher = Watcher(published=load())
     with Live(watcher) as live:
@@ -291,26 +288,23 @@ def test_load_that_the_watcher_calls_stale_is_not_used(tmp_path: Path) -> None:
                 await eventually(lambda: not has_load(service), what="the load to go")
                 assert "known nodes" in service.load_error or "went missing" in service.load_error
 
-        asyncio.run(story())
+        await story()
 
 
-def test_reservations_expire_while_the_watcher_does_not_answer(tmp_path: Path) -> None:
+async def test_reservations_expire_while_the_watcher_does_not_answer(tmp_path: Path) -> None:
     watcher = Watcher(published=load())
     live = Live(watcher).__enter__()
 
-    async def story() -> None:
-        async with running({"default": PROFILES["packing"]}, remote(live, tmp_path)) as service:
-            await asyncio.to_thread(live.__exit__, None, None, None)
-            await eventually(lambda: service.load_error, what="the failure to be noticed")
-            service.table.reserve(pod("waiting"), "n01", now=watcher.time, until=watcher.time + 5)
-            watcher.time += 6
-            await eventually(lambda: not service.table.reserved, what="the reservation to expire")
-
-    asyncio.run(story())
+    async with running({"default": PROFILES["packing"]}, remote(live, tmp_path)) as service:
+        await asyncio.to_thread(live.__exit__, None, None, None)
+        await eventually(lambda: service.load_error, what="the failure to be noticed")
+        service.table.reserve(pod("waiting"), "n01", now=watcher.time, until=watcher.time + 5)
+        watcher.time += 6
+        await eventually(lambda: not service.table.reserved, what="the reservation to expire")
 
 
 @pytest.mark.slow
-def test_other_windows_of_the_watcher_are_adopted(tmp_path: Path) -> None:
+async def test_other_windows_of_the_watcher_are_adopted(tmp_path: Path) -> None:
     """After a restart of the watcher with other settings; the plug-ins are created again for them."""
     watcher = Watcher(published=load())
     longer = (*WINDOWS, Window("30m", 1800))
@@ -333,11 +327,11 @@ def test_other_windows_of_the_watcher_are_adopted(tmp_path: Path) -> None:
                 assert usages is not None
                 assert 1800 in usages.durations
 
-        asyncio.run(story())
+        await story()
 
 
 @pytest.mark.slow
-def test_a_token_that_changes_is_read_again(tmp_path: Path) -> None:
+async def test_a_token_that_changes_is_read_again(tmp_path: Path) -> None:
     """At once, also if the watcher was asked recently. Until then, the last load is used."""
     file = tmp_path / "token"
     file.write_text("old\n")
@@ -357,7 +351,7 @@ def test_a_token_that_changes_is_read_again(tmp_path: Path) -> None:
                 watcher.clock += DESCRIBE_EVERY_S
                 await eventually(lambda: "watcher_token_file" in service.load_error, what="the next refusal")
 
-        asyncio.run(story())
+        await story()
 
 
 # --- data that a watcher does not offer ------------------------------------------------------------------------------
@@ -436,7 +430,9 @@ class OldWatcher:
 
 
 @pytest.mark.slow
-def test_an_older_watcher_serves_the_plugins_that_it_can(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_older_watcher_serves_the_plugins_that_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The others are reported with the version of the watcher, also by explain, until it is upgraded."""
     profiles = {name: PROFILES[name] for name in ("packing", "aware", "history")}
     watcher = Watcher(published=load(), pods=pod_load())
@@ -461,7 +457,7 @@ def test_an_older_watcher_serves_the_plugins_that_it_can(tmp_path: Path, caplog:
                     await eventually(lambda: usages_of(service) is not None, what="the usages")
                     np.testing.assert_array_equal(before, answers(service, "packing", ASKING["small"])["scores"])
 
-        asyncio.run(story())
+        await story()
     said = [record.getMessage() for record in caplog.records if "lacks data" in record.getMessage()]
     assert len(said) == 2
 
@@ -481,7 +477,7 @@ async def lacks(service: SchedulingService, profile: str) -> Any:
     return given.json().get("lacks")
 
 
-def test_a_profile_with_a_window_that_is_not_served_keeps_answering(tmp_path: Path) -> None:
+async def test_a_profile_with_a_window_that_is_not_served_keeps_answering(tmp_path: Path) -> None:
     """The watcher was down at the start, so that the window was not checked then."""
     args = {"aggregated": {"scoreAggregationType": "p95", "scoreAggregatedDuration": "30m"}}
     profiles = {"default": [{"name": "LoadAwareScheduling", "args": args}]}
@@ -497,7 +493,7 @@ def test_a_profile_with_a_window_that_is_not_served_keeps_answering(tmp_path: Pa
                 assert {"other"} == set(service.unmet)
                 assert np.isfinite(answers(service, "other", ASKING["small"])["scores"]).all()
 
-        asyncio.run(story())
+        await story()
 
 
 @pytest.mark.parametrize(
@@ -510,7 +506,7 @@ def test_a_profile_with_a_window_that_is_not_served_keeps_answering(tmp_path: Pa
     ],
     ids=["token", "invalid overview", "no overview", "invalid window"],
 )
-def test_a_watcher_that_does_not_describe_itself(
+async def test_a_watcher_that_does_not_describe_itself(
     tmp_path: Path, protection: Protection | None, body: bytes | None, code: str, hint: str
 ) -> None:
     """A named error, after which the host is as before."""
@@ -525,4 +521,4 @@ def test_a_watcher_that_does_not_describe_itself(
                 assert hint in failure.value.hint
                 assert ((), None) == (host.windows, host.description)
 
-        asyncio.run(story())
+        await story()

@@ -260,7 +260,7 @@ def test_if_more_than_half_of_the_nodes_are_silent_none_is_rejected(tmp_path: Pa
     play(tmp_path, life)
 
 
-def test_while_the_watcher_does_not_answer_no_other_node_is_rejected(tmp_path: Path) -> None:
+async def test_while_the_watcher_does_not_answer_no_other_node_is_rejected(tmp_path: Path) -> None:
     """The separate extender keeps its copy. The samples of n01 are a minute older than those of the other nodes, so n01
     reaches the expiration first; n02 fell silent before."""
     samples = {f"n{i:02}": {key: [20.0] * 60 for key in ("CPU", "Memory")} for i in range(5) if i != 2}
@@ -274,20 +274,17 @@ def test_while_the_watcher_does_not_answer_no_other_node_is_rejected(tmp_path: P
         found = service.extender.profiles["aware"].filter(info(), rows(table), now=now)
         return {name for name, reason in found.failures(list(table.row)).items() if reason == EXPIRED}
 
-    async def story() -> None:
-        host = remote(first, tmp_path)
-        async with running({"aware": PROFILES["aware"]}, host) as service:
-            await eventually(lambda: has_load(service), what="the load")
-            assert expired(service, END + 119.0) == {"n02"}
-            assert expired(service, END + 121.0) == {"n01", "n02"}
-            watcher.time = END + 100.0
-            await asyncio.to_thread(first.__exit__, None, None, None)
-            await eventually(lambda: service.load_error, what="the failure to be noticed")
-            assert expired(service, END + 121.0) == {"n02"}
-            with Live(watcher) as second:
-                host.adopt(remote(second, tmp_path))
-                await eventually(lambda: not service.load_error, what="the watcher to answer")
-                assert expired(service, END + 121.0) == {"n01", "n02"}
-
     first = Live(watcher).__enter__()
-    asyncio.run(story())
+    host = remote(first, tmp_path)
+    async with running({"aware": PROFILES["aware"]}, host) as service:
+        await eventually(lambda: has_load(service), what="the load")
+        assert expired(service, END + 119.0) == {"n02"}
+        assert expired(service, END + 121.0) == {"n01", "n02"}
+        watcher.time = END + 100.0
+        await asyncio.to_thread(first.__exit__, None, None, None)
+        await eventually(lambda: service.load_error, what="the failure to be noticed")
+        assert expired(service, END + 121.0) == {"n02"}
+        with Live(watcher) as second:
+            host.adopt(remote(second, tmp_path))
+            await eventually(lambda: not service.load_error, what="the watcher to answer")
+            assert expired(service, END + 121.0) == {"n01", "n02"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 
@@ -121,7 +120,7 @@ def test_load_aware_scheduling_has_no_order_without_what_it_goes_by() -> None:
     assert 1 == told(made)["fallback", "LoadAwareScheduling", "p"]
 
 
-def test_load_grows_old_while_nothing_new_is_published(tmp_path: Path) -> None:
+async def test_load_grows_old_while_nothing_new_is_published(tmp_path: Path) -> None:
     """The document may be young enough, for the newest node's sample; one that was silent before is not."""
 
     async def story(server: FakeKube) -> None:
@@ -138,10 +137,10 @@ def test_load_grows_old_while_nothing_new_is_published(tmp_path: Path) -> None:
 
     with FakeKube() as server:
         server.node("a", cpu="10", memory="100Gi")
-        asyncio.run(story(server))
+        await story(server)
 
 
-def test_the_service_says_so_without_a_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_service_says_so_without_a_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Who keeps the table up looks once a second."""
 
     async def story(server: FakeKube) -> None:
@@ -164,5 +163,5 @@ def test_the_service_says_so_without_a_request(tmp_path: Path, caplog: pytest.Lo
 
     with FakeKube() as server, caplog.at_level(logging.INFO, logger="scorers.extender.telemetry"):
         server.node("a", cpu="10", memory="100Gi")
-        asyncio.run(story(server))
+        await story(server)
     assert caplog.messages[-1].endswith("fallback until they do: allocation")

@@ -189,18 +189,15 @@ def test_the_token_is_read_anew_and_never_told(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["http://no-such-name.invalid:2023", f"http://{'x' * 70}:2023"])
-def test_a_name_without_addresses(name: str):
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            asked = AgentPods(named(name), timeout=1)
-            stack.push_async_callback(asked.close)
+async def test_a_name_without_addresses(name: str):
+    async with AsyncExitStack() as stack:
+        asked = AgentPods(named(name), timeout=1)
+        stack.push_async_callback(asked.close)
+        with pytest.raises(ProviderUnreachable, match=r"no-such-name|xxx.*: the name has no address"):
             await asked.fetch(NOW)
 
-    with pytest.raises(ProviderUnreachable, match=r"no-such-name|xxx.*: the name has no address"):
-        asyncio.run(run())
 
-
-def test_nodes_come_from_the_source_and_pods_from_the_agents():
+async def test_nodes_come_from_the_source_and_pods_from_the_agents():
     """A source that knows nothing of pods, and one that does, alike."""
 
     async def run(fetching: Callable[[ProviderWithAgents], Coroutine[Any, Any, None]]) -> None:
@@ -221,10 +218,10 @@ def test_nodes_come_from_the_source_and_pods_from_the_agents():
         assert ("n1",) == tuple(nodes.batches[0].nodes)
         assert (("shop", "web"),) == (await fetch_pods(together, NOW)).usage.pods
 
-    asyncio.run(run(fetching))
+    await run(fetching)
 
 
-def test_what_the_source_knows_of_the_nodes_is_known_beside_the_agents():
+async def test_what_the_source_knows_of_the_nodes_is_known_beside_the_agents():
     """How large they are and who, and which are silent: not the agents', and not lost with them."""
 
     async def run(kube: FakeKube) -> None:
@@ -249,10 +246,10 @@ def test_what_the_source_knows_of_the_nodes_is_known_beside_the_agents():
             kube.node(name)
         for name in ("a", "b"):
             kube.usage(name, time=at(time.time() - 5), cpu="1")
-        asyncio.run(run(kube))
+        await run(kube)
 
 
-def test_agents_that_are_not_even_found_are_told_with_what_the_others_say():
+async def test_agents_that_are_not_even_found_are_told_with_what_the_others_say():
     """By label: one that is ready, and one that is not yet; then nobody, for want of a right."""
 
     async def run(kube: FakeKube, port: int) -> PodFetch:
@@ -274,12 +271,12 @@ def test_agents_that_are_not_even_found_are_told_with_what_the_others_say():
         for name, ready in ("a", "True"), ("b", "False"):
             status = {"podIP": "127.0.0.1", "conditions": [{"type": "Ready", "status": ready}]}
             kube.pod(f"agents/{name}", node=f"n-{name}", status=status, metadata={"labels": {"app": "agent"}})
-        got = asyncio.run(told(kube))
+        got = await told(kube)
         assert (("shop", "web"),) == got.usage.pods
         assert "1 of 2 are unavailable: b on n-b is not ready" in got.findings[0].reason
         kube.forbidden = {("list", "v1/pods")}
         with pytest.raises(ProviderRefused, match="no node agents found; pods with app=agent in agents: ") as caught:
-            asyncio.run(told(kube))
+            await told(kube)
     assert "in the namespace agents" in caught.value.hint
 
 

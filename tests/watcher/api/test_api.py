@@ -535,40 +535,37 @@ def test_equal_questions_at_one_time_are_answered_with_one_document():
     assert 1 == published.written
 
 
-def test_a_client_that_goes_away_takes_nothing_from_the_others(caplog):
+async def test_a_client_that_goes_away_takes_nothing_from_the_others(caplog):
     """Under a runner that cancels handlers whose client is gone, others still get what that client was the first to ask
     for; and when everyone is gone, nobody complains."""
     published = Counting(snapshot_of(small_fleet()), tag="t1", monotonic=1000.0, age_s=1.0)
     published.encode_default()
 
-    async def story() -> bytes:
-        app = make_app(
-            FakeService(published=published),
-            settings=Protection(),
-            telemetry=Telemetry(version="1"),
-            version="1",
-        )
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
-        await runner.setup()
-        listener = socket.create_server(("127.0.0.1", 0))
-        await web.SockSite(runner, listener).start()
-        request = b"GET /watcher?type=CPU HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        streams = [await asyncio.open_connection(*listener.getsockname()) for _ in range(2)]
-        for _, writer in streams:
-            writer.write(request)
-        await eventually(published.begun.is_set, what="the document to be begun")
-        server = runner.server
-        assert server is not None
-        await eventually(lambda: 2 == len(server.connections), what="both to be connected")
-        streams[0][1].close()
-        await eventually(lambda: 1 == len(server.connections), what="the first to be gone")
-        published.go_on.set()
-        answer = await streams[1][0].read()
-        streams[1][1].close()
-        await runner.cleanup()
-        return answer
-
-    assert asyncio.run(story()).startswith(b"HTTP/1.1 200 OK")
+    app = make_app(
+        FakeService(published=published),
+        settings=Protection(),
+        telemetry=Telemetry(version="1"),
+        version="1",
+    )
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+    await runner.setup()
+    listener = socket.create_server(("127.0.0.1", 0))
+    await web.SockSite(runner, listener).start()
+    request = b"GET /watcher?type=CPU HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    streams = [await asyncio.open_connection(*listener.getsockname()) for _ in range(2)]
+    for _, writer in streams:
+        writer.write(request)
+    await eventually(published.begun.is_set, what="the document to be begun")
+    server = runner.server
+    assert server is not None
+    await eventually(lambda: 2 == len(server.connections), what="both to be connected")
+    streams[0][1].close()
+    await eventually(lambda: 1 == len(server.connections), what="the first to be gone")
+    published.go_on.set()
+    answer = await streams[1][0].read()
+    streams[1][1].close()
+    await runner.cleanup()
+    assert answer.startswith(b"HTTP/1.1 200 OK")
     assert 1 == published.written
     assert [] == caplog.records
 

@@ -134,11 +134,11 @@ def test_both_clients_return_the_same_usages() -> None:
         run(story)
 
 
-def test_the_description_of_a_service() -> None:
+async def test_the_description_of_a_service() -> None:
     """It is available without metrics, and its request does not start the collection of pods."""
     service = FakeService(published=None, no_pods="pod usage is switched off")
     with Live(service) as live:
-        described = asyncio.run(description(live))
+        described = await description(live)
     assert WINDOWS == described.served_windows()
     assert (300.0, True) == (described.max_staleness_s, described.has_usages)
     assert described.pods is not None
@@ -154,10 +154,10 @@ async def description(live: Live) -> ServiceDescription:
         await client.close()
 
 
-def test_columns_are_arrays_over_the_nodes() -> None:
+async def test_columns_are_arrays_over_the_nodes() -> None:
     """NaN where absent; a node with a shorter window stands in the same array, and `rollup` says which it is."""
     in_process = beside(lambda: publish(snapshot_of(small_fleet())))
-    columns = asyncio.run(in_process.refresh())
+    columns = await in_process.refresh()
     assert ("node-1", "node-2", "node-3") == columns.nodes
     assert {"node-1": 0, "node-2": 1, "node-3": 2} == columns.row
     np.testing.assert_allclose(columns.values[CPU, Operator.AVG], [26, 60, 50])
@@ -168,18 +168,18 @@ def test_columns_are_arrays_over_the_nodes() -> None:
     assert np.isnan(columns.age_s).all()
 
 
-def test_columns_cannot_be_changed() -> None:
+async def test_columns_cannot_be_changed() -> None:
     """They are shared by all who score."""
-    columns = asyncio.run(beside(lambda: publish(snapshot_of(small_fleet()))).refresh())
+    columns = await beside(lambda: publish(snapshot_of(small_fleet()))).refresh()
     for array in (columns.values[CPU, Operator.AVG], columns.rollup[CPU, Operator.AVG], columns.sampled[CPU]):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0.0
 
 
-def test_the_age_of_a_node_that_fell_silent_is_there() -> None:
+async def test_the_age_of_a_node_that_fell_silent_is_there() -> None:
     """Expiry rules use the node's own age."""
     published = publish(snapshot_of(small_fleet(), ages={"node-2": 123.456}))
-    columns = asyncio.run(beside(lambda: published).refresh())
+    columns = await beside(lambda: published).refresh()
     np.testing.assert_array_equal(columns.age_s, [np.nan, 123.456, np.nan])
 
 
@@ -251,12 +251,12 @@ def test_a_stale_watcher_is_an_error_and_the_copy_stays() -> None:
 # --- the last good copy ----------------------------------------------------------------------------------------------
 
 
-def test_a_copy_is_never_older_than_asked_for() -> None:
+async def test_a_copy_is_never_older_than_asked_for() -> None:
     """Its age is what it was at receipt and the time since, by the monotonic clock."""
     clock = [50.0]
     published = publish(snapshot_of(small_fleet()), monotonic=40.0, age_s=7.0)
     client = InProcessClient(lambda: published, window=LONGEST, monotonic=lambda: clock[0])
-    columns = asyncio.run(client.refresh())
+    columns = await client.refresh()
     assert 17.0 == columns.age(50.0)
     assert columns is client.latest(max_age=17.0)
     clock[0] = 50.5
@@ -264,15 +264,15 @@ def test_a_copy_is_never_older_than_asked_for() -> None:
         client.latest(max_age=17.0)
 
 
-def test_what_the_service_would_refuse_as_stale_is_refused_in_process_too() -> None:
+async def test_what_the_service_would_refuse_as_stale_is_refused_in_process_too() -> None:
     """The same code as over HTTP, and the copy stays."""
     clock = [1000.0]
     published = publish(snapshot_of(small_fleet()), age_s=7.0)
     client = beside(lambda: published, monotonic=lambda: clock[0], max_staleness=60.0)
-    columns = asyncio.run(client.refresh())
+    columns = await client.refresh()
     clock[0] = 1054.0
     with pytest.raises(WatcherError, match="61 s old, more than 60 s") as failure:
-        asyncio.run(client.refresh())
+        await client.refresh()
     assert "stale" == failure.value.code
     assert columns is client.latest(max_age=61.0)
 

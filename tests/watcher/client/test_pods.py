@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import fields
 from typing import Any
@@ -71,11 +70,11 @@ def test_both_clients_return_the_same_minutes(count: int) -> None:
         run(story)
 
 
-def test_minutes_are_read_only_arrays() -> None:
+async def test_minutes_are_read_only_arrays() -> None:
     """Three minutes of three pods, the last of fifteen rows."""
     service = FakeService(pods=publish_pods(small_pods()))
-    assert asyncio.run(in_process(service).refresh_pods()).recent is None
-    pods = asyncio.run(in_process(service, minutes=True).refresh_pods())
+    assert (await in_process(service).refresh_pods()).recent is None
+    pods = await in_process(service, minutes=True).refresh_pods()
     assert pods.recent is not None
     cores, memory = pods.recent
     assert [[0.25, 1.5, 0.0]] * 3 == cores[-3:].tolist()
@@ -85,9 +84,9 @@ def test_minutes_are_read_only_arrays() -> None:
     assert [False, False] == [each.flags.writeable for each in pods.recent]
 
 
-def test_pods_are_arrays() -> None:
+async def test_pods_are_arrays() -> None:
     """Found by name and by node; NaN where the source does not say; not to be written to."""
-    pods = asyncio.run(in_process(FakeService(pods=publish_pods(small_pods()))).refresh_pods())
+    pods = await in_process(FakeService(pods=publish_pods(small_pods()))).refresh_pods()
     assert (("a", "web-0"), ("a", "web-1"), ("b", "job")) == pods.pods
     assert 1 == pods.row["a", "web-1"]
     assert {"node-1": [0], "node-2": [1, 2]} == {node: rows.tolist() for node, rows in pods.on_node.items()}

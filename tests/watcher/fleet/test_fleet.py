@@ -300,11 +300,11 @@ def named_nodes(named: faults.Faults) -> set[str]:
 # --- the provider ----------------------------------------------------------------------------------------------------
 
 
-def test_a_fetch_has_one_sample_a_slot_of_each_node_in_order() -> None:
+async def test_a_fetch_has_one_sample_a_slot_of_each_node_in_order() -> None:
     """Each at its own moment; only the metrics that are asked for, and nothing where there is no time."""
     simulated = cluster(3)
     provider = DemoProvider(simulated, resolution=10)
-    fetch = asyncio.run(provider.fetch(BEGUN - 100.0, BEGUN, only=[METRIC_BY_KEY["Memory"].name]))
+    fetch = await provider.fetch(BEGUN - 100.0, BEGUN, only=[METRIC_BY_KEY["Memory"].name])
     (batch,) = fetch.batches
     assert (batch.metric.key, batch.nodes) == ("Memory", simulated.fleet.names)
     assert set(fetch.plans) == {METRIC_BY_KEY["Memory"].name}
@@ -314,15 +314,15 @@ def test_a_fetch_has_one_sample_a_slot_of_each_node_in_order() -> None:
     for row in range(3):
         assert (np.diff(batch.time[batch.series == row]) > 0.0).all()
     assert ((batch.value > 0.0) & (batch.value < 100.0)).all()
-    empty = asyncio.run(provider.fetch(BEGUN, BEGUN - 1.0))
+    empty = await provider.fetch(BEGUN, BEGUN - 1.0)
     assert [len(each.value) for each in empty.batches] == [0] * len(METRICS)
 
 
-def test_pods_are_told_with_what_their_nodes_load_is_made_of() -> None:
+async def test_pods_are_told_with_what_their_nodes_load_is_made_of() -> None:
     """The same cores and bytes that are in the load of nodes."""
     simulated = cluster()
     provider = DemoProvider(simulated, resolution=15)
-    told = asyncio.run(provider.fetch_pods(BEGUN + 5.0))
+    told = await provider.fetch_pods(BEGUN + 5.0)
     now = all_at(simulated, BEGUN + 5.0)
     assert told.usage.cores.sum() == pytest.approx(pod_cores(simulated.fleet, simulated.running, now).sum())
     memory = pod_memory(simulated.running, now[simulated.running.row], simulated.fleet.pattern)
@@ -330,5 +330,5 @@ def test_pods_are_told_with_what_their_nodes_load_is_made_of() -> None:
     assert len(told.usage.pods) == len(simulated.pods())
     assert told.origin.source == "Demo"
     assert set(simulated.fleet.names) == set(provider.node_names())
-    capacities = asyncio.run(provider.capacities())
+    capacities = await provider.capacities()
     assert capacities["general-a-01"].milli_cores == 8000

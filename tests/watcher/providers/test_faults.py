@@ -408,7 +408,7 @@ def test_a_good_status_over_our_own_request(kind: Kind, page: str):
     assert isinstance(outcome(kind, mirror), (ProviderMalformed, ProviderRefused))
 
 
-def test_unavailable_and_then_well_again(kind: Kind):
+async def test_unavailable_and_then_well_again(kind: Kind):
     """At the latest at the next fetch."""
     answers = iter([told("try later", status=503)])
 
@@ -428,7 +428,7 @@ def test_unavailable_and_then_well_again(kind: Kind):
         return fetches[-1]
 
     with FakePrometheus(lambda asked: next(answers, None) or kind.answer(asked, [GOOD])) as server:
-        values, _ = reviewed(asyncio.run(inside(server.url)))
+        values, _ = reviewed(await inside(server.url))
     assert {"b": [12.5]} == values
 
 

@@ -136,38 +136,30 @@ def test_old_samples_are_let_go():
     with_provider(check, max_seconds=0.3)
 
 
-def test_closing_leaves_no_task_behind():
+async def test_closing_leaves_no_task_behind():
     """After close nothing samples, fetch says so, and closing again or without a start is no error."""
-
-    async def run():
-        provider = made()
-        await provider.close()
-        await provider.start()
+    provider = made()
+    await provider.close()
+    await provider.start()
+    await provider.fetch(*EVER)
+    await provider.close()
+    await provider.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    with pytest.raises(ProviderUnreachable, match="not being sampled"):
         await provider.fetch(*EVER)
-        await provider.close()
-        await provider.close()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        with pytest.raises(ProviderUnreachable, match="not being sampled"):
-            await provider.fetch(*EVER)
-
-    asyncio.run(run())
 
 
-def test_a_fetch_may_be_cancelled_while_it_waits():
+async def test_a_fetch_may_be_cancelled_while_it_waits():
     """Who gives up waiting for the first sample takes nothing with it."""
-
-    async def run():
-        provider = made(baseline_s=0.5, resolution=1)
-        await provider.start()
-        waiting = asyncio.create_task(provider.fetch(*EVER))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert (await provider.fetch(*EVER)).batches
-        await provider.close()
-
-    asyncio.run(run())
+    provider = made(baseline_s=0.5, resolution=1)
+    await provider.start()
+    waiting = asyncio.create_task(provider.fetch(*EVER))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert (await provider.fetch(*EVER)).batches
+    await provider.close()
 
 
 # --- pressure and disks under another root ---------------------------------------------------------------------------

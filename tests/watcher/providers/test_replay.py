@@ -211,15 +211,12 @@ def test_every_node_of_many_is_found_by_one_search() -> None:
             assert np.isclose(found[row, column], expected, equal_nan=True), (name, position)
 
 
-def test_sizes_of_nodes_are_those_of_the_trace(trace: Path) -> None:
-    async def run() -> dict[str, Capacity]:
-        provider = ReplayProvider(ReplayConfig(trace))
-        assert {} == await provider.capacities()
-        await provider.fetch(NOW, NOW)
-        await provider.close()
-        return dict(await provider.capacities())
-
-    assert {"n1": Capacity(8000, 16 * GIB), "n2": Capacity(4000, 20 * GIB)} == asyncio.run(run())
+async def test_sizes_of_nodes_are_those_of_the_trace(trace: Path) -> None:
+    provider = ReplayProvider(ReplayConfig(trace))
+    assert {} == await provider.capacities()
+    await provider.fetch(NOW, NOW)
+    await provider.close()
+    assert {"n1": Capacity(8000, 16 * GIB), "n2": Capacity(4000, 20 * GIB)} == dict(await provider.capacities())
 
 
 # --- the history of a store ------------------------------------------------------------------------------------------
@@ -314,7 +311,7 @@ def test_a_file_that_is_no_recording_is_refused_with_the_place(
     assert "store.url" not in raised.value.hint  # that is the service's own
 
 
-def test_a_file_that_was_mended_is_read_again(tmp_path: Path) -> None:
+async def test_a_file_that_was_mended_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("nonsense")
 
@@ -329,7 +326,7 @@ def test_a_file_that_was_mended_is_read_again(tmp_path: Path) -> None:
         finally:
             await provider.close()
 
-    assert {NOW: 12.5} == series(asyncio.run(run()), "n1")
+    assert {NOW: 12.5} == series(await run(), "n1")
 
 
 def problems(tmp_path: Path, **flags: str) -> list[tuple[str, str]]:

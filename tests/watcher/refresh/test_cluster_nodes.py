@@ -212,19 +212,19 @@ def test_a_context_is_one_of_a_kubeconfig(tmp_path: Path):
         load(flags=flags | {"kubernetes.kubeconfig": "nowhere"}, environ={}, cwd=tmp_path)
 
 
-def test_who_only_explains_names_asks_once(tmp_path: Path):
+async def test_who_only_explains_names_asks_once(tmp_path: Path):
     """For doctor: the index, or the error with its hint."""
     with FakeKube() as server:
         put(server, "a", "10.0.0.1", labels={LABEL: "host-a"})
         flags = PROMETHEUS | {"kubernetes.kubeconfig": str(server.kubeconfig(tmp_path / "config"))}
         settings = load(flags=flags, environ={}, cwd=tmp_path)
-        index = asyncio.run(read_index(settings))
+        index = await read_index(settings)
         assert {"10.0.0.1:9100": "a", "host-a": "a"} == {
             name: index.resolve((name,)).matches[name].node for name in ("10.0.0.1:9100", "host-a")
         }
         server.forbidden.add(("list", NODES))
         with pytest.raises(KubeForbidden, match="cannot list nodes"):
-            asyncio.run(read_index(settings))
+            await read_index(settings)
 
 
 def test_the_size_of_nodes_is_known_with_them():

@@ -155,60 +155,52 @@ async def ticked(watcher: Watcher) -> None:
 ALL = {"5m", "10m", "15m"}
 
 
-def test_a_cold_replica_has_all_windows_at_its_first_tick(kube: FakeKube, tmp_path: Path) -> None:
+async def test_a_cold_replica_has_all_windows_at_its_first_tick(kube: FakeKube, tmp_path: Path) -> None:
     """It takes them from one that is ready; what it measures itself goes on from there, and it is ready at once."""
-
-    async def story() -> None:
-        await stored(tmp_path / "old", samples(until=time.time()))
-        old_listener, old = listening()
-        new_listener, new = listening()
-        async with (
-            serving(settings_for(tmp_path / "old", kube), old_listener) as first,
-            ClientSession() as session,
-        ):
-            await ticked(first)
-            async with serving(settings_for(tmp_path / "new", kube, peers=[old, new]), new_listener) as second:
-                await ticked(second)
-                assert ALL == windows_of(second)
-                assert second.warming_up() == ""
-                assert SOURCE == second.published.snapshot.source  # type: ignore[union-attr]
-                async with session.get(f"{new}/watcher/a?type=CPU") as answer:
-                    metrics = (await answer.json())["data"]["NodeMetricsMap"]["a"]["metrics"]
-                average, deviation = (metric["value"] for metric in metrics)
-                # sixty samples of the other, of 40 and 41 in turn, and one or two of our own, of 25
-                assert ["AVG", "STD"] == [metric["operator"] for metric in metrics]
-                assert 39.0 < average < 40.6
-                assert deviation > 0.4
-                async with session.get(f"{new}/readyz") as answer:
-                    assert 200 == answer.status
-
-    asyncio.run(story())
+    await stored(tmp_path / "old", samples(until=time.time()))
+    old_listener, old = listening()
+    new_listener, new = listening()
+    async with (
+        serving(settings_for(tmp_path / "old", kube), old_listener) as first,
+        ClientSession() as session,
+    ):
+        await ticked(first)
+        async with serving(settings_for(tmp_path / "new", kube, peers=[old, new]), new_listener) as second:
+            await ticked(second)
+            assert ALL == windows_of(second)
+            assert second.warming_up() == ""
+            assert SOURCE == second.published.snapshot.source  # type: ignore[union-attr]
+            async with session.get(f"{new}/watcher/a?type=CPU") as answer:
+                metrics = (await answer.json())["data"]["NodeMetricsMap"]["a"]["metrics"]
+            average, deviation = (metric["value"] for metric in metrics)
+            # sixty samples of the other, of 40 and 41 in turn, and one or two of our own, of 25
+            assert ["AVG", "STD"] == [metric["operator"] for metric in metrics]
+            assert 39.0 < average < 40.6
+            assert deviation > 0.4
+            async with session.get(f"{new}/readyz") as answer:
+                assert 200 == answer.status
 
 
-def test_two_cold_replicas_do_not_wait_for_each_other(kube: FakeKube, tmp_path: Path) -> None:
+async def test_two_cold_replicas_do_not_wait_for_each_other(kube: FakeKube, tmp_path: Path) -> None:
     """Both answer with what they measure; neither is ready before it has a window."""
-
-    async def story() -> None:
-        pairs = [listening(), listening()]
-        urls = [url for _, url in pairs]
-        async with AsyncExitStack() as stack:
-            both = [
-                await stack.enter_async_context(
-                    serving(settings_for(tmp_path / f"replica-{k}", kube, peers=urls), listener)
-                )
-                for k, (listener, _) in enumerate(pairs)
-            ]
-            session = await stack.enter_async_context(ClientSession())
-            for watcher, url in zip(both, urls, strict=True):
-                await ticked(watcher)
-                assert set() == windows_of(watcher)
-                for path in ("/readyz", "/api/v1/samples"):
-                    async with session.get(f"{url}{path}") as answer:
-                        assert (503, "warming_up") == (answer.status, (await answer.json())["error"]["code"])
-                async with session.get(f"{url}/watcher/a") as answer:
-                    assert 200 == answer.status
-
-    asyncio.run(story())
+    pairs = [listening(), listening()]
+    urls = [url for _, url in pairs]
+    async with AsyncExitStack() as stack:
+        both = [
+            await stack.enter_async_context(
+                serving(settings_for(tmp_path / f"replica-{k}", kube, peers=urls), listener)
+            )
+            for k, (listener, _) in enumerate(pairs)
+        ]
+        session = await stack.enter_async_context(ClientSession())
+        for watcher, url in zip(both, urls, strict=True):
+            await ticked(watcher)
+            assert set() == windows_of(watcher)
+            for path in ("/readyz", "/api/v1/samples"):
+                async with session.get(f"{url}{path}") as answer:
+                    assert (503, "warming_up") == (answer.status, (await answer.json())["error"]["code"])
+            async with session.get(f"{url}/watcher/a") as answer:
+                assert 200 == answer.status
 
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -241,12 +233,11 @@ async def cut_off(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.mark.parametrize("answer", [hang, trickle, garbage, cut_off])
-def test_a_peer_that_is_out_of_order_costs_nothing_but_a_line(
+async def test_a_peer_that_is_out_of_order_costs_nothing_but_a_line(
     kube: FakeKube, tmp_path: Path, caplog: pytest.LogCaptureFixture, answer: Answer
 ) -> None:
     """The first tick waits for its timeout at the longest, and the service answers meanwhile."""
-
-    async def story() -> None:
+    with caplog.at_level(logging.INFO, logger="watcher.replicas.peers"):
         async with answering(answer) as peer:
             listener, _ = listening()
             settings = settings_for(tmp_path / "new", kube, peers=[peer], **{"peers.timeout": "200ms"})
@@ -255,9 +246,6 @@ def test_a_peer_that_is_out_of_order_costs_nothing_but_a_line(
                 assert set() == windows_of(watcher)
                 assert watcher.published is not None
                 assert ("a", "b") == watcher.published.snapshot.nodes
-
-    with caplog.at_level(logging.INFO, logger="watcher.replicas.peers"):
-        asyncio.run(story())
     assert [record for record in caplog.records if record.name == "watcher.replicas.peers"]
 
 
@@ -296,80 +284,64 @@ FOREIGN = {CPU: Provenance("SignalFx", "cpu.utilization", "percent", 0.0)}
         "its name",
     ],
 )
-def test_only_samples_that_could_be_ours_are_taken(
+async def test_only_samples_that_could_be_ours_are_taken(
     kube: FakeKube, tmp_path: Path, known: Callable[[], RestoredSamples], flags: dict[str, Any], expected: set[str]
 ) -> None:
     """The rule of our own database, and that of clocks."""
-
-    async def story() -> None:
-        settings = settings_for(tmp_path / "new", kube)
-        async with answering(giving(known, settings)) as peer:
-            listener, _ = listening()
-            async with serving(settings_for(tmp_path / "new", kube, peers=[peer], **flags), listener) as watcher:
-                await ticked(watcher)
-                assert expected == windows_of(watcher)
-
-    asyncio.run(story())
+    settings = settings_for(tmp_path / "new", kube)
+    async with answering(giving(known, settings)) as peer:
+        listener, _ = listening()
+        async with serving(settings_for(tmp_path / "new", kube, peers=[peer], **flags), listener) as watcher:
+            await ticked(watcher)
+            assert expected == windows_of(watcher)
 
 
-def test_a_redirect_is_not_followed(kube: FakeKube, tmp_path: Path) -> None:
+async def test_a_redirect_is_not_followed(kube: FakeKube, tmp_path: Path) -> None:
     """It would carry the token to wherever it leads."""
+    settings = settings_for(tmp_path / "new", kube)
+    async with answering(giving(lambda: samples(until=time.time()), settings)) as other:
 
-    async def story() -> None:
-        settings = settings_for(tmp_path / "new", kube)
-        async with answering(giving(lambda: samples(until=time.time()), settings)) as other:
+        async def elsewhere(request: web.Request) -> web.StreamResponse:
+            raise web.HTTPFound(f"{other}{request.path}")
 
-            async def elsewhere(request: web.Request) -> web.StreamResponse:
-                raise web.HTTPFound(f"{other}{request.path}")
-
-            async with answering(elsewhere) as peer:
-                listener, _ = listening()
-                async with serving(settings_for(tmp_path / "new", kube, peers=[peer]), listener) as watcher:
-                    await ticked(watcher)
-                    assert set() == windows_of(watcher)
-
-    asyncio.run(story())
-
-
-def test_their_samples_lie_over_our_own_file(kube: FakeKube, tmp_path: Path) -> None:
-    """After a crash the file has the time before, the peer the time since: together they are all of it."""
-
-    async def story() -> None:
-        now = time.time()
-        await stored(tmp_path / "new", samples(until=now - 240, value=30.0))
-        settings = settings_for(tmp_path / "new", kube)
-        async with answering(giving(lambda: samples(until=now, minutes=4), settings)) as peer:
+        async with answering(elsewhere) as peer:
             listener, _ = listening()
             async with serving(settings_for(tmp_path / "new", kube, peers=[peer]), listener) as watcher:
                 await ticked(watcher)
-                assert ALL == windows_of(watcher)
-                assert watcher.published is not None
-                (cpu,) = (each for each in watcher.published.snapshot.metrics if each.metric.name == CPU)
-                five, _, fifteen = cpu.average[:, 0]
-                assert fifteen < 36.0 < five  # eleven minutes of 30 and four of 40; four of 40 and one of 30
-
-    asyncio.run(story())
+                assert set() == windows_of(watcher)
 
 
-def test_a_replica_that_finds_itself_takes_nothing(
+async def test_their_samples_lie_over_our_own_file(kube: FakeKube, tmp_path: Path) -> None:
+    """After a crash the file has the time before, the peer the time since: together they are all of it."""
+    now = time.time()
+    await stored(tmp_path / "new", samples(until=now - 240, value=30.0))
+    settings = settings_for(tmp_path / "new", kube)
+    async with answering(giving(lambda: samples(until=now, minutes=4), settings)) as peer:
+        listener, _ = listening()
+        async with serving(settings_for(tmp_path / "new", kube, peers=[peer]), listener) as watcher:
+            await ticked(watcher)
+            assert ALL == windows_of(watcher)
+            assert watcher.published is not None
+            (cpu,) = (each for each in watcher.published.snapshot.metrics if each.metric.name == CPU)
+            five, _, fifteen = cpu.average[:, 0]
+            assert fifteen < 36.0 < five  # eleven minutes of 30 and four of 40; four of 40 and one of 30
+
+
+async def test_a_replica_that_finds_itself_takes_nothing(
     kube: FakeKube, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its own address is among those of a headless Service."""
-
-    async def story() -> None:
+    with caplog.at_level(logging.INFO, logger="watcher.replicas.peers"):
         await stored(tmp_path / "new", samples(until=time.time()))
         listener, url = listening()
         async with serving(settings_for(tmp_path / "new", kube, peers=[url]), listener) as watcher:
             await ticked(watcher)
             assert ALL == windows_of(watcher)
-
-    with caplog.at_level(logging.INFO, logger="watcher.replicas.peers"):
-        asyncio.run(story())
     assert "they are from this process" in caplog.text
 
 
 @pytest.mark.parametrize("trusted", [True, False])
-def test_a_certificate_is_verified_for_the_name_that_was_looked_up(
+async def test_a_certificate_is_verified_for_the_name_that_was_looked_up(
     kube: FakeKube, tmp_path: Path, caplog: pytest.LogCaptureFixture, trusted: bool
 ) -> None:
     """Not for the address that is behind it; and one that nobody vouches for is refused."""
@@ -378,7 +350,7 @@ def test_a_certificate_is_verified_for_the_name_that_was_looked_up(
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("localhost").configure_cert(context)
 
-    async def story() -> None:
+    with caplog.at_level(logging.INFO, logger="watcher.replicas.peers"):
         give = giving(lambda: samples(until=time.time()), settings_for(tmp_path / "new", kube))
         async with answering(give, tls=context) as peer:
             named = peer.replace("http://127.0.0.1", "https://localhost")
@@ -387,13 +359,10 @@ def test_a_certificate_is_verified_for_the_name_that_was_looked_up(
             async with serving(settings_for(tmp_path / "new", kube, peers=[named], **ca), listener) as watcher:
                 await ticked(watcher)
                 assert (ALL if trusted else set()) == windows_of(watcher)
-
-    with caplog.at_level(logging.INFO, logger="watcher.replicas.peers"):
-        asyncio.run(story())
     assert ("certificate" in caplog.text) != trusted
 
 
-def test_a_fault_of_ours_keeps_no_replica_from_starting(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fault_of_ours_keeps_no_replica_from_starting(caplog: pytest.LogCaptureFixture) -> None:
     """It is logged, with its traceback, and there is nothing to take over."""
 
     async def nonsense(request: web.Request) -> web.StreamResponse:
@@ -406,11 +375,11 @@ def test_a_fault_of_ours_keeps_no_replica_from_starting(caplog: pytest.LogCaptur
         async with answering(nonsense) as peer:
             return await Peers([peer], token=None, tls=ssl.create_default_context()).ask(read, timeout=40.0)
 
-    assert [] == asyncio.run(story())
+    assert [] == await story()
     assert "nobody thought of this" in caplog.text
 
 
-def test_a_name_stands_for_all_its_addresses_and_the_token_goes_with_the_question(
+async def test_a_name_stands_for_all_its_addresses_and_the_token_goes_with_the_question(
     kube: FakeKube, tmp_path: Path
 ) -> None:
     """As that of a headless Service does; and where reads are protected, replicas know each other by their token."""
@@ -418,31 +387,28 @@ def test_a_name_stands_for_all_its_addresses_and_the_token_goes_with_the_questio
     token.write_text("of-all-replicas")
     asked: list[tuple[str, str]] = []
 
-    async def story() -> None:
-        settings = settings_for(tmp_path / "new", kube)
-        give = giving(lambda: samples(until=time.time()), settings)
+    settings = settings_for(tmp_path / "new", kube)
+    give = giving(lambda: samples(until=time.time()), settings)
 
-        async def checking(request: web.Request) -> web.StreamResponse:
-            asked.append((request.headers["Host"], request.headers.get("Authorization", "")))
-            return await give(request)
+    async def checking(request: web.Request) -> web.StreamResponse:
+        asked.append((request.headers["Host"], request.headers.get("Authorization", "")))
+        return await give(request)
 
-        async with answering(checking) as peer:
-            named = peer.replace("127.0.0.1", "localhost")
-            protected = {"server.protect_reads": True, "server.token_file": str(token)}
-            listener, _ = listening()
-            async with serving(
-                settings_for(tmp_path / "new", kube, peers=[named, "http://no..name:2020"], **protected),
-                listener,
-            ) as watcher:
-                await ticked(watcher)
-                assert ALL == windows_of(watcher)
-        assert {(named.removeprefix("http://"), "Bearer of-all-replicas")} == set(asked)
-
-    asyncio.run(story())
+    async with answering(checking) as peer:
+        named = peer.replace("127.0.0.1", "localhost")
+        protected = {"server.protect_reads": True, "server.token_file": str(token)}
+        listener, _ = listening()
+        async with serving(
+            settings_for(tmp_path / "new", kube, peers=[named, "http://no..name:2020"], **protected),
+            listener,
+        ) as watcher:
+            await ticked(watcher)
+            assert ALL == windows_of(watcher)
+    assert {(named.removeprefix("http://"), "Bearer of-all-replicas")} == set(asked)
 
 
 @pytest.mark.parametrize("fault", [RecursionError("too deep"), MemoryError(), KeyError("a fault of ours")], ids=repr)
-def test_one_hostile_replica_costs_its_own_samples_only(fault: Exception, caplog: pytest.LogCaptureFixture):
+async def test_one_hostile_replica_costs_its_own_samples_only(fault: Exception, caplog: pytest.LogCaptureFixture):
     """The others answer later, so that an error would cancel their requests; it is one line without a traceback."""
     caplog.set_level(logging.INFO)
     good = samples(until=time.time())
@@ -465,7 +431,7 @@ def test_one_hostile_replica_costs_its_own_samples_only(fault: Exception, caplog
         async with answering(hostile) as bad, answering(patient) as fine:
             return await Peers([bad, fine], token=None, tls=ssl.create_default_context()).ask(read, timeout=60.0)
 
-    assert asyncio.run(run()) == [good]
+    assert await run() == [good]
     (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "request to the replica at" in line.getMessage()
     assert line.exc_info is None

@@ -90,24 +90,20 @@ async def serving(settings: Settings) -> AsyncIterator[tuple[Watcher, str]]:
     assert {asyncio.current_task()} == asyncio.all_tasks()
 
 
-def test_both_clients_of_a_running_service_see_the_same(tmp_path: Path) -> None:
+async def test_both_clients_of_a_running_service_see_the_same(tmp_path: Path) -> None:
     """What is published in this process is what it answers over HTTP; and it ends without a trace."""
-
-    async def story() -> None:
-        async with serving(settings_for(tmp_path)) as (watcher, address):
-            await eventually(lambda: watcher.published, what="the first document")
-            in_process = InProcessClient(lambda: watcher.published, window=watcher.windows[-1])
-            async with WatcherClient(address) as over_http:
-                # a tick may come between the two
-                for _ in range(10):
-                    one, other = await over_http.refresh(), await in_process.refresh()
-                    if one.timestamp == other.timestamp:
-                        break
-                assert (one.timestamp, one.nodes, one.source) == (other.timestamp, other.nodes, "Host")
-                assert list(one.values) == list(other.values)
-            await in_process.close()
-
-    asyncio.run(story())
+    async with serving(settings_for(tmp_path)) as (watcher, address):
+        await eventually(lambda: watcher.published, what="the first document")
+        in_process = InProcessClient(lambda: watcher.published, window=watcher.windows[-1])
+        async with WatcherClient(address) as over_http:
+            # a tick may come between the two
+            for _ in range(10):
+                one, other = await over_http.refresh(), await in_process.refresh()
+                if one.timestamp == other.timestamp:
+                    break
+            assert (one.timestamp, one.nodes, one.source) == (other.timestamp, other.nodes, "Host")
+            assert list(one.values) == list(other.values)
+        await in_process.close()
 
 
 def test_before_the_first_tick_nothing_is_known_and_all_is_alive(tmp_path: Path) -> None:
@@ -121,32 +117,27 @@ def test_before_the_first_tick_nothing_is_known_and_all_is_alive(tmp_path: Path)
     assert ["5m", "10m", "15m"] == [window.label for window in watcher.windows]
 
 
-def test_settings_that_need_a_start_are_said_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_settings_that_need_a_start_are_said_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A reload takes the others over, and the last request counts though one is under way."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text("{}")
 
-    async def story() -> None:
-        async with serving(settings_for(tmp_path)) as (watcher, _):
-            published = await eventually(lambda: watcher.published, what="the first document")
-            with caplog.at_level(logging.INFO, logger="watcher.service.server"):
-                for staleness in ("50s", "60s", "70s"):
-                    another = {"kubernetes.kubeconfig": str(kubeconfig), "kubernetes.node_names": "off"}
-                    changed = settings_for(
-                        tmp_path, **{"refresh.max_staleness": staleness, "server.port": 4711, **another}
-                    )
-                    watcher.request_reload(lambda changed=changed: changed)  # type: ignore[misc]
-                await eventually(lambda: watcher.max_staleness == 70.0, what="the last settings")
-            assert watcher.settings.server.port != 4711
-            await eventually(lambda: watcher.published is not published, what="a tick with them")
-
-    asyncio.run(story())
+    async with serving(settings_for(tmp_path)) as (watcher, _):
+        published = await eventually(lambda: watcher.published, what="the first document")
+        with caplog.at_level(logging.INFO, logger="watcher.service.server"):
+            for staleness in ("50s", "60s", "70s"):
+                another = {"kubernetes.kubeconfig": str(kubeconfig), "kubernetes.node_names": "off"}
+                changed = settings_for(tmp_path, **{"refresh.max_staleness": staleness, "server.port": 4711, **another})
+                watcher.request_reload(lambda changed=changed: changed)  # type: ignore[misc]
+            await eventually(lambda: watcher.max_staleness == 70.0, what="the last settings")
+        assert watcher.settings.server.port != 4711
+        await eventually(lambda: watcher.published is not published, what="a tick with them")
     assert "changes in [server] take effect only after a restart" in caplog.text
     told = [text for text in caplog.messages if "the scheduling plug-ins and all other Kubernetes clients" in text]
     assert 1 == len(told), "once, and not for what stays as it is"
 
 
-def test_an_unforeseen_failure_of_a_reload_is_logged_and_the_old_settings_stay(
+async def test_an_unforeseen_failure_of_a_reload_is_logged_and_the_old_settings_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever reading them raises: a task that nobody looks at must not keep it to itself."""
@@ -154,76 +145,66 @@ def test_an_unforeseen_failure_of_a_reload_is_logged_and_the_old_settings_stay(
     def unreadable() -> Settings:
         raise RuntimeError("the disk is gone")
 
-    async def story() -> None:
-        async with serving(settings_for(tmp_path)) as (watcher, _):
-            watcher.request_reload(unreadable)
-            await eventually(lambda: "the disk is gone" in caplog.text, what="the log line")
-            watcher.request_reload(lambda: settings_for(tmp_path, **{"refresh.max_staleness": "55s"}))
-            await eventually(lambda: watcher.max_staleness == 55.0, what="settings that are good again")
-
-    asyncio.run(story())
+    async with serving(settings_for(tmp_path)) as (watcher, _):
+        watcher.request_reload(unreadable)
+        await eventually(lambda: "the disk is gone" in caplog.text, what="the log line")
+        watcher.request_reload(lambda: settings_for(tmp_path, **{"refresh.max_staleness": "55s"}))
+        await eventually(lambda: watcher.max_staleness == 55.0, what="settings that are good again")
 
 
-def test_a_reload_takes_names_from_the_cluster_and_gives_them_back(tmp_path: Path) -> None:
+async def test_a_reload_takes_names_from_the_cluster_and_gives_them_back(tmp_path: Path) -> None:
     """With its API, and without: what is published goes by the name that holds, and nothing is left behind."""
-
-    async def story() -> None:
-        with FakeKube() as cluster:
-            own = socket.gethostname()
-            cluster.put(NODES, "the-node", status={"addresses": [{"type": "Hostname", "address": own}]})
-            kubeconfig = str(cluster.kubeconfig(tmp_path / "config"))
-            named = {"kubernetes.node_names": "on", "kubernetes.kubeconfig": kubeconfig}
-            async with serving(settings_for(tmp_path)) as (watcher, _):
-                for flags, expected in (({}, own), (named, "the-node"), ({}, own)):
-                    changed = settings_for(tmp_path, **flags)
-                    watcher.request_reload(lambda changed=changed: changed)  # type: ignore[misc]
-                    await eventually(partial(_serves, watcher, expected), what=f"the node {expected}")
-
-    asyncio.run(story())
+    with FakeKube() as cluster:
+        own = socket.gethostname()
+        cluster.put(NODES, "the-node", status={"addresses": [{"type": "Hostname", "address": own}]})
+        kubeconfig = str(cluster.kubeconfig(tmp_path / "config"))
+        named = {"kubernetes.node_names": "on", "kubernetes.kubeconfig": kubeconfig}
+        async with serving(settings_for(tmp_path)) as (watcher, _):
+            for flags, expected in (({}, own), (named, "the-node"), ({}, own)):
+                changed = settings_for(tmp_path, **flags)
+                watcher.request_reload(lambda changed=changed: changed)  # type: ignore[misc]
+                await eventually(partial(_serves, watcher, expected), what=f"the node {expected}")
 
 
-def test_node_metrics_are_written_where_the_settings_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_node_metrics_are_written_where_the_settings_say_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """By whoever holds the Lease, by policies that objects of the cluster may have, and /metrics tells of it. The
     policies follow a reload; whether anything is written does not."""
     policy = {"metricCollectPolicy": {"aggregateDurationSeconds": 60}}
 
-    async def story() -> None:
-        with FakeKube() as cluster:
-            own = socket.gethostname()
-            cluster.put(
-                NODES, own, metadata={"labels": {"pool": "a"}}, status={"capacity": {"cpu": "4", "memory": "8Gi"}}
-            )
-            cluster.define(NODE_METRIC, "NodeMetric")
-            cluster.put_by("koord-manager", NODE_METRIC, "elsewhere", spec=policy)
-            flags = {
-                "kubernetes.node_names": "on",
-                "kubernetes.kubeconfig": str(cluster.kubeconfig(tmp_path / "config")),
-                "koordinator.publish": True,
-                "koordinator.lease_namespace": "somewhere",
-            }
-            async with serving(settings_for(tmp_path, **flags)) as (watcher, _):
-                stats = watcher.publish_stats()
-                assert stats is not None
-                await eventually(lambda: stats.holds_lease, what="the Lease")
-                holder = cluster.content(LEASES, f"somewhere/{LEASE}")["spec"]["holderIdentity"]
-                assert holder.startswith(f"{own}_")
-                assert "load_watcher_node_metrics_lease_held 1.0" in watcher.telemetry.exposition().decode()
-                policies = watcher.collect_policies
-                assert policies is watcher.collect_policies
-                assert [60, 300] == [policies.of(name, {}).aggregate_duration_s for name in ("elsewhere", own)]
-                rule = {"labels": {"pool": "a"}, "aggregate_duration": "2m"}
-                changed = {**flags, "koordinator.publish": False, "koordinator.nodes": json.dumps([rule])}
-                watcher.request_reload(lambda: settings_for(tmp_path, **changed))
+    with FakeKube() as cluster:
+        own = socket.gethostname()
+        cluster.put(NODES, own, metadata={"labels": {"pool": "a"}}, status={"capacity": {"cpu": "4", "memory": "8Gi"}})
+        cluster.define(NODE_METRIC, "NodeMetric")
+        cluster.put_by("koord-manager", NODE_METRIC, "elsewhere", spec=policy)
+        flags = {
+            "kubernetes.node_names": "on",
+            "kubernetes.kubeconfig": str(cluster.kubeconfig(tmp_path / "config")),
+            "koordinator.publish": True,
+            "koordinator.lease_namespace": "somewhere",
+        }
+        async with serving(settings_for(tmp_path, **flags)) as (watcher, _):
+            stats = watcher.publish_stats()
+            assert stats is not None
+            await eventually(lambda: stats.holds_lease, what="the Lease")
+            holder = cluster.content(LEASES, f"somewhere/{LEASE}")["spec"]["holderIdentity"]
+            assert holder.startswith(f"{own}_")
+            assert "load_watcher_node_metrics_lease_held 1.0" in watcher.telemetry.exposition().decode()
+            policies = watcher.collect_policies
+            assert policies is watcher.collect_policies
+            assert [60, 300] == [policies.of(name, {}).aggregate_duration_s for name in ("elsewhere", own)]
+            rule = {"labels": {"pool": "a"}, "aggregate_duration": "2m"}
+            changed = {**flags, "koordinator.publish": False, "koordinator.nodes": json.dumps([rule])}
+            watcher.request_reload(lambda: settings_for(tmp_path, **changed))
 
-                def follows() -> bool:
-                    mine = watcher.collect_policies.of(own, watcher.node_labels(own))
-                    return mine.aggregate_duration_s == 120
+            def follows() -> bool:
+                mine = watcher.collect_policies.of(own, watcher.node_labels(own))
+                return mine.aggregate_duration_s == 120
 
-                await eventually(follows, what="the new policy")
-                assert 60 == watcher.collect_policies.of("elsewhere", {}).aggregate_duration_s
-                assert watcher.publish_stats() is stats
-
-    asyncio.run(story())
+            await eventually(follows, what="the new policy")
+            assert 60 == watcher.collect_policies.of("elsewhere", {}).aggregate_duration_s
+            assert watcher.publish_stats() is stats
     assert "changes of koordinator.publish, lease_namespace and writes_per_second take effect" in caplog.text
 
 

@@ -47,7 +47,7 @@ async def all_of(store: Store, pod: str = "web", limit: int = 10_000) -> list[St
 # --- what goes in comes out ------------------------------------------------------------------------------------------
 
 
-def test_decisions_are_found_by_pod_and_time_also_after_a_restart(place: str) -> None:
+async def test_decisions_are_found_by_pod_and_time_also_after_a_restart(place: str) -> None:
     """The newest first, or the oldest; of a range; so many; and how many there are at all."""
     web = [some(number) for number in range(5)]
     other = [some(100, pod="db"), StoredDecision(BEGUN - 5 * SECOND, "kube-system", "web", "u", b"\0\xff")]
@@ -63,49 +63,43 @@ def test_decisions_are_found_by_pod_and_time_also_after_a_restart(place: str) ->
         assert [] == await StoreDecisions(store).decisions_of("default", "nobody", limit=9)
         assert DecisionsExtent(7, web[0].time, other[1].time) == await StoreDecisions(store).decisions_held()
 
-    async def run() -> None:
-        async with opened(place) as store:
-            assert DecisionsExtent(0) == await StoreDecisions(store).decisions_held()
-            StoreDecisions(store).keep_decisions([*web, *other])
-            await check(store)  # written or not
-            await written(place, 7)
-            await check(store)
-            StoreDecisions(store).keep_decisions([*web, *other])  # again: they wait, and are in the table
-            assert 7 == (await StoreDecisions(store).decisions_held()).count
-            await check(store)
-        async with opened(place) as store:
-            await check(store)
-
-    asyncio.run(run())
+    async with opened(place) as store:
+        assert DecisionsExtent(0) == await StoreDecisions(store).decisions_held()
+        StoreDecisions(store).keep_decisions([*web, *other])
+        await check(store)  # written or not
+        await written(place, 7)
+        await check(store)
+        StoreDecisions(store).keep_decisions([*web, *other])  # again: they wait, and are in the table
+        assert 7 == (await StoreDecisions(store).decisions_held()).count
+        await check(store)
+    async with opened(place) as store:
+        await check(store)
 
 
-def test_what_became_of_a_decision_comes_later(place: str) -> None:
+async def test_what_became_of_a_decision_comes_later(place: str) -> None:
     """With it, while it waits, or when it is long written; one that nobody knows changes nothing."""
     first, second = some(1), some(2)
 
-    async def run() -> None:
-        async with opened(place) as store:
-            StoreDecisions(store).keep_decisions([first], [DecisionOutcome(first.time, "node-1", "bound")])
-            found = await all_of(store)
-            assert [("node-1", "bound")] == [(each.node, each.outcome) for each in found]
-            StoreDecisions(store).keep_decisions([second])
-            await written(place, 2)
-            StoreDecisions(store).keep_decisions(
-                [], [DecisionOutcome(second.time, "", "gone"), DecisionOutcome(7, "x", "y")]
-            )
-            expected = [("", "gone"), ("node-1", "bound")]
-            await eventually(
-                lambda: query(place, "SELECT node, outcome FROM decision ORDER BY time DESC") == expected,
-                what="the outcomes in the table",
-            )
-            assert expected == [(each.node, each.outcome) for each in await all_of(store)]
-            StoreDecisions(store).keep_decisions([some(1, payload=b"more is known")])
-            assert b"more is known" == (await all_of(store))[1].payload
-
-    asyncio.run(run())
+    async with opened(place) as store:
+        StoreDecisions(store).keep_decisions([first], [DecisionOutcome(first.time, "node-1", "bound")])
+        found = await all_of(store)
+        assert [("node-1", "bound")] == [(each.node, each.outcome) for each in found]
+        StoreDecisions(store).keep_decisions([second])
+        await written(place, 2)
+        StoreDecisions(store).keep_decisions(
+            [], [DecisionOutcome(second.time, "", "gone"), DecisionOutcome(7, "x", "y")]
+        )
+        expected = [("", "gone"), ("node-1", "bound")]
+        await eventually(
+            lambda: query(place, "SELECT node, outcome FROM decision ORDER BY time DESC") == expected,
+            what="the outcomes in the table",
+        )
+        assert expected == [(each.node, each.outcome) for each in await all_of(store)]
+        StoreDecisions(store).keep_decisions([some(1, payload=b"more is known")])
+        assert b"more is known" == (await all_of(store))[1].payload
 
 
-def test_a_file_of_schema_0002_keeps_what_it_has(tmp_path: Path) -> None:
+async def test_a_file_of_schema_0002_keeps_what_it_has(tmp_path: Path) -> None:
     """And has room for decisions after it."""
     path = tmp_path / "a.db"
 
@@ -113,12 +107,7 @@ def test_a_file_of_schema_0002_keeps_what_it_has(tmp_path: Path) -> None:
         async with opened(path) as store:
             await save(store, tick(START))
 
-    async def decide() -> None:
-        async with opened(path) as store:
-            StoreDecisions(store).keep_decisions([some(1)])
-            await written(path, 1)
-
-    asyncio.run(fill())
+    await fill()
     config = Config()
     config.set_main_option("script_location", str(database.migrations_folder()))
     engine = sqlite.open_engine(path)
@@ -127,26 +116,25 @@ def test_a_file_of_schema_0002_keeps_what_it_has(tmp_path: Path) -> None:
         command.downgrade(config, "0002")
     engine.dispose()
     assert [] == query(path, "SELECT name FROM sqlite_master WHERE name LIKE '%decision%'")
-    asyncio.run(decide())
-    found = asyncio.run(restored_at(path))
+    async with opened(path) as store:
+        StoreDecisions(store).keep_decisions([some(1)])
+        await written(path, 1)
+    found = await restored_at(path)
     assert found is not None
     assert cells_of(tick(START).blocks) == cells_of(found.blocks)
 
 
-def test_a_copy_has_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copy_has_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """load-watcher db copy, which counts them."""
     monkeypatch.chdir(tmp_path)
     there, here = tmp_path / "a.db", tmp_path / "b.db"
 
-    async def fill() -> None:
-        async with opened(there) as store:
-            await save(store, tick(START))
-            StoreDecisions(store).keep_decisions(
-                [some(number) for number in range(250)], [DecisionOutcome(some(3).time, "n", "o")]
-            )
-            await written(there, 250)
-
-    asyncio.run(fill())
+    async with opened(there) as store:
+        await save(store, tick(START))
+        StoreDecisions(store).keep_decisions(
+            [some(number) for number in range(250)], [DecisionOutcome(some(3).time, "n", "o")]
+        )
+        await written(there, 250)
     copied = CliRunner().invoke(main, ["db", "copy", "--from", url_of(there), "--to", url_of(here)])
     assert 0 == copied.exit_code, copied.output
     everything = "SELECT * FROM decision ORDER BY time"
@@ -154,25 +142,21 @@ def test_a_copy_has_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.real
-def test_replicas_answer_for_each_other(server_database: str) -> None:
+async def test_replicas_answer_for_each_other(server_database: str) -> None:
     """Whichever of them the scheduler asked, in one cluster; watchers of another are not asked."""
-
-    async def run() -> None:
-        async with (
-            opened(server_database, watcher="one/a") as a,
-            opened(server_database, watcher="one/b") as b,
-            opened(server_database, watcher="two/a") as other,
-        ):
-            for number, store in enumerate((a, b, other)):
-                await save(store, tick(START))
-                StoreDecisions(store).keep_decisions([some(number)])
-            await written(server_database, 3)
-            for store in (a, b):
-                assert [some(1), some(0)] == await all_of(store)
-                assert 2 == (await StoreDecisions(store).decisions_held()).count
-            assert [some(2)] == await all_of(other)
-
-    asyncio.run(run())
+    async with (
+        opened(server_database, watcher="one/a") as a,
+        opened(server_database, watcher="one/b") as b,
+        opened(server_database, watcher="two/a") as other,
+    ):
+        for number, store in enumerate((a, b, other)):
+            await save(store, tick(START))
+            StoreDecisions(store).keep_decisions([some(number)])
+        await written(server_database, 3)
+        for store in (a, b):
+            assert [some(1), some(0)] == await all_of(store)
+            assert 2 == (await StoreDecisions(store).decisions_held()).count
+        assert [some(2)] == await all_of(other)
 
 
 # --- shadow bindings -------------------------------------------------------------------------------------------------
@@ -182,7 +166,7 @@ def shadow(number: int, *, ago: float = 60.0, payload: bytes = b"s") -> StoredSh
     return StoredShadow(BEGUN - int(ago * SECOND) + number, payload)
 
 
-def test_shadow_bindings_are_found_by_time_replaced_and_there_after_a_restart(place: str) -> None:
+async def test_shadow_bindings_are_found_by_time_replaced_and_there_after_a_restart(place: str) -> None:
     """The newest of a range, oldest first, whether they are written yet or not."""
     many = [shadow(number) for number in range(5)]
     again = shadow(3, payload=b"observed")
@@ -192,102 +176,83 @@ def test_shadow_bindings_are_found_by_time_replaced_and_there_after_a_restart(pl
         assert expected == await StoreDecisions(store).shadows(start=0, limit=9)
         assert expected[2:4] == await StoreDecisions(store).shadows(start=many[1].time, end=many[4].time, limit=2)
 
-    async def run() -> None:
-        async with opened(place) as store:
-            StoreDecisions(store).keep_shadows(many)
-            await check(store, many[3])
-            await eventually(lambda: count(place, "shadow_binding") == 5, what="them in the table")
-            await check(store, many[3])
-            StoreDecisions(store).keep_shadows([again])
-            await check(store, again)
-        async with opened(place) as store:
-            await check(store, again)
-            assert DecisionsExtent(0) == await StoreDecisions(store).decisions_held()
-
-    asyncio.run(run())
+    async with opened(place) as store:
+        StoreDecisions(store).keep_shadows(many)
+        await check(store, many[3])
+        await eventually(lambda: count(place, "shadow_binding") == 5, what="them in the table")
+        await check(store, many[3])
+        StoreDecisions(store).keep_shadows([again])
+        await check(store, again)
+    async with opened(place) as store:
+        await check(store, again)
+        assert DecisionsExtent(0) == await StoreDecisions(store).decisions_held()
 
 
-def test_shadow_bindings_are_kept_as_long_as_decisions_and_as_many(place: str) -> None:
-    async def run() -> None:
-        async with opened(place, max_decisions=100) as store:
-            StoreDecisions(store).keep_shadows([shadow(number, ago=7200) for number in range(150)])
-            await eventually(lambda: count(place, "shadow_binding") == 100, what="the newest to be left")
-            assert shadow(50, ago=7200) == (await StoreDecisions(store).shadows(start=0, limit=1000))[0]
-        async with opened(place, decisions=3600.0) as store:
-            assert [] == await StoreDecisions(store).shadows(start=0, limit=1000)
-            StoreDecisions(store).keep_shadows([shadow(1)])
-            await eventually(lambda: count(place, "shadow_binding") == 1, what="the old ones to be gone")
-            assert [shadow(1)] == await StoreDecisions(store).shadows(start=0, limit=1000)
-
-    asyncio.run(run())
+async def test_shadow_bindings_are_kept_as_long_as_decisions_and_as_many(place: str) -> None:
+    async with opened(place, max_decisions=100) as store:
+        StoreDecisions(store).keep_shadows([shadow(number, ago=7200) for number in range(150)])
+        await eventually(lambda: count(place, "shadow_binding") == 100, what="the newest to be left")
+        assert shadow(50, ago=7200) == (await StoreDecisions(store).shadows(start=0, limit=1000))[0]
+    async with opened(place, decisions=3600.0) as store:
+        assert [] == await StoreDecisions(store).shadows(start=0, limit=1000)
+        StoreDecisions(store).keep_shadows([shadow(1)])
+        await eventually(lambda: count(place, "shadow_binding") == 1, what="the old ones to be gone")
+        assert [shadow(1)] == await StoreDecisions(store).shadows(start=0, limit=1000)
 
 
 # --- no longer than they should --------------------------------------------------------------------------------------
 
 
-def test_decisions_go_when_their_time_is_over(place: str) -> None:
+async def test_decisions_go_when_their_time_is_over(place: str) -> None:
     """They are not told from that moment on, and removed with the next tick or the next decision."""
     old, new = some(1, ago=7200), some(2, ago=60)
 
-    async def run() -> None:
-        async with opened(place) as store:
-            StoreDecisions(store).keep_decisions([old, new])
-            await written(place, 2)
-        async with opened(place, decisions=3600.0) as store:
-            assert [new] == await all_of(store)
-            assert DecisionsExtent(1, new.time, new.time) == await StoreDecisions(store).decisions_held()
-            await save(store, tick(BEGUN // SECOND))
-            await written(place, 1)
-            StoreDecisions(store).keep_decisions([some(3, ago=8000), some(4, ago=0)])
-            await written(place, 2)
-            assert [some(4, ago=0), new] == await all_of(store)
-
-    asyncio.run(run())
+    async with opened(place) as store:
+        StoreDecisions(store).keep_decisions([old, new])
+        await written(place, 2)
+    async with opened(place, decisions=3600.0) as store:
+        assert [new] == await all_of(store)
+        assert DecisionsExtent(1, new.time, new.time) == await StoreDecisions(store).decisions_held()
+        await save(store, tick(BEGUN // SECOND))
+        await written(place, 1)
+        StoreDecisions(store).keep_decisions([some(3, ago=8000), some(4, ago=0)])
+        await written(place, 2)
+        assert [some(4, ago=0), new] == await all_of(store)
 
 
-def test_of_too_many_the_oldest_go_first(place: str) -> None:
+async def test_of_too_many_the_oldest_go_first(place: str) -> None:
     """With the decisions that come, so that the table is bounded also while there are no ticks."""
-
-    async def run() -> None:
-        async with opened(place, max_decisions=100) as store:
-            for first in range(0, 300, 50):
-                StoreDecisions(store).keep_decisions([some(number) for number in range(first, first + 50)])
-                await eventually(lambda: not store.decision_queue.batch(), what="them to be written")
-            await written(place, 100)
-            assert [some(number) for number in range(299, 199, -1)] == await all_of(store)
-
-    asyncio.run(run())
+    async with opened(place, max_decisions=100) as store:
+        for first in range(0, 300, 50):
+            StoreDecisions(store).keep_decisions([some(number) for number in range(first, first + 50)])
+            await eventually(lambda: not store.decision_queue.batch(), what="them to be written")
+        await written(place, 100)
+        assert [some(number) for number in range(299, 199, -1)] == await all_of(store)
 
 
-def test_they_count_against_the_size_of_the_database(tmp_path: Path) -> None:
+async def test_they_count_against_the_size_of_the_database(tmp_path: Path) -> None:
     """The oldest hour goes first, whatever is in it."""
     path = tmp_path / "a.db"
     half_a_megabyte = [bytes(10_000)] * 50
 
-    async def run() -> None:
-        async with opened(path, max_size=2**20) as store:
-            for hours in (7, 5, 3):
-                numbered = enumerate(half_a_megabyte)
-                StoreDecisions(store).keep_decisions(
-                    [some(n, ago=3600.0 * hours, payload=payload) for n, payload in numbered]
-                )
-            await written(path, 150)
-            await save(store, tick(BEGUN // SECOND))
-            await written(path, 50)
-
-    asyncio.run(run())
+    async with opened(path, max_size=2**20) as store:
+        for hours in (7, 5, 3):
+            numbered = enumerate(half_a_megabyte)
+            StoreDecisions(store).keep_decisions(
+                [some(n, ago=3600.0 * hours, payload=payload) for n, payload in numbered]
+            )
+        await written(path, 150)
+        await save(store, tick(BEGUN // SECOND))
+        await written(path, 50)
     assert 50 == count(path, "decision", where=f"time >= {some(0, ago=10800.0).time}")
 
 
-def test_what_a_watcher_left_stays_for_as_long_as_its_decisions(tmp_path: Path) -> None:
+async def test_what_a_watcher_left_stays_for_as_long_as_its_decisions(tmp_path: Path) -> None:
     """If that is longer than its windows."""
     path = tmp_path / "a.db"
 
-    async def run() -> None:
-        async with opened(path, retention=3600.0, decisions=86400.0) as store:
-            await save(store, tick(START))
-
-    asyncio.run(run())
+    async with opened(path, retention=3600.0, decisions=86400.0) as store:
+        await save(store, tick(START))
     assert [(START + 0.25 + 86400.0,)] == query(path, "SELECT keep_until FROM tick")
 
 
@@ -315,29 +280,26 @@ def test_what_waits_is_bounded_and_the_oldest_is_lost() -> None:
     assert [some(6, payload=b"newer")] == list(waiting.batch().decisions)
 
 
-def test_decisions_are_told_while_they_cannot_be_written(tmp_path: Path) -> None:
+async def test_decisions_are_told_while_they_cannot_be_written(tmp_path: Path) -> None:
     """Another program holds the database: keeping returns at once, questions are answered, and nothing is lost."""
     path = tmp_path / "a.db"
 
-    async def run() -> None:
-        async with opened(path) as store:
-            StoreDecisions(store).keep_decisions([some(1)])
-            await written(path, 1)
-            with closing(sqlite3.connect(path, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")
-                StoreDecisions(store).keep_decisions([some(2)], [DecisionOutcome(some(1).time, "node-1", "bound")])
-                found = await all_of(store)
-                assert [(some(2).time, ""), (some(1).time, "node-1")] == [(each.time, each.node) for each in found]
-                assert 2 <= (await StoreDecisions(store).decisions_held()).count <= 3
-                other.execute("ROLLBACK")
-            await written(path, 2)
-            assert 0 == store.status.lost_decisions
-
-    asyncio.run(run())
+    async with opened(path) as store:
+        StoreDecisions(store).keep_decisions([some(1)])
+        await written(path, 1)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            StoreDecisions(store).keep_decisions([some(2)], [DecisionOutcome(some(1).time, "node-1", "bound")])
+            found = await all_of(store)
+            assert [(some(2).time, ""), (some(1).time, "node-1")] == [(each.time, each.node) for each in found]
+            assert 2 <= (await StoreDecisions(store).decisions_held()).count <= 3
+            other.execute("ROLLBACK")
+        await written(path, 2)
+        assert 0 == store.status.lost_decisions
 
 
 @pytest.mark.real
-def test_a_full_disk_loses_the_oldest_counts_them_and_says_so_once(
+async def test_a_full_disk_loses_the_oldest_counts_them_and_says_so_once(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Keeping goes on returning at once; with room again the newest are written."""
@@ -345,40 +307,33 @@ def test_a_full_disk_loses_the_oldest_counts_them_and_says_so_once(
     path = small_disk / "a.db"
     half_a_megabyte = bytes(range(256)) * 2048
 
-    async def run() -> None:
-        async with opened(path) as store:
-            for number in range(50):
-                StoreDecisions(store).keep_decisions([some(number, payload=half_a_megabyte)])
-            await eventually(lambda: not store.status.ok, what="the disk to be full")
-            assert "full" in store.status.error
-            await eventually(lambda: store.status.lost_decisions >= 15, what="the oldest to be lost")
-            await asyncio.to_thread(enlarge, small_disk)
-            StoreDecisions(store).keep_decisions([some(50)])
-            await eventually(lambda: store.status.ok, what="the disk to take them")
-            assert [some(50)] == await all_of(store, limit=1)
-            await eventually(lambda: not store.decision_queue.batch(), what="the rest")
-
-    asyncio.run(run())
+    async with opened(path) as store:
+        for number in range(50):
+            StoreDecisions(store).keep_decisions([some(number, payload=half_a_megabyte)])
+        await eventually(lambda: not store.status.ok, what="the disk to be full")
+        assert "full" in store.status.error
+        await eventually(lambda: store.status.lost_decisions >= 15, what="the oldest to be lost")
+        await asyncio.to_thread(enlarge, small_disk)
+        StoreDecisions(store).keep_decisions([some(50)])
+        await eventually(lambda: store.status.ok, what="the disk to take them")
+        assert [some(50)] == await all_of(store, limit=1)
+        await eventually(lambda: not store.decision_queue.batch(), what="the rest")
     assert 30 <= count(path, "decision") <= 36
     told = [record.message for record in caplog.records if "storing decisions" in record.message]
     assert 2 == len(told), told
     assert "storing decisions in the database fails: database or disk is full" == told[0]
 
 
-def test_decisions_that_cannot_be_stored_are_given_up_and_the_next_are_kept(
+async def test_decisions_that_cannot_be_stored_are_given_up_and_the_next_are_kept(
     place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is wrong with them, not with the disk, must not be tried for ever."""
-
-    async def run() -> None:
-        async with opened(place) as store:
-            StoreDecisions(store).keep_decisions([StoredDecision(2**70, "default", "web", "u", b"")])
-            await eventually(partial(lost, store, 1), what="it to be given up")
-            StoreDecisions(store).keep_decisions([some(1)])
-            await written(place, 1)
-            assert store.status.ok
-
-    asyncio.run(run())
+    async with opened(place) as store:
+        StoreDecisions(store).keep_decisions([StoredDecision(2**70, "default", "web", "u", b"")])
+        await eventually(partial(lost, store, 1), what="it to be given up")
+        StoreDecisions(store).keep_decisions([some(1)])
+        await written(place, 1)
+        assert store.status.ok
     assert ["cannot store decisions; they are dropped"] == [r.message for r in caplog.records if r.levelname == "ERROR"]
 
 
@@ -386,53 +341,42 @@ def lost(store: Store, number: int) -> bool:
     return store.status.lost_decisions == number
 
 
-def test_closing_tries_once_more(tmp_path: Path) -> None:
+async def test_closing_tries_once_more(tmp_path: Path) -> None:
     """What could not be written, because another program held the database for longer than SQLite waits."""
     path = tmp_path / "a.db"
 
-    async def run() -> None:
-        async with opened(path) as store:
-            with closing(sqlite3.connect(path, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")
-                StoreDecisions(store).keep_decisions([some(1)])
-                await eventually(lambda: not store.status.ok, what="it to fail")
-                other.execute("ROLLBACK")
-
-    asyncio.run(run())
+    async with opened(path) as store:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            StoreDecisions(store).keep_decisions([some(1)])
+            await eventually(lambda: not store.status.ok, what="it to fail")
+            other.execute("ROLLBACK")
     assert 1 == count(path, "decision")
 
 
-def test_closing_writes_what_waits(place: str) -> None:
+async def test_closing_writes_what_waits(place: str) -> None:
     """And after it there is nobody to ask."""
-
-    async def run() -> None:
-        store = store_at(place)
-        await store.open()
-        StoreDecisions(store).keep_decisions([some(number) for number in range(20)])
-        await store.close()
-        assert 20 == count(place, "decision")
-        StoreDecisions(store).keep_decisions([some(21)])  # a request that is still being answered
-        with pytest.raises(DecisionsUnavailable, match="not open"):
-            await all_of(store)
-
-    asyncio.run(run())
+    store = store_at(place)
+    await store.open()
+    StoreDecisions(store).keep_decisions([some(number) for number in range(20)])
+    await store.close()
+    assert 20 == count(place, "decision")
+    StoreDecisions(store).keep_decisions([some(21)])  # a request that is still being answered
+    with pytest.raises(DecisionsUnavailable, match="not open"):
+        await all_of(store)
 
 
 def stand_still() -> None:
     time.sleep(0.5)
 
 
-def test_who_is_cancelled_just_as_the_answer_comes_ends(tmp_path: Path) -> None:
+async def test_who_is_cancelled_just_as_the_answer_comes_ends(tmp_path: Path) -> None:
     """Else a task that asks again and again, like shadow mode's, goes on for ever, and the service never ends."""
-
-    async def ask() -> None:
-        async with opened(tmp_path / "store.db") as store:
-            asking = asyncio.create_task(StoreDecisions(store).shadows(start=0, limit=1))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            stand_still()  # then the answer is there, and nobody was woken up for it
-            asking.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asking
-
-    asyncio.run(ask())
+    async with opened(tmp_path / "store.db") as store:
+        asking = asyncio.create_task(StoreDecisions(store).shadows(start=0, limit=1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        stand_still()  # then the answer is there, and nobody was woken up for it
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking

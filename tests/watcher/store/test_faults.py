@@ -112,7 +112,7 @@ async def check_after_kill(place: str, acknowledged: int) -> None:
         assert [("ok",)] == query(place, "PRAGMA integrity_check")
 
 
-def test_kill_nine_at_many_random_moments_loses_no_stored_tick(place: str) -> None:
+async def test_kill_nine_at_many_random_moments_loses_no_stored_tick(place: str) -> None:
     """While ticks are written and hours rewritten: what was stored is there, whole, and the next start goes on."""
     moments = random.Random(20260101)
     least, longest = (50, 0.06) if place.startswith("sqlite") else (10, 0.15)
@@ -121,7 +121,7 @@ def test_kill_nine_at_many_random_moments_loses_no_stored_tick(place: str) -> No
         # On a machine that is so slow that no hour was rewritten yet, longer and longer, until one was.
         while done < least or not count(place, "window_hour"):
             stored = writer.round(seconds=moments.uniform(0, longest * (1 + done // least)))
-            asyncio.run(check_after_kill(place, stored[-1]))
+            await check_after_kill(place, stored[-1])
             done += 1
 
 
@@ -154,7 +154,7 @@ async def save_until_full(store: Store) -> int:
 
 
 @pytest.mark.real
-def test_a_full_disk_is_reported_once_and_nothing_is_lost_when_there_is_room_again(
+async def test_a_full_disk_is_reported_once_and_nothing_is_lost_when_there_is_room_again(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Saving goes on returning at once; status says what is wrong and since when; with more room everything that
@@ -162,32 +162,29 @@ def test_a_full_disk_is_reported_once_and_nothing_is_lost_when_there_is_room_aga
     caplog.set_level(logging.INFO)
     path = small_disk / "a.db"
 
-    async def run() -> None:
-        async with opened(path) as store:
-            number = await save_until_full(store)
-            assert "full" in store.status.error
-            assert store.status.since is not None
-            for more in range(number, number + 5):
-                store.save(large(more))
-            await eventually(lambda: store.status.queued == 6, what="the ticks to wait")
-            await asyncio.to_thread(enlarge, small_disk)
-            await save(store, large(number + 5))
-            status = store.status
-            assert (True, "", None, 0, 0) == (status.ok, status.error, status.since, status.queued, status.dropped)
-            found = await store.history(host="node-7", window="15m", start=START, end=2**40)
-            assert [START + 60 * k for k in range(number + 6)] == found[0].time.tolist()
-
-    asyncio.run(run())
+    async with opened(path) as store:
+        number = await save_until_full(store)
+        assert "full" in store.status.error
+        assert store.status.since is not None
+        for more in range(number, number + 5):
+            store.save(large(more))
+        await eventually(lambda: store.status.queued == 6, what="the ticks to wait")
+        await asyncio.to_thread(enlarge, small_disk)
+        await save(store, large(number + 5))
+        status = store.status
+        assert (True, "", None, 0, 0) == (status.ok, status.error, status.since, status.queued, status.dropped)
+        found = await store.history(host="node-7", window="15m", start=START, end=2**40)
+        assert [START + 60 * k for k in range(number + 6)] == found[0].time.tolist()
     told = [record.message for record in caplog.records if "saving to the database" in record.message]
     assert 2 == len(told), told
     assert "saving to the database fails: database or disk is full" == told[0]
-    restored = asyncio.run(restored_at(path))
+    restored = await restored_at(path)
     assert restored is not None
     assert 15 <= len(restored.blocks)
 
 
 @pytest.mark.real
-def test_closing_tries_once_more_and_says_what_it_could_not_store(
+async def test_closing_tries_once_more_and_says_what_it_could_not_store(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The failure is still told once, although it was tried twice; with room, the tick that waited is stored."""
@@ -200,38 +197,35 @@ def test_closing_tries_once_more_and_says_what_it_could_not_store(
                 await asyncio.to_thread(enlarge, small_disk)
         return number
 
-    number = asyncio.run(run(room=False))
+    number = await run(room=False)
     assert ["saving to the database fails: database or disk is full", "1 ticks were not stored"] == [
         message.partition(":")[0] if "not stored" in message else message for message in caplog.messages
     ]
-    restored = asyncio.run(restored_at(path))
+    restored = await restored_at(path)
     assert restored is not None
     assert START + 60 * (number - 2) + 0.25 == restored.end
-    number = asyncio.run(run(room=True))
-    restored = asyncio.run(restored_at(path))
+    number = await run(room=True)
+    restored = await restored_at(path)
     assert restored is not None
     assert START + 60 * (number - 1) + 0.25 == restored.end
 
 
 @pytest.mark.real
-def test_a_disk_that_is_full_at_the_start_is_no_reason_to_set_a_database_aside(small_disk: Path) -> None:
+async def test_a_disk_that_is_full_at_the_start_is_no_reason_to_set_a_database_aside(small_disk: Path) -> None:
     """The start says what is wrong and what helps; with room it opens the same file."""
     path = small_disk / "a.db"
 
-    async def run() -> None:
-        async with opened(path) as store:
-            await save(store, tick(START))
-
-    asyncio.run(run())
+    async with opened(path) as store:
+        await save(store, tick(START))
     before = path.read_bytes()
     (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free))
     with pytest.raises(StoreError, match=f"{path} cannot be opened") as refused:
-        asyncio.run(store_at(path, on_unusable="set-aside").open())
+        await store_at(path, on_unusable="set-aside").open()
     assert not isinstance(refused.value, StoreUnusable)
     assert "free space" in refused.value.hint
     assert before == path.read_bytes()
     (small_disk / "filler").unlink()
-    restored = asyncio.run(restored_at(path))
+    restored = await restored_at(path)
     assert restored is not None
     assert START + 0.25 == restored.end
 
@@ -330,19 +324,19 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("spoilt", "message"), UNUSABLE, indirect=["spoilt"], ids=[s.__name__ for s, _ in UNUSABLE])
-def test_an_unusable_file_is_refused_with_a_way_out_and_not_touched(spoilt: Path, message: str) -> None:
+async def test_an_unusable_file_is_refused_with_a_way_out_and_not_touched(spoilt: Path, message: str) -> None:
     """The message says which it is; no byte changes, and the lock is free again."""
     before = bytes_of(spoilt.parent)
     for _ in range(2):
         with pytest.raises(StoreUnusable, match=message) as refused:
-            asyncio.run(restored_at(spoilt))
+            await restored_at(spoilt)
         assert str(spoilt) in str(refused.value)
         assert refused.value.hint
     assert before == bytes_of(spoilt.parent)
 
 
 @pytest.mark.parametrize(("spoilt", "message"), UNUSABLE, indirect=["spoilt"], ids=[s.__name__ for s, _ in UNUSABLE])
-def test_an_unusable_file_is_set_aside_whole_where_that_is_wanted(spoilt: Path, message: str) -> None:
+async def test_an_unusable_file_is_set_aside_whole_where_that_is_wanted(spoilt: Path, message: str) -> None:
     """It is renamed with all that belongs to it, a finding says so, and a new database takes ticks."""
     before = bytes_of(spoilt.parent)
 
@@ -351,7 +345,7 @@ def test_an_unusable_file_is_set_aside_whole_where_that_is_wanted(spoilt: Path, 
             await save(store, tick(START))
             return store
 
-    store = asyncio.run(run())
+    store = await run()
     (finding,) = store.findings
     assert (FindingKind.STORE, Remedy.SET_ASIDE) == (finding.kind, finding.remedy)
     aside = {
@@ -361,7 +355,7 @@ def test_an_unusable_file_is_set_aside_whole_where_that_is_wanted(spoilt: Path, 
         for prefix in [name.removesuffix("-wal")]
     }
     assert before == aside
-    assert asyncio.run(restored_at(spoilt)) is not None
+    assert await restored_at(spoilt) is not None
 
 
 def test_two_files_set_aside_in_one_second_do_not_meet(tmp_path: Path) -> None:
@@ -375,7 +369,7 @@ def test_two_files_set_aside_in_one_second_do_not_meet(tmp_path: Path) -> None:
     assert "a.db.unusable-20231114T220000Z" == targets[0].name
 
 
-def test_damage_that_shows_while_running_is_a_status_and_not_the_end(tmp_path: Path, healthy: Path) -> None:
+async def test_damage_that_shows_while_running_is_a_status_and_not_the_end(tmp_path: Path, healthy: Path) -> None:
     """Pages overwritten under a running service: the status says that the file is damaged, and so does the history; the
     process goes on, and the next start looks at every page."""
     path = tmp_path / "a.db"
@@ -395,14 +389,14 @@ def test_damage_that_shows_while_running_is_a_status_and_not_the_end(tmp_path: P
                 await store.history(host=NODES[0], window="5m", start=START, end=START + 86400)
             return store.status.error
 
-    assert "is damaged" in asyncio.run(run())
+    assert "is damaged" in await run()
     assert json.loads(path.with_name("a.db.lock").read_text())["damaged"]
     with pytest.raises(StoreUnusable, match="is damaged"):
-        asyncio.run(restored_at(path))
+        await restored_at(path)
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_that_is_moved_away_under_a_running_service_is_noticed(tmp_path: Path, replaced: bool) -> None:
+async def test_a_file_that_is_moved_away_under_a_running_service_is_noticed(tmp_path: Path, replaced: bool) -> None:
     """Or replaced by another: SQLite itself would go on writing into what nobody will ever open."""
     path = tmp_path / "a.db"
 
@@ -416,10 +410,10 @@ def test_a_file_that_is_moved_away_under_a_running_service_is_noticed(tmp_path: 
             await eventually(lambda: not store.status.ok, what="the move to be noticed")
             return store.status.error
 
-    assert f"{path} was moved or replaced while it was open; restart the service" == asyncio.run(run())
+    assert f"{path} was moved or replaced while it was open; restart the service" == await run()
 
 
-def test_a_large_file_is_checked_whole_after_damage_was_seen(tmp_path: Path, healthy: Path) -> None:
+async def test_a_large_file_is_checked_whole_after_damage_was_seen(tmp_path: Path, healthy: Path) -> None:
     """Damage in the history of a file too large to be read at every start is found once a run has met it."""
     path = tmp_path / "a.db"
     shutil.copy(healthy, path)
@@ -430,31 +424,28 @@ def test_a_large_file_is_checked_whole_after_damage_was_seen(tmp_path: Path, hea
     with path.open("r+b") as file:
         file.seek(path.stat().st_size - 2**20)
         file.write(b"\xa5" * 2**19)
-    assert asyncio.run(restored_at(path)) is not None
+    assert await restored_at(path) is not None
     path.with_name("a.db.lock").write_text('{"pid": 1, "owner": "the run before", "damaged": true}')
     with pytest.raises(StoreUnusable, match="is damaged"):
-        asyncio.run(restored_at(path))
+        await restored_at(path)
 
 
-def test_a_lost_chunk_does_not_keep_an_hour_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_lost_chunk_does_not_keep_an_hour_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A minute whose bytes are not what was written is left out with a warning when its hour is rewritten."""
     path = tmp_path / "a.db"
 
-    async def run() -> None:
-        async with opened(path) as store:
-            await save(store, tick(START), tick(START + 60))
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute("UPDATE window_minute SET payload = x'00' WHERE time = ?", (START,))
-            connection.commit()
-        async with opened(path) as store:
-            with pytest.raises(StoreError, match="is damaged"):
-                await store.history(host="node-a", window=FIFTEEN.label, start=START, end=START + 86400)
-            await save(store, tick(START + 7200))
-            await eventually(lambda: count(path, "window_minute") == 2, what="the hour to be rewritten")
-            found = await store.history(host="node-a", window=FIFTEEN.label, start=START, end=START + 86400)
-            assert [START + 60, START + 7200] == found[0].time[~np.isnan(found[0].value)].tolist()
-
-    asyncio.run(run())
+    async with opened(path) as store:
+        await save(store, tick(START), tick(START + 60))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE window_minute SET payload = x'00' WHERE time = ?", (START,))
+        connection.commit()
+    async with opened(path) as store:
+        with pytest.raises(StoreError, match="is damaged"):
+            await store.history(host="node-a", window=FIFTEEN.label, start=START, end=START + 86400)
+        await save(store, tick(START + 7200))
+        await eventually(lambda: count(path, "window_minute") == 2, what="the hour to be rewritten")
+        found = await store.history(host="node-a", window=FIFTEEN.label, start=START, end=START + 86400)
+        assert [START + 60, START + 7200] == found[0].time[~np.isnan(found[0].value)].tolist()
     assert [r for r in caplog.records if r.levelname == "WARNING" and "is lost" in r.message]
 
 
@@ -490,17 +481,17 @@ def test_a_relative_url_is_relative_to_the_working_directory(tmp_path: Path, mon
     assert f"{tmp_path}/a.db has schema" in current(database_at(f"sqlite:///{tmp_path}/a.db"))
 
 
-def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     """And how to make it."""
     with pytest.raises(StoreError, match=f"the directory {tmp_path}/no/such of the database does not exist") as refused:
-        asyncio.run(restored_at(tmp_path / "no/such/a.db"))
+        await restored_at(tmp_path / "no/such/a.db")
     assert f"mkdir -p {tmp_path}/no/such" == refused.value.hint
 
 
-def test_a_directory_in_its_place_is_named(tmp_path: Path) -> None:
+async def test_a_directory_in_its_place_is_named(tmp_path: Path) -> None:
     """Also where set-aside is wanted: a directory is nothing that we renamed."""
     with pytest.raises(StoreError, match="is a directory"):
-        asyncio.run(store_at(tmp_path, on_unusable="set-aside").open())
+        await store_at(tmp_path, on_unusable="set-aside").open()
     assert tmp_path.is_dir()
 
 
@@ -520,20 +511,17 @@ def test_a_directory_that_may_not_be_written_is_named() -> None:
     assert answer.stdout.startswith(f"{folder} is not writable for user")
 
 
-def test_two_names_of_one_file_meet_at_one_lock(tmp_path: Path) -> None:
+async def test_two_names_of_one_file_meet_at_one_lock(tmp_path: Path) -> None:
     """A symbolic link is no way around it."""
     (tmp_path / "link.db").symlink_to(tmp_path / "a.db")
 
-    async def run() -> None:
-        async with opened(tmp_path / "a.db"):
-            with pytest.raises(StoreInUse):
-                await store_at(tmp_path / "link.db").open()
-
-    asyncio.run(run())
+    async with opened(tmp_path / "a.db"):
+        with pytest.raises(StoreInUse):
+            await store_at(tmp_path / "link.db").open()
 
 
 @pytest.mark.slow
-def test_a_hard_link_to_the_file_is_no_way_around_the_lock(tmp_path: Path) -> None:
+async def test_a_hard_link_to_the_file_is_no_way_around_the_lock(tmp_path: Path) -> None:
     """In another process; a killed process holds no lock, and the database of the first stays as it is."""
     first, second = tmp_path / "a.db", tmp_path / "elsewhere" / "b.db"
     second.parent.mkdir()
@@ -548,43 +536,34 @@ def test_a_hard_link_to_the_file_is_no_way_around_the_lock(tmp_path: Path) -> No
     )
     command = [sys.executable, "-c", hold, str(first)]
 
-    async def refused() -> None:
-        with pytest.raises(StoreInUse, match="in use by another process under another name"):
-            await store_at(second).open()
-
-    async def accepted() -> None:
-        async with opened(second):
-            pass
-
     for _ in range(2):  # a new file, and one that exists
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:  # noqa: ASYNC220
             assert holder.stdout is not None
             assert holder.stdout.readline() == "open\n"
             if not second.exists():
                 os.link(first, second)
             before = first.read_bytes()
-            asyncio.run(refused())
+            with pytest.raises(StoreInUse, match="in use by another process under another name"):
+                await store_at(second).open()
             assert first.read_bytes() == before
             holder.kill()
-        asyncio.run(accepted())
+        async with opened(second):
+            pass
 
 
-def test_a_lock_left_by_a_killed_process_is_no_obstacle(tmp_path: Path) -> None:
+async def test_a_lock_left_by_a_killed_process_is_no_obstacle(tmp_path: Path) -> None:
     """Whatever stands in it."""
     path = tmp_path / "a.db"
     for left in ('{"pid": 1, "owner": "killed"}', "garbage", ""):
         path.with_name("a.db.lock").write_text(left)
-        asyncio.run(restored_at(path))
+        await restored_at(path)
 
 
-def test_a_lock_held_by_a_process_that_wrote_nothing_into_it_still_refuses(tmp_path: Path) -> None:
+async def test_a_lock_held_by_a_process_that_wrote_nothing_into_it_still_refuses(tmp_path: Path) -> None:
     """A holder on a full disk cannot say who it is."""
     path = tmp_path / "a.db"
 
-    async def run() -> None:
-        async with opened(path):
-            path.with_name("a.db.lock").write_text("")
-            with pytest.raises(StoreInUse, match="is in use by another process"):
-                await store_at(path).open()
-
-    asyncio.run(run())
+    async with opened(path):
+        path.with_name("a.db.lock").write_text("")
+        with pytest.raises(StoreInUse, match="is in use by another process"):
+            await store_at(path).open()

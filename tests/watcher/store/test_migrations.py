@@ -1,6 +1,5 @@
 """The schema: what migrations make is what the store expects, all of it or nothing."""
 
-import asyncio
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -81,7 +80,7 @@ def test_a_failing_migration_leaves_nothing_behind(engine: sa.Engine, place: str
     assert f"schema {REVISIONS[-1]}, the newest" in current(database_at(place))
 
 
-def test_a_file_of_the_first_schema_is_upgraded_in_place_without_loss(tmp_path: Path) -> None:
+async def test_a_file_of_the_first_schema_is_upgraded_in_place_without_loss(tmp_path: Path) -> None:
     """The file that an earlier version wrote: its samples, its open hour and its closed one are there afterwards, for
     the same watcher, and it goes on."""
     path = tmp_path / "a.db"
@@ -90,22 +89,19 @@ def test_a_file_of_the_first_schema_is_upgraded_in_place_without_loss(tmp_path: 
     assert "has schema 0001; load-watcher db upgrade migrates it to" in current(database_at(f"sqlite:///{path}"))
     minutes = (0, 1, 2, 60, 61, 62)
 
-    async def run() -> None:
-        store = store_at(path)
-        restored = await store.open()
-        assert restored is not None
-        assert (START + 62 * 60 + 0.5, "Prometheus") == (restored.timestamp, restored.source)
-        kept = [one for k in (60, 61, 62) for one in tick(START + 60 * k).blocks]
-        assert cells_of(kept) == cells_of(restored.blocks)
-        await save(store, tick(START + 63 * 60))
-        found = await store.history(host="node-b", window=FIFTEEN.label, start=START, end=START + 86400)
-        assert [(CPU, Operator.AVG), (CPU, Operator.STD)] == [(series.metric, series.operator) for series in found]
-        assert [START + 60 * k for k in (*minutes, 63)] == found[0].time.tolist()
-        expected = [(START + 60 * k) % 8192 + 0.0625 for k in (*minutes, 63)]
-        assert expected == pytest.approx(found[0].value, rel=1e-6)
-        await store.close()
-
-    asyncio.run(run())
+    store = store_at(path)
+    restored = await store.open()
+    assert restored is not None
+    assert (START + 62 * 60 + 0.5, "Prometheus") == (restored.timestamp, restored.source)
+    kept = [one for k in (60, 61, 62) for one in tick(START + 60 * k).blocks]
+    assert cells_of(kept) == cells_of(restored.blocks)
+    await save(store, tick(START + 63 * 60))
+    found = await store.history(host="node-b", window=FIFTEEN.label, start=START, end=START + 86400)
+    assert [(CPU, Operator.AVG), (CPU, Operator.STD)] == [(series.metric, series.operator) for series in found]
+    assert [START + 60 * k for k in (*minutes, 63)] == found[0].time.tolist()
+    expected = [(START + 60 * k) % 8192 + 0.0625 for k in (*minutes, 63)]
+    assert expected == pytest.approx(found[0].value, rel=1e-6)
+    await store.close()
     assert f"schema {REVISIONS[-1]}, the newest" in current(database_at(f"sqlite:///{path}"))
     assert [("",)] == query(path, "SELECT DISTINCT watcher FROM window_hour")
     assert [("ok",)] == query(path, "PRAGMA integrity_check")
@@ -161,17 +157,14 @@ def test_an_older_schema_is_refused_where_upgrades_are_not_wanted(place: str) ->
     one.check_age(REVISIONS[-1], upgrade=False)
 
 
-def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
+async def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
     """As `touch` leaves it, or SQLite itself when nothing was ever written."""
     path = tmp_path / "a.db"
 
-    async def run() -> None:
-        async with opened(path, upgrade=False) as store:
-            await save(store, tick(START))
-
     path.touch()
-    asyncio.run(run())
-    assert asyncio.run(restored_at(path)) is not None
+    async with opened(path, upgrade=False) as store:
+        await save(store, tick(START))
+    assert await restored_at(path) is not None
     with closing(sqlite3.connect(path)) as connection:
         assert ("wal",) == connection.execute("PRAGMA journal_mode").fetchone()
         assert (2,) == connection.execute("PRAGMA auto_vacuum").fetchone()

@@ -73,31 +73,27 @@ async def untouched(store: Store) -> None:
 # --- several watchers ------------------------------------------------------------------------------------------------
 
 
-def test_watchers_of_two_clusters_do_not_see_each_other(server_database: str) -> None:
+async def test_watchers_of_two_clusters_do_not_see_each_other(server_database: str) -> None:
     """Samples, windows and what is forgotten of them: each its own, over closed hours and a restart."""
-
-    async def run() -> None:
-        async with opened(server_database, watcher="one/a") as a, opened(server_database, watcher="two/a") as b:
-            for k in (0, 1, 60):
-                await save(a, tick(START + 60 * k))
-            other = [tick(START + 60 * k, blocks=[block(7, slot=(START + 60 * k) // 15 - 3)]) for k in (30, 90)]
-            await save(b, *other)
-            await eventually(lambda: count(server_database, "window_hour") == 4, what="both to rewrite their hour")
-            of_a = await a.history(host="node-a", **EVERYTHING)
-            of_b = await b.history(host="node-a", **EVERYTHING)
-            assert [START, START + 60, START + 3600] == of_a[0].time.tolist()
-            assert [START + 1800, START + 5400] == of_b[0].time.tolist()
-
-    asyncio.run(run())
+    async with opened(server_database, watcher="one/a") as a, opened(server_database, watcher="two/a") as b:
+        for k in (0, 1, 60):
+            await save(a, tick(START + 60 * k))
+        other = [tick(START + 60 * k, blocks=[block(7, slot=(START + 60 * k) // 15 - 3)]) for k in (30, 90)]
+        await save(b, *other)
+        await eventually(lambda: count(server_database, "window_hour") == 4, what="both to rewrite their hour")
+        of_a = await a.history(host="node-a", **EVERYTHING)
+        of_b = await b.history(host="node-a", **EVERYTHING)
+        assert [START, START + 60, START + 3600] == of_a[0].time.tolist()
+        assert [START + 1800, START + 5400] == of_b[0].time.tolist()
     for watcher, end in (("one/a", START + 3600.25), ("two/a", START + 5400.25), ("two/c", None)):
-        restored = asyncio.run(restored_at(server_database, watcher=watcher))
+        restored = await restored_at(server_database, watcher=watcher)
         assert end == (None if restored is None else restored.end)
         if watcher == "two/a":
             assert restored is not None
             assert {7.0} == {float(value) for one in restored.blocks for value in one.values.flat}
 
 
-def test_replicas_share_their_history_and_not_their_samples(server_database: str) -> None:
+async def test_replicas_share_their_history_and_not_their_samples(server_database: str) -> None:
     """What one has not got, closed hours and open ones, another of the cluster has; where both have a minute, one's own
     counts. A replica that is new knows the past, and loads no samples of another."""
 
@@ -105,33 +101,30 @@ def test_replicas_share_their_history_and_not_their_samples(server_database: str
         times = [START + 60 * k for k in ks]
         return [tick(when, records=[minute(value, when=when)]) for when in times]
 
-    async def run() -> dict[str, list[tuple[int, float]]]:
-        found = {}
-        async with opened(server_database, watcher="c/one") as one, opened(server_database, watcher="c/two") as two:
-            await save(one, *minutes(1, 0, 1, 60))
-            await save(two, *minutes(2, 1, 2, 60, 61))
-            await eventually(lambda: count(server_database, "window_hour") == 2, what="both to rewrite their hour")
-            async with opened(server_database, watcher="c/new") as new, opened(server_database, watcher="d/one") as far:
-                assert new.status.last_saved is None
-                stores = {"one": one, "two": two, "new": new, "far": far}
-                for name, store in stores.items():
-                    series = await store.history(host="node-a", **EVERYTHING, operators=[Operator.AVG])
-                    points = [(one.time.tolist(), one.value.tolist()) for one in series]
-                    found[name] = [
-                        ((t - START) // 60, v) for times, values in points for t, v in zip(times, values, strict=True)
-                    ]
-        return found
-
     expected = {
         "one": [(0, 1.0), (1, 1.0), (2, 2.0), (60, 1.0), (61, 2.0)],
         "two": [(0, 1.0), (1, 2.0), (2, 2.0), (60, 2.0), (61, 2.0)],
         "new": [(0, 1.0), (1, 2.0), (2, 2.0), (60, 2.0), (61, 2.0)],
         "far": [],
     }
-    assert expected == asyncio.run(run())
+    found = {}
+    async with opened(server_database, watcher="c/one") as one, opened(server_database, watcher="c/two") as two:
+        await save(one, *minutes(1, 0, 1, 60))
+        await save(two, *minutes(2, 1, 2, 60, 61))
+        await eventually(lambda: count(server_database, "window_hour") == 2, what="both to rewrite their hour")
+        async with opened(server_database, watcher="c/new") as new, opened(server_database, watcher="d/one") as far:
+            assert new.status.last_saved is None
+            stores = {"one": one, "two": two, "new": new, "far": far}
+            for name, store in stores.items():
+                series = await store.history(host="node-a", **EVERYTHING, operators=[Operator.AVG])
+                points = [(one.time.tolist(), one.value.tolist()) for one in series]
+                found[name] = [
+                    ((t - START) // 60, v) for times, values in points for t, v in zip(times, values, strict=True)
+                ]
+    assert expected == found
 
 
-def test_a_second_watcher_of_the_same_name_is_refused_by_the_name_of_the_first(server_database: str) -> None:
+async def test_a_second_watcher_of_the_same_name_is_refused_by_the_name_of_the_first(server_database: str) -> None:
     """While the first goes on; once that is closed the name is free. Beside it, `db` looks and upgrades."""
 
     async def run() -> StoreInUse:
@@ -143,58 +136,51 @@ def test_a_second_watcher_of_the_same_name_is_refused_by_the_name_of_the_first(s
             assert "up to date" in upgrade(database_at(server_database))
         return refused.value
 
-    refused = asyncio.run(run())
+    refused = await run()
     assert str(refused).startswith('the watcher "a" in postgresql://127.0.0.1:')
     assert "is in use by load-watcher on " in str(refused)
     assert "store.watcher_id" in refused.hint
-    assert asyncio.run(restored_at(server_database, watcher="a")) is not None
+    assert await restored_at(server_database, watcher="a") is not None
 
 
-def test_of_watchers_that_start_at_once_one_makes_the_tables(
+async def test_of_watchers_that_start_at_once_one_makes_the_tables(
     server_database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And none fails."""
     caplog.set_level(logging.INFO)
 
-    async def run() -> None:
-        stores = [store_at(server_database, watcher=f"watcher-{number}") for number in range(6)]
-        await asyncio.gather(*(store.open() for store in stores))
-        for store in stores:
-            store.save(tick(START))
-        await eventually(lambda: all(store.status.last_saved for store in stores), what="all to store a tick")
-        await asyncio.gather(*(store.close() for store in stores))
-
-    asyncio.run(run())
+    stores = [store_at(server_database, watcher=f"watcher-{number}") for number in range(6)]
+    await asyncio.gather(*(store.open() for store in stores))
+    for store in stores:
+        store.save(tick(START))
+    await eventually(lambda: all(store.status.last_saved for store in stores), what="all to store a tick")
+    await asyncio.gather(*(store.close() for store in stores))
     made = [message for message in caplog.messages if f"to schema {REVISIONS[-1]} (before: none)" in message]
     assert 1 == len(made), made
     assert 6 == count(server_database, "tick")
 
 
-def test_what_a_watcher_left_goes_when_it_was_not_to_be_kept_any_longer(server_database: str) -> None:
+async def test_what_a_watcher_left_goes_when_it_was_not_to_be_kept_any_longer(server_database: str) -> None:
     """A pod of another name came in its place: an hour after its last tick nothing of it is wanted, unless it runs."""
-
-    async def run() -> list[str]:
-        async with opened(server_database, watcher="gone", retention=3600.0, decisions=0.0) as store:
-            await save(store, tick(START))
-        async with (
-            opened(server_database, watcher="silent", retention=3600.0, decisions=0.0) as silent,
-            opened(server_database, watcher="here", retention=7200.0) as here,
-        ):
-            await save(silent, tick(START))
-            await save(here, tick(START + 3000))
-            before = query(server_database, "SELECT watcher FROM tick ORDER BY watcher")
-            await save(here, tick(START + 3700))
-            await eventually(lambda: count(server_database, "tick") == 2, what="the one that is gone to be forgotten")
-        return [name for (name,) in before]
-
-    assert ["gone", "here", "silent"] == asyncio.run(run())
+    async with opened(server_database, watcher="gone", retention=3600.0, decisions=0.0) as store:
+        await save(store, tick(START))
+    async with (
+        opened(server_database, watcher="silent", retention=3600.0, decisions=0.0) as silent,
+        opened(server_database, watcher="here", retention=7200.0) as here,
+    ):
+        await save(silent, tick(START))
+        await save(here, tick(START + 3000))
+        before = query(server_database, "SELECT watcher FROM tick ORDER BY watcher")
+        await save(here, tick(START + 3700))
+        await eventually(lambda: count(server_database, "tick") == 2, what="the one that is gone to be forgotten")
+    assert ["gone", "here", "silent"] == [name for (name,) in before]
     for table in ("tick", "provenance", "node_list", "sample_block", "window_minute"):
         assert [("here",), ("silent",)] == query(
             server_database, f"SELECT DISTINCT watcher FROM {table} ORDER BY watcher"
         )
 
 
-def test_the_cap_holds_for_each_watcher_by_itself(server_database: str) -> None:
+async def test_the_cap_holds_for_each_watcher_by_itself(server_database: str) -> None:
     """One whose windows are too large loses its own, the oldest first."""
     cap = 2**19
     nodes = tuple(f"node-{i}" for i in range(1000))
@@ -204,29 +190,28 @@ def test_the_cap_holds_for_each_watcher_by_itself(server_database: str) -> None:
         values = random.uniform(0, 100, (2, len(nodes))).astype(np.float32)
         return tick(when, records=[WindowRecord(FIFTEEN, when, nodes, COLUMNS, values)])
 
-    async def run() -> None:
-        async with opened(server_database, watcher="other") as store:
-            await save(store, tick(START))
-        async with opened(server_database, watcher="noisy", max_size=cap) as store:
-            for k in range(150):
-                store.save(noisy(START + 120 * k))
-            last = START + 120 * 149
-            await eventually(lambda: store.status.last_saved == last + 0.25, what="the last tick")
-            await eventually(lambda: store.findings, what="the cap to be noticed")
-            await eventually(lambda: store.status.size_bytes <= cap, what="the windows to go")
-            found = await store.history(host="node-7", **EVERYTHING)
-            assert last == found[0].time[-1]
-            assert START < found[0].time[0]
-            assert store.status.ok
-
-    asyncio.run(run())
+    async with opened(server_database, watcher="other") as store:
+        await save(store, tick(START))
+    async with opened(server_database, watcher="noisy", max_size=cap) as store:
+        for k in range(150):
+            store.save(noisy(START + 120 * k))
+        last = START + 120 * 149
+        await eventually(lambda: store.status.last_saved == last + 0.25, what="the last tick")
+        await eventually(lambda: store.findings, what="the cap to be noticed")
+        await eventually(lambda: store.status.size_bytes <= cap, what="the windows to go")
+        found = await store.history(host="node-7", **EVERYTHING)
+        assert last == found[0].time[-1]
+        assert START < found[0].time[0]
+        assert store.status.ok
     assert 2 == count(server_database, "window_minute", where="watcher = 'other'")
 
 
 # --- a server that comes and goes ------------------------------------------------------------------------------------
 
 
-def test_a_server_that_is_down_at_the_start_is_waited_for(frail: PostgreSQL, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_server_that_is_down_at_the_start_is_waited_for(
+    frail: PostgreSQL, caplog: pytest.LogCaptureFixture
+) -> None:
     """The start succeeds without it, ticks wait; with the server back the next tick stores them all. One line when it
     was missed and one when it was back."""
     caplog.set_level(logging.INFO)
@@ -254,75 +239,68 @@ def test_a_server_that_is_down_at_the_start_is_waited_for(frail: PostgreSQL, cap
             found = await store.history(host="node-a", **EVERYTHING)
             assert [START + 60 * k for k in range(4)] == found[0].time.tolist()
 
-    asyncio.run(run())
+    await run()
     assert ["saving to the database fails", "saving to the database works again"] == told(caplog)
-    restored = asyncio.run(restored_at(url, watcher="a"))
+    restored = await restored_at(url, watcher="a")
     assert restored is not None
     assert cells_of(one for k in range(4) for one in tick(START + 60 * k).blocks) == cells_of(restored.blocks)
 
 
-def test_a_server_that_is_killed_in_flight_is_waited_for(frail: PostgreSQL, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_server_that_is_killed_in_flight_is_waited_for(
+    frail: PostgreSQL, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nothing of the ticks before, while and after is missing, and neither is the watcher's lock."""
     caplog.set_level(logging.INFO)
     url = frail.new_database()
 
-    async def run() -> None:
-        async with opened(url, watcher="a") as store:
-            await save(store, tick(START))
-            await asyncio.to_thread(frail.kill)
-            store.save(tick(START + 60))
-            await eventually(lambda: not store.status.ok, what="the loss to be noticed")
-            store.save(tick(START + 120))
-            await asyncio.to_thread(frail.start)
-            await save(store, tick(START + 180))
-            found = await store.history(host="node-a", **EVERYTHING)
-            assert [START + 60 * k for k in range(4)] == found[0].time.tolist()
-            assert [(1,)] == query(url, LOCKS)
-
-    asyncio.run(run())
+    async with opened(url, watcher="a") as store:
+        await save(store, tick(START))
+        await asyncio.to_thread(frail.kill)
+        store.save(tick(START + 60))
+        await eventually(lambda: not store.status.ok, what="the loss to be noticed")
+        store.save(tick(START + 120))
+        await asyncio.to_thread(frail.start)
+        await save(store, tick(START + 180))
+        found = await store.history(host="node-a", **EVERYTHING)
+        assert [START + 60 * k for k in range(4)] == found[0].time.tolist()
+        assert [(1,)] == query(url, LOCKS)
     assert ["saving to the database fails", "saving to the database works again"] == told(caplog)
 
 
-def test_a_server_that_was_restarted_between_two_ticks_is_not_worth_a_word(
+async def test_a_server_that_was_restarted_between_two_ticks_is_not_worth_a_word(
     frail: PostgreSQL, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The connection is tried before it is used, and made anew, with its lock."""
     caplog.set_level(logging.INFO)
     url = frail.new_database()
 
-    async def run() -> None:
-        async with opened(url, watcher="a") as store:
-            await save(store, tick(START))
-            await untouched(store)
-            await asyncio.to_thread(frail.restart)
-            await save(store, tick(START + 60))
-            assert [(1,)] == query(url, LOCKS)
-
-    asyncio.run(run())
+    async with opened(url, watcher="a") as store:
+        await save(store, tick(START))
+        await untouched(store)
+        await asyncio.to_thread(frail.restart)
+        await save(store, tick(START + 60))
+        assert [(1,)] == query(url, LOCKS)
     assert [] == told(caplog)
 
 
-def test_a_watcher_whose_name_was_taken_while_it_was_cut_off_waits_until_it_is_free(
+async def test_a_watcher_whose_name_was_taken_while_it_was_cut_off_waits_until_it_is_free(
     server_database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody writes over the other's rows: the lock goes with the connection, and no write goes without it."""
     caplog.set_level(logging.INFO)
 
-    async def run() -> None:
-        async with opened(server_database, watcher="a") as first:
-            await save(first, tick(START))
-            await untouched(first)
-            query(server_database, CUT_OFF)
-            async with opened(server_database, watcher="a") as second:
-                first.save(tick(START + 60))
-                await eventually(lambda: 'the watcher "a" in ' in first.status.error, what="the first to notice")
-                await save(second, tick(START + 120))
-                assert [(START + 120.25,)] == query(server_database, 'SELECT "end" FROM tick')
-            await save(first, tick(START + 180))
-            found = await first.history(host="node-a", **EVERYTHING)
-            assert [START + 60 * k for k in range(4)] == found[0].time.tolist()
-
-    asyncio.run(run())
+    async with opened(server_database, watcher="a") as first:
+        await save(first, tick(START))
+        await untouched(first)
+        query(server_database, CUT_OFF)
+        async with opened(server_database, watcher="a") as second:
+            first.save(tick(START + 60))
+            await eventually(lambda: 'the watcher "a" in ' in first.status.error, what="the first to notice")
+            await save(second, tick(START + 120))
+            assert [(START + 120.25,)] == query(server_database, 'SELECT "end" FROM tick')
+        await save(first, tick(START + 180))
+        found = await first.history(host="node-a", **EVERYTHING)
+        assert [START + 60 * k for k in range(4)] == found[0].time.tolist()
     assert ["saving to the database fails", "saving to the database works again"] == told(caplog)
 
 
@@ -331,40 +309,32 @@ CUT_OFF = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
              WHERE application_name LIKE 'load-watcher on %' AND datname = current_database()"""
 
 
-def test_save_returns_at_once_while_the_tables_are_locked(server_database: str) -> None:
+async def test_save_returns_at_once_while_the_tables_are_locked(server_database: str) -> None:
     """Whoever dumps or alters the tables delays no tick."""
-
-    async def run() -> None:
-        async with opened(server_database, watcher="a") as store:
-            with psycopg.connect(server_database) as other:
-                other.execute("LOCK TABLE tick")
-                store.save(tick(START))
-                await eventually(lambda: store.status.queued == 0, what="the writer to take the first tick")
-                for k in range(1, 4):
-                    store.save(tick(START + 60 * k))
-                assert (None, 3) == (store.status.last_saved, store.status.queued)
-            await eventually(lambda: store.status.last_saved == START + 180.25, what="the last tick")
-            found = await store.history(host="node-a", **EVERYTHING)
-            assert [START + 60 * k for k in range(4)] == found[0].time.tolist()
-
-    asyncio.run(run())
+    async with opened(server_database, watcher="a") as store:
+        with psycopg.connect(server_database) as other:
+            other.execute("LOCK TABLE tick")
+            store.save(tick(START))
+            await eventually(lambda: store.status.queued == 0, what="the writer to take the first tick")
+            for k in range(1, 4):
+                store.save(tick(START + 60 * k))
+            assert (None, 3) == (store.status.last_saved, store.status.queued)
+        await eventually(lambda: store.status.last_saved == START + 180.25, what="the last tick")
+        found = await store.history(host="node-a", **EVERYTHING)
+        assert [START + 60 * k for k in range(4)] == found[0].time.tolist()
 
 
-def test_tables_that_are_gone_are_made_again(server_database: str) -> None:
+async def test_tables_that_are_gone_are_made_again(server_database: str) -> None:
     """A database restored from a backup of before may have none."""
-
-    async def run() -> None:
-        async with opened(server_database, watcher="a") as store:
-            await save(store, tick(START))
-            await untouched(store)
-            query(server_database, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-            store.save(tick(START + 60))
-            await eventually(lambda: not store.status.ok, what="the loss to be noticed")
-            await save(store, tick(START + 120))
-            found = await store.history(host="node-a", **EVERYTHING)
-            assert [START + 60, START + 120] == found[0].time.tolist()
-
-    asyncio.run(run())
+    async with opened(server_database, watcher="a") as store:
+        await save(store, tick(START))
+        await untouched(store)
+        query(server_database, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        store.save(tick(START + 60))
+        await eventually(lambda: not store.status.ok, what="the loss to be noticed")
+        await save(store, tick(START + 120))
+        found = await store.history(host="node-a", **EVERYTHING)
+        assert [START + 60, START + 120] == found[0].time.tolist()
 
 
 # --- databases that cannot be used -----------------------------------------------------------------------------------
@@ -391,55 +361,49 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(("spoil", "message"), UNUSABLE, ids=[spoil.__name__ for spoil, _ in UNUSABLE])
-def test_an_unusable_database_is_refused_and_not_touched(spoil, message: str, server_database: str) -> None:
+async def test_an_unusable_database_is_refused_and_not_touched(spoil, message: str, server_database: str) -> None:
     """With "set-aside" the service goes on without it: others use it, so nothing of it is renamed."""
     spoil(server_database)
     tables = query(server_database, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
     with pytest.raises(StoreUnusable, match=message) as refused:
-        asyncio.run(restored_at(server_database, watcher="a"))
+        await restored_at(server_database, watcher="a")
     assert refused.value.hint
 
-    async def run() -> None:
-        async with opened(server_database, watcher="a", on_unusable="set-aside") as store:
-            store.save(tick(START))
-            await eventually(lambda: store.status.queued == 1, what="the tick to wait")
-            assert not store.status.ok
-
-    asyncio.run(run())
+    async with opened(server_database, watcher="a", on_unusable="set-aside") as store:
+        store.save(tick(START))
+        await eventually(lambda: store.status.queued == 1, what="the tick to wait")
+        assert not store.status.ok
     after = query(server_database, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
     assert sorted(tables) == sorted(after)
 
 
-def test_a_schema_of_its_own_is_enough(server_database: str) -> None:
+async def test_a_schema_of_its_own_is_enough(server_database: str) -> None:
     """Beside another program that has tables by our names."""
     of_another_program(server_database)
     query(server_database, "CREATE SCHEMA load_watcher")
     url = f"{server_database}?options=-csearch_path%3Dload_watcher"
 
-    async def run() -> None:
-        async with opened(url, watcher="a") as store:
-            await save(store, tick(START))
-
-    asyncio.run(run())
+    async with opened(url, watcher="a") as store:
+        await save(store, tick(START))
     assert [(1,)] == query(server_database, "SELECT count(*) FROM load_watcher.tick")
     with pytest.raises(StoreError, match="no schema of the search path exists"):
-        asyncio.run(restored_at(f"{server_database}?options=-csearch_path%3Dnone", watcher="a"))
+        await restored_at(f"{server_database}?options=-csearch_path%3Dnone", watcher="a")
 
 
-def test_a_user_who_may_not_make_tables_is_told_so(server_database: str, postgresql: PostgreSQL) -> None:
+async def test_a_user_who_may_not_make_tables_is_told_so(server_database: str, postgresql: PostgreSQL) -> None:
     """At the start, which fails: waiting would not help."""
     secret = new_secret()
     query(server_database, f"CREATE ROLE guest LOGIN PASSWORD '{secret}'")
     try:
         url = server_database.replace(f"{postgresql.user}:{postgresql.password}@", f"guest:{secret}@")
         with pytest.raises(StoreError, match="permission denied for schema public") as refused:
-            asyncio.run(restored_at(url, watcher="a"))
+            await restored_at(url, watcher="a")
         assert "GRANT CREATE" in refused.value.hint
     finally:
         query(server_database, "DROP ROLE guest")
 
 
-def test_vacuum_gives_back_what_is_free(server_database: str) -> None:
+async def test_vacuum_gives_back_what_is_free(server_database: str) -> None:
     """Beside a watcher that runs."""
 
     async def run() -> str:
@@ -454,14 +418,14 @@ def test_vacuum_gives_back_what_is_free(server_database: str) -> None:
             await save(store, tick(START + 3600))
             return said
 
-    before, after = (float(word) for word in asyncio.run(run()).split() if word[0].isdigit())
+    before, after = (float(word) for word in (await run()).split() if word[0].isdigit())
     assert after < before - 0.3
 
 
 # --- secrets and drivers ---------------------------------------------------------------------------------------------
 
 
-def test_the_password_comes_from_a_file_and_is_read_for_each_connection(
+async def test_the_password_comes_from_a_file_and_is_read_for_each_connection(
     server_database: str, postgresql: PostgreSQL, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may change while the service runs; a wrong one is waited out like a server that is away. No log, error or
@@ -474,7 +438,7 @@ def test_the_password_comes_from_a_file_and_is_read_for_each_connection(
     file.write_text(f"{first}\n")
     errors = []
 
-    async def run() -> None:
+    try:
         async with opened(url, watcher="a", password_file=file) as store:
             await save(store, tick(START))
             query(server_database, f"ALTER ROLE owner PASSWORD '{second}'")
@@ -488,9 +452,6 @@ def test_the_password_comes_from_a_file_and_is_read_for_each_connection(
             await save(store, tick(START + 120))
             found = await store.history(host="node-a", **EVERYTHING)
             assert [(CPU, Operator.AVG), (CPU, Operator.STD)] == [(one.metric, one.operator) for one in found]
-
-    try:
-        asyncio.run(run())
     finally:
         query(server_database, "DROP OWNED BY owner; DROP ROLE owner")
     for secret in (first, second, wrong, postgresql.password):

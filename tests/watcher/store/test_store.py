@@ -70,19 +70,18 @@ several_ticks = st.lists(
 
 @settings(max_examples=12, deadline=None)
 @given(several_ticks)
-def test_a_start_finds_the_samples_of_the_last_window_bit_for_bit(ticks) -> None:
+async def test_a_start_finds_the_samples_of_the_last_window_bit_for_bit(ticks) -> None:
     """Whatever values, times and node names a run of ticks had, each replacing the block before its own."""
-
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(check_samples(Path(folder) / "a.db", ticks))
+        await check_samples(Path(folder) / "a.db", ticks)
 
 
 @pytest.mark.real
 @settings(max_examples=4, deadline=None)
 @given(several_ticks)
-def test_a_start_finds_the_samples_on_a_server_too(shared_database, ticks) -> None:
+async def test_a_start_finds_the_samples_on_a_server_too(shared_database, ticks) -> None:
     """The same, each run of ticks by a watcher of its own."""
-    asyncio.run(check_samples(shared_database, ticks, watcher=f"{uuid.uuid4()}"))
+    await check_samples(shared_database, ticks, watcher=f"{uuid.uuid4()}")
 
 
 async def check_samples(place: Path | str, ticks: Any, **options: str) -> None:
@@ -119,35 +118,35 @@ async def kept_after(place: str, *ticks: TickRecord) -> set[tuple[str, int]]:
 SLOT = START // RESOLUTION
 
 
-def test_samples_that_no_window_reaches_are_forgotten(place: str) -> None:
+async def test_samples_that_no_window_reaches_are_forgotten(place: str) -> None:
     """At 15 minutes of longest window and 4 slots a block, one block before the window stays, no more."""
     ticks = [tick(START + 60 * k, blocks=[block(k, slot=SLOT + 4 * k - 3)]) for k in range(20)]
-    kept = asyncio.run(kept_after(place, *ticks))
+    kept = await kept_after(place, *ticks)
     assert {(CPU, SLOT + 4 * k - 3) for k in range(4, 20)} == kept
 
 
-def test_samples_from_elsewhere_are_forgotten_metric_by_metric(place: str) -> None:
+async def test_samples_from_elsewhere_are_forgotten_metric_by_metric(place: str) -> None:
     """A changed expression must not share a window with the old one; the other metric's samples stay."""
     both = tick(START, blocks=[block(1, slot=SLOT - 3), block(1, slot=SLOT - 3, metric=MEMORY)])
     changed = tick(START + 60, blocks=[block(2, slot=SLOT + 1)], origin=replace(ORIGIN, expression="another"))
-    kept = asyncio.run(kept_after(place, both, changed))
+    kept = await kept_after(place, both, changed)
     assert {(MEMORY, SLOT - 3), (CPU, SLOT + 1)} == kept
 
 
-def test_samples_on_another_grid_are_forgotten(place: str) -> None:
+async def test_samples_on_another_grid_are_forgotten(place: str) -> None:
     """Slot numbers of another resolution mean other times."""
     coarse = tick(START + 60, blocks=[block(2, slot=(START + 60) // 30)], resolution=30)
-    kept = asyncio.run(kept_after(place, tick(START), coarse))
+    kept = await kept_after(place, tick(START), coarse)
     assert {(CPU, (START + 60) // 30)} == kept
 
 
-def test_samples_after_the_newest_one_are_forgotten(place: str) -> None:
+async def test_samples_after_the_newest_one_are_forgotten(place: str) -> None:
     """After the clock has stepped back by an hour, a start must not find samples of the time to come."""
-    kept = asyncio.run(kept_after(place, tick(START + 3600), tick(START)))
+    kept = await kept_after(place, tick(START + 3600), tick(START))
     assert {(CPU, SLOT - 3)} == kept
 
 
-def test_lists_of_nodes_are_stored_once_and_go_with_what_used_them(place: str) -> None:
+async def test_lists_of_nodes_are_stored_once_and_go_with_what_used_them(place: str) -> None:
     """Equal lists are one row; one that nothing refers to any more is removed."""
 
     async def run() -> list[int]:
@@ -163,7 +162,7 @@ def test_lists_of_nodes_are_stored_once_and_go_with_what_used_them(place: str) -
             await save(store, tick(START + 42 * 60, blocks=[], records=[]))
             return [*counts, count(place, "node_list")]
 
-    assert [1, 1, 2, 3, 1] == asyncio.run(run())
+    assert [1, 1, 2, 3, 1] == await run()
 
 
 # --- windows ---------------------------------------------------------------------------------------------------------
@@ -214,7 +213,7 @@ def changing_day(seed: int) -> list[TickRecord]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_history_equals_what_was_saved_over_open_and_closed_hours(place: str, seed: int) -> None:
+async def test_history_equals_what_was_saved_over_open_and_closed_hours(place: str, seed: int) -> None:
     """Minute by minute, with nodes and columns that change within the hour, for a node that was always there, some that
     were not, and names beside all chunks."""
     ticks = changing_day(seed)
@@ -225,16 +224,13 @@ def test_history_equals_what_was_saved_over_open_and_closed_hours(place: str, se
             found = await store.history(host=host, window="15m", start=START, end=START + 86400)
             assert_history_is(found, reference, "15m", host)
 
-    async def run() -> None:
-        async with opened(place) as store:
-            before_the_step = next(k for k, one in enumerate(ticks) if one.end > ticks[k + 1].end) + 1
-            await save_all(store, place, ticks[:before_the_step])
-            await save_all(store, place, ticks[before_the_step:])
-            await check(store)
-        async with opened(place) as store:
-            await check(store)
-
-    asyncio.run(run())
+    async with opened(place) as store:
+        before_the_step = next(k for k, one in enumerate(ticks) if one.end > ticks[k + 1].end) + 1
+        await save_all(store, place, ticks[:before_the_step])
+        await save_all(store, place, ticks[before_the_step:])
+        await check(store)
+    async with opened(place) as store:
+        await check(store)
 
 
 async def save_all(store: Store, place: str, ticks: list[TickRecord]) -> None:
@@ -251,29 +247,26 @@ def minutes_of_closed_hours(place: str, last: TickRecord) -> int:
     return count(place, "window_minute", where=f"time NOT BETWEEN {hour} AND {hour + 3599}")
 
 
-def test_a_minute_that_is_stored_again_replaces_all_of_itself(place: str) -> None:
+async def test_a_minute_that_is_stored_again_replaces_all_of_itself(place: str) -> None:
     """Also where its hour was rewritten before, and the node of it is not in the new one; before and after that hour is
     rewritten again."""
     again = tick(START, blocks=[], records=[minute(5, when=START, nodes=("node-b",))])
 
-    async def run() -> list[list[float]]:
-        values = []
-        async with opened(place) as store:
-            await save_all(store, place, [tick(START), tick(START + 60), tick(START + 3600)])
-            await save(store, again)
-            for last in (again, tick(START + 7200)):
-                await save_all(store, place, [last])
-                for host in ("node-a", "node-b"):
-                    (series, *_) = await store.history(host=host, window="15m", start=START, end=START + 60)
-                    values.append(series.value.tolist())
-        return values
-
     expected = float((START + 60) % 8192)
     a, b = [np.nan, expected], [5.0, expected + 0.0625]
-    np.testing.assert_array_equal([a, b, a, b], asyncio.run(run()))
+    values = []
+    async with opened(place) as store:
+        await save_all(store, place, [tick(START), tick(START + 60), tick(START + 3600)])
+        await save(store, again)
+        for last in (again, tick(START + 7200)):
+            await save_all(store, place, [last])
+            for host in ("node-a", "node-b"):
+                (series, *_) = await store.history(host=host, window="15m", start=START, end=START + 60)
+                values.append(series.value.tolist())
+    np.testing.assert_array_equal([a, b, a, b], values)
 
 
-def test_a_node_that_is_new_has_gaps_where_others_have_values(place: str) -> None:
+async def test_a_node_that_is_new_has_gaps_where_others_have_values(place: str) -> None:
     """The times of the hours before it came are there, also for a name that sorts before all that they know."""
     late = tick(START + 3600, blocks=[], records=[minute(7, when=START + 3600, nodes=("a", *NODES, "z"))])
 
@@ -283,10 +276,10 @@ def test_a_node_that_is_new_has_gaps_where_others_have_values(place: str) -> Non
             answers = [await store.history(host=host, window="15m", start=START, end=START + 3600) for host in "az"]
             return [answer[0].value.tolist() for answer in answers]
 
-    np.testing.assert_array_equal([[np.nan, 7.0], [np.nan, 7.25]], asyncio.run(run()))
+    np.testing.assert_array_equal([[np.nan, 7.0], [np.nan, 7.25]], await run())
 
 
-def test_history_gives_what_was_asked_for(place: str) -> None:
+async def test_history_gives_what_was_asked_for(place: str) -> None:
     """Range inclusive on both ends, one window, chosen metrics and operators; nothing for what is not there."""
 
     async def run() -> Mapping[str, list[StoredSeries]]:
@@ -301,7 +294,7 @@ def test_history_gives_what_was_asked_for(place: str) -> None:
                 "host": await store.history(**(all_of_it | {"host": "node-x"})),
             }
 
-    answers = asyncio.run(run())
+    answers = await run()
     assert [START + 60, START + 120, START + 180] == answers["range"][0].time.tolist()
     assert [(CPU, Operator.STD)] == [(series.metric, series.operator) for series in answers["operator"]]
     expected = [float((START + 60 * k) % 8192) + 0.1875 for k in range(5)]
@@ -309,25 +302,21 @@ def test_history_gives_what_was_asked_for(place: str) -> None:
     assert answers["metric"] == answers["window"] == answers["host"] == []
 
 
-def test_windows_go_when_their_retention_is_over(place: str) -> None:
+async def test_windows_go_when_their_retention_is_over(place: str) -> None:
     """Minutes to the minute, rewritten hours when all of them is too old; samples of the last window stay."""
-
-    async def run() -> None:
-        async with opened(place, retention=7200.0) as store:
-            await save(store, *(tick(START + 600 * k) for k in range(36)))
-            last = START + 600 * 35
-            await eventually(lambda: minutes_of_closed_hours(place, tick(last)) == 0, what="the hours to be rewritten")
-            found = await store.history(host="node-a", window="5m", start=0, end=2**40)
-            assert (last - 7200) // 3600 * 3600 == found[0].time[0]
-            assert last == found[0].time[-1]
-
-    asyncio.run(run())
-    restored = asyncio.run(restored_at(place))
+    async with opened(place, retention=7200.0) as store:
+        await save(store, *(tick(START + 600 * k) for k in range(36)))
+        last = START + 600 * 35
+        await eventually(lambda: minutes_of_closed_hours(place, tick(last)) == 0, what="the hours to be rewritten")
+        found = await store.history(host="node-a", window="5m", start=0, end=2**40)
+        assert (last - 7200) // 3600 * 3600 == found[0].time[0]
+        assert last == found[0].time[-1]
+    restored = await restored_at(place)
     assert restored is not None
     assert restored.blocks
 
 
-def test_a_clock_that_steps_back_neither_stops_the_store_nor_leaves_hours_for_ever(place: str) -> None:
+async def test_a_clock_that_steps_back_neither_stops_the_store_nor_leaves_hours_for_ever(place: str) -> None:
     """Hours to come are kept as long as retention says, and go beyond that."""
 
     async def run() -> list[int]:
@@ -339,10 +328,10 @@ def test_a_clock_that_steps_back_neither_stops_the_store_nor_leaves_hours_for_ev
             found = await store.history(host="node-a", window="5m", start=0, end=2**40)
             return found[0].time.tolist()
 
-    assert [START, START + 60, START + 3600] == asyncio.run(run())
+    assert [START, START + 60, START + 3600] == await run()
 
 
-def test_minutes_that_come_while_their_hour_is_rewritten_are_kept(place: str) -> None:
+async def test_minutes_that_come_while_their_hour_is_rewritten_are_kept(place: str) -> None:
     """A clock that goes to and fro between two hours closes each of them with every tick."""
     nodes = tuple(f"node-{i}" for i in range(1500))
     times = [START + 60 * k + 3600 * (k % 2) for k in range(30)]
@@ -360,10 +349,10 @@ def test_minutes_that_come_while_their_hour_is_rewritten_are_kept(place: str) ->
             np.testing.assert_allclose([when % 97 + 1499 / 16 for when in sorted(times)], series.value, rtol=1e-6)
             return series.time.tolist()
 
-    assert sorted(times) == asyncio.run(run())
+    assert sorted(times) == await run()
 
 
-def test_the_database_stays_within_its_cap_and_loses_the_oldest_windows_first(tmp_path: Path) -> None:
+async def test_the_database_stays_within_its_cap_and_loses_the_oldest_windows_first(tmp_path: Path) -> None:
     """Noise beyond the cap: the file shrinks below it, the newest minutes and all samples are there, and a finding says
     that history is shorter than retention."""
     path = tmp_path / "a.db"
@@ -386,13 +375,13 @@ def test_the_database_stays_within_its_cap_and_loses_the_oldest_windows_first(tm
             assert store.status.ok
             return found, tuple(finding.kind for finding in store.findings)
 
-    found, kinds = asyncio.run(run())
+    found, kinds = await run()
     times = found[0].time
     assert START + 120 * 249 == times[-1]
     assert START < times[0]
     assert np.array_equal(np.diff(times), np.full(len(times) - 1, 120))
     assert (FindingKind.STORE,) == kinds
-    restored = asyncio.run(restored_at(path))
+    restored = await restored_at(path)
     assert restored is not None
     assert len(restored.blocks) >= 15 // 2
 
@@ -400,7 +389,7 @@ def test_the_database_stays_within_its_cap_and_loses_the_oldest_windows_first(tm
 # --- saving ----------------------------------------------------------------------------------------------------------
 
 
-def test_save_returns_at_once_while_the_database_is_locked_and_loses_nothing(tmp_path: Path) -> None:
+async def test_save_returns_at_once_while_the_database_is_locked_and_loses_nothing(tmp_path: Path) -> None:
     """Ticks that come while another program holds the database wait as one; when it lets go, all of them are stored."""
     path = tmp_path / "a.db"
 
@@ -419,14 +408,14 @@ def test_save_returns_at_once_while_the_database_is_locked_and_loses_nothing(tmp
             found = await store.history(host="node-a", window="5m", start=START, end=START + 600)
             assert [START + 60 * k for k in range(10)] == found[0].time.tolist()
 
-    asyncio.run(run())
-    found = asyncio.run(restored_at(path))
+    await run()
+    found = await restored_at(path)
     assert found is not None
     expected = cells_of(one for k in range(10) for one in tick(START + 60 * k).blocks)
     assert expected == cells_of(found.blocks)
 
 
-def test_a_tick_that_failed_is_stored_before_those_that_came_meanwhile(
+async def test_a_tick_that_failed_is_stored_before_those_that_came_meanwhile(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Locked for longer than the five seconds that SQLite waits: the newest tick is the last one afterwards, and
@@ -446,81 +435,69 @@ def test_a_tick_that_failed_is_stored_before_those_that_came_meanwhile(
             found = await store.history(host="node-a", window="5m", start=START, end=START + 600)
             assert [START, START + 60] == found[0].time.tolist()
 
-    asyncio.run(run())
-    found = asyncio.run(restored_at(path))
+    await run()
+    found = await restored_at(path)
     assert found is not None
     assert (START + 60.25, 2) == (found.end, len(found.blocks))
     assert "saving to the database fails: database is locked" in caplog.messages
 
 
-def test_a_tick_that_cannot_be_stored_is_given_up_and_the_next_is_stored(
+async def test_a_tick_that_cannot_be_stored_is_given_up_and_the_next_is_stored(
     place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is wrong with the record, not with the disk, must not be tried for ever."""
-
-    async def run() -> None:
-        async with opened(place) as store:
-            store.save(tick(START, records=[replace(minute(1, when=START), time=2**70)]))
-            await eventually(lambda: store.status.dropped == 1, what="the tick to be given up")
-            await save(store, tick(START + 60))
-            assert store.status.ok
-
-    asyncio.run(run())
+    async with opened(place) as store:
+        store.save(tick(START, records=[replace(minute(1, when=START), time=2**70)]))
+        await eventually(lambda: store.status.dropped == 1, what="the tick to be given up")
+        await save(store, tick(START + 60))
+        assert store.status.ok
     assert ["cannot store a tick; its data is dropped"] == [r.message for r in caplog.records if r.levelname == "ERROR"]
 
 
-def test_close_stores_what_waits(place: str) -> None:
+async def test_close_stores_what_waits(place: str) -> None:
     """SIGTERM right after a tick loses nothing; after it the store takes no more, and closing again is nothing."""
-
-    async def run() -> Store:
-        store = store_at(place)
-        await store.open()
-        for k in range(5):
-            store.save(tick(START + 60 * k))
-        await store.close()
-        await store.close()
-        with pytest.raises(StoreError, match="not open"):
-            store.save(tick(START))
-        with pytest.raises(StoreError, match="not open"):
-            await store.history(host="node-a", window="5m", start=0, end=1)
-        return store
-
-    asyncio.run(run())
-    found = asyncio.run(restored_at(place))
+    store = store_at(place)
+    await store.open()
+    for k in range(5):
+        store.save(tick(START + 60 * k))
+    await store.close()
+    await store.close()
+    with pytest.raises(StoreError, match="not open"):
+        store.save(tick(START))
+    with pytest.raises(StoreError, match="not open"):
+        await store.history(host="node-a", window="5m", start=0, end=1)
+    found = await restored_at(place)
     assert found is not None
     assert START + 240.25 == found.end
 
 
-def test_a_store_that_was_never_opened_closes(tmp_path: Path) -> None:
+async def test_a_store_that_was_never_opened_closes(tmp_path: Path) -> None:
     """The order of a failed start."""
-    asyncio.run(store_at(tmp_path / "a.db").close())
+    await store_at(tmp_path / "a.db").close()
     assert [] == list(tmp_path.iterdir())
 
 
-def test_status_says_what_is_stored_and_how_large_it_is(tmp_path: Path) -> None:
+async def test_status_says_what_is_stored_and_how_large_it_is(tmp_path: Path) -> None:
     """Before the first tick, after it, and after a restart."""
     path = tmp_path / "a.db"
 
-    async def run() -> None:
-        async with opened(path) as store:
-            assert (True, "", None, None) == (
-                store.status.ok,
-                store.status.error,
-                store.status.since,
-                store.status.last_saved,
-            )
-            await save(store, tick(START))
-            assert store.status.size_bytes >= path.stat().st_size > 0
-        async with opened(path) as store:
-            assert START + 0.25 == store.status.last_saved
-
-    asyncio.run(run())
+    async with opened(path) as store:
+        assert (True, "", None, None) == (
+            store.status.ok,
+            store.status.error,
+            store.status.since,
+            store.status.last_saved,
+        )
+        await save(store, tick(START))
+        assert store.status.size_bytes >= path.stat().st_size > 0
+    async with opened(path) as store:
+        assert START + 0.25 == store.status.last_saved
 
 
 # --- who has it ------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_service_is_refused_by_the_name_of_the_first(tmp_path: Path) -> None:
+async def test_a_second_service_is_refused_by_the_name_of_the_first(tmp_path: Path) -> None:
     """Process, what it serves, and the file; the first goes on, and the file is free when it is closed."""
     path = tmp_path / "a.db"
 
@@ -534,27 +511,24 @@ def test_a_second_service_is_refused_by_the_name_of_the_first(tmp_path: Path) ->
             assert f"schema {REVISIONS[-1]}" in current(database_at(url_of(path)))
         return refused.value
 
-    refused = asyncio.run(run())
+    refused = await run()
     assert f"{path} is in use by process {os.getpid()} (load-watcher on 127.0.0.1:2020)" == str(refused)
     assert refused.hint
-    assert asyncio.run(restored_at(path)) is not None
+    assert await restored_at(path) is not None
 
 
-def test_vacuum_gives_back_what_is_free(tmp_path: Path) -> None:
+async def test_vacuum_gives_back_what_is_free(tmp_path: Path) -> None:
     """And says how much; the ticks are still there."""
     path = tmp_path / "a.db"
 
-    async def run() -> None:
-        async with opened(path, retention=3600.0) as store:
-            nodes = tuple(f"node-{i}" for i in range(3000))
-            await save(
-                store, *(tick(START + 60 * k, records=[minute(k, when=START + 60 * k, nodes=nodes)]) for k in range(9))
-            )
-            await save(store, tick(START + 86400))
-            await eventually(lambda: count(path, "window_minute") == 2, what="the old minutes to go")
-
-    asyncio.run(run())
+    async with opened(path, retention=3600.0) as store:
+        nodes = tuple(f"node-{i}" for i in range(3000))
+        await save(
+            store, *(tick(START + 60 * k, records=[minute(k, when=START + 60 * k, nodes=nodes)]) for k in range(9))
+        )
+        await save(store, tick(START + 86400))
+        await eventually(lambda: count(path, "window_minute") == 2, what="the old minutes to go")
     before = path.stat().st_size
     assert "MB to" in vacuum(database_at(url_of(path)))
     assert path.stat().st_size < before
-    assert asyncio.run(restored_at(path)) is not None
+    assert await restored_at(path) is not None

@@ -1,6 +1,5 @@
 """Names of resources in registrations and responses of plug-ins."""
 
-import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -69,45 +68,39 @@ def served(name: str, path: Path) -> tuple[Hostile, SocketServer]:
 
 
 @pytest.mark.parametrize("name", ["../../../..", "a\nb", HUGE], ids=["path", "two lines", "huge"])
-def test_an_invalid_name_is_not_registered_and_shortened_in_messages(
+async def test_an_invalid_name_is_not_registered_and_shortened_in_messages(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ):
-    async def test() -> None:
-        of = manager(tmp_path)
-        registry = Registry(tmp_path / "plugins", {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
-        hostile, server = served(name, tmp_path / "plugins" / "evil.sock")
-        await server.start()
-        try:
-            await registry.reconcile()
-        finally:
-            await server.stop()
-        assert {} == of.plugins.states
-        assert "is not a resource name" in hostile.told
-        (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-        assert len(line) < 500
-
-    asyncio.run(test())
+    of = manager(tmp_path)
+    registry = Registry(tmp_path / "plugins", {"ResourcePlugin": ResourcePlugins(of)}, monotonic=Clock())
+    hostile, server = served(name, tmp_path / "plugins" / "evil.sock")
+    await server.start()
+    try:
+        await registry.reconcile()
+    finally:
+        await server.stop()
+    assert {} == of.plugins.states
+    assert "is not a resource name" in hostile.told
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(line) < 500
 
 
 @pytest.mark.parametrize("name", ["../../../..", HUGE], ids=["path", "huge"])
-def test_an_invalid_name_in_a_response_makes_the_response_invalid(tmp_path: Path, name: str):
-    async def test() -> None:
-        _, server = served(name, tmp_path / "evil.sock")
-        await server.start()
-        endpoint = PluginEndpoint("cpu", tmp_path / "evil.sock")
-        try:
-            for call in (endpoint.allocatable, endpoint.allocations):
-                with pytest.raises(PluginCallError, match="invalid resource name") as caught:
-                    await call()
-                assert len(str(caught.value)) < 250
-        finally:
-            await endpoint.close()
-            await server.stop()
-
-    asyncio.run(test())
+async def test_an_invalid_name_in_a_response_makes_the_response_invalid(tmp_path: Path, name: str):
+    _, server = served(name, tmp_path / "evil.sock")
+    await server.start()
+    endpoint = PluginEndpoint("cpu", tmp_path / "evil.sock")
+    try:
+        for call in (endpoint.allocatable, endpoint.allocations):
+            with pytest.raises(PluginCallError, match="invalid resource name") as caught:
+                await call()
+            assert len(str(caught.value)) < 250
+    finally:
+        await endpoint.close()
+        await server.stop()
 
 
-def test_a_plugin_cannot_register_itself_with_an_invalid_name(tmp_path: Path):
+async def test_a_plugin_cannot_register_itself_with_an_invalid_name(tmp_path: Path):
     class Refused(Exception):
         pass
 
@@ -115,13 +108,10 @@ def test_a_plugin_cannot_register_itself_with_an_invalid_name(tmp_path: Path):
         async def abort(self, _code: object, message: str) -> None:
             raise Refused(message)
 
-    async def test() -> None:
-        of = manager(tmp_path)
-        legacy = LegacyRegistration(of, tmp_path)
-        request = pb.RegisterRequest(version="v1alpha1", resource_name=HUGE, endpoint="evil.sock")
-        with pytest.raises(Refused, match="is not a resource name") as caught:
-            await legacy.Register(request, Context())
-        assert len(str(caught.value)) < 250
-        assert {} == of.plugins.states
-
-    asyncio.run(test())
+    of = manager(tmp_path)
+    legacy = LegacyRegistration(of, tmp_path)
+    request = pb.RegisterRequest(version="v1alpha1", resource_name=HUGE, endpoint="evil.sock")
+    with pytest.raises(Refused, match="is not a resource name") as caught:
+        await legacy.Register(request, Context())
+    assert len(str(caught.value)) < 250
+    assert {} == of.plugins.states

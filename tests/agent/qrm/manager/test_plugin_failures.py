@@ -1,6 +1,5 @@
 """Plug-ins that fail, answer for other plug-ins, or send invalid names: one message each, and no other harm."""
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,63 +41,54 @@ async def rounds(world: World, *pods: Any, times: int = 20) -> None:
 
 
 @pytest.mark.parametrize(("fault", "live", "warnings"), [("died", False, 1), ("hangs", False, 4), ("refuses", True, 4)])
-def test_a_failure_of_every_round_is_logged_when_it_begins_and_when_it_ends(
+async def test_a_failure_of_every_round_is_logged_when_it_begins_and_when_it_ends(
     caplog: pytest.LogCaptureFixture, fault: str, live: bool, warnings: int
 ):
-    async def test() -> None:
-        plugin = Failing()
-        world = await World().with_(plugin)
-        assert (await world.manager.admit(pod())).admitted
-        caplog.set_level(logging.INFO)
-        plugin.fault = fault
-        await rounds(world)
-        assert {"cpu": live} == world.manager.plugins.states
-        told = lines(caplog, logging.WARNING)
-        # A plug-in that has died is one fault; otherwise each method may fail for a reason of its own.
-        assert len(told) <= warnings
-        assert "the plug-in for cpu failed in" in told[0]
-        assert len(set(told)) == len(told)
-        plugin.fault = "paused"  # says nothing by itself
-        await rounds(world)
-        assert lines(caplog, logging.WARNING) == told
-        plugin.fault = ""
-        await rounds(world, pod())
-        assert {"cpu": True} == world.manager.plugins.states
-        assert lines(caplog, logging.WARNING) == told
-        assert 1 <= len(lines(caplog, logging.INFO)) <= warnings
-        plugin.fault = fault  # begins again, so it is logged again
-        await rounds(world)
-        assert len(lines(caplog, logging.WARNING)) > len(told)
-
-    asyncio.run(test())
+    plugin = Failing()
+    world = await World().with_(plugin)
+    assert (await world.manager.admit(pod())).admitted
+    caplog.set_level(logging.INFO)
+    plugin.fault = fault
+    await rounds(world)
+    assert {"cpu": live} == world.manager.plugins.states
+    told = lines(caplog, logging.WARNING)
+    # A plug-in that has died is one fault; otherwise each method may fail for a reason of its own.
+    assert len(told) <= warnings
+    assert "the plug-in for cpu failed in" in told[0]
+    assert len(set(told)) == len(told)
+    plugin.fault = "paused"  # says nothing by itself
+    await rounds(world)
+    assert lines(caplog, logging.WARNING) == told
+    plugin.fault = ""
+    await rounds(world, pod())
+    assert {"cpu": True} == world.manager.plugins.states
+    assert lines(caplog, logging.WARNING) == told
+    assert 1 <= len(lines(caplog, logging.INFO)) <= warnings
+    plugin.fault = fault  # begins again, so it is logged again
+    await rounds(world)
+    assert len(lines(caplog, logging.WARNING)) > len(told)
 
 
-def test_hints_with_unknown_numa_nodes_are_reported_once(caplog: pytest.LogCaptureFixture):
-    async def test() -> None:
-        strange, real = Hint(frozenset({7}), preferred=True), Hint(frozenset({1}), preferred=True)
-        world = await World().with_(fake := Fake(offers=(strange, real)))
-        for number in range(5):
-            assert (await world.manager.admit(pod(f"p{number}"))).admitted
-        (told,) = lines(caplog, logging.WARNING)
-        assert told.endswith("it names NUMA nodes that this machine does not have; these hints are ignored")
-        fake.offers = (real,)
-        assert (await world.manager.admit(pod("good"))).admitted
-        fake.offers = (strange, real)
-        assert (await world.manager.admit(pod("again"))).admitted
-        assert len(lines(caplog, logging.WARNING)) == 2
-
-    asyncio.run(test())
+async def test_hints_with_unknown_numa_nodes_are_reported_once(caplog: pytest.LogCaptureFixture):
+    strange, real = Hint(frozenset({7}), preferred=True), Hint(frozenset({1}), preferred=True)
+    world = await World().with_(fake := Fake(offers=(strange, real)))
+    for number in range(5):
+        assert (await world.manager.admit(pod(f"p{number}"))).admitted
+    (told,) = lines(caplog, logging.WARNING)
+    assert told.endswith("it names NUMA nodes that this machine does not have; these hints are ignored")
+    fake.offers = (real,)
+    assert (await world.manager.admit(pod("good"))).admitted
+    fake.offers = (strange, real)
+    assert (await world.manager.admit(pod("again"))).admitted
+    assert len(lines(caplog, logging.WARNING)) == 2
 
 
-def test_a_plugin_that_registers_again_after_it_died_is_live(caplog: pytest.LogCaptureFixture):
-    async def test() -> None:
-        world = await World().with_(Failing(fault="died"))
-        await rounds(world, times=1)
-        assert {"cpu": False} == world.manager.plugins.states
-        await world.with_(Failing())
-        assert {"cpu": True} == world.manager.plugins.states
-
-    asyncio.run(test())
+async def test_a_plugin_that_registers_again_after_it_died_is_live(caplog: pytest.LogCaptureFixture):
+    world = await World().with_(Failing(fault="died"))
+    await rounds(world, times=1)
+    assert {"cpu": False} == world.manager.plugins.states
+    await world.with_(Failing())
+    assert {"cpu": True} == world.manager.plugins.states
 
 
 @dataclass
@@ -117,23 +107,19 @@ class Thief(Fake):
 
 
 @pytest.mark.parametrize("cpu_first", [True, False])
-def test_a_plugin_cannot_overrule_another_plugin(caplog: pytest.LogCaptureFixture, cpu_first: bool):
+async def test_a_plugin_cannot_overrule_another_plugin(caplog: pytest.LogCaptureFixture, cpu_first: bool):
     """A resource that no plug-in serves may be allocated by a plug-in of another resource, as the protocol allows."""
-
-    async def test() -> None:
-        plugins = [Fake(), Thief()]
-        world = await World().with_(*(plugins if cpu_first else reversed(plugins)))
-        both = pod(requests={"cpu": 2.0, "evil.io/stealcpu": 2.0})
-        stealing = pod("q", requests={"evil.io/stealcpu": 2.0})
-        assert (await world.manager.admit(both)).admitted
-        assert (await world.manager.admit(stealing)).admitted
-        for _ in range(5):
-            assert {"cpu": 2.0, "evil.io/stealcpu": 2.0, "evil.io/extra": 1.0} == world.stored()
-            assert {"evil.io/stealcpu": 2.0, "evil.io/extra": 1.0} == world.stored("q")
-            await world.manager.reconcile([both, stealing], world.apply)
-        assert ("p/c", {"CpusetCpus": "0-1"}) in world.set
-        assert not [properties for name, properties in world.set if name == "q/c"]
-        (told,) = lines(caplog, logging.WARNING)
-        assert "ignoring the answers of the plug-in for evil.io/stealcpu about cpu" in told
-
-    asyncio.run(test())
+    plugins = [Fake(), Thief()]
+    world = await World().with_(*(plugins if cpu_first else reversed(plugins)))
+    both = pod(requests={"cpu": 2.0, "evil.io/stealcpu": 2.0})
+    stealing = pod("q", requests={"evil.io/stealcpu": 2.0})
+    assert (await world.manager.admit(both)).admitted
+    assert (await world.manager.admit(stealing)).admitted
+    for _ in range(5):
+        assert {"cpu": 2.0, "evil.io/stealcpu": 2.0, "evil.io/extra": 1.0} == world.stored()
+        assert {"evil.io/stealcpu": 2.0, "evil.io/extra": 1.0} == world.stored("q")
+        await world.manager.reconcile([both, stealing], world.apply)
+    assert ("p/c", {"CpusetCpus": "0-1"}) in world.set
+    assert not [properties for name, properties in world.set if name == "q/c"]
+    (told,) = lines(caplog, logging.WARNING)
+    assert "ignoring the answers of the plug-in for evil.io/stealcpu about cpu" in told

@@ -199,7 +199,7 @@ def test_another_plugin_is_none_of_its_business(tmp_path: Path):
 # --- what is known ---------------------------------------------------------------------------------------------------
 
 
-def test_windows_of_the_watcher():
+async def test_windows_of_the_watcher():
     service = FakeService(published=publish(snapshot_of({"node-1": {"CPU": steady(26), "Memory": steady(40)}})))
 
     async def test(address: str, node: str) -> WindowReading:
@@ -227,15 +227,15 @@ def test_windows_of_the_watcher():
 
     with Live(service) as live:
         address = f"http://127.0.0.1:{live.port}"
-        found = asyncio.run(test(address, "node-1"))
+        found = await test(address, "node-1")
         assert (found.windows, found.missing) == ({window: pytest.approx(26.0) for window in ALL}, {})
         assert found.age == pytest.approx(2.0)
-        unknown = asyncio.run(test(address, "node-9"))
+        unknown = await test(address, "node-9")
         assert unknown.windows == {}
         assert "node-9" in unknown.missing["15m"]
 
 
-def test_usage_from_control_groups(tmp_path: Path):
+async def test_usage_from_control_groups(tmp_path: Path):
     uid, now = "0f5d1f0e-1111-2222-3333-444455556666", [100.0]
     fake = FakeCgroups(tmp_path / "cgroup", "v2", Driver.SYSTEMD)
     paths = {name: fake.container_path(uid, name * 64, "Burstable") for name in ("a", "b")}
@@ -243,16 +243,13 @@ def test_usage_from_control_groups(tmp_path: Path):
     pods = [QrmPod(uid, "ns", "web", qos_class="Burstable", containers=containers)]
     fake.add(fake.pod_path(uid, "Burstable"))
 
-    async def test() -> None:
-        usage = LocalUsage(lambda: find_layout(str(fake.root)), monotonic=lambda: now[0])
-        for seconds, expected in ((0, {}), (2, {"a" * 64: 1.5, "b" * 64: 0.5})):
-            now[0] += seconds
-            fake.add(paths["a"], cpu_ns=int(1.5e9) * seconds)
-            fake.add(paths["b"], cpu_ns=int(0.5e9) * seconds)
-            assert await usage.read(pods) == expected
-        usage.close()
-        nowhere = LocalUsage(lambda: find_layout(str(tmp_path)), monotonic=lambda: now[0])
-        assert await nowhere.read(pods) == {}
-        assert "no control groups found" in nowhere.failure
-
-    asyncio.run(test())
+    usage = LocalUsage(lambda: find_layout(str(fake.root)), monotonic=lambda: now[0])
+    for seconds, expected in ((0, {}), (2, {"a" * 64: 1.5, "b" * 64: 0.5})):
+        now[0] += seconds
+        fake.add(paths["a"], cpu_ns=int(1.5e9) * seconds)
+        fake.add(paths["b"], cpu_ns=int(0.5e9) * seconds)
+        assert await usage.read(pods) == expected
+    usage.close()
+    nowhere = LocalUsage(lambda: find_layout(str(tmp_path)), monotonic=lambda: now[0])
+    assert await nowhere.read(pods) == {}
+    assert "no control groups found" in nowhere.failure

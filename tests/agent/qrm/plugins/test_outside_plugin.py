@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shutil
 from pathlib import Path
@@ -87,7 +86,7 @@ def test_it_is_found_beside_ours(reachable: Path) -> None:
     assert (plugin.name, plugin.resource, plugin.capacity_by_node()) == ("scratch_disks", SCRATCH, {0: 1.0, 1: 2.0})
 
 
-def test_what_there_is_of_it_is_for_the_nodes_status(reachable: Path, tmp_path: Path) -> None:
+async def test_what_there_is_of_it_is_for_the_nodes_status(reachable: Path, tmp_path: Path) -> None:
     """It says so itself; of CPUs the kubelet tells."""
 
     async def told(plugin: ResourcePlugin) -> tuple[float, bool, bool]:
@@ -96,8 +95,8 @@ def test_what_there_is_of_it_is_for_the_nodes_status(reachable: Path, tmp_path: 
             return whole.total, whole.is_node_resource, whole.is_scalar_resource
 
     (plugin,) = found()
-    assert asyncio.run(told(plugin)) == (3.0, True, True)
-    assert asyncio.run(told(cpu_plugin())) == (80.0, False, True)
+    assert await told(plugin) == (3.0, True, True)
+    assert await told(cpu_plugin()) == (80.0, False, True)
 
 
 def test_a_package_that_cannot_be_imported_is_named(reachable: Path) -> None:

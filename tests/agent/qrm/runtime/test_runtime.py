@@ -33,42 +33,36 @@ def pod(uid: str = UID, *, qos: str = "Burstable", container: str = ID) -> tuple
     return QrmPod(uid, "default", "web", qos_class=qos, containers=(main,)), main
 
 
-def test_dry_run_says_what_it_would_do(caplog: pytest.LogCaptureFixture):
+async def test_dry_run_says_what_it_would_do(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO):
-        asyncio.run(dry_run(*pod(), {"CpusetCpus": "0-1"}))
+        await dry_run(*pod(), {"CpusetCpus": "0-1"})
     assert "would set CpusetCpus=0-1 on default/web, container main (dry-run)" in caplog.text
 
 
 # --- the runtime's socket --------------------------------------------------------------------------------------------
 
 
-def test_the_runtime_is_sent_what_is_set_and_nothing_else(tmp_path: Path):
-    async def test() -> None:
-        async with FakeRuntime(tmp_path / "cri.sock", containers={ID}) as fake:
-            runtime = CriRuntime(fake.path)
-            await runtime.apply(*pod(), {"CpusetCpus": "2-21", "CpusetMems": "0"})
-            await runtime.apply(*pod(), {"CpuShares": 512, "Unified.io.weight": "50"})
-            assert fake.updates == [
-                (ID, {"cpuset_cpus": "2-21", "cpuset_mems": "0"}),
-                (ID, {"cpu_shares": 512, "unified": {"io.weight": "50"}}),
-            ]
-            with pytest.raises(ApplyFailed, match=r"of default/web, container main \(bbbb.*NOT_FOUND: no such"):
-                await runtime.apply(*pod(container="b" * 64), {"CpusetCpus": "2-21"})
-            with pytest.raises(ApplyFailed, match="INVALID_ARGUMENT: CPUs 80 are not there"):
-                await runtime.apply(*pod(), {"CpusetCpus": "79-80"})
-            await runtime.close()
-
-    asyncio.run(test())
-
-
-def test_no_runtime_listens(tmp_path: Path):
-    async def test() -> None:
-        runtime = CriRuntime(tmp_path / "none.sock")
-        with pytest.raises(ApplyFailed, match=r"none.sock: UpdateContainerResources of .* UNAVAILABLE"):
-            await runtime.apply(*pod(), {"CpusetCpus": "0"})
+async def test_the_runtime_is_sent_what_is_set_and_nothing_else(tmp_path: Path):
+    async with FakeRuntime(tmp_path / "cri.sock", containers={ID}) as fake:
+        runtime = CriRuntime(fake.path)
+        await runtime.apply(*pod(), {"CpusetCpus": "2-21", "CpusetMems": "0"})
+        await runtime.apply(*pod(), {"CpuShares": 512, "Unified.io.weight": "50"})
+        assert fake.updates == [
+            (ID, {"cpuset_cpus": "2-21", "cpuset_mems": "0"}),
+            (ID, {"cpu_shares": 512, "unified": {"io.weight": "50"}}),
+        ]
+        with pytest.raises(ApplyFailed, match=r"of default/web, container main \(bbbb.*NOT_FOUND: no such"):
+            await runtime.apply(*pod(container="b" * 64), {"CpusetCpus": "2-21"})
+        with pytest.raises(ApplyFailed, match="INVALID_ARGUMENT: CPUs 80 are not there"):
+            await runtime.apply(*pod(), {"CpusetCpus": "79-80"})
         await runtime.close()
 
-    asyncio.run(test())
+
+async def test_no_runtime_listens(tmp_path: Path):
+    runtime = CriRuntime(tmp_path / "none.sock")
+    with pytest.raises(ApplyFailed, match=r"none.sock: UpdateContainerResources of .* UNAVAILABLE"):
+        await runtime.apply(*pod(), {"CpusetCpus": "0"})
+    await runtime.close()
 
 
 # --- files of control groups -----------------------------------------------------------------------------------------
@@ -100,7 +94,7 @@ def test_files_are_written(machine: tuple[CgroupRuntime, Path]):
 
 
 @pytest.mark.parametrize(("nest", "found"), [("crane", True), ("kubelet", False), (None, False)])
-def test_groups_that_are_in_another(tmp_path: Path, nest: str | None, found: bool):
+async def test_groups_that_are_in_another(tmp_path: Path, nest: str | None, found: bool):
     """A kubelet with --cgroup-root=/crane, by the settings."""
     fake = FakeCgroups(tmp_path / "cgroup", "v2", Driver.CGROUPFS, nest="crane")
     path = fake.container_path(UID, ID, "Burstable")
@@ -112,12 +106,9 @@ def test_groups_that_are_in_another(tmp_path: Path, nest: str | None, found: boo
     settings, problems = read_settings(given, cwd=tmp_path)
     assert not problems
 
-    async def test() -> None:
+    with nullcontext() if found else pytest.raises(ApplyFailed, match="no kubelet groups found"):
         async with AsyncExitStack() as stack:
             await applier(settings, stack)(*pod(), {"CpusetCpus": "2-21"})
-
-    with nullcontext() if found else pytest.raises(ApplyFailed, match="no kubelet groups found"):
-        asyncio.run(test())
     assert (place / "cpuset.cpus").read_text() == ("2-21" if found else "0-79\n")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 import socket
@@ -183,7 +182,7 @@ def test_what_is_remembered_has_a_bound() -> None:
     assert away.keys() - {f"pod-{MAX_NODES}", f"pod-{MAX_NODES + 1}"} == found
 
 
-def test_what_the_store_has_is_not_lost_where_it_fails_later() -> None:
+async def test_what_the_store_has_is_not_lost_where_it_fails_later() -> None:
     """Who is not in it is looked for once; who is, until it is known that it is silent."""
     asked: list[str] = []
     away = True
@@ -194,16 +193,12 @@ def test_what_the_store_has_is_not_lost_where_it_fails_later() -> None:
             raise StoreError("the disk is full")
         return [stored({int(END) - 60: 20.0})] if name == "a" else []
 
-    async def story() -> None:
-        nonlocal away
-        recall = LastSeenLookup()
-        with pytest.raises(StoreError):
-            await recall.find(["a", "b", "c"], ask)
-        away = False
-        assert {"a": LastSample(END - 60, 20.0, None)} == await recall.find(["a", "b", "c"], ask)
-        assert {} == await recall.find(["b", "c"], ask)
-
-    asyncio.run(story())
+    recall = LastSeenLookup()
+    with pytest.raises(StoreError):
+        await recall.find(["a", "b", "c"], ask)
+    away = False
+    assert {"a": LastSample(END - 60, 20.0, None)} == await recall.find(["a", "b", "c"], ask)
+    assert {} == await recall.find(["b", "c"], ask)
     assert ["a", "b", "c", "a", "c"] == asked
 
 
@@ -259,33 +254,30 @@ def test_many_are_compressed_and_read_like_everything_else() -> None:
 # --- the whole service, with a cluster and a store -------------------------------------------------------------------
 
 
-def test_what_the_store_has_of_a_node_that_is_silent_since_before_the_start(tmp_path: Path) -> None:
+async def test_what_the_store_has_of_a_node_that_is_silent_since_before_the_start(tmp_path: Path) -> None:
     """Its last minute; a node that nothing was ever stored of stays one that was never heard of."""
     settings = settings_for(tmp_path)
     when = int(time.time()) // 60 * 60 - 7200
     columns = ((CPU, Operator.AVG), (MEMORY, Operator.AVG))
     records = [minute(20.0, when=when, window=window, nodes=("old",), columns=columns) for window in (FIVE, FIFTEEN)]
 
-    async def story() -> None:
-        async with opened(tmp_path / "load-watcher.db", watcher=settings.watcher_name) as store:
-            await save(store, tick(when, records=records))
-        with FakeKube() as cluster:
-            own = socket.gethostname()
-            for name in (own, "old", "new"):
-                cluster.put(KUBE_NODES, name)
-            named = {
-                "kubernetes.node_names": "on",
-                "kubernetes.kubeconfig": str(cluster.kubeconfig(tmp_path / "config")),
-            }
-            async with serving(settings_for(tmp_path, **named)) as (watcher, _):
+    async with opened(tmp_path / "load-watcher.db", watcher=settings.watcher_name) as store:
+        await save(store, tick(when, records=records))
+    with FakeKube() as cluster:
+        own = socket.gethostname()
+        for name in (own, "old", "new"):
+            cluster.put(KUBE_NODES, name)
+        named = {
+            "kubernetes.node_names": "on",
+            "kubernetes.kubeconfig": str(cluster.kubeconfig(tmp_path / "config")),
+        }
+        async with serving(settings_for(tmp_path, **named)) as (watcher, _):
 
-                def silent() -> dict[str, Any]:
-                    body = {} if watcher.published is None else json.loads(watcher.published.silent.bodies[IDENTITY])
-                    return {node["name"]: node for node in body.get("nodes", [])}
+            def silent() -> dict[str, Any]:
+                body = {} if watcher.published is None else json.loads(watcher.published.silent.bodies[IDENTITY])
+                return {node["name"]: node for node in body.get("nodes", [])}
 
-                await eventually(lambda: (silent().get("old") or {}).get("sampled"), what="the store to be looked into")
-                assert {"old", "new"} == silent().keys()
-                assert {"name": "old", "sampled": float(when), "cpu": 20.0, "memory": 20.125} == silent()["old"]
-                assert silent()["new"]["sampled"] is None
-
-    asyncio.run(story())
+            await eventually(lambda: (silent().get("old") or {}).get("sampled"), what="the store to be looked into")
+            assert {"old", "new"} == silent().keys()
+            assert {"name": "old", "sampled": float(when), "cpu": 20.0, "memory": 20.125} == silent()["old"]
+            assert silent()["new"]["sampled"] is None

@@ -1,6 +1,5 @@
 """What is asked of the API besides watching: selections, single objects, changes, and what the answers mean."""
 
-import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
@@ -222,13 +221,13 @@ def test_rights_are_asked_for_before_they_are_used(verb: str, allowed: bool):
     assert expected == question.body["spec"]["resourceAttributes"]
 
 
-def test_who_is_not_known_has_no_rights():
+async def test_who_is_not_known_has_no_rights():
     """401 is an error, and not a no."""
     with FakeKube(token="another") as server:
         server.token = "changed"
         client = KubeClient(lambda: KubeAccess(server.url, "a test", token="a-token"))
         with pytest.raises(KubeUnauthorized):
-            asyncio.run(closing(client, client.is_allowed("list", NODES)))
+            await closing(client, client.is_allowed("list", NODES))
 
 
 async def closing(client: KubeClient, question: Awaitable[bool]) -> bool:

@@ -51,7 +51,7 @@ def runs(directory: Path) -> int:
 # --- exec plug-ins ---------------------------------------------------------------------------------------------------
 
 
-def test_output_without_end_is_refused_and_the_program_is_ended(tmp_path: Path):
+async def test_output_without_end_is_refused_and_the_program_is_ended(tmp_path: Path):
     """Neither its output nor its error output fills the memory."""
     for script in ("exec yes", "exec yes >&2"):
         user = program(tmp_path, script)
@@ -60,10 +60,10 @@ def test_output_without_end_is_refused_and_the_program_is_ended(tmp_path: Path):
             with pytest.raises(KubeRefused, match="the output is larger than 1 MiB"):
                 await CredentialPlugin(described, path=tmp_path / "config").token()
 
-        asyncio.run(ask())
+        await ask()
 
 
-def test_a_program_brings_the_token(tmp_path: Path):
+async def test_a_program_brings_the_token(tmp_path: Path):
     """With its arguments and environment; once, where it names no end."""
     script = 'test "$1 $PROFILE" = "get-token prod" || exit 7; ' + answer(tmp_path, token="brought")
     user = program(tmp_path, script, args=["get-token"], env=[{"name": "PROFILE", "value": "prod"}])
@@ -78,25 +78,22 @@ def test_a_program_brings_the_token(tmp_path: Path):
             finally:
                 await client.close()
 
-        asyncio.run(ask_twice())
+        await ask_twice()
     assert 1 == runs(tmp_path)
 
 
 @pytest.mark.parametrize(("end", "expected"), [("2020-01-01T00:00:00Z", 2), ("2999-01-01T00:00:00Z", 1)])
-def test_a_token_is_brought_anew_when_it_ends(tmp_path: Path, end: str, expected: int):
+async def test_a_token_is_brought_anew_when_it_ends(tmp_path: Path, end: str, expected: int):
     """And not before."""
     plugin = CredentialPlugin(
         program(tmp_path, answer(tmp_path, token="t", expirationTimestamp=end)), path=tmp_path / "config", seconds=20
     )
 
-    async def ask_twice() -> list[str]:
-        return [await plugin.token(), await plugin.token()]
-
-    assert ["t", "t"] == asyncio.run(ask_twice())
+    assert ["t", "t"] == [await plugin.token(), await plugin.token()]
     assert expected == runs(tmp_path)
 
 
-def test_after_a_refusal_the_program_is_asked_again(tmp_path: Path):
+async def test_after_a_refusal_the_program_is_asked_again(tmp_path: Path):
     """What it brought may have been revoked."""
     user = program(tmp_path, answer(tmp_path, token="old"))
     with FakeKube(token="new") as server:
@@ -112,7 +109,7 @@ def test_after_a_refusal_the_program_is_asked_again(tmp_path: Path):
             finally:
                 await client.close()
 
-        asyncio.run(check())
+        await check()
     assert 2 == runs(tmp_path)
 
 
@@ -165,26 +162,23 @@ def test_a_program_that_is_not_there_is_told_with_the_way_to_it(tmp_path: Path):
     assert "Get it from the vendor." == caught.value.hint
 
 
-def test_a_program_that_waits_for_somebody_is_not_started_twice(tmp_path: Path):
+async def test_a_program_that_waits_for_somebody_is_not_started_twice(tmp_path: Path):
     """Each try would open another browser; the next who asks has what the first run brings."""
     script = f"while test ! -e '{tmp_path}/go'; do sleep 0.05; done; " + answer(tmp_path, token="at last")
     plugin = CredentialPlugin(program(tmp_path, script), path=tmp_path / "config", seconds=0.2)
 
-    async def check() -> None:
-        for _ in range(2):
-            with pytest.raises(KubeUnreachable, match=r"did not respond within 0\.2 s") as caught:
-                await plugin.token()
-            assert "run it once manually" in caught.value.hint
-        (tmp_path / "go").touch()
+    for _ in range(2):
+        with pytest.raises(KubeUnreachable, match=r"did not respond within 0\.2 s") as caught:
+            await plugin.token()
+        assert "run it once manually" in caught.value.hint
+    (tmp_path / "go").touch()
 
-        brought = ""
-        async with asyncio.timeout(30):
-            while not brought:
-                with suppress(KubeUnreachable):  # each time after 0.2 s
-                    brought = await plugin.token()
-        assert "at last" == brought
-
-    asyncio.run(check())
+    brought = ""
+    async with asyncio.timeout(30):
+        while not brought:
+            with suppress(KubeUnreachable):  # each time after 0.2 s
+                brought = await plugin.token()
+    assert "at last" == brought
     assert 1 == runs(tmp_path)
 
 
@@ -290,7 +284,7 @@ def test_a_token_of_oidc_is_used_as_long_as_it_is_valid(tmp_path: Path):
         assert 0 == listed(by_kubeconfig(path))
 
 
-def test_a_token_of_oidc_is_refreshed_before_it_ends(tmp_path: Path):
+async def test_a_token_of_oidc_is_refreshed_before_it_ends(tmp_path: Path):
     """By the refresh token, which the issuer may replace or not; the kubeconfig is left alone."""
     first, second = id_token(30), id_token(3600)
     with Issuer().running() as issuer:
@@ -303,7 +297,7 @@ def test_a_token_of_oidc_is_refreshed_before_it_ends(tmp_path: Path):
             issuer.answer = {"id_token": second}
             return [early, await plugin.token(), await plugin.token()]
 
-        assert [first, second, second] == asyncio.run(ask())
+        assert [first, second, second] == await ask()
     assert ["r1", "r2"] == [each["refresh_token"] for each in issuer.asked]
     assert {f"Basic {base64.b64encode(b'cli:hush').decode()}"} == {each["authorization"] for each in issuer.asked}
 

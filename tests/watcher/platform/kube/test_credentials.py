@@ -148,7 +148,7 @@ def test_a_token_file_wins_over_a_token(tmp_path: Path):
         assert 0 == listed(by_kubeconfig(path))
 
 
-def test_after_a_refusal_the_kubeconfig_is_read_anew(tmp_path: Path):
+async def test_after_a_refusal_the_kubeconfig_is_read_anew(tmp_path: Path):
     """Credentials that were renewed are taken up without a restart."""
     with FakeKube(token="new") as server:
         path = server.kubeconfig(tmp_path / "config", token="old")
@@ -163,7 +163,7 @@ def test_after_a_refusal_the_kubeconfig_is_read_anew(tmp_path: Path):
             finally:
                 await client.close()
 
-        asyncio.run(check())
+        await check()
 
 
 # --- what is refused by name -----------------------------------------------------------------------------------------

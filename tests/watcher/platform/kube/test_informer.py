@@ -434,7 +434,7 @@ def test_trouble_is_told_once_and_its_end_once(caplog: pytest.LogCaptureFixture)
     assert ["WARNING", "INFO"] == [record.levelname for record in caplog.records]
 
 
-def test_a_list_comes_in_pages_and_whole_if_they_expire():
+async def test_a_list_comes_in_pages_and_whole_if_they_expire():
     """410 on `continue`: asked for again, without pages."""
     with FakeKube() as server:
         for number in range(7):
@@ -454,7 +454,7 @@ def test_a_list_comes_in_pages_and_whole_if_they_expire():
             finally:
                 await client.close()
 
-        asyncio.run(check())
+        await check()
 
 
 def test_closing_is_quick_even_while_it_waits():

@@ -1,7 +1,6 @@
 """Settings of Datadog and SignalFx: what they need, what the Go load-watcher's environment means, and how a mistake is
 told."""
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -70,11 +69,11 @@ def test_a_host_alone_is_an_address_of_datadog_as_it_was(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("chosen", "asked"), [("", {"cpu", "memory"}), ('metrics = ["CPU"]', {"cpu"})])
-def test_signalfx_brings_cpu_and_memory_unless_told(tmp_path: Path, chosen: str, asked: set[str]):
+async def test_signalfx_brings_cpu_and_memory_unless_told(tmp_path: Path, chosen: str, asked: set[str]):
     """It has nothing else that is usual, and a finding for each at each fetch would say so."""
     with FakeSignalFx() as server:
         toml = f'{SIGNALFX}address = "{server.url}"\n{chosen}'.replace('"k"', f'"{TOKEN}"')
-        got = asyncio.run(_fetch(registry.build(loaded(tmp_path, toml))))
+        got = await _fetch(registry.build(loaded(tmp_path, toml)))
         searched = {each.query for each in server.asked}
     assert {f'host:* AND sf_metric:"{name}.utilization"' for name in asked} == searched
     assert len(asked) == len(got.findings)

@@ -423,7 +423,7 @@ def test_one_missed_answer_is_a_finding_and_all_missed_are_an_outage():
         run(server, check)
 
 
-def test_a_token_that_is_renewed_is_used_at_once(tmp_path: Path):
+async def test_a_token_that_is_renewed_is_used_at_once(tmp_path: Path):
     """The file is read for each question; in a cluster it changes every hour."""
     token = tmp_path / "token"
     token.write_text("old\n")
@@ -454,7 +454,7 @@ def test_a_token_that_is_renewed_is_used_at_once(tmp_path: Path):
 
     with FakeKube(token="old") as server:
         two_nodes(server)
-        asyncio.run(check(server))
+        await check(server)
 
 
 def test_closing_while_it_waits():

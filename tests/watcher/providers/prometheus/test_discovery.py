@@ -1,7 +1,6 @@
 """How the Prometheus provider finds out what to ask and whose samples they are: when it looks, when it looks again, and
 what it says about what it found. Over real sockets, against a server that has just the series a test gives it."""
 
-import asyncio
 import logging
 import threading
 from pathlib import Path
@@ -326,7 +325,7 @@ def from_toml(directory: Path, text: str) -> PrometheusProvider:
     return from_settings(load(flags={}, environ={}, cwd=directory))
 
 
-def test_every_setting_reaches_the_provider(tmp_path: Path):
+async def test_every_setting_reaches_the_provider(tmp_path: Path):
     """What is asked, as whom, for how long and how often."""
     token = tmp_path / "token"
     token.write_text(SECRET)
@@ -356,7 +355,7 @@ def test_every_setting_reaches_the_provider(tmp_path: Path):
             windows = ["5m", "15m", "30m"]
             """,
         )
-        got = asyncio.run(work(provider))
+        got = await work(provider)
 
     assert {f"Bearer {SECRET}"} == {asked.headers["authorization"] for asked in server.asked}
     assert {"team"} == {asked.headers["x-scope-orgid"] for asked in server.asked}
@@ -368,7 +367,7 @@ def test_every_setting_reaches_the_provider(tmp_path: Path):
     assert ("my_cpu / 2", "percent", "host", 60.0) == (plan.expression, plan.unit, plan.node_label, plan.smoothing_s)
 
 
-def test_openshift_verifies_with_the_service_account_s_authorities(tmp_path: Path):
+async def test_openshift_verifies_with_the_service_account_s_authorities(tmp_path: Path):
     """Outside a pod they are not there, and the error names their file."""
     provider = from_toml(
         tmp_path,
@@ -380,12 +379,9 @@ def test_openshift_verifies_with_the_service_account_s_authorities(tmp_path: Pat
         """,
     )
 
-    async def work() -> None:
-        await provider.start()
-        try:
-            with pytest.raises(ProviderRefused, match="serviceaccount/ca"):
-                await provider.fetch(NOW - 60, NOW)
-        finally:
-            await provider.close()
-
-    asyncio.run(work())
+    await provider.start()
+    try:
+        with pytest.raises(ProviderRefused, match="serviceaccount/ca"):
+            await provider.fetch(NOW - 60, NOW)
+    finally:
+        await provider.close()

@@ -562,13 +562,9 @@ def test_a_server_that_takes_no_connection_holds_up_no_thread():
     assert isinstance(error, ProviderUnreachable)
 
 
-def test_a_provider_that_was_never_started_can_be_closed():
+async def test_a_provider_that_was_never_started_can_be_closed():
     """As happens when another part fails to start."""
-
-    async def work() -> None:
-        await PrometheusProvider(PrometheusConfig(address="http://127.0.0.1:1")).close()
-
-    asyncio.run(work())
+    await PrometheusProvider(PrometheusConfig(address="http://127.0.0.1:1")).close()
 
 
 # --- credentials -----------------------------------------------------------------------------------------------------
