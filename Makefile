@@ -8,6 +8,9 @@ PYTEST_ARGS ?=
 # The Kubernetes version of the tests with a real control plane: tests/modules has 1.36, 1.35, and 1.34.
 KUBERNETES ?= $(or $(LOAD_WATCHER_KUBERNETES),1.36)
 export LOAD_WATCHER_KUBERNETES := $(KUBERNETES)
+# Python keeps compiled modules, also where the environment says otherwise: the tests start some hundred programs, and
+# each would compile the project again.
+export PYTHONDONTWRITEBYTECODE :=
 # The top-level packages that exist; mypy fails for a missing argument.
 TYPED := $(wildcard load_watcher watcher scorers agent migrations tests benchmarks scripts/real-parts scripts/go-programs scripts/soak)
 
