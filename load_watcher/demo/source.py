@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from watcher.arrays import Bool
+from watcher.arrays import F64, Bool
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.node_facts import capacities_of
 from watcher.core.pods.table import PodOrigin
 from watcher.fleet.cluster import SimulatedCluster
 from watcher.fleet.faults import has_samples, reported_cpu, reported_time
 from watcher.fleet.load import RunningPods, node_load
-from watcher.fleet.noise import F64, mixed, uniform
+from watcher.fleet.noise import mixed, uniform
 from watcher.model import METRIC_BY_KEY, SeriesBatch
 from watcher.providers.base import Fetch, PodFetch, QueryPlan
 

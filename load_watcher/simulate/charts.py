@@ -7,15 +7,13 @@ from collections.abc import Sequence
 
 import matplotlib as mpl
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from load_watcher.simulate.report import SimulationSetup
 from load_watcher.simulate.results import RunSummary, SimulationRun
-
-F64 = npt.NDArray[np.float64]
+from watcher.arrays import F64
 
 INCHES, DPI = (10.0, 7.2), 100
 SMOOTHED = 5  # minutes of the moving average

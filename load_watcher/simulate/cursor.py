@@ -6,12 +6,9 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from load_watcher.simulate.trace_columns import Steps
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
+from watcher.arrays import F64, I64
 
 
 class Cursor:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from load_watcher.simulate.cursor import Cursor
 from load_watcher.simulate.policies import PlacementDecider, PlacementPolicy
@@ -28,6 +27,7 @@ from load_watcher.simulate.windows import WINDOWS, SimulatedWindows
 from scorers.cluster.pods import PodInfo, pod_info
 from scorers.cluster.resources import CPU, MEMORY, qos_class
 from scorers.cluster.table import ClusterTable
+from watcher.arrays import F64, I64, Bool
 from watcher.core.kubernetes.objects import (
     Container,
     Node,
@@ -42,10 +42,6 @@ from watcher.core.kubernetes.objects import (
 )
 from watcher.fleet.noise import key_of
 from watcher.traces.records import NodeRecord
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 PODS = "pods"
 SUSTAINED = 3

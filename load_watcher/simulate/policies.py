@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from load_watcher.simulate.windows import WINDOWS
 from scorers.cluster.pods import PodInfo
@@ -25,10 +24,8 @@ from scorers.profiles import default_scheduler
 from scorers.profiles.profiles import PluginSettings, ProfileSettings, read_profiles
 from scorers.profiles.ranking import ProfileRunner
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
+from watcher.arrays import I64, Bool
 from watcher.platform.settings.problems import Problem, SettingsError
-
-I64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 Score = Callable[[PodInfo, ClusterTable, I64], I64]
 DEFAULT = "DefaultScheduler"

@@ -13,12 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
-F32 = npt.NDArray[np.float32]
-I64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
+from watcher.arrays import F32, F64, I64, Bool
 
 WantedAndCapacity = tuple[F64, F64]
 """Demand and capacity of each node, [nodes] each."""

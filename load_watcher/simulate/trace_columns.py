@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from watcher.arrays import F64, I64
 from watcher.traces.records import (
     Begin,
     BindRecord,
@@ -24,9 +24,6 @@ from watcher.traces.records import (
     RemoveRecord,
     UsageRecord,
 )
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 STEP_S = 60.0
 DAEMON = "DaemonSet"

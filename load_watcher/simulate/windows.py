@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from load_watcher.simulate.trace_columns import STEP_S
+from watcher.arrays import F64, I64
 from watcher.client import Columns, to_columns
 from watcher.core.koordinator.collect_policy import CollectPolicy
 from watcher.core.koordinator.report import measure
@@ -22,9 +22,6 @@ from watcher.core.publishing.selection import Selection
 from watcher.core.windows.history import History, name_order
 from watcher.core.windows.snapshot import served
 from watcher.model import METRIC_BY_KEY, Cells, MetricType, Operator, Provenance, Snapshot, Window
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 WINDOWS = (Window("5m", 300), Window("10m", 600), Window("15m", 900))
 OPERATORS = (Operator.LATEST, Operator.AVG, Operator.STD)

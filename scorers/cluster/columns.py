@@ -7,12 +7,10 @@ resource name from any client, so unused columns must not accumulate.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from scorers.cluster.resources import CPU, MEMORY, Amounts
+from watcher.arrays import F64, I64, Bool
 from watcher.model import MetricType
-
-I64 = npt.NDArray[np.int64]
 
 
 class AmountColumns:
@@ -74,8 +72,6 @@ class AmountColumns:
         return {name: int(self._columns[name][row]) for name in self.resources if self._columns[name][row]}
 
 
-F64 = npt.NDArray[np.float64]
-Bool = npt.NDArray[np.bool_]
 LOADS = {CPU: MetricType.CPU, MEMORY: MetricType.MEMORY}
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "koordinator.sh/gpu-core")
 """Resources of nodes whose use the metric GPU measures: the mean utilization of all GPUs of the node."""

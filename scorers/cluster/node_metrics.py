@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from scorers.cluster.columns import GPU_RESOURCES, LOADS, AmountColumns
 from scorers.cluster.resources import Amounts, amounts
+from watcher.arrays import F64, I64, Bool
 from watcher.client import PodColumns
 from watcher.core.koordinator.report import whole
 from watcher.core.kubernetes.objects import Quantities
@@ -28,9 +28,6 @@ from watcher.model import MetricType, Window
 if TYPE_CHECKING:
     from scorers.cluster.load import NodeLoadColumns
 
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 Aggregation = Literal["avg", "p50", "p90", "p95", "p99"]
 

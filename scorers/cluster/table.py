@@ -16,20 +16,18 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from scorers.cluster.columns import AmountColumns
-from scorers.cluster.load import F64, I64, NodeLoadColumns
+from scorers.cluster.load import NodeLoadColumns
 from scorers.cluster.node_metrics import NodeMetric
 from scorers.cluster.pods import ENDED, PodInfo, identity, pod_info, scheduled_at
 from scorers.cluster.resources import amounts
 from scorers.cluster.unmeasured_pods import RecentPods
+from watcher.arrays import F64, I64, Bool
 from watcher.client import Columns, NodeSilence, PodColumns
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.kubernetes.resize import resize_state
 from watcher.model import MetricType, Window
-
-Bool = npt.NDArray[np.bool_]
 
 
 class PodListener(Protocol):

@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from watcher.arrays import F64, I64
 from watcher.core.kubernetes.objects import Pod
 
 if TYPE_CHECKING:
     from scorers.cluster.pods import PodInfo
 
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 UPSTREAM_S = 60.0
 KEPT_S = 300.0

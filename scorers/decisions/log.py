@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from scorers.cluster.pods import PodInfo, identity
 from scorers.cluster.table import ClusterTable
@@ -28,14 +26,13 @@ from scorers.decisions.decision_document import BOUND, DELETED
 from scorers.decisions.records import PlacementDecision, PlacementOutcome
 from scorers.plugin_api.wire import MAX_EXTENDER_PRIORITY
 from scorers.profiles.ranking import FilterResult, ProfileRunner, RankResult
+from watcher.arrays import F64, I64
 from watcher.core.decisions import DecisionOutcome, DecisionStore, StoredDecision
 from watcher.core.kubernetes.objects import Pod
 from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
 
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 FLUSH_S = 1.0
 """Flush interval in seconds; a killed process loses at most this much."""

@@ -22,9 +22,8 @@ from scorers.plugin_api.framework import Scores, Verdicts
 from scorers.plugin_api.wire import plain, plain_map
 from scorers.profiles.profiles import PluginSettings
 from scorers.profiles.ranking import FilterResult, RankResult
+from watcher.arrays import F64
 from watcher.client import Columns
-
-F64 = npt.NDArray[np.float64]
 
 BEST_NODES = 10
 """Number of nodes recorded per ranking."""

@@ -28,7 +28,6 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
@@ -46,6 +45,7 @@ from scorers.profiles.default_filters import default_verdicts, unchecked
 from scorers.profiles.ranking import ProfileRunner
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
 from scorers.shadow.mode import ShadowMode
+from watcher.arrays import I64
 from watcher.core.kubernetes.objects import Pod
 from watcher.platform.http.bodies import large_response, read_body
 from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
@@ -57,7 +57,6 @@ from watcher.platform.net.loopback import is_loopback
 log = logging.getLogger(__name__)
 
 JSON_HEADERS = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
-I64 = npt.NDArray[np.int64]
 
 T = TypeVar("T")
 

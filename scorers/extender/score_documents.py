@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from scorers.cluster.load import NodeLoadColumns
 from scorers.plugin_api.framework import Scores, Verdicts
@@ -14,9 +13,8 @@ from scorers.plugin_api.wire import plain, plain_map
 from scorers.profiles.default_filters import KUBE_SCHEDULER
 from scorers.profiles.profiles import PluginSettings
 from scorers.profiles.ranking import FilterResult, RankResult
+from watcher.arrays import I64
 from watcher.client import Columns
-
-I64 = npt.NDArray[np.int64]
 
 
 def ranked_nodes(

@@ -16,10 +16,7 @@ import numpy.typing as npt
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments, read_arguments
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
+from watcher.arrays import F64, I64, Bool
 
 MAX_SCORE = 100.0
 EQUAL_SCORES = "equal scores for all nodes"

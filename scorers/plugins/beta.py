@@ -12,10 +12,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
-Bool = npt.NDArray[np.bool_]
+from watcher.arrays import F64
 
 LARGEST = 1e6  # above, the normal distribution is used
 ITERATIONS = 5000

@@ -24,9 +24,7 @@ from scorers.cluster.resources import CPU, MEMORY
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments
 from scorers.plugin_api.framework import Verdicts
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
+from watcher.arrays import I64
 
 RESOURCES = (CPU, MEMORY)
 REASONS = (

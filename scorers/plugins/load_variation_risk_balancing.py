@@ -32,10 +32,8 @@ from scorers.cluster.unmeasured_pods import UnmeasuredShare
 from scorers.plugin_api.framework import Scores, fill_unknown_scores, load_decides, round_half_away, round_half_away_one
 from scorers.plugins.assigned_pod_arguments import AssignedPodArguments
 from scorers.profiles.default_scheduler import least_allocated, requested_and_allocatable
+from watcher.arrays import F64, I64
 from watcher.model import Operator
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 RESOURCES = (CPU, MEMORY)
 ALLOCATION = "allocation"

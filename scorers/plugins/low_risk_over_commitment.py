@@ -31,7 +31,6 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from scorers.cluster.columns import LOADS, mu_sigma
 from scorers.cluster.pods import PodInfo
@@ -40,10 +39,8 @@ from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments
 from scorers.plugin_api.framework import Scores, fill_unknown_scores, load_decides, round_half_away
 from scorers.plugins import beta
+from watcher.arrays import F64, I64
 from watcher.model import Operator
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 RESOURCES = (CPU, MEMORY)
 LIMITS = "limits"

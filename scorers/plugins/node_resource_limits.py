@@ -36,13 +36,12 @@ from scorers.cluster.resources import CPU, MEMORY, Amounts, amount, amounts
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments
 from scorers.plugin_api.framework import Scores, Verdicts
+from watcher.arrays import I64
 from watcher.core.kubernetes.objects import Container, Node, Pod, PodSpec, Quantity
 from watcher.core.kubernetes.resize import spec_in_effect
 
 log = logging.getLogger(__name__)
 
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 ALLOCATABLE = "allocatable"
 RATIO_ANNOTATION = "node.koordinator.sh/limit-to-allocatable"

@@ -23,17 +23,14 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, amounts
 from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.arguments import Arguments, ArgumentsError
 from scorers.plugin_api.framework import EQUAL_SCORES, Scores, load_decides
+from watcher.arrays import F64, I64
 from watcher.model import MetricType
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 MODEL_FILE = "NODE_POWER_MODEL"
 LARGEST_EXPONENT = 700.0  # e^x overflows a double above

@@ -52,12 +52,9 @@ from scorers.plugin_api.framework import (
     round_half_away_one,
 )
 from scorers.plugins.assigned_pod_arguments import AssignedPodArguments
+from watcher.arrays import F64, I64, Bool
 from watcher.core.kubernetes.objects import Pod, Quantity
 from watcher.model import MetricType
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 DEFAULT_TARGET = 40.0  # percent; upstream's default
 GPU = "gpu"

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY
@@ -20,10 +19,8 @@ from scorers.cluster.table import ClusterTable
 from scorers.plugin_api.framework import Verdicts
 from scorers.profiles.profiles import PluginSettings
 from scorers.profiles.ranking import FilterResult
+from watcher.arrays import I64, Bool
 from watcher.core.kubernetes.objects import Node, Pod, Taint, Toleration
-
-I64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 KUBE_SCHEDULER = "kube-scheduler"
 PODS = "pods"

@@ -14,13 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY
 from scorers.cluster.table import ClusterTable
-
-I64 = npt.NDArray[np.int64]
+from watcher.arrays import I64
 
 MOST = 100
 RESOURCES = (CPU, MEMORY)

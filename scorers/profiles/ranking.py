@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.table import ClusterTable
@@ -24,9 +23,7 @@ from scorers.plugin_api.framework import (
 from scorers.profiles.default_scheduler import default_resource_scores
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
 from scorers.profiles.registry import factory_of
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
+from watcher.arrays import F64, I64
 
 
 @dataclass(frozen=True, slots=True)

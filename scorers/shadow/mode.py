@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from scorers.cluster.pods import ENDED, PodInfo, identity, pod_info, scheduled_at
 from scorers.cluster.request_ratio import requests_to_usage
@@ -29,6 +28,7 @@ from scorers.profiles.overload_risk import overload_notices
 from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow import records
 from scorers.shadow.records import GRACE_S, LATER_S, MICROSECONDS, Candidates, Choice, Kind, Load, ShadowBinding
+from watcher.arrays import I64
 from watcher.core.decisions import DecisionStore, DecisionsUnavailable
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.model import MetricType
@@ -36,7 +36,6 @@ from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)
 
-I64 = npt.NDArray[np.int64]
 
 MAX_BINDING_AGE_S = 30.0
 """Maximum age of a binding in seconds when it is observed; the load at the time of an older binding is unknown, so the

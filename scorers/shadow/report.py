@@ -15,11 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from scorers.shadow.records import GRACE_S, LATER_S, LEFT_OUT, Load, ShadowBinding
-
-F64 = npt.NDArray[np.float64]
+from watcher.arrays import F64
 
 CONFIDENCE = 0.95
 _Z = 1.959963984540054  # quantile of the normal distribution for CONFIDENCE

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from watcher.arrays import I64
 from watcher.core.kubernetes.errors import KubeConflict, KubeNotFound
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.core.pods.table import PodUsage
@@ -24,8 +24,6 @@ from watcher.fleet.load import DayPattern, Fleet, RunningPods, fleet, pod_cores,
 from watcher.fleet.machines import machines
 from watcher.fleet.noise import key_of
 from watcher.fleet.workloads import JOBS, MIB, Instance, first_placement, instance
-
-I64 = npt.NDArray[np.int64]
 
 REMEMBERED_S = 3_600.0  # how long ended pods are kept in `running`, for queries of past usage
 KEPT_S = 60.0  # how long an ended pod is kept, as by ttlSecondsAfterFinished of a Job

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from watcher.fleet.noise import F64, key_of
-
-Bool = npt.NDArray[np.bool_]
+from watcher.arrays import F64, Bool
+from watcher.fleet.noise import key_of
 
 WILD_SHARE = 0.66  # share of the hot node's cores that a runaway process uses
 IMPOSSIBLE_PERCENT = 6553.5

@@ -10,7 +10,8 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
+from watcher.arrays import F64
+
 U64 = npt.NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -16,15 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from watcher.arrays import F64, I64
 from watcher.fleet.load import SYSTEM_BYTES, SYSTEM_SHARE, DayPattern, RunningPods, pod_memory, running, wanted_cores
 from watcher.fleet.machines import SimulatedMachine, machines
-from watcher.fleet.noise import F64, key_of, mixed, uniform, wandering
+from watcher.fleet.noise import key_of, mixed, uniform, wandering
 from watcher.fleet.workloads import JOBS, MIB, PRIORITIES, SERVICES, Behaviour, Instance, SimulatedWorkload, instance
 from watcher.traces.records import MOST_PODS, Begin, EndRecord, LoadRecord, NodeRecord, PodRecord, Record, UsageRecord
-
-I64 = npt.NDArray[np.int64]
 
 BEGINS = 1_699_952_400.0  # 2023-11-14T09:00:00Z, the start of the simulated day
 FILLING_S = 1_800.0

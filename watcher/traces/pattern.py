@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from watcher.arrays import F32, F64, I64
 from watcher.traces.records import (
     Begin,
     BindRecord,
@@ -28,10 +29,6 @@ from watcher.traces.records import (
     RemoveRecord,
     UsageRecord,
 )
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 
 RAMP_S = 600.0
 """Maximum distance in seconds of two trace records for interpolation; records further apart are steps."""

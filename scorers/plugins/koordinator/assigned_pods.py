@@ -24,10 +24,8 @@ import numpy.typing as npt
 
 from scorers.cluster.node_metrics import MetricColumns, PodKey
 from scorers.cluster.resources import Amounts
+from watcher.arrays import F64, I64, Bool
 
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 DELTA, PROD_USAGE, PROD_DELTA, ESTIMATED = range(4)

@@ -66,6 +66,7 @@ from scorers.plugins.koordinator.node_usage import (
     resource_scores,
 )
 from scorers.plugins.koordinator.thresholds import Thresholds, thresholds_of_arguments, thresholds_of_node
+from watcher.arrays import F64, I64, Bool
 from watcher.client import PodColumns
 from watcher.core.kubernetes.objects import Node
 from watcher.core.kubernetes.times import read_duration
@@ -73,9 +74,6 @@ from watcher.core.review.findings import some_of
 
 log = logging.getLogger(__name__)
 
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 RESERVATION = "scheduling.koordinator.sh/reserve-pod"
 EXPIRED = 1

@@ -9,11 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scorers.plugin_api.framework import round_half_away
+from watcher.arrays import F64, I64, Bool
 from watcher.core.kubernetes.times import time_text
-
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 
 def resource_scores(used: I64, allocatable: I64) -> I64:
