@@ -5,7 +5,6 @@ The arguments of the Trimaran plug-ins name load-watcher's address; a wrong one 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,9 +23,9 @@ from load_watcher.doctor.kube_scheduler_api import (
     TRIMARAN,
     VALUES,
 )
+from watcher.core.spelling import nearest
 from watcher.platform.checks.results import CheckResult, fail, warn
 from watcher.platform.net.redaction import printable, without_credentials
-from watcher.platform.settings.values import nearest
 
 
 def check_plugin_arguments(given: Any, scoring: Sequence[str], *, where: str) -> Iterator[CheckResult]:
@@ -129,9 +128,7 @@ def misspelt_plugin(name: str) -> str | None:
     """
     if name in (*KNOWN, "*"):
         return None
-    folded = {known.casefold(): known for known in KNOWN}
-    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.85)
-    return folded[close[0]] if close else None
+    return nearest(name, KNOWN, cutoff=0.85)
 
 
 def unknown_fields(

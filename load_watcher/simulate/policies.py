@@ -7,7 +7,6 @@ an arbitrary one of them.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from scorers.profiles.profiles import PluginSettings, ProfileSettings, read_prof
 from scorers.profiles.ranking import ProfileRunner
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
 from watcher.arrays import I64, Bool
+from watcher.core.spelling import nearest
 from watcher.platform.settings.problems import Problem, SettingsError
 
 Score = Callable[[PodInfo, ClusterTable, I64], I64]
@@ -210,8 +210,8 @@ def _of_plugin(name: str, scheduler: Mapping[str, Any]) -> ProfileSettings:
         create_plugin(factory, {}, ClusterTable(windows=WINDOWS))
     except UnknownPlugin as error:
         known = (*BY_REQUESTS, *known_names(), *scheduler)
-        near = difflib.get_close_matches(name, known, n=1)
-        cure = f"did you mean {near[0]}?" if near else "use a profile of the settings, or FILE.yaml:PROFILE"
+        near = nearest(name, known)
+        cure = f"did you mean {near}?" if near else "use a profile of the settings, or FILE.yaml:PROFILE"
         raise PolicyError(f"unknown policy {name}; known: {', '.join(known)}", cure) from error
     except ValueError as error:
         raise SettingsError([Problem(name, str(error), "define a profile with args in the settings")]) from error

@@ -8,7 +8,6 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-import difflib
 import re
 import typing
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from watcher.core.spelling import nearest
 from watcher.model import Window
 
 ArgsT = TypeVar("ArgsT", bound="Arguments")
@@ -129,8 +129,8 @@ def _argument_in(problem: str) -> str:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    message = f"did you mean {near[0]}?" if near else f"valid arguments: {', '.join(sorted(known))}"
+    near = nearest(name, known)
+    message = f"did you mean {near}?" if near else f"valid arguments: {', '.join(sorted(known))}"
     return f"{name if name.isidentifier() else _quoted(name)}: unknown argument; {message}"
 
 

@@ -16,7 +16,6 @@ All problems are reported at once, each with its key and a fix.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,9 +27,9 @@ import yaml
 from scorers.plugin_api.arguments import ArgumentsError, read_arguments
 from scorers.plugin_api.wire import without_nulls
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
+from watcher.core.spelling import nearest
 from watcher.model import Window
 from watcher.platform.settings.problems import Problem
-from watcher.platform.settings.values import nearest
 from watcher.platform.yaml_text import check_yaml
 
 Reserve = Literal["prioritize", "bind", "off"]
@@ -133,8 +132,8 @@ def _read_profile(name: str, table: Any, reading: _ProfileProblems, *, cwd: Path
         return None
     before = len(reading.problems)
     for unknown in sorted(set(table) - set(KEYS)):
-        near = difflib.get_close_matches(unknown, KEYS, n=1)
-        cure = f"did you mean {near[0]}?" if near else f"valid keys: {', '.join(KEYS)}"
+        near = nearest(unknown, KEYS)
+        cure = f"did you mean {near}?" if near else f"valid keys: {', '.join(KEYS)}"
         reading.wrong(f"{key}.{unknown}", "unknown key", cure)
     plugins = _plugins_of(key, table, reading, cwd=cwd)
     precise, bind = (_switch(key, table, name, reading) for name in ("precise_scores", "bind"))
@@ -336,10 +335,9 @@ def _args_in(
 
 def _is_misspelt(key: str, name: str, known: Sequence[str], reading: _ProfileProblems) -> bool:
     """Return whether the name is a likely misspelling of a known plug-in; if so, report a problem."""
-    folded = {each.casefold(): each for each in known}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=MISSPELLING_CUTOFF)
+    near = nearest(name, known, cutoff=MISSPELLING_CUTOFF)
     if near:
-        reading.wrong(key, f"unknown plug-in {name}", f"did you mean {folded[near[0]]}?")
+        reading.wrong(key, f"unknown plug-in {name}", f"did you mean {near}?")
     return bool(near)
 
 

@@ -7,12 +7,12 @@ group `load_watcher.scorers`: a class with `name`, `arguments`, and `score` or `
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from scorers.plugin_api.framework import FilterPlugin, PluginFactory, ScorePlugin
+from watcher.core.spelling import nearest
 from watcher.platform import entry_points
 
 ENTRY_POINT_GROUP = "load_watcher.scorers"
@@ -50,8 +50,8 @@ def factory_of(name: str) -> PluginFactory[ScorePlugin | FilterPlugin]:
         factory = entry_points.load(ENTRY_POINT_GROUP, name)
     except KeyError as error:
         known = known_names()
-        near = difflib.get_close_matches(name, known, n=1)
-        cure = f"did you mean {near[0]}?" if near else "check the spelling"
+        near = nearest(name, known)
+        cure = f"did you mean {near}?" if near else "check the spelling"
         raise UnknownPlugin(f"unknown plug-in {name}; installed plug-ins: {', '.join(known)}", cure) from error
     except entry_points.AmbiguousEntryPoint as error:
         raise UnknownPlugin(

@@ -19,8 +19,9 @@ from watcher.api.operations import LostNode, OverviewDocument, ReadyDocument
 from watcher.api.service import WatcherService
 from watcher.core.koordinator.aggregates import KOORDLET
 from watcher.core.publishing.wire import ErrorDetail, PodsOffer
+from watcher.core.spelling import nearest
 from watcher.model import default_window
-from watcher.platform.http.parameters import nearest, truncated
+from watcher.platform.http.parameters import truncated
 from watcher.platform.http.responses import StaticBody, static_response
 from watcher.platform.http.routing import Access, ApiError, Handler, Route
 

@@ -6,10 +6,10 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 import csv
-import difflib
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 
+from watcher.core.spelling import nearest
 from watcher.traces.records import (
     COLUMNS,
     MOST_PODS,
@@ -263,8 +263,8 @@ def _canonical(header: list[str], reader: _Reader) -> Callable[[list[str]], Fiel
         raise reader.wrong("", "columns are separated by semicolons", "save the file as CSV with commas")
     for column in header:
         if column not in _AT:
-            near = difflib.get_close_matches(column, COLUMNS, n=1)
-            cure = f"did you mean {near[0]}?" if near else f"known: {', '.join(COLUMNS)}"
+            near = nearest(column, COLUMNS)
+            cure = f"did you mean {near}?" if near else f"known: {', '.join(COLUMNS)}"
             raise reader.wrong(column[:MAX_QUOTED] or '""', "unknown column", cure)
         if header.count(column) > 1:
             raise reader.wrong(column, "duplicate column", "remove one of them")

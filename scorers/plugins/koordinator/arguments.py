@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Literal
@@ -16,6 +15,7 @@ from scorers.plugin_api.arguments import Arguments
 from scorers.plugins.koordinator.estimator import DEFAULT, ESTIMATORS, OWNER_HISTORY
 from scorers.plugins.koordinator.workload_usage import OwnerHistoryArgs
 from watcher.core.kubernetes.times import read_duration
+from watcher.core.spelling import nearest
 from watcher.model import Window
 
 Source = Literal["windows", "windowsAndPods", "cluster"]
@@ -129,8 +129,8 @@ class LoadAwareSchedulingArgs(
             if text and read_duration(text) is None:
                 found.append(f'aggregated.{_camel(name)}: must be a duration like "5m", not negative (given: {text!r})')
         if self.estimator and self.estimator not in ESTIMATORS:
-            near = difflib.get_close_matches(self.estimator, ESTIMATORS, n=1)
-            message = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(ESTIMATORS))}"
+            near = nearest(self.estimator, ESTIMATORS)
+            message = f"did you mean {near}?" if near else f"known: {', '.join(sorted(ESTIMATORS))}"
             found.append(f"estimator: unknown estimator {self.estimator!r}; {message}")
         if self.owner_history is not None and self.estimator != OWNER_HISTORY:
             named = self.estimator or DEFAULT

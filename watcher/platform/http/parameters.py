@@ -8,7 +8,6 @@ Pure: no I/O. Errors are raised as `BadParameter`.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -17,13 +16,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl, unquote
 
+from watcher.core.spelling import nearest
 from watcher.model import DEFAULT_OPERATORS, MetricType, Operator, Window, default_window
 
 if TYPE_CHECKING:
     from watcher.core.publishing.selection import Selection, Shape
 
 SHOWN_CHARACTERS = 256  # maximum length of a name quoted in a message
-COMPARED_CHARACTERS = 64  # longer words do not resemble a known word, and comparing them is slow
 MAX_PARAMETERS = 5_000
 MOST_MINUTES = 1440
 MAX_POINTS = 11_000  # per series, the same limit as in Prometheus
@@ -84,17 +83,6 @@ def unknown_value(what: str, given: str, known: Sequence[str]) -> BadParameter:
     near = nearest(given, known)
     hint = f"did you mean {near}? " if near else ""
     return BadParameter(f"unknown {what} {truncated(given)!r}", f"{hint}known: {listed}")
-
-
-def nearest(given: str, known: Sequence[str]) -> str | None:
-    """The known word that was probably intended: equal except for case, or otherwise the most similar. None if no word
-    is similar."""
-    folded = {word.casefold(): word for word in known}
-    word = given[:COMPARED_CHARACTERS].casefold()
-    if word in folded:
-        return folded[word]
-    close = difflib.get_close_matches(word, list(folded), n=1, cutoff=0.6)
-    return folded[close[0]] if close else None
 
 
 def single_value(values: Mapping[str, Sequence[str]], name: str) -> str | None:

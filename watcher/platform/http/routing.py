@@ -22,8 +22,9 @@ import msgspec
 from aiohttp import hdrs, web
 
 from watcher.core.publishing.wire import ErrorDetail, ErrorDocument
+from watcher.core.spelling import nearest
 from watcher.platform.http.openapi import Operation
-from watcher.platform.http.parameters import BadParameter, nearest, path_segment, truncated
+from watcher.platform.http.parameters import BadParameter, path_segment, truncated
 from watcher.platform.http.sites import BODY_TYPES, LocalHosts, foreign_origin, sends_form
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from watcher.core.spelling import nearest
 from watcher.platform.settings.model_values import LEVEL
 from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.tables import KEYS, PARTS, TABLES
-from watcher.platform.settings.values import InvalidValue, describe, nearest, write_text
+from watcher.platform.settings.values import InvalidValue, describe, write_text
 
 DEFAULT_FILE = "load-watcher.toml"
 PREFIX = "LOAD_WATCHER_"

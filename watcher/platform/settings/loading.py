@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from watcher import model
+from watcher.core.spelling import nearest
 from watcher.platform import provider_names
 from watcher.platform.settings.addresses import is_server
 from watcher.platform.settings.checks import DEADLINE, conflicts
@@ -31,7 +32,7 @@ from watcher.platform.settings.layers import (
 from watcher.platform.settings.problems import Problem, SettingsError
 from watcher.platform.settings.sections.provider import ProviderSettings, QuerySettings
 from watcher.platform.settings.tables import KEYS, QUERIES, TABLES, Key, Settings
-from watcher.platform.settings.values import InvalidValue, Secret, describe, nearest
+from watcher.platform.settings.values import InvalidValue, Secret, describe
 
 Validator = Callable[[Mapping[str, Any]], list[Problem]]
 

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from watcher.core.pods.selector import SELECTOR_EXAMPLE, PodSelection, check_selector, is_namespace
+from watcher.core.spelling import nearest
 from watcher.platform.settings import addresses, values
 from watcher.platform.settings.values import InvalidValue, ValueKind
 
@@ -43,7 +44,7 @@ def _selection(given: object, *, port: int) -> PodSelection:
     if not isinstance(given, dict):
         raise InvalidValue
     if unknown := next((key for key in given if key not in _KEYS), None):
-        near = values.nearest(unknown, _KEYS)
+        near = nearest(unknown, _KEYS)
         raise InvalidValue(
             f"unknown key {unknown!r}; " + (f"did you mean {near}?" if near else f"known keys: {', '.join(_KEYS)}")
         )

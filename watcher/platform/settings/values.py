@@ -9,13 +9,14 @@ else. Values of private kinds are never quoted in messages.
 from __future__ import annotations
 
 import datetime
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from watcher.core.spelling import nearest
 
 HIDDEN = "<hidden>"
 
@@ -94,13 +95,6 @@ def describe(value: object, *, private: bool = False) -> str:
 def _number_in_words(value: Any) -> str:
     # str() of an integer with thousands of digits raises ValueError.
     return "a very large number" if isinstance(value, int) and value.bit_length() > 200 else str(value)
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to `name`, ignoring case; None if none is similar."""
-    by_folded = {candidate.casefold(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
-    return by_folded[close[0]] if close else None
 
 
 def one_of(names: Iterable[str]) -> str:
