@@ -32,9 +32,10 @@ from agent.service.settings import AgentSettings, read_settings
 from agent.state.kubelet import KubeletError, KubeletPods
 from agent.state.own_node import read_node
 from watcher.core.kubernetes.errors import KubeError, KubeNotFound
+from watcher.core.messages import shorten_names
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.permissions import check_permissions
-from watcher.platform.checks.results import CheckResult, CheckStatus, count, fail, ok, shorten_names, skipped, warn
+from watcher.platform.checks.results import CheckResult, CheckStatus, count, fail, ok, skipped, warn
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.http_body import answer_bound, read_body

@@ -27,8 +27,9 @@ from agent.state.background_value import BackgroundValue
 from agent.state.pod_facts import AgentPod, facts_of
 from agent.state.readings import PodFacts, PodsUnknown
 from watcher import __version__
-from watcher.core.kubernetes.errors import KubeError, printable
+from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.wire import ObjectList, Versioned, key_of
+from watcher.core.messages import printable
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.refusals import missing_rule
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body

@@ -11,8 +11,8 @@ import aiohttp
 
 from load_watcher.compare.comparison import Comparison, ServiceLoads, read_answer
 from watcher import __version__
+from watcher.core.messages import printable
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
-from watcher.platform.net.redaction import printable
 
 EVERY_S = 30.0  # polling interval of the plug-ins
 TIMEOUT_S = 30.0

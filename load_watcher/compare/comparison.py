@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from watcher.arrays import F64
+from watcher.core.messages import shorten_names
 from watcher.model import MetricType, Operator
 from watcher.platform.net.decoding import decode_json
 
@@ -173,7 +174,7 @@ class Comparison:
     def differences_in_words(self) -> tuple[str, ...]:
         """Descriptions of the differences; empty if the services agree."""
         said = [
-            f"{_nodes(names)} known only to {where}: {first_names(names)}"
+            f"{_nodes(names)} known only to {where}: {shorten_names(names)}"
             for names, where in (
                 (self.mostly(self.only_here), "this service"),
                 (self.mostly(self.only_there), "the other service"),
@@ -187,10 +188,10 @@ class Comparison:
                 (difference.only_there, "the other service"),
             ):
                 if names := self.mostly(counts):
-                    said.append(f"{what} of {_nodes(names)} only from {where}: {first_names(names)}")
+                    said.append(f"{what} of {_nodes(names)} only from {where}: {shorten_names(names)}")
             if names := difference.nodes_apart:
                 said.append(
-                    f"{what} of {_nodes(names)} differs by more than {self.tolerance:g} points: {first_names(names)}"
+                    f"{what} of {_nodes(names)} differs by more than {self.tolerance:g} points: {shorten_names(names)}"
                 )
         if 2 * self.same_winner <= self.rounds:
             said.append("TargetLoadPacking would choose other nodes")
@@ -213,8 +214,3 @@ def _count_each(counts: dict[str, int], names: Iterable[str]) -> None:
 
 def _nodes(names: Sequence[str]) -> str:
     return f"{len(names):,} node" + ("" if len(names) == 1 else "s")
-
-
-def first_names(names: Sequence[str], most: int = 5) -> str:
-    """The first names and the number of further names, as text."""
-    return ", ".join(names[:most]) + (f", and {len(names) - most:,} more" if len(names) > most else "")

@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from load_watcher.compare.client import ComparisonRound
-from load_watcher.compare.comparison import Comparison, ServiceLoads, first_names
+from load_watcher.compare.comparison import Comparison, ServiceLoads
+from watcher.core.messages import shorten_names
 
 
 def as_line(round_: ComparisonRound) -> str:
@@ -27,8 +28,8 @@ def as_tables(comparison: Comparison, last: ComparisonRound) -> Iterator[Rendera
     ours, theirs = comparison.winners
     verdict = comparison.differences_in_words()
     yield escape(
-        f"TargetLoadPacking, pod with negligible requests: this service: {first_names(ours)}; "
-        f"other service: {first_names(theirs)}"
+        f"TargetLoadPacking, pod with negligible requests: this service: {shorten_names(ours)}; "
+        f"other service: {shorten_names(theirs)}"
     )
     if comparison.rounds > 1:
         yield f"  at least one common node in {comparison.same_winner} of {comparison.rounds} comparisons"

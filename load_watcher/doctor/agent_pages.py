@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from watcher.agents.discovery import AgentDiscovery, DiscoveryResult
 from watcher.agents.pages import EndpointKind, discovery_by_kind
+from watcher.core.messages import shorten_names
 from watcher.platform.checks.examination import CheckContext
-from watcher.platform.checks.results import CheckResult, count, ok, shorten_names, skipped, warn
+from watcher.platform.checks.results import CheckResult, count, ok, skipped, warn
 from watcher.platform.settings.tables import Settings
 
 CALLED = {EndpointKind.AGENT: "agent", EndpointKind.QRM: "QoS Resource Manager"}

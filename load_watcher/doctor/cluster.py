@@ -12,6 +12,7 @@ from watcher.agents.discovery import SERVING_PODS
 from watcher.core.koordinator.written_objects import WRITTEN
 from watcher.core.kubernetes.errors import KubeError
 from watcher.core.kubernetes.objects import NODE_METRICS, NODES, PODS
+from watcher.core.messages import shorten_names
 from watcher.core.naming.evidence import STRENGTH
 from watcher.core.naming.name_resolver import NodeIndex
 from watcher.core.naming.name_resolver import describe_match as in_words
@@ -19,12 +20,10 @@ from watcher.koordinator.lease import LEASE, lease_namespace
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.permissions import Permission, check_permissions
 from watcher.platform.checks.results import (
-    NAMED_AT_MOST,
     CheckResult,
     count,
     fail,
     ok,
-    shorten_names,
     shorten_nodes,
     skipped,
     warn,
@@ -37,6 +36,7 @@ from watcher.providers.metrics_server.pods import PLACED_PODS, POD_METRICS
 from watcher.refresh import cluster_nodes
 
 PAGES = "the pages of agents in the dashboard (dashboard.agent_pods, qrm_pods)"
+NAMED_AT_MOST = 5
 LABEL_CURE = (
     "set provider.node_label to the label with the node name, or relabel __meta_kubernetes_pod_node_name to node when "
     "scraping (docs/prometheus.md)"

@@ -18,10 +18,10 @@ from urllib.parse import SplitResult, urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from load_watcher.doctor.plugins import PluginUse
-from watcher.core.spelling import nearest
-from watcher.platform.checks.results import CheckResult, fail, shorten_names, warn
+from watcher.core.messages import nearest, printable, shorten_names
+from watcher.platform.checks.results import CheckResult, fail, warn
 from watcher.platform.net.loopback import is_loopback
-from watcher.platform.net.redaction import printable, without_credentials
+from watcher.platform.net.redaction import without_credentials
 
 FIELDS = (
     *("urlPrefix", "filterVerb", "preemptVerb", "prioritizeVerb", "weight", "bindVerb", "enableHTTPS", "tlsConfig"),

@@ -18,13 +18,14 @@ import psutil
 from load_watcher.doctor import separate_extender
 from load_watcher.healthcheck import own_url
 from watcher.api.operations import AliveDocument, ReadyDocument
+from watcher.core.messages import printable, shorten_names
 from watcher.core.publishing.wire import ErrorDocument, FindingEntry, FindingsDocument
 from watcher.model import FindingKind
 from watcher.platform.checks.examination import CheckContext, in_thread
-from watcher.platform.checks.results import CheckResult, count, fail, ok, shorten_names, skipped, warn
+from watcher.platform.checks.results import CheckResult, count, fail, ok, skipped, warn
 from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.http_body import answer_bound, read_body
-from watcher.platform.net.redaction import printable, without_credentials
+from watcher.platform.net.redaction import without_credentials
 from watcher.platform.settings.tables import Settings
 from watcher.service.build import token_of
 

@@ -23,9 +23,9 @@ from load_watcher.doctor.kube_scheduler_api import (
     TRIMARAN,
     VALUES,
 )
-from watcher.core.spelling import nearest
+from watcher.core.messages import nearest, printable
 from watcher.platform.checks.results import CheckResult, fail, warn
-from watcher.platform.net.redaction import printable, without_credentials
+from watcher.platform.net.redaction import without_credentials
 
 
 def check_plugin_arguments(given: Any, scoring: Sequence[str], *, where: str) -> Iterator[CheckResult]:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 
 from load_watcher.doctor.source import TickResult
+from watcher.core.messages import shorten_names
 from watcher.platform.checks.examination import CheckContext
-from watcher.platform.checks.results import CheckResult, count, fail, ok, shorten_names, skipped, warn
+from watcher.platform.checks.results import CheckResult, count, fail, ok, skipped, warn
 from watcher.platform.settings.tables import Settings
 from watcher.providers import registry
 from watcher.providers.base import NoPodUsage, ProviderError, ProviderRefused, fetch_pods

@@ -35,8 +35,9 @@ from load_watcher.doctor.listening import Exposition
 from load_watcher.doctor.overload import check_requests
 from load_watcher.doctor.plugin_arguments import check_plugin_arguments, misspelt_plugin, quoted, unknown_fields
 from load_watcher.doctor.plugins import PluginUse, use_of_profile, use_of_table
+from watcher.core.messages import shorten_names
 from watcher.platform.checks.examination import CheckContext, in_thread
-from watcher.platform.checks.results import CheckResult, fail, ok, shorten_names, skipped, warn
+from watcher.platform.checks.results import CheckResult, fail, ok, skipped, warn
 from watcher.platform.settings.tables import Settings
 
 

@@ -22,7 +22,8 @@ import yaml
 
 from load_watcher.doctor.plugins import Args, PluginUse
 from watcher.core.kubernetes.quantity import NANO, nano
-from watcher.platform.checks.results import CheckResult, fail, ok, shorten_names, skipped, warn
+from watcher.core.messages import shorten_names
+from watcher.platform.checks.results import CheckResult, fail, ok, skipped, warn
 
 FULL = 100.0
 TARGET = 40.0  # TargetLoadPacking's default

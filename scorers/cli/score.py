@@ -15,9 +15,9 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from watcher.core.messages import printable
 from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
-from watcher.platform.net.redaction import printable
 from watcher.platform.settings.quantities import write_size
 
 TIMEOUT_S = 30.0

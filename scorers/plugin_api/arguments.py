@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from watcher.core.spelling import nearest
+from watcher.core.messages import nearest
 from watcher.model import Window
 
 ArgsT = TypeVar("ArgsT", bound="Arguments")

@@ -27,7 +27,7 @@ import yaml
 from scorers.plugin_api.arguments import ArgumentsError, read_arguments
 from scorers.plugin_api.wire import without_nulls
 from scorers.profiles.registry import UnknownPlugin, extension_points, factory_of, known_names
-from watcher.core.spelling import nearest
+from watcher.core.messages import nearest
 from watcher.model import Window
 from watcher.platform.settings.problems import Problem
 from watcher.platform.yaml_text import check_yaml

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from scorers.plugin_api.framework import FilterPlugin, PluginFactory, ScorePlugin
-from watcher.core.spelling import nearest
+from watcher.core.messages import nearest
 from watcher.platform import entry_points
 
 ENTRY_POINT_GROUP = "load_watcher.scorers"

@@ -18,8 +18,8 @@ from watcher.api import operations
 from watcher.api.operations import LostNode, OverviewDocument, ReadyDocument
 from watcher.api.service import WatcherService
 from watcher.core.koordinator.aggregates import KOORDLET
+from watcher.core.messages import nearest
 from watcher.core.publishing.wire import ErrorDetail, PodsOffer
-from watcher.core.spelling import nearest
 from watcher.model import default_window
 from watcher.platform.http.parameters import truncated
 from watcher.platform.http.responses import StaticBody, static_response

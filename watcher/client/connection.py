@@ -11,10 +11,10 @@ import aiohttp
 import msgspec
 
 from watcher.client.errors import WatcherError
+from watcher.core.messages import printable
 from watcher.core.publishing.wire import ErrorDocument
 from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
-from watcher.platform.net.redaction import printable
 
 TIMEOUT_S = 10.0
 RETRIES = 2

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 
 from watcher.arrays import F64
+from watcher.core.messages import printable
 from watcher.model import METRIC_BY_NAME, Finding, FindingKind, Metric, Remedy, SeriesBatch
-from watcher.platform.net.redaction import printable, release_frames
+from watcher.platform.net.redaction import release_frames
 from watcher.providers.base import (
     Fetch,
     ProviderError,

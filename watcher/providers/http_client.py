@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import aiohttp
 from aiohttp import hdrs
 
+from watcher.core.messages import printable
 from watcher.platform.net.http_body import (
     TOO_LARGE_HINT,
     AnswerBound,
@@ -26,7 +27,6 @@ from watcher.platform.net.http_body import (
     read_body,
     read_start,
 )
-from watcher.platform.net.redaction import printable
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.fetching import clock_offset
 

@@ -18,10 +18,10 @@ from aiohttp import hdrs
 from yarl import URL
 
 from watcher import __version__
+from watcher.core.messages import printable
 from watcher.model import RestoredSamples
 from watcher.platform.net.dns import addresses_of, get_from
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerBound, AnswerTooLarge, answer_bound, read_body
-from watcher.platform.net.redaction import printable
 from watcher.replicas.transfer import TransferRejected
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import csv
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 
-from watcher.core.spelling import nearest
+from watcher.core.messages import nearest
 from watcher.traces.records import (
     COLUMNS,
     MOST_PODS,

@@ -43,7 +43,7 @@ from agent.qrm.manager.request import CannotAllocate, ResourceRequest
 from agent.qrm.plugins.base import ResourcePlugin, is_node_resource
 from agent.qrm.pods import QrmPod
 from agent.qrm.store.files import BadState, StateFile, set_aside
-from watcher.platform.net.redaction import printable
+from watcher.core.messages import printable
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from agent.qrm.kubelet.resource_names import is_resource_name, shown
 from agent.qrm.manager.allocation import AllocationInfo
 from agent.qrm.manager.request import ResourceRequest
 from agent.qrm.manager.topology import Hint
-from watcher.platform.net.redaction import printable
+from watcher.core.messages import printable
 
 CALL_S = 10.0
 PRE_START_S = 30.0

@@ -21,7 +21,7 @@ from agent.qrm.kubelet.plugin_api import PluginCallError
 from agent.qrm.kubelet.plugin_client import PluginEndpoint, PluginInfo, ask_info, notify
 from agent.qrm.kubelet.resource_names import is_resource_name, shown
 from agent.qrm.manager.manager import Manager
-from watcher.platform.net.redaction import printable
+from watcher.core.messages import printable
 from watcher.platform.repeated_errors import RepeatedErrors
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from watcher.platform.net.redaction import printable
+from watcher.core.messages import printable
 
 SHOWN_CHARACTERS = 64
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)

@@ -15,7 +15,7 @@ from scorers.plugin_api.arguments import Arguments
 from scorers.plugins.koordinator.estimator import DEFAULT, ESTIMATORS, OWNER_HISTORY
 from scorers.plugins.koordinator.workload_usage import OwnerHistoryArgs
 from watcher.core.kubernetes.times import read_duration
-from watcher.core.spelling import nearest
+from watcher.core.messages import nearest
 from watcher.model import Window
 
 Source = Literal["windows", "windowsAndPods", "cluster"]

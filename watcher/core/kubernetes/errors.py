@@ -10,12 +10,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    pass
-
-SHOWN_CHARACTERS = 300
+from typing import Self
 
 
 class KubeError(Exception):
@@ -89,10 +84,3 @@ class KubeConflict(KubeRefused):
 
 class KubeGone(KubeError):
     """410: the server no longer stores the requested version or page. List again."""
-
-
-def printable(text: str) -> str:
-    """Make text from another system safe for an error message: printable, on one line, at most SHOWN_CHARACTERS
-    long."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * SHOWN_CHARACTERS]).split())
-    return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"

@@ -11,7 +11,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from watcher.core.kubernetes.errors import KubeRefused, printable
+from watcher.core.kubernetes.errors import KubeRefused
+from watcher.core.messages import printable
 
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9._:-]{0,251}[a-zA-Z0-9])?", re.ASCII)
 """A DNS name, plus colons and capitals, which names of RBAC objects may have; no slash, and not only dots."""

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from watcher.core.messages import shorten_names
+
 ALL_WELL = 0
 SOMETHING_FAILED = 1
-NAMED_AT_MOST = 5
 
 
 class CheckStatus(StrEnum):
@@ -72,12 +73,6 @@ class DoctorReport:
     def exit_code(self) -> int:
         """1 if a result failed, otherwise 0; warnings do not count as failures."""
         return SOMETHING_FAILED if self.counts[CheckStatus.FAIL] else ALL_WELL
-
-
-def shorten_names(names: Sequence[str]) -> str:
-    """Format the first five names and the number of the others: "a, b, c, d, e and 3 more"."""
-    more = len(names) - NAMED_AT_MOST
-    return ", ".join(names[:NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
 
 
 def shorten_nodes(names: Sequence[str], of: Sequence[object]) -> str:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl, unquote
 
-from watcher.core.spelling import nearest
+from watcher.core.messages import nearest
 from watcher.model import DEFAULT_OPERATORS, MetricType, Operator, Window, default_window
 
 if TYPE_CHECKING:

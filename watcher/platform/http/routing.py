@@ -21,8 +21,8 @@ from typing import NoReturn, Protocol
 import msgspec
 from aiohttp import hdrs, web
 
+from watcher.core.messages import nearest
 from watcher.core.publishing.wire import ErrorDetail, ErrorDocument
-from watcher.core.spelling import nearest
 from watcher.platform.http.openapi import Operation
 from watcher.platform.http.parameters import BadParameter, path_segment, truncated
 from watcher.platform.http.sites import BODY_TYPES, LocalHosts, foreign_origin, sends_form

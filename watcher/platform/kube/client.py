@@ -33,10 +33,10 @@ from watcher.core.kubernetes.errors import (
     KubeRefused,
     KubeUnauthorized,
     KubeUnreachable,
-    printable,
 )
 from watcher.core.kubernetes.objects import ACCESS_REVIEWS
 from watcher.core.kubernetes.wire import ItemT, ObjectList, Resource, ResourceList, list_decoder
+from watcher.core.messages import printable
 from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.kube.parameters import EVERYTHING, PatchKind, Selector
 from watcher.platform.kube.refusals import error_of, read_status

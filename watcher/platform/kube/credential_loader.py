@@ -25,9 +25,9 @@ from kubernetes_asyncio.config.config_exception import ConfigException
 from kubernetes_asyncio.config.exec_provider import ExecProvider
 from kubernetes_asyncio.config.kube_config import FileOrData, KubeConfigLoader
 
+from watcher.core.messages import printable
 from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.http_body import answer_bound, read_body
-from watcher.platform.net.redaction import printable
 
 REFRESH_WITHIN_S = 20.0
 BEFORE_ITS_END_S = 60.0

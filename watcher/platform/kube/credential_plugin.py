@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from watcher.core.kubernetes.errors import KubeRefused, KubeUnreachable, printable
+from watcher.core.kubernetes.errors import KubeRefused, KubeUnreachable
+from watcher.core.messages import printable
 
 if TYPE_CHECKING:
     from watcher.platform.kube.credential_loader import Loader

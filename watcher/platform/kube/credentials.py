@@ -23,7 +23,8 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
-from watcher.core.kubernetes.errors import KubeRefused, printable
+from watcher.core.kubernetes.errors import KubeRefused
+from watcher.core.messages import printable
 from watcher.platform.kube.credential_plugin import CredentialPlugin
 from watcher.platform.yaml_text import check_yaml
 

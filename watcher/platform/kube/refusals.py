@@ -16,8 +16,8 @@ from watcher.core.kubernetes.errors import (
     KubeRefused,
     KubeUnauthorized,
     KubeUnreachable,
-    printable,
 )
+from watcher.core.messages import printable
 
 if TYPE_CHECKING:
     from watcher.core.kubernetes.wire import Resource

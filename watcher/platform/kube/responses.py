@@ -16,8 +16,9 @@ from typing import Any, Generic
 
 import msgspec
 
-from watcher.core.kubernetes.errors import KubeMalformed, printable
+from watcher.core.kubernetes.errors import KubeMalformed
 from watcher.core.kubernetes.wire import ItemT, ObjectList, Resource, Versioned, WatchLine, key_of
+from watcher.core.messages import printable
 from watcher.platform.kube.refusals import ApiStatus, error_of, read_status
 
 CLOCK_TOLERANCE_S = 5.0

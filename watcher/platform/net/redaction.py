@@ -1,17 +1,9 @@
-"""Text of others for logs and errors: shortened, printable, and without credentials in URLs."""
+"""Errors without the answers that they are about, and locations without credentials."""
 
 from __future__ import annotations
 
 import traceback
 from urllib.parse import urlsplit
-
-SHOWN_CHARACTERS = 256
-
-
-def printable(text: str) -> str:
-    """Remote text made safe for an error message: printable, on one line, truncated to SHOWN_CHARACTERS."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * SHOWN_CHARACTERS]).split())
-    return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"
 
 
 def release_frames(error: BaseException) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from watcher.core.spelling import nearest
+from watcher.core.messages import nearest
 from watcher.platform.settings.model_values import LEVEL
 from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.tables import KEYS, PARTS, TABLES

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from watcher import model
-from watcher.core.spelling import nearest
+from watcher.core.messages import nearest
 from watcher.platform import provider_names
 from watcher.platform.settings.addresses import is_server
 from watcher.platform.settings.checks import DEADLINE, conflicts

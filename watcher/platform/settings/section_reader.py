@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from watcher.core.spelling import nearest
+from watcher.core.messages import nearest
 from watcher.platform.settings.field_metadata import SettingsTable, setting_of, settings_fields
 from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.values import InvalidValue, ValueKind, describe

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from watcher.core.messages import nearest
 from watcher.core.pods.selector import SELECTOR_EXAMPLE, PodSelection, check_selector, is_namespace
-from watcher.core.spelling import nearest
 from watcher.platform.settings import addresses, values
 from watcher.platform.settings.values import InvalidValue, ValueKind
 

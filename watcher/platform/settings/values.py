@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from watcher.core.spelling import nearest
+from watcher.core.messages import nearest
 
 HIDDEN = "<hidden>"
 

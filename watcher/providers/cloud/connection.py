@@ -13,7 +13,8 @@ import aiohttp
 import msgspec
 
 from watcher import __version__
-from watcher.platform.net.redaction import printable, without_credentials
+from watcher.core.messages import printable
+from watcher.platform.net.redaction import without_credentials
 from watcher.providers.base import ProviderError, ProviderRefused, ProviderUnreachable
 from watcher.providers.cloud.config import CloudConfig
 from watcher.providers.fetching import SerialWorker, malformed_response, retry_after, with_address, with_retries

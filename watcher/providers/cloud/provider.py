@@ -16,8 +16,8 @@ from typing import Protocol
 import numpy as np
 
 from watcher.arrays import F64
+from watcher.core.messages import printable, shorten_names
 from watcher.model import SOURCE_UNITS, FindingKind, Metric, Remedy, SeriesBatch
-from watcher.platform.net.redaction import printable
 from watcher.providers.base import Fetch, ProviderError, ProviderRefused, QueryFailure, QueryPlan
 from watcher.providers.cloud.config import HOST, CloudConfig, node_of
 from watcher.providers.cloud.connection import CloudConnection
@@ -216,12 +216,10 @@ class CloudProvider:
     ) -> None:
         if not nameless:
             return
-        there = sorted(reply.labels)
-        listed = ", ".join(map(printable, there[:SHOWN_LABELS])) or "none"
-        more = f" and {len(there) - SHOWN_LABELS} more" if len(there) > SHOWN_LABELS else ""
+        listed = shorten_names([printable(label) for label in sorted(reply.labels)], SHOWN_LABELS) or "none"
         if nameless == len(reply.series):
             raise ProviderRefused(
-                f"no series of {plan.shown} has the tag {plan.label}; existing tags: {listed}{more}",
+                f"no series of {plan.shown} has the tag {plan.label}; existing tags: {listed}",
                 hint="Set provider.node_label to the tag with the Kubernetes node name; group your queries by it.",
             )
         reason = f"{nameless} of {len(reply.series)} series have no tag {plan.label}"

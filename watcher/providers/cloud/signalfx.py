@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 
 from watcher.arrays import F64
+from watcher.core.messages import printable
 from watcher.model import Metric
-from watcher.platform.net.redaction import printable
 from watcher.providers.base import ProviderMalformed, ProviderRefused
 from watcher.providers.cloud.config import HOST, CloudConfig
 from watcher.providers.cloud.connection import CloudConnection, token_of

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from watcher.arrays import F64
+from watcher.core.messages import shorten_names
 from watcher.model import SOURCE_UNITS, Combine, Finding, FindingKind, Remedy, SeriesBatch
 from watcher.providers.base import ProviderRefused
 from watcher.providers.fetching import in_unit, out_of_range_findings
@@ -183,9 +184,8 @@ def _unnamed(plan: InfluxQueryPlan, unnamed: int, of: int, now: float) -> Findin
 
 def _nameless(plan: InfluxQueryPlan, series: Sequence[Points]) -> ProviderRefused:
     tags = sorted({tag for points in series for tag in points.tags})
-    shown = ", ".join(tags[:SHOWN_TAGS]) or "none"
-    more = f" and {len(tags) - SHOWN_TAGS} more" if len(tags) > SHOWN_TAGS else ""
+    shown = shorten_names(tags, SHOWN_TAGS) or "none"
     return ProviderRefused(
-        f"no series of {plan.shown} has the tag {plan.node_tag}; their tags are {shown}{more}",
+        f"no series of {plan.shown} has the tag {plan.node_tag}; their tags are {shown}",
         hint="Set provider.node_label to the tag that names the Kubernetes node, and group configured queries by it.",
     )

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from watcher.arrays import F64
-from watcher.platform.net.redaction import printable
+from watcher.core.messages import printable
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.fetching import TRANSIENT_STATUSES, malformed_response
 from watcher.providers.influxdb.cpu_load import Points

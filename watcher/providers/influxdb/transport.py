@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import aiohttp
 
-from watcher.platform.net.redaction import printable
+from watcher.core.messages import printable
 from watcher.providers.base import ProviderError, ProviderRefused
 from watcher.providers.fetching import SerialWorker, with_address, with_retries
 from watcher.providers.http_client import MAX_CONNECTIONS, provider_error_of

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import requests
 import urllib3
 
-from watcher.platform.net.redaction import printable
+from watcher.core.messages import printable
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 
 

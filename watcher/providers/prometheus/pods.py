@@ -21,11 +21,11 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from watcher.core.messages import printable
 from watcher.core.naming.name_resolver import without_port
 from watcher.core.pods.table import PODS, PodOrigin, PodUsage
 from watcher.core.queries.matchers import Matcher, narrowed
 from watcher.model import Finding, FindingKind, Remedy
-from watcher.platform.net.redaction import printable
 from watcher.providers.base import NoPodUsage, PodFetch, ProviderError, ProviderMalformed, ProviderPartial
 from watcher.providers.prometheus.queries import (
     DEFAULT_SCRAPE_INTERVAL_S,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from watcher.core.messages import shorten_names
 from watcher.core.queries.matchers import narrowed
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_NAME, FindingKind, Metric, Remedy, SeriesBatch
@@ -75,7 +76,6 @@ T = TypeVar("T")
 
 SAMPLED_INSTANCES = 3
 SAMPLED_RANGE = "10m"
-SHOWN_NAMES = 5
 VICTORIA_METRICS_BEYOND_S = 75.0
 """In the response to a range query, VictoriaMetrics replaces the values of the last 30 seconds by an older value
 (-search.latencyOffset), and not every version has a parameter that disables this. It does not do so for a range that
@@ -260,7 +260,7 @@ class PrometheusProvider:
         if len(nodes) and not any(nodes):
             raise ProviderRefused(
                 f"no series of {plan.expression} names its node by {plan.label.shown};"
-                f" their labels: {_listed(sorted(reading.labels)) or 'none'}",
+                f" their labels: {shorten_names(sorted(reading.labels)) or 'none'}",
                 hint="Set provider.node_label to the label that names the Kubernetes node.",
             )
         self._report_unknown(reading, nodes, plan, fetching)
@@ -284,10 +284,10 @@ class PrometheusProvider:
         if not unknown:
             return
         if reading.labels:
-            seen = f"label {plan.label.label} is not among {_listed(sorted(reading.labels))}"
+            seen = f"label {plan.label.label} is not among {shorten_names(sorted(reading.labels))}"
         else:
             nameless = sorted({key for key, node in zip(reading.keys, nodes, strict=True) if key and node is None})
-            seen = f"node_uname_info does not name {_listed(nameless)}"
+            seen = f"node_uname_info does not name {shorten_names(nameless)}"
         reason = f"{unknown} of {len(nodes)} series do not name a node by {plan.label.shown}: {seen}"
         fetching.find(FindingKind.UNKNOWN_NODE, plan.metric, reason, Remedy.DROPPED)
 
@@ -386,7 +386,7 @@ class PrometheusProvider:
         question = InstantQuery(f"topk(1, {candidate.evidence})", fetching.until)
         examples = await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
         (example,) = examples.content or [{}]
-        there = _listed(sorted(example.keys() - {"__name__"})) or "none"
+        there = shorten_names(sorted(example.keys() - {"__name__"})) or "none"
         raise ProviderRefused(
             f"no label of {candidate.evidence} names the nodes (tried {wanted or ', '.join(PROFILE_LABELS)});"
             f" its labels: {there}",
@@ -476,9 +476,3 @@ def from_settings(settings: Settings) -> PrometheusProvider:
 def _shown(plan: PrometheusQueryPlan) -> QueryPlan:
     given = plan.candidate
     return QueryPlan(plan.metric.name, plan.expression, given.unit, plan.label.shown, given.smoothing_s, plan.reason)
-
-
-def _listed(names: Sequence[str]) -> str:
-    """The first SHOWN_NAMES names and the number of further names, as text."""
-    more = len(names) - SHOWN_NAMES
-    return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")

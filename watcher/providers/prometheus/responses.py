@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 
 from watcher.arrays import F64, I64
+from watcher.core.messages import printable
 from watcher.core.naming.name_resolver import without_port
 from watcher.model import SOURCE_UNITS, SeriesBatch
-from watcher.platform.net.redaction import printable
 from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.fetching import TRANSIENT_STATUSES, in_unit, malformed_response
 from watcher.providers.prometheus.queries import NodeLabel, PrometheusQueryPlan

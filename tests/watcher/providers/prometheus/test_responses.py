@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watcher.platform.net.redaction import SHOWN_CHARACTERS, printable
+from watcher.core.messages import SHOWN_CHARACTERS, printable
 from watcher.providers.base import ProviderMalformed, ProviderRefused, ProviderUnreachable
 from watcher.providers.prometheus.queries import NodeLabel
 from watcher.providers.prometheus.responses import (
