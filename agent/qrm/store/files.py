@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from agent.qrm.store.checkpoint import fnv1a
 
 log = logging.getLogger(__name__)
 
-CHECKSUM = "checksum"
+CHECKSUM = "crc32"
+EARLIER_CHECKSUM = "checksum"  # FNV-1a, which state files had before
 
 
 class BadState(ValueError):
@@ -73,7 +75,8 @@ def set_aside(path: Path, why: str) -> Path:
 
 
 class StateFile:
-    """The state of one plug-in as canonical JSON with a checksum. The file is written only if the state has changed."""
+    """The state of one plug-in, an object with at least one key, as canonical JSON with its CRC-32. The file is written
+    only if the state has changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -89,8 +92,9 @@ class StateFile:
             document = msgspec.json.decode(data, type=dict[str, Any])
         except msgspec.MsgspecError as error:
             raise BadState(f"it is not a JSON object: {error}") from None
-        written = document.pop(CHECKSUM, None)
-        expected = fnv1a(_canonical(document))
+        earlier = EARLIER_CHECKSUM in document
+        written = document.pop(EARLIER_CHECKSUM if earlier else CHECKSUM, None)
+        expected = (fnv1a if earlier else zlib.crc32)(_canonical(document))
         if written != expected:
             raise BadState(f"the checksum is {written}, but {expected} was expected")
         self._written = data
@@ -99,7 +103,7 @@ class StateFile:
     def write(self, document: dict[str, Any]) -> None:
         """Raises OSError; the file then remains unchanged."""
         canonical = _canonical(document)
-        data = _canonical({**document, CHECKSUM: fnv1a(canonical)})
+        data = b'%b,"%b":%d}' % (canonical[:-1], CHECKSUM.encode(), zlib.crc32(canonical))
         if data != self._written:
             write_atomic(self.path, data)
             self._written = data

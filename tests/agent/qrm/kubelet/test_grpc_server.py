@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -345,7 +346,7 @@ def test_the_state_is_there_after_a_restart(tmp_path: Path):
     run(test())
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"machineState": {}, "checksum": 1}', b"[1]"])
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"machineState": {}, "crc32": 1}', b"[1]"])
 def test_a_state_that_cannot_be_used_is_set_aside(tmp_path: Path, content: bytes):
     (tmp_path / "cpu_plugin_state").write_bytes(content)
 
@@ -381,9 +382,22 @@ def test_the_checksum_is_of_the_canonical_content(tmp_path: Path):
     state = StateFile(tmp_path / "s")
     state.write({"b": 1, "a": {"d": 2, "c": "x"}})
     content = b'{"a":{"c":"x","d":2},"b":1}'
-    assert (tmp_path / "s").read_bytes() == content[:-1] + b',"checksum":%d}' % fnv1a(content)
+    assert (tmp_path / "s").read_bytes() == content[:-1] + b',"crc32":%d}' % zlib.crc32(content)
     assert StateFile(tmp_path / "s").read() == {"b": 1, "a": {"d": 2, "c": "x"}}
     (tmp_path / "s").write_bytes((tmp_path / "s").read_bytes().replace(b"x", b"y"))
+    with pytest.raises(BadState, match="the checksum is"):
+        state.read()
+
+
+def test_a_state_with_the_checksum_of_earlier_versions_is_read(tmp_path: Path):
+    content = b'{"a":{"c":"x","d":2},"b":1}'
+    (tmp_path / "s").write_bytes(content[:-1] + b',"checksum":%d}' % fnv1a(content))
+    state = StateFile(tmp_path / "s")
+    document = state.read()
+    assert document == {"b": 1, "a": {"d": 2, "c": "x"}}
+    state.write(document)
+    assert (tmp_path / "s").read_bytes() == content[:-1] + b',"crc32":%d}' % zlib.crc32(content)
+    (tmp_path / "s").write_bytes(content[:-1] + b',"checksum":%d}' % zlib.crc32(content))
     with pytest.raises(BadState, match="the checksum is"):
         state.read()
 
