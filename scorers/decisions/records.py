@@ -24,6 +24,7 @@ from scorers.profiles.profiles import PluginSettings
 from scorers.profiles.ranking import FilterResult, RankResult
 from watcher.arrays import F64
 from watcher.client import Columns
+from watcher.core.publishing.compression import zstd_frame
 
 BEST_NODES = 10
 """Number of nodes recorded per ranking."""
@@ -272,7 +273,7 @@ _OUTCOME = msgspec.json.Decoder(PlacementOutcome)
 
 def encode(decision: PlacementDecision) -> bytes:
     """Encode as JSON, compressed with zstd, with a checksum."""
-    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(msgspec.json.encode(decision))
+    return zstd_frame(msgspec.json.encode(decision), level=_LEVEL, checksum=True)
 
 
 def decode(payload: bytes) -> PlacementDecision:

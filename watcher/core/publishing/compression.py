@@ -55,12 +55,19 @@ def gzip_of(head: bytes, middle: Deflated, tail: bytes) -> bytes:
     return b"".join((_GZIP_HEADER, first.blocks, middle.blocks, closing, trailer))
 
 
+def zstd_frame(data: bytes | memoryview, *, level: int = 1, checksum: bool = False) -> bytes:
+    """Compress to one zstd frame that states the length of its content."""
+    frame = zstandard.ZstdCompressor(level=level, write_checksum=checksum).compress(data)
+    # The library keeps a buffer of the largest possible size behind its result; the copy has the size of the frame.
+    return bytes(memoryview(frame))
+
+
 def compressed(text: bytes, encoding: Encoding) -> bytes:
     """Return `text` encoded with a content coding."""
     if encoding is Encoding.GZIP:
         return gzip_of(b"", deflate(text), b"")
     if encoding is Encoding.ZSTD:
-        return zstandard.ZstdCompressor(level=1).compress(text)
+        return zstd_frame(text)
     return text
 
 

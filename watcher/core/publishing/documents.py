@@ -36,6 +36,7 @@ from watcher.core.publishing.compression import (
     deflate,
     gzip_of,
     node_frames,
+    zstd_frame,
 )
 from watcher.core.publishing.selection import Selection, Shape
 from watcher.core.publishing.wire import Column, ColumnsDocument
@@ -250,7 +251,7 @@ class EncodedDocument:
 
     def _make_zstd(self, shape: Shape) -> None:
         text = self.body(shape)
-        self._compressed[shape, Encoding.ZSTD] = zstandard.ZstdCompressor(level=1).compress(text)
+        self._compressed[shape, Encoding.ZSTD] = zstd_frame(text)
 
 
 def encode(snapshot: Snapshot, selection: Selection, ends: NodeFrames | None = None) -> EncodedDocument:
