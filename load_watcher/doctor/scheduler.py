@@ -1,8 +1,7 @@
-"""Checks kube-scheduler's configuration: mistakes that keep it from starting, or from using load-watcher.
+"""Checks kube-scheduler's configuration: mistakes that keep kube-scheduler from using load-watcher.
 
-kube-scheduler refuses unknown fields and logs them, but it does not report plug-ins with conflicting scores, arguments
-that bypass load-watcher, or a second scheduler that waits for the lease of the first. The checks follow the types of
-kube-scheduler (kubescheduler.config.k8s.io/v1) and the Trimaran plug-ins.
+kube-scheduler itself reports fields and plug-ins that it does not know. It does not report plug-ins with conflicting
+scores, arguments that bypass load-watcher, or a second scheduler that waits for the lease of the first.
 
 This module checks profiles and plug-ins; `plugin_arguments` checks the plug-ins' arguments, `extenders` extender
 entries, and `thresholds` conflicting thresholds. Only `scheduler` does I/O: it reads the files.
@@ -19,26 +18,19 @@ from typing import Any
 import yaml
 
 from load_watcher.doctor import extenders, thresholds
-from load_watcher.doctor.kube_scheduler_api import (
-    API_VERSION,
-    GONE,
-    GROUP,
-    KIND,
-    POINTS,
-    PROFILE,
-    REMOVED,
-    RIVALS,
-    TOP,
-    TRIMARAN,
-)
 from load_watcher.doctor.listening import Exposition
 from load_watcher.doctor.overload import check_requests
-from load_watcher.doctor.plugin_arguments import check_plugin_arguments, misspelt_plugin, quoted, unknown_fields
+from load_watcher.doctor.plugin_arguments import TRIMARAN, check_plugin_arguments
 from load_watcher.doctor.plugins import PluginUse, use_of_profile, use_of_table
 from watcher.core.messages import shorten_names
 from watcher.platform.checks.examination import CheckContext, in_thread
 from watcher.platform.checks.results import CheckResult, fail, ok, skipped, warn
 from watcher.platform.settings.tables import Settings
+
+KIND = "KubeSchedulerConfiguration"
+GROUP = "kubescheduler.config.k8s.io"
+RIVALS = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
+"""Score plug-ins of Kubernetes that score by requests, which works against scores by load."""
 
 
 async def scheduler(examination: CheckContext) -> Sequence[CheckResult]:
@@ -167,7 +159,7 @@ def _uses(configurations: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Pl
     for configuration in configurations:
         given = configuration.get("profiles")
         for profile in (each for each in given if isinstance(each, dict)) if isinstance(given, list) else ():
-            plugins, _ = _read_plugins(profile.get("plugins"), where="")
+            plugins = _read_plugins(profile.get("plugins"))
             named = {name for names in plugins.enabled.values() for name in names}
             filtering = {name for name in named if plugins.runs(name, "filter")}
             scoring = {name for name in named if plugins.runs(name, "score")}
@@ -202,7 +194,7 @@ def check_configuration(
     if not configurations:
         kinds = [str(each.get("kind")) for each in documents if isinstance(each, dict)]
         found = f", only {shorten_names(kinds)}" if kinds else ""
-        yield fail(f"it contains no {KIND}{found}", f"start it with apiVersion: {API_VERSION} and kind: {KIND}")
+        yield fail(f"it contains no {KIND}{found}", f"start it with apiVersion: {GROUP}/v1 and kind: {KIND}")
     for configuration in configurations:
         yield from _judge(configuration, service)
 
@@ -215,7 +207,7 @@ def check_imported_profile(content: str | bytes, *, profile: str) -> Iterator[Ch
         for each in configuration.get("profiles") or ():
             name = str(each.get("schedulerName", "default-scheduler"))
             if profile in ("", name):
-                plugins, _ = _read_plugins(each.get("plugins"), where=f"profile {name}")
+                plugins = _read_plugins(each.get("plugins"))
                 ours = [one for one in plugins.enabled.get("score", ()) if one not in RIVALS]
                 yield from _rivals(plugins, ours, where=f"profile {name}")
 
@@ -234,8 +226,6 @@ def _configurations(documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _judge(configuration: Mapping[str, Any], service: extenders.ServiceSettings | None) -> Iterator[CheckResult]:
-    yield from _version(configuration)
-    yield from unknown_fields(configuration, TOP, where="the configuration", near_only=True)
     profiles = configuration.get("profiles")
     if not isinstance(profiles, list) or not all(isinstance(each, dict) for each in profiles) or not profiles:
         yield fail("it has no list of profiles, so it configures no plug-ins", "put plug-ins under profiles: [...]")
@@ -243,13 +233,15 @@ def _judge(configuration: Mapping[str, Any], service: extenders.ServiceSettings 
     names = [str(each.get("schedulerName", "default-scheduler")) for each in profiles]
     score_by_load = False
     for each, name in zip(profiles, names, strict=True):
-        plugins, problems = _read_plugins(each.get("plugins"), where=f"profile {name}")
-        yield from problems
+        plugins, where = _read_plugins(each.get("plugins")), f"profile {name}"
         scoring = [plugin for plugin in TRIMARAN if plugins.runs(plugin, "score")]
-        yield from _judge_profile(each, plugins, scoring, where=f"profile {name}")
+        if scoring:
+            yield from _rivals(plugins, scoring, where=where)
+        yield from _company(plugins, scoring, where=where)
+        yield from check_plugin_arguments(each.get("pluginConfig"), scoring, where=where)
         score_by_load |= bool(scoring)
         if not scoring:
-            yield from _beside_our_extender(configuration, plugins, service, where=f"profile {name}")
+            yield from _beside_our_extender(configuration, plugins, service, where=where)
     if not score_by_load and not _asks_our_extender(configuration):
         cure = "enable one, for example plugins.score.enabled: [{name: TargetLoadPacking}]"
         yield fail(f"no profile enables a plug-in that scores by load ({', '.join(TRIMARAN)})", cure)
@@ -281,20 +273,6 @@ def _beside_our_extender(
         )
         cure = "set precise_scores = true in the profile of load-watcher, or give the extender a higher weight"
         yield warn(message, cure)
-
-
-def _version(configuration: Mapping[str, Any]) -> Iterator[CheckResult]:
-    version, kind = str(configuration.get("apiVersion", "")), str(configuration.get("kind", ""))
-    if kind != KIND:
-        yield fail(f"kind is {quoted(kind) if kind else 'not set'}", f"set kind: {KIND}")
-    if version == API_VERSION:
-        return
-    cure = f"set apiVersion: {API_VERSION} (Kubernetes 1.25 and later)"
-    gone = GONE.get(version.removeprefix(f"{GROUP}/"))
-    if gone:
-        yield fail(f"apiVersion {version} is not supported since Kubernetes {gone}", cure)
-    else:
-        yield fail(f"apiVersion is {quoted(version) if version else 'not set'}", cure)
 
 
 def _lease(configuration: Mapping[str, Any], names: Sequence[str]) -> Iterator[CheckResult]:
@@ -330,75 +308,19 @@ class Plugins:
         return any({name, "*"} & set(self.disabled.get(each, ())) for each in (point, "multiPoint"))
 
 
-def _judge_profile(
-    profile: Mapping[str, Any], plugins: Plugins, scoring: Sequence[str], *, where: str
-) -> Iterator[CheckResult]:
-    yield from unknown_fields(profile, PROFILE, where=where)
-    yield from _names(plugins, where=where)
-    if scoring:
-        yield from _rivals(plugins, scoring, where=where)
-    yield from _company(plugins, scoring, where=where)
-    yield from check_plugin_arguments(profile.get("pluginConfig"), scoring, where=where)
+def _read_plugins(given: Any) -> Plugins:
+    """Read the plug-ins of a profile. kube-scheduler itself reports entries of another form, which are skipped."""
+    points = (
+        {} if not isinstance(given, dict) else {name: each for name, each in given.items() if isinstance(each, dict)}
+    )
+    return Plugins(
+        *({name: _listed(point.get(key)) for name, point in points.items()} for key in ("enabled", "disabled"))
+    )
 
 
-def _read_plugins(given: Any, *, where: str) -> tuple[Plugins, list[CheckResult]]:
-    """Parse the plug-ins of a profile; return them with the problems found."""
-    enabled: dict[str, Sequence[str]] = {}
-    disabled: dict[str, Sequence[str]] = {}
-    if given is None:
-        return Plugins({}, {}), []
-    if not isinstance(given, dict):
-        cure = "write plugins: {score: {enabled: [{name: …}]}}"
-        return Plugins({}, {}), [fail(f"{where}: plugins is not a mapping", cure)]
-    problems = [*unknown_fields(given, POINTS, where=f"{where}, plugins")]
-    for point in (each for each in POINTS if given.get(each) is not None):
-        content = given[point]
-        if not isinstance(content, dict):
-            message = f"{where}: plugins.{point} is not a mapping with enabled and disabled"
-            problems.append(
-                fail(message, f"write plugins.{point} as {{enabled: [{{name: …}}], disabled: [{{name: …}}]}}")
-            )
-            continue
-        problems += unknown_fields(content, ("enabled", "disabled"), where=f"{where}, plugins.{point}")
-        for into, key in ((enabled, "enabled"), (disabled, "disabled")):
-            items = content.get(key) or []
-            names = [_name_of(item) for item in items] if isinstance(items, list) else [None]
-            into[point] = [name for name in names if name is not None]
-            if None in names:
-                message = f"{where}: plugins.{point}.{key} is not a list of plug-ins with names"
-                problems.append(
-                    fail(message, f"write plugins.{point}.{key} as a list like [{{name: TargetLoadPacking}}]")
-                )
-    return Plugins(enabled, disabled), problems
-
-
-def _name_of(item: Any) -> str | None:
-    name = item.get("name") if isinstance(item, dict) else None
-    return name if isinstance(name, str) else None
-
-
-def _names(plugins: Plugins, *, where: str) -> Iterator[CheckResult]:
-    """Yield problems for plug-in names that are misspelt or were removed from Kubernetes."""
-    for turned, points in (("enabled", plugins.enabled), ("disabled", plugins.disabled)):
-        for point, names in points.items():
-            for name in names:
-                at = f"{where}: {quoted(name)} in plugins.{point}.{turned}"
-                if name in REMOVED:
-                    cure = f"write NodeResourcesFit in plugins.score.{turned} instead"
-                    message = f"{at} was removed; it is now a strategy of NodeResourcesFit"
-                    yield (
-                        fail(message, cure)
-                        if turned == "enabled"
-                        else warn(f"{message}, so the entry has no effect", cure)
-                    )
-                elif guess := misspelt_plugin(name):
-                    cure = f"did you mean {guess}? Names are case-sensitive"
-                    message = f"{at} is an unknown plug-in"
-                    yield (
-                        fail(f"{message}, so the scheduler will not start", cure)
-                        if turned == "enabled"
-                        else warn(f"{message}, so the entry has no effect", cure)
-                    )
+def _listed(items: Any) -> list[str]:
+    names = [item.get("name") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    return [name for name in names if isinstance(name, str)]
 
 
 def _rivals(plugins: Plugins, scoring: Sequence[str], *, where: str) -> Iterator[CheckResult]:
