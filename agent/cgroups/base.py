@@ -95,12 +95,14 @@ class Pressure:
 
 
 class CgroupDirectory:
-    """An open directory, and its path for error messages."""
+    """An open directory, and its path for error messages. With `keep_files`, files that are read stay open: reading
+    them again takes one system call instead of three."""
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("_fd", "_files", "path")
 
     def __init__(self, fd: int, path: str) -> None:
         self._fd = fd
+        self._files: dict[str, int] | None = None
         self.path = path
 
     @classmethod
@@ -113,10 +115,22 @@ class CgroupDirectory:
             raise errors.of_read(error, path=path) from error
 
     def close(self) -> None:
-        """Close the file descriptor. Idempotent."""
+        """Close the file descriptors. Idempotent."""
+        for fd in (self._files or {}).values():
+            os.close(fd)
+        self._files = None
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def keep_files(self) -> None:
+        """Keep files open from now on, until `close`."""
+        if self._files is None:
+            self._files = {}
+
+    def is_removed(self) -> bool:
+        """Whether the directory was removed. Where links are not counted, reads of its files fail instead."""
+        return os.fstat(self._fd).st_nlink == 0
 
     def child(self, name: str) -> CgroupDirectory:
         """Open a subdirectory. Raises CgroupDenied for an invalid name or a symbolic link."""
@@ -154,19 +168,27 @@ class CgroupDirectory:
         """Read a file and parse its content. One read returns the complete content of most files; lists of processes
         can be longer and need `whole`."""
         try:
-            fd = os.open(name, _READ, dir_fd=self._fd)
-            try:
-                content = os.read(fd, _READ_BYTES)
-                while whole and (more := os.read(fd, _READ_BYTES)):
-                    content += more
-            finally:
-                os.close(fd)
+            content = (
+                self._read(name, whole=whole)
+                if self._files is None or whole
+                else _read_kept(self._fd, name, self._files)
+            )
         except OSError as error:
             raise self._read_error(error, name) from error
         try:
             return parser(content)
         except (ValueError, KeyError) as error:
             raise errors.garbled(content, path=f"{self.path}/{name}", expected=expected) from error
+
+    def _read(self, name: str, *, whole: bool) -> bytes:
+        fd = os.open(name, _READ, dir_fd=self._fd)
+        try:
+            content = os.read(fd, _READ_BYTES)
+            while whole and (more := os.read(fd, _READ_BYTES)):
+                content += more
+            return content
+        finally:
+            os.close(fd)
 
     def write(self, name: str, value: str, *, hint: str = "") -> None:
         """Write a value with a single write call. Raises CgroupError."""
@@ -199,6 +221,14 @@ class CgroupDirectory:
         return True
 
 
+def _read_kept(directory: int, name: str, files: dict[str, int]) -> bytes:
+    """Read a file whose descriptor is kept in `files`. The kernel makes the content again for a read at its start."""
+    fd = files.get(name)
+    if fd is None:
+        fd = files[name] = os.open(name, _READ, dir_fd=directory)
+    return os.pread(fd, _READ_BYTES, 0)
+
+
 _MISSING = (errno.ENOENT, errno.ENODEV)
 
 
@@ -212,6 +242,8 @@ class Group(ABC):
     path: str
     least_weight: int
     """The smallest weight that this cgroup version accepts."""
+    most_descriptors: int
+    """File descriptors of a group whose files are kept open."""
 
     def __enter__(self) -> Self:
         return self
@@ -224,6 +256,15 @@ class Group(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close this group. Open child groups remain open."""
+
+    @abstractmethod
+    def keep_open(self) -> None:
+        """Keep the files that are read open from now on, until `close`, for a group that is read again and again. If
+        such a group is removed, `is_removed` is true or reads raise CgroupGone, also if a new group has its path."""
+
+    @abstractmethod
+    def is_removed(self) -> bool:
+        """Whether an open directory of this group was removed."""
 
     @abstractmethod
     def child(self, name: str) -> Group:

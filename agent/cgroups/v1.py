@@ -40,8 +40,9 @@ class TreeV1(Tree):
 class GroupV1(Group):
     """A version 1 group. Its directories are opened on first use."""
 
-    __slots__ = ("_above", "_open", "_roots", "_step", "path")
+    __slots__ = ("_above", "_keeps", "_open", "_roots", "_step", "path")
     least_weight = SHARES[0]
+    most_descriptors = 10
 
     def __init__(
         self, roots: Mapping[str, CgroupDirectory], path: str, *, above: GroupV1 | None = None, step: str = ""
@@ -51,11 +52,18 @@ class GroupV1(Group):
         self._above = above
         self._step = step
         self._open: dict[str, CgroupDirectory] = {}
+        self._keeps = False
 
     def close(self) -> None:
         for directory in self._open.values():
             directory.close()
         self._open.clear()
+
+    def keep_open(self) -> None:
+        self._keeps = True
+
+    def is_removed(self) -> bool:
+        return any(directory.is_removed() for directory in self._open.values())
 
     def child(self, name: str) -> GroupV1:
         return GroupV1(self._roots, f"{self.path}/{name}", above=self, step=name)
@@ -72,6 +80,8 @@ class GroupV1(Group):
             above = self._above
             found = root.walk(self.path) if above is None else above._in(controller).child(self._step)
             self._open[root.path] = found
+            if self._keeps:
+                found.keep_files()
         return found
 
     # --- reads -------------------------------------------------------------------------------------------------------

@@ -41,8 +41,9 @@ class TreeV2(Tree):
 class GroupV2(Group):
     """A version 2 group. Its directory is opened on first use."""
 
-    __slots__ = ("_above", "_open", "_root", "_step", "path")
+    __slots__ = ("_above", "_keeps", "_open", "_root", "_step", "path")
     least_weight = WEIGHTS[0]
+    most_descriptors = 6
 
     def __init__(self, root: CgroupDirectory, path: str, *, above: GroupV2 | None = None, step: str = "") -> None:
         self.path = path
@@ -50,11 +51,18 @@ class GroupV2(Group):
         self._above = above
         self._step = step
         self._open: CgroupDirectory | None = None
+        self._keeps = False
 
     def close(self) -> None:
         if self._open is not None:
             self._open.close()
             self._open = None
+
+    def keep_open(self) -> None:
+        self._keeps = True
+
+    def is_removed(self) -> bool:
+        return self._open is not None and self._open.is_removed()
 
     def child(self, name: str) -> GroupV2:
         return GroupV2(self._root, f"{self.path}/{name}", above=self, step=name)
@@ -67,6 +75,8 @@ class GroupV2(Group):
         if self._open is None:
             above = self._above
             self._open = self._root.walk(self.path) if above is None else above._here.child(self._step)
+            if self._keeps:
+                self._open.keep_files()
         return self._open
 
     # --- reads -------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Usage of pods and containers, read from their control groups.
 
-Hundreds of groups are read in a few tens of milliseconds of CPU time. To achieve this, the directory of a pod is opened
-relative to that of its QoS class, container directories relative to the pod's, a file takes one open, one read and one
-close, and the names of the containers' directories are cached.
+Hundreds of groups are read in a few milliseconds of CPU time. To achieve this, groups and their files stay open between
+cycles, as far as the limit of open files allows, so that a file takes one system call; the names of the containers'
+directories are cached.
 
 A missing group means that the pod or container ended since it was listed; it has no usage, and this is not an error.
 Errors (an unparsable file, missing permission) are logged once when they begin and once when they end. A container
@@ -23,6 +23,7 @@ from agent.cgroups import paths
 from agent.cgroups.base import CpuUsage, Group, Tree
 from agent.cgroups.detection import Layout
 from agent.cgroups.errors import CgroupError, CgroupGone
+from agent.cgroups.kept_groups import KeptGroups
 from agent.model import ContainerState, MetricSample, PodState
 from agent.qos import QosClass
 from agent.state import proc_parsers
@@ -66,7 +67,6 @@ class _CgroupContext:
     now: float
     monotonic: Callable[[], float]
     longest: float
-    classes: dict[str, Group]
     counters: dict[str, _Counters]
     faults: list[CgroupError]
     extended_cpu: list[float | None]
@@ -86,15 +86,22 @@ class CgroupUsageReader:
     """Reads the control groups of pods in a tree with this layout, which must have a driver. With `run_queues`, the
     time that each process waits for a CPU is read, too."""
 
-    def __init__(self, tree: Tree, layout: Layout, *, proc_root: str, run_queues: bool = False) -> None:
+    def __init__(
+        self, tree: Tree, layout: Layout, *, proc_root: str, run_queues: bool = False, descriptors: int = 0
+    ) -> None:
         self._tree = tree
         self._layout = layout
         self._proc = proc_root
         self._run_queues = run_queues
+        self._groups = KeptGroups(descriptors)
         self._before: dict[str, _Counters] = {}
         self._names: dict[str, dict[str, str]] = {}
         self._places: dict[tuple[str, QosClass], tuple[str, str]] = {}
         self._faulty = False
+
+    def close(self) -> None:
+        """Close the groups that are kept open."""
+        self._groups.close()
 
     def discover(self) -> tuple[paths.PodGroup, ...]:
         """The pods that have control groups, whether or not their objects are known. Raises CgroupError."""
@@ -120,12 +127,9 @@ class CgroupUsageReader:
     ) -> tuple[PodState, ...]:
         """The pods with their usage; their series are added to `readings` with time `now` (unix seconds). Rates cover
         the time since the last call, at most `longest` seconds."""
-        look = _CgroupContext(readings, now, monotonic, longest, {}, {}, [], [], [])
-        try:
+        look = _CgroupContext(readings, now, monotonic, longest, {}, [], [], [])
+        with self._groups.cycle():
             measured = tuple(self._read_pod(facts, look) for facts in pods)
-        finally:
-            for group in look.classes.values():
-                group.close()
         self._before = look.counters
         there = {pod.uid for pod in measured}
         self._names = {uid: names for uid, names in self._names.items() if uid in there}
@@ -140,19 +144,19 @@ class CgroupUsageReader:
         if facts.runs and paths.is_uid(facts.group_uid):
             for qos in (facts.pod.qos,) if facts.pod.qos in QOS_CLASSES else QOS_CLASSES:
                 above, name = self._place(facts.group_uid, qos)
-                if above not in look.classes:
-                    look.classes[above] = self._tree.open(above)
-                with look.classes[above].child(name) as group:
-                    try:
-                        return self._measure(facts, group, look)
-                    except CgroupGone:
-                        continue
-                    except CgroupError as error:
-                        look.faults.append(error)
-                        break
+                parent = self._groups.parent(above, partial(self._tree.open, above))
+                try:
+                    return self._groups.read(
+                        f"{above}/{name}", partial(parent.child, name), partial(self._measure, facts, look)
+                    )
+                except CgroupGone:
+                    continue
+                except CgroupError as error:
+                    look.faults.append(error)
+                    break
         return replace(facts.pod, containers=())
 
-    def _measure(self, facts: PodFacts, group: Group, look: _CgroupContext) -> PodState:
+    def _measure(self, facts: PodFacts, look: _CgroupContext, group: Group) -> PodState:
         """The pod with its usage. Raises CgroupGone if it has no group."""
         pod = facts.pod
         at = look.monotonic()
@@ -164,7 +168,7 @@ class CgroupUsageReader:
             found
             for container in facts.containers
             if (name := names.get(container.id)) is not None
-            and (found := self._read_container(facts, container, group.child(name), look)) is not None
+            and (found := self._read_container(facts, container, group, name, look)) is not None
         ]
         working_set = None if memory is None else memory.working_set
         whole = len(containers) == len(facts.containers)
@@ -195,21 +199,29 @@ class CgroupUsageReader:
     # --- a container -------------------------------------------------------------------------------------------------
 
     def _read_container(
-        self, facts: PodFacts, container: ContainerState, group: Group, look: _CgroupContext
+        self, facts: PodFacts, container: ContainerState, above: Group, name: str, look: _CgroupContext
     ) -> ContainerState | None:
         """The container with its usage; None if it has ended or its quota cannot be read."""
-        with group:
-            try:
-                quota = _unless_faulty(group.quota, look)
-                memory = _unless_faulty(group.memory, look)
-                # Without a quota nothing is throttled; in version 1 the counters are in a separate file.
-                unlimited = quota is not None and quota.quota is None
-                at = look.monotonic()
-                used = _unless_faulty(partial(_without_throttling, group) if unlimited else group.cpu, look)
-                shares = _unless_faulty(group.shares, look)
-                waits = self._waits(group) if self._run_queues else None
-            except CgroupGone:
-                return None
+        path = f"{above.path}/{name}"
+        try:
+            return self._groups.read(
+                path, partial(above.child, name), partial(self._measure_container, facts, container, look)
+            )
+        except CgroupGone:
+            return None
+
+    def _measure_container(
+        self, facts: PodFacts, container: ContainerState, look: _CgroupContext, group: Group
+    ) -> ContainerState | None:
+        """The container with its usage; None if its quota cannot be read. Raises CgroupGone if it has ended."""
+        quota = _unless_faulty(group.quota, look)
+        memory = _unless_faulty(group.memory, look)
+        # Without a quota nothing is throttled; in version 1 the counters are in a separate file.
+        unlimited = quota is not None and quota.quota is None
+        at = look.monotonic()
+        used = _unless_faulty(partial(_without_throttling, group) if unlimited else group.cpu, look)
+        shares = _unless_faulty(group.shares, look)
+        waits = self._waits(group) if self._run_queues else None
         before, cpu, waited, throttled = self._before.get(group.path), None, None, None
         if used is not None:
             counters = _Counters(at, used.usage_ns, used.throttled_periods, waits)

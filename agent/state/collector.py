@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from agent.cgroups.base import Tree
 from agent.cgroups.detection import Layout, NoCgroups, find_layout, open_tree
 from agent.cgroups.errors import CgroupError
+from agent.cgroups.kept_groups import usable_descriptors
 from agent.cgroups.paths import Driver
 from agent.model import MetricSample, PodState, State
 from agent.state.cgroup_usage import CGROUP_METRICS, EXTENDED_CPU, EXTENDED_MEMORY, MEMORY, RUN_QUEUE, CgroupUsageReader
@@ -156,7 +157,11 @@ class Collector:
             layout.path_of(())
             self._tree = open_tree(layout)
             self._usage = CgroupUsageReader(
-                self._tree, layout, proc_root=self._places.proc, run_queues=self._run_queues
+                self._tree,
+                layout,
+                proc_root=self._places.proc,
+                run_queues=self._run_queues,
+                descriptors=usable_descriptors(),
             )
             if layout != self._layout:
                 log.info("using control groups %s with the %s driver in %s", layout.version, layout.driver, layout.root)
@@ -164,6 +169,8 @@ class Collector:
         return self._usage
 
     def _let_go(self) -> None:
+        if self._usage is not None:
+            self._usage.close()
         if self._tree is not None:
             self._tree.close()
         self._tree = self._usage = None

@@ -69,6 +69,8 @@ class LocalUsage:
 
     def close(self) -> None:
         """Close the cgroup tree; the next read opens it again."""
+        if self._usage is not None:
+            self._usage.close()
         if self._tree is not None:
             self._tree.close()
         self._tree = self._usage = None
