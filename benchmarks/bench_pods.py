@@ -48,6 +48,8 @@ from watcher.providers.prometheus.pods import joined, read_values
 from watcher.providers.prometheus.responses import read_envelope, series_of
 from watcher.providers.prometheus.transport import _unhurried as _unhurried_series
 from watcher.refresh.pods import PodConfig, PodRefresher
+from watcher.refresh.reports import TickReports
+from watcher.refresh.worker import TickWorker
 
 START = 1_700_000_040.0
 ROUNDS = 10
@@ -224,11 +226,8 @@ async def measure_rounds(pods: int, *, rounds: int) -> Measured:
         config=config,
         clock=clock,
         tag="t",
-        index=lambda: None,
-        work=asyncio.to_thread,
-        report=lambda findings: None,
-        count=lambda kind: None,
-        observe=lambda stage, seconds: None,
+        worker=TickWorker(),
+        reports=TickReports(),
     )
     worst: dict[str, tuple[float, str]] = {}
     async with watching() as idle:
@@ -251,7 +250,7 @@ def _work(refresher: PodRefresher) -> list[tuple[str, Callable[[], Any]]]:
     kept: dict[str, bytes] = {}
 
     async def refresh() -> None:
-        await refresher.refresh(asyncio.get_running_loop().time() + 600.0)
+        await refresher.refresh(asyncio.get_running_loop().time() + 600.0, None)
 
     async def encode() -> None:
         assert refresher.published is not None

@@ -60,13 +60,3 @@ class RefreshConfig:
         """Age limit of fetched samples, in seconds. A window ends with the newest sample, which may be old, so the
         longest window begins earlier than its length ago."""
         return self.windows[-1].seconds + LATE_INTERVALS * self.interval
-
-
-@dataclass(slots=True)
-class TickStats:
-    """Counters of ticks and failed queries for /metrics; none of them decreases."""
-
-    ticks: int = 0
-    failed: int = 0
-    skipped: int = 0
-    query_failures: dict[tuple[str, str], int] = field(default_factory=dict)  # (kind, metric) -> count

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,9 @@ from watcher.core.pods.table import (
 from watcher.model import Finding, FindingKind, Remedy, Window
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.providers.base import NoPodUsage, PodFetch, Provider, ProviderError, fetch_pods
+from watcher.refresh.reports import TickReports
+from watcher.refresh.source_health import with_hint
+from watcher.refresh.worker import TickWorker
 
 if TYPE_CHECKING:
     from watcher.clock import Clock
@@ -66,9 +68,7 @@ class PodConfig:
 class PodRefresher:
     """Refreshes and publishes the table of pods; `published` is replaced as a whole, by one assignment.
 
-    `index` returns the nodes of the cluster, None if unknown; `work` runs a function in the worker thread of the tick;
-    `report` records findings; `count` counts a failure by its kind; `observe` records the duration of a stage in
-    seconds.
+    Computations run in `worker`, the worker thread of the tick.
     """
 
     def __init__(
@@ -78,22 +78,16 @@ class PodRefresher:
         config: PodConfig,
         clock: Clock,
         tag: str,
-        index: Callable[[], NodeIndex | None],
-        work: Callable[[Callable[[], PublishedPods]], Awaitable[PublishedPods]],
-        report: Callable[[Iterable[Finding]], None],
-        count: Callable[[str], None],
-        observe: Callable[[str, float], None],
+        worker: TickWorker,
+        reports: TickReports,
     ) -> None:
         self.published: PublishedPods | None = None
         self._provider = provider
         self._config = config
         self._clock = clock
         self._tag = tag
-        self._index = index
-        self._work = work
-        self._report = report
-        self._count = count
-        self._observe = observe
+        self._worker = worker
+        self._reports = reports
         self._sequence = 0
         self._wanted_at = float("-inf")
         self._asked_at = float("-inf")
@@ -136,16 +130,16 @@ class PodRefresher:
 
     # --- the refresh -------------------------------------------------------------------------------------------------
 
-    async def refresh(self, deadline: float) -> None:
+    async def refresh(self, deadline: float, index: NodeIndex | None) -> None:
         """Query the source if due, and publish. Does not raise for errors of the source. `deadline` is in seconds of
-        the event loop's clock."""
+        the event loop's clock; `index` has the nodes of the cluster, None if they are unknown."""
         if not self._due():
             return
         began = self._asked_at = self._clock.monotonic()
         try:
             async with asyncio.timeout_at(deadline):
                 fetch = await fetch_pods(self._provider, self._clock.now())
-            await self._take_in(fetch)
+            await self._take_in(fetch, index)
             self._errors.succeeded()
         except TimeoutError:
             self._failed("unreachable", "no response to the pod queries before the deadline of the tick", hint="")
@@ -158,25 +152,22 @@ class PodRefresher:
         except Exception as error:  # a bug here or in a library; the nodes are not affected
             self._errors.failed(error, "unexpected error while refreshing pods; the last pod usage stays published")
             self._failed("internal", f"internal error: {type(error).__name__}", hint="see the log for details")
-        self._observe(PODS, self._clock.monotonic() - began)
+        self._reports.observe(PODS, self._clock.monotonic() - began)
 
     def _due(self) -> bool:
         if not self.wanted:
-            self.published, self._failure, self._is_impossible = (
-                None,
-                "",
-                False,
-            )  # not requested: stored data would only become outdated
+            # not requested: stored data would only become outdated
+            self.published, self._failure, self._is_impossible = None, "", False
             return False
         return self._clock.monotonic() - self._asked_at >= SLOT_S - EARLY_S
 
-    async def _take_in(self, fetch: PodFetch) -> None:
+    async def _take_in(self, fetch: PodFetch, index: NodeIndex | None) -> None:
         now = self._clock.now()
         findings: list[Finding] = [*fetch.findings]
         known = self.published
         table = self._table_for(fetch.origin, findings, now)
-        self.published = await self._work(lambda: self._publish(table, fetch, findings, now))
-        self._report(findings)
+        self.published = await self._worker.run(self._publish, table, fetch, index, findings, now)
+        self._reports.add(findings)
         if self._failure or known is None:
             count = len(self.published.table.pods)
             log.info("%s reports usage of %d pods: %s", self._provider.source, count, fetch.origin.cores)
@@ -193,10 +184,12 @@ class PodRefresher:
         findings.append(Finding(FindingKind.SOURCE, "", PODS, now, reason, Remedy.HISTORY_EMPTIED))
         return empty_table(slots)
 
-    def _publish(self, table: PodTable, fetch: PodFetch, findings: list[Finding], now: float) -> PublishedPods:
+    def _publish(
+        self, table: PodTable, fetch: PodFetch, index: NodeIndex | None, findings: list[Finding], now: float
+    ) -> PublishedPods:
         """Review the readings and build the published table; runs in the worker thread."""
         config = self._config
-        usage = self._named(fetch.usage, findings, now)
+        usage = fetch.usage if index is None else _named(fetch.usage, index, findings, now)
         usage, found = review_pods(usage, now=now, max_ahead_s=config.max_ahead_s)
         findings.extend(found)
         silent_s = SILENT_PERIODS * config.cadence_s
@@ -214,27 +207,26 @@ class PodRefresher:
             age_s=max(0.0, now - table.end),
         )
 
-    def _named(self, usage: PodUsage, findings: list[Finding], now: float) -> PodUsage:
-        """Return the usage with cluster node names, as used for the nodes' load; unresolved names are unchanged."""
-        index = self._index()
-        if index is None:
-            return usage
-        resolution = index.resolve(tuple(sorted({name for name in usage.nodes if name})))
-        findings.extend(name_resolver.findings(resolution, index, now=now))
-        if not resolution.translated:
-            return usage
-        known = dict(zip(resolution.names, resolution.nodes, strict=True))
-        return replace(usage, nodes=tuple(known.get(name, name) for name in usage.nodes))
-
     def _failed(self, kind: str, reason: str, *, hint: str) -> None:
         """Record a failure, and log it if it is the first; the published table stays, with its true age."""
-        message = f"{reason}. {hint}" if hint else reason
+        message = with_hint(reason, hint)
         found = FindingKind.NO_SERIES if kind == NoPodUsage.kind else FindingKind.QUERY_FAILED
-        self._count(kind)
-        self._report([Finding(found, "", PODS, self._clock.now(), message, Remedy.LEFT_OUT)])
+        self._reports.query_failed(
+            kind, message, now=self._clock.now(), metric=PODS, kind=found, remedy=Remedy.LEFT_OUT
+        )
         if not self._failure:
             log.warning("no pod usage available: %s", message)
         self._failure = message
+
+
+def _named(usage: PodUsage, index: NodeIndex, findings: list[Finding], now: float) -> PodUsage:
+    """Return the usage with cluster node names, as used for the nodes' load; unresolved names are unchanged."""
+    resolution = index.resolve(tuple(sorted({name for name in usage.nodes if name})))
+    findings.extend(name_resolver.findings(resolution, index, now=now))
+    if not resolution.translated:
+        return usage
+    known = dict(zip(resolution.names, resolution.nodes, strict=True))
+    return replace(usage, nodes=tuple(known.get(name, name) for name in usage.nodes))
 
 
 def pod_config(config: RefreshConfig) -> PodConfig:

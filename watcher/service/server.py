@@ -46,7 +46,7 @@ from watcher.platform.modules import ServiceModule
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.platform.settings.tables import Settings
 from watcher.providers.base import QueryPlan
-from watcher.refresh.config import TickStats
+from watcher.refresh.reports import TickStats
 from watcher.refresh.tick import Refresher
 from watcher.replicas import transfer
 from watcher.replicas.transfer import TransferOrigin
