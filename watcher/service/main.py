@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import logging
 import os
 import signal
@@ -17,6 +16,7 @@ from aiohttp import web
 
 from watcher.platform.http.runner import Runner
 from watcher.platform.http.tls import ServerTls
+from watcher.platform.interpreter import freeze_objects, tune_for_serving
 from watcher.platform.malloc import limit_malloc_arenas
 from watcher.platform.modules import ServiceModule
 from watcher.platform.settings.tables import Settings
@@ -72,6 +72,7 @@ def run_process(
 ) -> int:
     """Serve the process that `make` returns until SIGTERM or SIGINT; return the exit code."""
     limit_malloc_arenas()
+    tune_for_serving()
     try:
         return asyncio.run(serve(make, settings, reload=reload))
     except (StoreError, ProviderError) as error:
@@ -102,7 +103,7 @@ async def serve(
         addresses = _addresses(runner, settings)
         print(f"load-watcher listens on {', '.join(addresses)}", flush=True)
         process.listening(addresses[0])
-        gc.freeze()  # objects loaded so far are permanent: garbage collections need not traverse them
+        freeze_objects()
         await stop.wait()
         log.info("stopping")
     finally:

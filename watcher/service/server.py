@@ -42,6 +42,7 @@ from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesL
 from watcher.koordinator.publisher import PublishStats
 from watcher.model import MetricType, Operator, ProviderHealth, Snapshot, Window
 from watcher.platform.http.sites import local_hosts
+from watcher.platform.interpreter import freeze_objects
 from watcher.platform.modules import ServiceModule
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.platform.settings.tables import Settings
@@ -114,6 +115,7 @@ class Watcher:
         self._tick: asyncio.Task[None] | None = None
         self._tick_errors = RepeatedErrors(log)
         self._period = 0.0
+        self._is_settled = False  # True after the first tick that made the service ready
         self.telemetry.watch(self)
         protection = ServerProtection(settings)
         self.tls = tls_of(settings)
@@ -347,6 +349,9 @@ class Watcher:
                 self._tick_errors.succeeded()
             else:
                 self._tick_errors.failed(error, "unexpected error in a tick; the next tick runs as scheduled")
+        if not self._is_settled and not refresher.not_ready_reason():
+            self._is_settled = True
+            freeze_objects()  # nodes, pods and the first windows exist now
         refresher.findings.add(self._store.findings)  # some appear later, for example a reached size limit
         self._keep_pace()
 
