@@ -3,9 +3,9 @@
     python -m benchmarks.bench_latency                          # 5,000 nodes, 12,000 requests, about two minutes
     python -m benchmarks.bench_latency --before PATH --rounds 3 # compared with another checkout, in turns
 
-The service is a real `load-watcher serve` that reads a trace and refreshes every 15 s. One client requests one node
-`--rate` times per second, another prioritizes all nodes ten times per second. A request that is due while the previous
-one still waits counts from the time when it was due.
+The service is a real `load-watcher serve` that reads six metrics from a real Prometheus every 15 s and watches the
+nodes and two pods per node. One client requests one node `--rate` times per second, another prioritizes all nodes ten
+times per second. A request that is due while the previous one still waits counts from the time when it was due.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from benchmarks.bench_extender import POD, SETTINGS, is_loaded, rss_mb
+from benchmarks.bench_extender import POD, is_loaded, rss_mb
+from benchmarks.cluster import history_until, settings, write_rules
 from benchmarks.report import Table, amount, at_most
+from benchmarks.source import names as node_names
 from tests.fakes.kube import FakeKube
-from tests.real.parts import REPOSITORY
-from tests.real.scheduled_cluster import mixed_nodes, write_trace
+from tests.real.parts import REPOSITORY, Prometheus
 from tests.service import Service
 from tests.waiting import wait_for
 
@@ -40,7 +41,9 @@ PLUGINS = (
     "NodeResourceLimits",
 )
 PRIORITIZE_PER_S = 10.0
+PODS_PER_NODE = 2
 GOAL_MS = 20.0
+TURN_S = 60.0  # start, synchronisation and the first two ticks of a service
 
 
 def profile() -> str:
@@ -99,12 +102,12 @@ def write_power_models(path: Path, names: Sequence[str]) -> Path:
     return path
 
 
-def measure(checkout: Path, config: str, source: Sequence[str], names: Sequence[str], args: argparse.Namespace) -> Row:
+def measure(checkout: Path, config: str, names: Sequence[str], args: argparse.Namespace) -> Row:
     """Measure the service of one checkout: milliseconds of the requests, and resident memory in MB afterwards."""
     with tempfile.TemporaryDirectory() as directory:
         models = write_power_models(Path(directory) / "models.json", names)
         env = {"PYTHONPATH": str(checkout), "NODE_POWER_MODEL": str(models)}
-        service = Service(Path(directory), *source, config=config, env=env)
+        service = Service(Path(directory), config=config, env=env)
         with service:
             return _measure_running(service, names, args)
 
@@ -140,17 +143,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--before", type=Path, help="another checkout, measured in turns with this one")
     args = parser.parse_args()
-    nodes = mixed_nodes(args.nodes, seed=1, silent=0)
+    names = node_names(args.nodes)
     checkouts: Mapping[str, Path] = {"this checkout": REPOSITORY} | ({"before": args.before} if args.before else {})
     rows: dict[str, list[Row]] = {name: [] for name in checkouts}
-    with tempfile.TemporaryDirectory() as directory, FakeKube() as kube:
-        for name, size in nodes.items():
-            kube.node(name, cpu=str(size.cores), memory=f"{size.gib}Gi")
-        config = SETTINGS.format(kubeconfig=kube.kubeconfig(Path(directory) / "kubeconfig")) + profile()
-        source = ("--provider", "replay", "--trace", str(write_trace(Path(directory) / "trace.csv", nodes)))
+    duration = args.rounds * len(checkouts) * (args.requests / args.rate + TURN_S)
+    with tempfile.TemporaryDirectory() as directory, FakeKube() as kube, Prometheus(Path(directory) / "p") as source:
+        write_rules(source, history_until(time.time(), args.nodes, ahead=duration))
+        for number, name in enumerate(names):
+            kube.node(name, cpu="8", memory="32Gi")
+            for of_node in range(PODS_PER_NODE):
+                kube.pod(f"default/pod-{number}-{of_node}", node=name)
+        config = settings(source, interval="15s") + profile()
+        config += f'[kubernetes]\nkubeconfig = "{kube.kubeconfig(Path(directory) / "kubeconfig")}"\n'
         for _ in range(args.rounds):
             for name, checkout in checkouts.items():
-                rows[name].append(measure(checkout, config, source, list(nodes), args))
+                rows[name].append(measure(checkout, config, names, args))
     table = Table(
         f"GET /watcher/{{host}} under ticks, {args.nodes:,} nodes, prioritize with {len(PLUGINS)} plug-ins beside it",
         ["service", "requests", "p50", "p99", "p99.9", "worst", "goal of p99.9", "RSS"],

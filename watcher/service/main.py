@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import os
 import signal
@@ -16,7 +17,7 @@ from aiohttp import web
 
 from watcher.platform.http.runner import Runner
 from watcher.platform.http.tls import ServerTls
-from watcher.platform.interpreter import freeze_objects, tune_for_serving
+from watcher.platform.interpreter import tune_for_serving
 from watcher.platform.malloc import limit_malloc_arenas
 from watcher.platform.modules import ServiceModule
 from watcher.platform.settings.tables import Settings
@@ -103,7 +104,7 @@ async def serve(
         addresses = _addresses(runner, settings)
         print(f"load-watcher listens on {', '.join(addresses)}", flush=True)
         process.listening(addresses[0])
-        freeze_objects()
+        gc.freeze()  # objects loaded so far are permanent: garbage collections need not traverse them
         await stop.wait()
         log.info("stopping")
     finally:
