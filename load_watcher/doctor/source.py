@@ -22,6 +22,7 @@ from watcher.core.windows.statistics import MAX_CADENCE_S
 from watcher.model import METRIC_ORDER, FindingKind, Metric, MetricType, SeriesBatch, Snapshot
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, count, fail, ok, shorten_nodes, skipped, warn
+from watcher.platform.provider_names import EXAMPLES
 from watcher.platform.settings.tables import Settings
 from watcher.providers import registry
 from watcher.providers.base import Fetch, Provider, ProviderError, QueryFailure, QueryPlan
@@ -214,7 +215,8 @@ def _missing(metric: Metric, what: str, cure: str) -> CheckResult:
 
 
 def _page(found: Settings) -> str:
-    return f"docs/{found.provider.name}.md"
+    name = found.provider.name
+    return f"{EXAMPLES[name]}/{name}.md" if name in EXAMPLES else f"docs/{name}.md"
 
 
 def _cure_of_absence(metric: Metric, found: Settings) -> str:

@@ -14,10 +14,9 @@ import numpy as np
 
 from load_watcher.simulate.trace_columns import STEP_S
 from watcher.arrays import F64, I64
-from watcher.client import Columns, to_columns
+from watcher.client import Columns, columns_of_snapshot
 from watcher.core.koordinator.collect_policy import CollectPolicy
 from watcher.core.koordinator.report import measure
-from watcher.core.publishing.documents import columns
 from watcher.core.publishing.selection import Selection
 from watcher.core.windows.history import History, name_order
 from watcher.core.windows.snapshot import served
@@ -53,11 +52,8 @@ class SimulatedWindows:
         snapshot = self._snapshot(now)
         if not snapshot.nodes:
             return None
-        found = to_columns(
-            columns(snapshot, Selection(WINDOWS[-1], (MetricType.CPU, MetricType.MEMORY), OPERATORS)),
-            received=now,
-            age_at_receipt=now - snapshot.end,
-        )
+        selection = Selection(WINDOWS[-1], (MetricType.CPU, MetricType.MEMORY), OPERATORS)
+        found = columns_of_snapshot(snapshot, selection, received=now, age_at_receipt=now - snapshot.end)
         if not self._measures:
             return found
         return replace(found, usages=measure(snapshot, policies=[CollectPolicy()] * len(snapshot.nodes)))

@@ -347,8 +347,12 @@ class ClusterTable:
         self.silence = silence if columns is None else columns.silence
         self._where[:] = -1
         self._silent[:] = np.nan
-        for name, row in self.row.items():
-            self._where[row], self._silent[row] = self._found(columns, name)
+        if columns is not None:
+            rows = np.fromiter(self.row.values(), dtype=np.int64, count=len(self.row))
+            self._where[rows] = [columns.row.get(name, -1) for name in self.row]
+        for name, last in {} if self.silence is None else self.silence.sampled.items():
+            if (row := self.row.get(name)) is not None and self._where[row] < 0:
+                self._silent[row] = last
         self._renew_load(columns)
         sampled = self.load.sampled()[self.known]
         oldest = float(np.nanmin(sampled)) if np.isfinite(sampled).any() else np.inf

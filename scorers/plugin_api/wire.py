@@ -62,7 +62,7 @@ class ExtenderFilterResult(
     error: str = ""
 
 
-class HostPriority(msgspec.Struct, frozen=True, rename={"host": "Host", "score": "Score"}):
+class HostPriority(msgspec.Struct, frozen=True, gc=False, rename={"host": "Host", "score": "Score"}):
     """Score of one node, 0 to 10 or, with precise scores, 0 to 100."""
 
     host: str

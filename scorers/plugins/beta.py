@@ -18,6 +18,7 @@ from watcher.arrays import F64
 LARGEST = 1e6  # above, the normal distribution is used
 ITERATIONS = 5000
 ACCURATE = 1e-15
+FEW = 8  # up to this number of elements, plain numbers are faster than arrays
 _TINY = 1e-300
 
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
@@ -105,6 +106,8 @@ def _incomplete(x: F64, a: F64, b: F64) -> F64:
 
 def _fraction(x: F64, a: F64, b: F64) -> F64:
     """Evaluate the continued fraction; each element iterates until it converges."""
+    if len(x) <= FEW:
+        return np.array([_fraction_one(*each) for each in zip(x.tolist(), a.tolist(), b.tolist(), strict=True)])
     result = np.empty(len(x))
     index = np.arange(len(x))
     c = np.ones(len(x))
@@ -129,6 +132,30 @@ def _fraction(x: F64, a: F64, b: F64) -> F64:
                 return result
     result[index] = h
     return result
+
+
+def _fraction_one(x: float, a: float, b: float) -> float:
+    """`_fraction` of one element, by the same operations in the same order."""
+    c = 1.0
+    d = 1.0 / _not_zero_one(1.0 - (a + b) * x / (a + 1.0))
+    h = d
+    for m in range(1, ITERATIONS):
+        even = m * (b - m) * x / ((a + 2 * m - 1.0) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1.0))
+        d = 1.0 / _not_zero_one(1.0 + even * d)
+        c = _not_zero_one(1.0 + even / c)
+        h = h * d * c
+        d = 1.0 / _not_zero_one(1.0 + odd * d)
+        c = _not_zero_one(1.0 + odd / c)
+        step = d * c
+        h = h * step
+        if not abs(step - 1.0) > ACCURATE:
+            break
+    return h
+
+
+def _not_zero_one(value: float) -> float:
+    return _TINY if abs(value) < _TINY else value
 
 
 def _not_zero(values: F64) -> F64:

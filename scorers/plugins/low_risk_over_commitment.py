@@ -26,26 +26,29 @@ after each copy of the load, ahead of requests.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
 from scorers.cluster.columns import LOADS, mu_sigma
+from scorers.cluster.node_metrics import NodeMetric
 from scorers.cluster.pods import PodInfo
 from scorers.cluster.resources import CPU, MEMORY
-from scorers.cluster.table import ClusterTable
+from scorers.cluster.table import ClusterTable, DataNeeds
 from scorers.plugin_api.arguments import Arguments
 from scorers.plugin_api.framework import Scores, fill_unknown_scores, load_decides, round_half_away
 from scorers.plugins import beta
-from watcher.arrays import F64, I64
+from watcher.arrays import F64, I64, Bool
+from watcher.core.kubernetes.objects import Node
 from watcher.model import Operator
 
 RESOURCES = (CPU, MEMORY)
 LIMITS = "limits"
 DEFAULT_WEIGHT = 0.5
 PREPARED_AT_ONCE = 500  # nodes; some milliseconds
+INPUTS = 5  # arguments of `load_risk`
 MIN_DEVIATION = 1e-9  # a deviation below this share counts as 0
 MOST_OF_VARIANCE = 0.99  # share of the upper bound of the variance on 0..1
 
@@ -96,10 +99,19 @@ def load_risk(mu: F64, sigma: F64, requests: F64, limits: F64, capacity: F64) ->
 
 @dataclass(slots=True)
 class _LoadRiskCache:
-    """The load risk of all rows, and the inputs that it was computed from, one row each."""
+    """The load risk of all rows, the inputs that it was computed from, one row each, and whether an event may have
+    changed the inputs of a row."""
 
-    inputs: F64
-    risk: F64
+    inputs: F64 = field(default_factory=lambda: np.empty((0, INPUTS)))
+    risk: F64 = field(default_factory=lambda: np.empty(0))
+    is_stale: Bool = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+
+    def reserve(self, rows: int) -> None:
+        """Make space for this number of rows; new rows are stale."""
+        if (more := rows - len(self.risk)) > 0:
+            self.inputs = np.concatenate([self.inputs, np.full((more, INPUTS), -1.0)])
+            self.risk = np.append(self.risk, np.zeros(more))
+            self.is_stale = np.append(self.is_stale, np.ones(more, dtype=np.bool_))
 
 
 class LowRiskOverCommitment:
@@ -110,7 +122,38 @@ class LowRiskOverCommitment:
 
     def __init__(self, arguments: LowRiskOverCommitmentArgs, table: ClusterTable, *, profile: str = "default") -> None:
         self.args = arguments
-        self._known: dict[str, _LoadRiskCache] = {}
+        self._caches = {resource: _LoadRiskCache() for resource in RESOURCES}
+        table.listen(self)
+        table.follow(self, DataNeeds())
+
+    # --- updates by events -------------------------------------------------------------------------------------------
+
+    def assigned(self, row: int, info: PodInfo, at: float) -> None:
+        """Mark the node, whose requests and limits changed."""
+        self._mark(row)
+
+    def unassigned(self, row: int, info: PodInfo) -> None:
+        """Mark the node, whose requests and limits changed."""
+        self._mark(row)
+
+    def node_changed(self, row: int, node: Node | None) -> None:
+        """Mark the node, whose allocatable resources changed."""
+        self._mark(row)
+
+    def load_changed(self) -> None:
+        """Mark all nodes."""
+        for cache in self._caches.values():
+            cache.is_stale[:] = True
+
+    def node_metric_changed(self, row: int, metric: NodeMetric | None) -> None:
+        """NodeMetrics of the cluster are not used."""
+
+    def _mark(self, row: int) -> None:
+        for cache in self._caches.values():
+            if row < len(cache.is_stale):
+                cache.is_stale[row] = True
+
+    # --- scores ------------------------------------------------------------------------------------------------------
 
     def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         asked = [amounts.get(each, 0) for amounts in (pod.requests, pod.raised_limits) for each in RESOURCES]
@@ -182,27 +225,38 @@ class LowRiskOverCommitment:
     def _load_risk(self, table: ClusterTable, resource: str) -> F64:
         """Return the load risk of all rows."""
         self._recompute(table, resource, most=len(table))
-        return self._known[resource].risk
+        return self._caches[resource].risk
 
     def _recompute(self, table: ClusterTable, resource: str, *, most: int) -> int:
         """Recompute the load risk of at most `most` rows whose inputs changed; return the number of rows."""
-        capacity = table.allocatable.column(resource).astype(np.float64)
-        deviation = table.load.share(LOADS[resource], Operator.STD) * capacity
-        average = table.load.share(LOADS[resource]) * capacity
+        cache = self._caches[resource]
+        cache.reserve(len(table))
+        stale = np.flatnonzero(cache.is_stale)
+        if not len(stale):
+            return 0
+        inputs = self._inputs(table, resource, stale)
+        known = cache.inputs[stale]
+        changed = ~((inputs == known) | (np.isnan(inputs) & np.isnan(known))).all(axis=1)
+        left = np.flatnonzero(changed)[most:]
+        changed[left] = False
+        rows = stale[changed]
+        if len(rows):
+            cache.inputs[rows] = inputs[changed]
+            cache.risk[rows] = load_risk(*inputs[changed].T)
+        cache.is_stale[stale] = False
+        cache.is_stale[stale[left]] = True
+        return len(rows)
+
+    def _inputs(self, table: ClusterTable, resource: str, rows: I64) -> F64:
+        """Return the arguments of `load_risk` for these rows, [n, INPUTS]."""
+        capacity = table.allocatable.column(resource)[rows].astype(np.float64)
+        deviation = table.load.share(LOADS[resource], Operator.STD)[rows] * capacity
+        average = table.load.share(LOADS[resource])[rows] * capacity
         mu, sigma = mu_sigma(average, deviation, 0.0, capacity)
         if self._is_smoothed(table, resource):
             sigma = sigma * np.sqrt(self.args.smoothing_window_size)
-        requests = np.minimum(table.requested.column(resource), capacity)
-        inputs = np.stack([mu, sigma, requests, table.limited.column(resource), capacity], axis=1)
-        known = self._known.get(resource)
-        if known is None or len(known.risk) != len(inputs):
-            known = self._known[resource] = _LoadRiskCache(np.full(inputs.shape, -1.0), np.zeros(len(inputs)))
-        same = (inputs == known.inputs) | (np.isnan(inputs) & np.isnan(known.inputs))
-        changed = np.flatnonzero(~same.all(axis=1))[:most]
-        if len(changed):
-            known.inputs[changed] = inputs[changed]
-            known.risk[changed] = load_risk(*inputs[changed].T)
-        return len(changed)
+        requests = np.minimum(table.requested.column(resource)[rows], capacity)
+        return np.stack([mu, sigma, requests, table.limited.column(resource)[rows], capacity], axis=1)
 
     def _is_smoothed(self, table: ClusterTable, resource: str) -> bool:
         columns = table.load.columns

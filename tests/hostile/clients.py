@@ -291,8 +291,6 @@ CLIENTS: dict[str, Callable[[str, Path], Exchange]] = {
     "influxql": provider("influxdb", provider__dialect="influxql", provider__database="telegraf"),
     "flux": provider("influxdb", provider__dialect="flux", provider__bucket="b", provider__org="o"),
     "influxdb": provider("influxdb", provider__database="telegraf"),
-    "datadog": provider("datadog", provider__app_key="k"),
-    "signalfx": provider("signalfx"),
     "metrics-server": provider("metrics-server"),
     "kubernetes": api,
     "watcher": watcher,

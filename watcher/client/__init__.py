@@ -9,7 +9,15 @@ limit, so that the caller can score without metrics instead of using outdated lo
 `Columns` and `PodColumns` from the same documents. `NodeClient` requests one node and stores no copy.
 """
 
-from watcher.client.arrays import Columns, NodeSilence, PodColumns, is_same_document, to_columns, to_pods
+from watcher.client.arrays import (
+    Columns,
+    NodeSilence,
+    PodColumns,
+    columns_of_snapshot,
+    is_same_document,
+    to_columns,
+    to_pods,
+)
 from watcher.client.description import ServiceDescription
 from watcher.client.errors import WatcherError
 from watcher.client.in_process import InProcessClient
@@ -28,6 +36,7 @@ __all__ = [
     "ServiceDescription",
     "WatcherClient",
     "WatcherError",
+    "columns_of_snapshot",
     "is_same_document",
     "to_columns",
     "to_pods",

@@ -14,6 +14,8 @@ from watcher.client.errors import WatcherError
 from watcher.core.koordinator.aggregates import usages_of
 from watcher.core.koordinator.report import NodeUsages
 from watcher.core.pods.table import Pod, by_node
+from watcher.core.publishing.documents import SAMPLED_DECIMALS, select, to_wire
+from watcher.core.publishing.selection import Selection
 from watcher.core.publishing.wire import (
     AggregateColumn,
     AggregatesDocument,
@@ -23,7 +25,7 @@ from watcher.core.publishing.wire import (
     PodsDocument,
 )
 from watcher.core.windows.silent_nodes import SilentDocument
-from watcher.model import Operator
+from watcher.model import Operator, Snapshot
 from watcher.platform.net.decoding import decode_json
 
 
@@ -77,23 +79,13 @@ class Columns:
 
 
 def to_columns(document: ColumnsDocument, *, received: float, age_at_receipt: float) -> Columns:
-    """Convert the document of GET /api/v1/columns to arrays. A metric with values of several windows becomes one array,
-    with the window of each value in `rollup`. `received` (monotonic) and `age_at_receipt` are in seconds. Raises
-    WatcherError for an inconsistent document."""
+    """Convert the document of GET /api/v1/columns to arrays. `received` (monotonic) and `age_at_receipt` are in
+    seconds. Raises WatcherError for an inconsistent document."""
     size = len(document.nodes)
-    values: dict[tuple[str, Operator], F64] = {}
-    rollup: dict[tuple[str, Operator], F64] = {}
-    for column in document.columns:
-        key = (column.name, operator_of(column.operator))
-        part = _array(column.values, size)
-        known = ~np.isnan(part)
-        whole = values.setdefault(key, np.full(size, np.nan))
-        covered = rollup.setdefault(key, np.full(size, np.nan))
-        whole[known] = part[known]
-        covered[known] = seconds_of(column.window)
-    for array in (*values.values(), *rollup.values()):
-        array.flags.writeable = False
-    usages = _usages(document.aggregates, size) if document.aggregates else None
+    values, rollup = _by_metric(
+        [(each.name, operator_of(each.operator), each.window, _array(each.values, size)) for each in document.columns],
+        size,
+    )
     return Columns(
         timestamp=document.timestamp,
         window_end=document.window_end,
@@ -110,8 +102,55 @@ def to_columns(document: ColumnsDocument, *, received: float, age_at_receipt: fl
         received=received,
         age_at_receipt=age_at_receipt,
         silence=NodeSilence(document.silent, size, document.source_ok),
-        usages=usages,
+        usages=_usages(document.aggregates, size) if document.aggregates else None,
     )
+
+
+def columns_of_snapshot(snapshot: Snapshot, selection: Selection, *, received: float, age_at_receipt: float) -> Columns:
+    """Return what `to_columns` returns for the document of this selection, without making the document, and without
+    usages and silent nodes."""
+    size = len(snapshot.nodes)
+    parts = select(snapshot, selection)
+    values, rollup = _by_metric(
+        [(each.metric.name, each.operator, each.rollup, to_wire(each.values)) for each in parts], size
+    )
+    metrics = {part.metric.name: part.metric for part in parts}
+    chosen = [windows for windows in snapshot.metrics if windows.metric.name in metrics]
+    return Columns(
+        timestamp=int(snapshot.timestamp),
+        window_end=int(snapshot.end),
+        source=snapshot.source,
+        nodes=snapshot.nodes,
+        row={name: row for row, name in enumerate(snapshot.nodes)},
+        values=values,
+        rollup=rollup,
+        types={name: metric.type for name, metric in metrics.items()},
+        units={name: metric.unit for name, metric in metrics.items()},
+        sampled={windows.metric.name: _frozen(np.round(windows.sampled, SAMPLED_DECIMALS)) for windows in chosen},
+        smoothing_s={windows.metric.name: windows.provenance.smoothing_s for windows in chosen},
+        age_s=_frozen(np.round(snapshot.age_s, SAMPLED_DECIMALS)),
+        received=received,
+        age_at_receipt=age_at_receipt,
+        silence=NodeSilence(served=size),
+    )
+
+
+def _by_metric(
+    parts: Sequence[tuple[str, Operator, str, F64]], size: int
+) -> tuple[dict[tuple[str, Operator], F64], dict[tuple[str, Operator], F64]]:
+    """Merge columns (metric, operator, label of the window, values [n]): a metric with values of several windows
+    becomes one array. Returns the values, and the seconds of the window of each value."""
+    values: dict[tuple[str, Operator], F64] = {}
+    rollup: dict[tuple[str, Operator], F64] = {}
+    for name, operator, window, part in parts:
+        known = ~np.isnan(part)
+        whole = values.setdefault((name, operator), np.full(size, np.nan))
+        covered = rollup.setdefault((name, operator), np.full(size, np.nan))
+        whole[known] = part[known]
+        covered[known] = seconds_of(window)
+    for array in (*values.values(), *rollup.values()):
+        array.flags.writeable = False
+    return values, rollup
 
 
 def to_silence(document: SilentDocument) -> NodeSilence:
@@ -260,7 +299,10 @@ def _decoded_list(raw: msgspec.Raw | None, kind: Any) -> list[Any]:
 def _array(values: Sequence[float | None], size: int) -> F64:
     if len(values) != size:
         raise WatcherError("malformed", f"a column has {len(values)} values for {size} rows")
-    array = np.array(values, dtype=np.float64) if size else np.empty(0)  # None becomes NaN
+    return _frozen(np.array(values, dtype=np.float64) if size else np.empty(0))  # None becomes NaN
+
+
+def _frozen(array: F64) -> F64:
     array.flags.writeable = False
     return array
 

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from watcher.client.arrays import Columns, NodeSilence, PodColumns, to_columns, to_pods, to_silence
+import numpy as np
+
+from watcher.client.arrays import Columns, NodeSilence, PodColumns, columns_of_snapshot, to_pods, to_silence
 from watcher.client.errors import WatcherError
 from watcher.client.polling import MAX_AGE_S, POLL_S, PollingClient, no_copy_of_pods
-from watcher.core.koordinator.aggregates import aggregates_document
+from watcher.core.koordinator.aggregates import aggregates_document, usages_of
 from watcher.core.koordinator.report import NodeUsages
 from watcher.core.pods.table import PublishedPods
-from watcher.core.publishing.documents import Published, published_columns
+from watcher.core.publishing.documents import Published
 from watcher.core.publishing.selection import Selection
 from watcher.model import MetricType, Operator, Snapshot, Window
 
@@ -102,12 +104,15 @@ class InProcessClient(PollingClient):
         return published
 
     def _take(self, published: Published) -> Columns:
-        document = published_columns(published, self._selection)
-        if not any(value is not None for column in document.columns for value in column.values):
+        snapshot, silence = published.snapshot, published.silent.document
+        found = columns_of_snapshot(
+            snapshot, self._selection, received=published.monotonic, age_at_receipt=published.age_s
+        )
+        if all(np.isnan(values).all() for values in found.values.values()):
             raise WatcherError("no_metrics", "no metrics of the requested types and operators")
-        if self._measure is not None:
-            document.aggregates = aggregates_document(self._measure(published.snapshot))
-        return to_columns(document, received=published.monotonic, age_at_receipt=published.age_s)
+        silent = {node.name: node.sampled for node in silence.nodes if node.sampled is not None}
+        usages = None if self._measure is None else usages_of(aggregates_document(self._measure(snapshot)))
+        return replace(found, usages=usages, silence=NodeSilence(silent, len(found.nodes), silence.source_ok))
 
     def _take_pods(self, pods: PublishedPods) -> PodColumns:
         found = to_pods(pods.document(), received=pods.monotonic, age_at_receipt=pods.age_s)

@@ -12,11 +12,11 @@ PROVIDERS: Mapping[str, str] = {
     "host": "watcher.providers.host:from_settings",
     "prometheus": "watcher.providers.prometheus.provider:from_settings",
     "influxdb": "watcher.providers.influxdb.provider:from_settings",
-    "datadog": "watcher.providers.cloud.datadog:from_settings",
-    "signalfx": "watcher.providers.cloud.signalfx:from_settings",
     "metrics-server": "watcher.providers.metrics_server.provider:from_settings",
     "replay": "watcher.providers.replay:from_settings",
 }
+# provider.name -> the directory of the package that has the provider
+EXAMPLES: Mapping[str, str] = {"datadog": "examples/cloud", "signalfx": "examples/cloud"}
 
 
 def known_names() -> tuple[str, ...]:

@@ -135,7 +135,8 @@ class AssignedPods:
     def _parts_of(self, slots: I64, rows: I64) -> I64:
         metrics = self._metrics
         prod, estimate = self._prod[slots], self._estimate[:, slots]
-        read = metrics.readings(rows, [self._pods[slot] for slot in slots.tolist()], prod, self._at[slots])
+        pods = [self._pods[slot] for slot in slots.tolist()] if metrics.pods_known else ()
+        read = metrics.readings(rows, pods, prod, self._at[slots])
         updated = np.nan_to_num(metrics.updated[rows], nan=-np.inf)
         young = updated - metrics.interval[rows] < self._at[slots]
         estimated = young | (self._until[slots] > updated)

@@ -109,6 +109,9 @@ class LoadAwareScheduling:
         self._plain, self._prod, self._aggregated = (ResourceMatrix(self._names) for _ in range(3))
         self._aggregates: dict[tuple[str, float], int] = {}  # type and seconds used in filtering some node
         self._aggregate: I64 = np.zeros(0, dtype=np.int64)  # by row, the number of its aggregate; -1 is none
+        self._estimated: tuple[PodInfo, Amounts] | None = None
+        self._viewed: tuple[PodInfo, I64, float, NodeUsageView] | None = None
+        self._few_old: tuple[float, str] | None = None
         table.listen(self)
         table.follow(self, self._needs())
         self.load_changed()
@@ -127,6 +130,7 @@ class LoadAwareScheduling:
         if info.pod.metadata.annotations.get(RESERVATION) == "true":
             return
         self._reserve()
+        self._estimated = self._viewed = None
         meta = info.pod.metadata
         estimate = self._estimate(info)
         until = forced_until(info.pod, self.args, scheduled=at)
@@ -137,6 +141,7 @@ class LoadAwareScheduling:
 
     def unassigned(self, row: int, info: PodInfo) -> None:
         """Remove a pod from its node."""
+        self._estimated = self._viewed = None
         self.assigned_pods.remove(info.key)
         if self._estimator.history is not None:
             self._estimator.history.remove(info.key)
@@ -144,6 +149,7 @@ class LoadAwareScheduling:
     def node_changed(self, row: int, node: Node | None) -> None:
         """Update a node's allocatable resources, thresholds and measurement."""
         self._reserve()
+        self._forget()
         self._allocatable.set(row, {} if node is None else self._in_units(self._allocatable_of(node)))
         self._set_thresholds(row, self._given if node is None else self._thresholds_of(node))
         if self._reported is not None:
@@ -154,6 +160,7 @@ class LoadAwareScheduling:
 
     def load_changed(self) -> None:
         """Update from new windows or new pod usage."""
+        self._forget()
         if self._estimator.history is not None:
             self._estimator.history.take(self._table.pod_usage)
         if self._reported is not None:
@@ -168,8 +175,13 @@ class LoadAwareScheduling:
         """Update from a new NodeMetric of a node."""
         if self._reported is not None:
             self._reserve()
+            self._forget()
             self._reported.set(row, metric)
             self.assigned_pods.invalidate_row(row)
+
+    def _forget(self) -> None:
+        """Discard what was computed from data that changed."""
+        self._estimated = self._viewed = self._few_old = None
 
     def _take_windows(self, rows: I64) -> None:
         self._windows.take(rows, self._table.load, self._table.capacity, self._table.names)
@@ -193,7 +205,13 @@ class LoadAwareScheduling:
             return amounts(node.status.allocatable)
 
     def _estimate(self, pod: PodInfo) -> Amounts:
-        """Return the estimated usage of a pod in the units of the measured usage."""
+        """Return the estimated usage of a pod in the units of the measured usage. Several steps of a request ask for
+        the estimate of its pod."""
+        if self._estimated is None or self._estimated[0] is not pod:
+            self._estimated = pod, self._estimate_of(pod)
+        return self._estimated[1]
+
+    def _estimate_of(self, pod: PodInfo) -> Amounts:
         if any(name in pod.requests or name in pod.limits for name in self._fine):
             pod = replace(pod, requests=self._in_units(pod.requests), limits=self._in_units(pod.limits))
         return self._estimator.estimate(pod)
@@ -256,7 +274,7 @@ class LoadAwareScheduling:
             of_kind, is_there = self.metrics.aggregated(kind, seconds).take(rows)
             limits = np.where(taken, self._aggregated.take(rows)[0], limits)
             measured, there = np.where(taken, of_kind, measured), np.where(taken, is_there, there)
-        view = self._view(pod, rows, measured, there, now=now)
+        view = self._view(pod, rows, measured, there, now=now) if self._aggregates else self._plain_view(pod, rows, now)
         aggregated = which_aggregate >= 0
         own = self._prod.take(rows)[0] if self._counts_as_prod(pod) else np.zeros_like(limits)
         if own.any():
@@ -270,6 +288,11 @@ class LoadAwareScheduling:
     def _why_not_by_age(self, table: ClusterTable, seen: float) -> str:
         """Return why no node is rejected for its age at `seen` (unix seconds), "" if nodes are. All nodes of the
         cluster count, as a request may contain only a few. A single NodeMetric follows Koordinator's rule."""
+        if self._few_old is None or self._few_old[0] != seen:
+            self._few_old = seen, self._why_few_are_old(table, seen)
+        return self._few_old[1]
+
+    def _why_few_are_old(self, table: ClusterTable, seen: float) -> str:
         rows = np.flatnonzero(table.known)
         found, _, expired = self._ages(rows, seen)
         old, known = int(np.count_nonzero(found & expired)), int(np.count_nonzero(found))
@@ -315,8 +338,7 @@ class LoadAwareScheduling:
         if self.args.score_according_prod_usage and self._counts_as_prod(pod):
             view = self._prod_view(pod, rows, now=now)
         else:
-            measured = self.metrics.aggregated(*self._scored) if self._scored[0] else self.metrics.usage
-            view = self._view(pod, rows, *measured.take(rows), now=now)
+            view = self._scored_view(pod, rows, now)
         each = np.where(view.known, resource_scores(view.used, view.allocatable), 0)
         scored = view.judged & ~view.expired
         if few := not enough_known(scored):
@@ -359,6 +381,21 @@ class LoadAwareScheduling:
     def _counts_as_prod(self, pod: PodInfo) -> bool:
         """Whether the pod has the class koord-prod and the usage of other pods of this class is known."""
         return self.metrics.pods_known and priority_class(pod.pod) == PROD
+
+    def _scored_view(self, pod: PodInfo, rows: I64, now: float) -> NodeUsageView:
+        if not self._scored[0]:
+            return self._plain_view(pod, rows, now)
+        return self._view(pod, rows, *self.metrics.aggregated(*self._scored).take(rows), now=now)
+
+    def _plain_view(self, pod: PodInfo, rows: I64, now: float) -> NodeUsageView:
+        """The view with the mean usage; the filter and the score of a pod use the same if all nodes pass."""
+        if self._viewed is not None:
+            known, same, at, view = self._viewed
+            if known is pod and at == now and np.array_equal(same, rows):
+                return view
+        view = self._view(pod, rows, *self.metrics.usage.take(rows), now=now)
+        self._viewed = pod, rows, now, view
+        return view
 
     def _prod_view(self, pod: PodInfo, rows: I64, *, now: float) -> NodeUsageView:
         measured = self.assigned_pods.sums(PROD_USAGE, rows)

@@ -14,8 +14,9 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -237,23 +238,46 @@ def measure(
     call it in a thread."""
     wanted = sorted({window.seconds for window in snapshot.windows} if durations is None else set(durations))
     periods = np.array([each.aggregate_duration_s for each in policies], dtype=np.int64)
-    usage: dict[str, F64] = {}
-    aggregated: dict[tuple[str, str, int], F64] = {}
     with_gpu = any(windows.metric.key == GPU_KEY for windows in snapshot.metrics)
-    for key in (*METRIC_KEYS, GPU_KEY) if with_gpu else METRIC_KEYS:
-        values, time = _samples(snapshot, key)
+    samples = {key: _samples(snapshot, key) for key in ((*METRIC_KEYS, GPU_KEY) if with_gpu else METRIC_KEYS)}
+    usage: dict[str, F64] = {}
+    for key, (values, _) in samples.items():
         usage[key] = np.full(len(snapshot.nodes), np.nan)
         for seconds in np.unique(periods).tolist():
             mine = np.flatnonzero(periods == seconds)
             usage[key][mine] = mean(values[: seconds // snapshot.resolution, mine])
-        for seconds in wanted:
-            rows = seconds // snapshot.resolution
-            enough = warm(time[:rows], seconds)
-            each = (mean(values[:rows]), *percentiles(values[:rows], PERCENTILES.values()))
-            for name, found in zip(TYPES, each, strict=True):
-                aggregated[key, name, seconds] = np.where(enough, found, np.nan)
     intervals = np.array([each.report_interval_s for each in policies], dtype=np.float64)
-    return NodeUsages(usage, aggregated, intervals, periods)
+    return NodeUsages(usage, AggregatedUsages(samples, wanted, snapshot.resolution), intervals, periods)
+
+
+class AggregatedUsages(Mapping[tuple[str, str, int], F64]):
+    """The aggregated usages of `NodeUsages`, each duration of a metric computed at its first use. `samples[key]` are
+    values (percent) and times (unix seconds), each [slots, n]; `resolution` is the width of a slot in seconds."""
+
+    def __init__(self, samples: Mapping[str, tuple[F64, F64]], durations: Sequence[int], resolution: int) -> None:
+        self._samples, self._durations, self._resolution = samples, durations, resolution
+        self._computed: dict[tuple[str, int], dict[str, F64]] = {}
+
+    def __getitem__(self, of: tuple[str, str, int]) -> F64:
+        key, name, seconds = of
+        if key not in self._samples or seconds not in self._durations:
+            raise KeyError(of)
+        if (key, seconds) not in self._computed:
+            self._computed[key, seconds] = self._compute(key, seconds)
+        return self._computed[key, seconds][name]
+
+    def __iter__(self) -> Iterator[tuple[str, str, int]]:
+        return iter(product(self._samples, TYPES, self._durations))
+
+    def __len__(self) -> int:
+        return len(self._samples) * len(TYPES) * len(self._durations)
+
+    def _compute(self, key: str, seconds: int) -> dict[str, F64]:
+        rows = seconds // self._resolution
+        values, time = (each[:rows] for each in self._samples[key])
+        enough = warm(time, seconds)
+        found = (mean(values), *percentiles(values, PERCENTILES.values()))
+        return {name: np.where(enough, each, np.nan) for name, each in zip(TYPES, found, strict=True)}
 
 
 def _samples(snapshot: Snapshot, key: str) -> tuple[F64, F64]:

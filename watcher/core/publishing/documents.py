@@ -47,6 +47,7 @@ LATEST_ROLLUP = ""
 CACHE_BYTES = 64 << 20  # size in bytes of the cached documents with other selections, per snapshot
 SIGNIFICANT_DIGITS = 15  # the Trimaran Go client parses at most 18 digits correctly
 MAX_DECIMALS = 10
+SAMPLED_DECIMALS = 3  # of times and ages in seconds
 LARGEST = 1e15
 _ALWAYS_KNOWN_LOAD = (MetricType.CPU, MetricType.MEMORY)
 
@@ -332,13 +333,18 @@ def _pieces(part: MetricColumn, start: int, stop: int) -> list[bytes]:
 def columns(snapshot: Snapshot, selection: Selection) -> ColumnsDocument:
     """Return a selection as columns (GET /api/v1/columns), which the scorers' client converts to arrays."""
     parts = select(snapshot, selection)
-    names = dict.fromkeys(part.metric.name for part in parts)
+    names = {part.metric.name for part in parts}
+    chosen = [windows for windows in snapshot.metrics if windows.metric.name in names]
     return ColumnsDocument(
         timestamp=int(snapshot.timestamp),
         window_end=int(snapshot.end),
         source=snapshot.source,
         nodes=list(snapshot.nodes),
-        sampled={w.metric.name: nullable(np.round(w.sampled, 3)) for w in snapshot.metrics if w.metric.name in names},
+        sampled={
+            w.metric.name: nullable(np.round(w.sampled, SAMPLED_DECIMALS))
+            for w in snapshot.metrics
+            if w.metric.name in names
+        },
         columns=[
             Column(
                 name=part.metric.name,
@@ -350,8 +356,8 @@ def columns(snapshot: Snapshot, selection: Selection) -> ColumnsDocument:
             )
             for part in parts
         ],
-        smoothing_s={w.metric.name: w.provenance.smoothing_s for w in snapshot.metrics if w.metric.name in names},
-        age_s=nullable(np.round(snapshot.age_s, 3)),
+        smoothing_s={w.metric.name: w.provenance.smoothing_s for w in chosen},
+        age_s=nullable(np.round(snapshot.age_s, SAMPLED_DECIMALS)),
     )
 
 

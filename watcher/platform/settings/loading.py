@@ -172,6 +172,11 @@ def _choose_provider(given: RawValue | None, *, environ: Mapping[str, str]) -> _
     spelt = UPSTREAM_NAMES | {name.casefold(): name for name in provider_names.known_names()}
     if folded in spelt:
         return _Chosen(spelt[folded], f"set by {given.origin}", given)
+    if folded in provider_names.EXAMPLES:
+        message = f"the provider {folded} ({given.origin}) is in a package that is not installed"
+        install = f"run pip install ./{provider_names.EXAMPLES[folded]} in a clone of load-watcher"
+        cure = f"{install}, or choose one of {_known()}"
+        return _Chosen("host", "", given, [Problem(NAME, message, cure)])
     guess = nearest(folded, spelt)
     message = f"unknown provider {describe(given.value)} ({given.origin})"
     cure = f"choose one of {_known()}" + (f"; did you mean {spelt[guess]}?" if guess else "")

@@ -274,15 +274,6 @@ def test_our_name_wins_over_the_old_one(loaded):
     assert loaded(toml, environ=old).provider.address == "http://old"
 
 
-@pytest.mark.parametrize("suffix", ["HOST_NAME_SUFFIX", "CLUSTER_NAME"])
-@pytest.mark.parametrize("provider", ["signalfx", "datadog"])
-def test_old_names_of_hosted_providers_are_read_for_them_alone(problems, provider, suffix):
-    """SIGNALFX_* are read with signalfx and DATADOG_* with datadog: a bad one shows, the other's does not."""
-    environ = {"METRICS_PROVIDER_NAME": provider.upper(), f"SIGNALFX_{suffix}": "\0", f"DATADOG_{suffix}": "\0"}
-    found = [problem for problem in problems(environ=environ) if problem.key == f"provider.{suffix.lower()}"]
-    assert [f"environment {provider.upper()}_{suffix}" in problem.message for problem in found] == [True]
-
-
 # --- which provider, and why ------------------------------------------------------------------------------------------
 
 

@@ -1,12 +1,15 @@
 """The service over Datadog and SignalFx, set up by the Go load-watcher's environment alone."""
 
+import os
 import time
+from pathlib import Path
 
 import pytest
 
+from cloud_tests.fake_datadog import API_KEY, APP_KEY, FakeDatadog
+from cloud_tests.fake_signalfx import TOKEN, FakeSignalFx
 from tests.conftest import RunService
-from tests.fakes.datadog import API_KEY, APP_KEY, FakeDatadog
-from tests.fakes.signalfx import TOKEN, FakeSignalFx
+from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
 
 CPU = "instance:node_cpu:ratio"
@@ -24,7 +27,7 @@ def environment(name: str, server: FakeDatadog | FakeSignalFx, token: str) -> di
 
 
 @pytest.mark.parametrize("name", ["Datadog", "SignalFx"])
-def test_whole_windows_of_true_samples(name: str, run_service: RunService):
+def test_whole_windows_of_true_samples(name: str, run_service: RunService, installed: Path):
     """From the first minute on, since both remember; hosts of other clusters and domains are not there."""
     server: FakeDatadog | FakeSignalFx = FakeDatadog() if name == "Datadog" else FakeSignalFx()
     began = 60 * (time.time() // 60) - 1200
@@ -34,7 +37,8 @@ def test_whole_windows_of_true_samples(name: str, run_service: RunService):
             times = [began + 60 * minute + 15 * quarter for quarter in range(4)]
             server.put("cpu.utilization", tags, times, 40.0 + 4.0 * (minute % 2))
     with server:
-        service = run_service(env=environment(name, server, API_KEY if name == "Datadog" else TOKEN))
+        environ = environment(name, server, API_KEY if name == "Datadog" else TOKEN)
+        service = run_service(env=environ | {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(installed)])})
 
         def whole() -> object:
             answer = service.get("/watcher")

@@ -12,11 +12,11 @@ from typing import Generic, TypeVar
 import aiohttp
 import msgspec
 
+from load_watcher_cloud.config import CloudConfig
 from watcher import __version__
 from watcher.core.messages import printable
 from watcher.platform.net.redaction import without_credentials
 from watcher.providers.base import ProviderError, ProviderRefused, ProviderUnreachable
-from watcher.providers.cloud.config import CloudConfig
 from watcher.providers.fetching import SerialWorker, malformed_response, retry_after, with_address, with_retries
 from watcher.providers.http_client import (
     MAX_CONNECTIONS,

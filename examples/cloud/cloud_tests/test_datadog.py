@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.datadog import API_KEY, APP_KEY, FakeDatadog, answered, attributes, refused
+from cloud_tests.fake_datadog import API_KEY, APP_KEY, FakeDatadog, answered, attributes, refused
+from load_watcher_cloud.config import node_of
+from load_watcher_cloud.datadog import DatadogConfig, provider
+from load_watcher_cloud.provider import CloudProvider
 from tests.fakes.prometheus import told
 from watcher.model import METRIC_BY_KEY, FindingKind
 from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.providers.cloud.config import node_of
-from watcher.providers.cloud.datadog import DatadogConfig, provider
-from watcher.providers.cloud.provider import CloudProvider
 from watcher.providers.fetching import retry_after
 from watcher.providers.queries import QueryConfig
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from cloud_tests.fake_signalfx import TOKEN, FakeSignalFx, names, points, refused
+from load_watcher_cloud import signalfx
+from load_watcher_cloud.config import CloudConfig
+from load_watcher_cloud.provider import CloudProvider
 from tests.fakes.prometheus import Asked, told
-from tests.fakes.signalfx import TOKEN, FakeSignalFx, names, points, refused
 from watcher.model import METRIC_BY_KEY, FindingKind
 from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.providers.cloud import signalfx
-from watcher.providers.cloud.config import CloudConfig
-from watcher.providers.cloud.provider import CloudProvider
 from watcher.providers.queries import QueryConfig
 
 NOW = 1_700_000_040.0  # a multiple of 60

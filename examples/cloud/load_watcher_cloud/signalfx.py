@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from load_watcher_cloud.config import HOST, CloudConfig
+from load_watcher_cloud.connection import CloudConnection, token_of
+from load_watcher_cloud.provider import CloudProvider, CloudQueryPlan, CloudResponse, HostSeries
 from watcher.arrays import F64
 from watcher.core.messages import printable
 from watcher.model import Metric
 from watcher.providers.base import ProviderMalformed, ProviderRefused
-from watcher.providers.cloud.config import HOST, CloudConfig
-from watcher.providers.cloud.connection import CloudConnection, token_of
-from watcher.providers.cloud.provider import CloudProvider, CloudQueryPlan, CloudResponse, HostSeries
 from watcher.providers.connection import connection, queries_of
 from watcher.providers.fetching import malformed_response
 from watcher.providers.http_client import HttpResponse

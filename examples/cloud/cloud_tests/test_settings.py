@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.signalfx import TOKEN, FakeSignalFx
+from cloud_tests.fake_signalfx import TOKEN, FakeSignalFx
+from load_watcher_cloud.provider import CloudProvider
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.problems import SettingsError
 from watcher.platform.settings.tables import Settings
 from watcher.providers import registry
 from watcher.providers.base import Fetch, Provider
-from watcher.providers.cloud.provider import CloudProvider
 
+pytestmark = pytest.mark.usefixtures("reachable")
 DATADOG = '[provider]\nname = "datadog"\ntoken = "k"\napp_key = "a"\n'
 SIGNALFX = '[provider]\nname = "signalfx"\ntoken = "k"\n'
 
@@ -120,3 +121,14 @@ def test_one_application_key_is_enough(tmp_path: Path):
 def test_a_cluster_of_signalfx_may_have_any_name_that_can_be_quoted(tmp_path: Path):
     """Spaces included."""
     assert "my blue" == loaded(tmp_path, SIGNALFX + 'cluster_name = "my blue"').provider.cluster_name
+
+
+@pytest.mark.parametrize("suffix", ["HOST_NAME_SUFFIX", "CLUSTER_NAME"])
+@pytest.mark.parametrize("provider", ["signalfx", "datadog"])
+def test_old_names_are_read_for_their_provider_alone(tmp_path: Path, provider: str, suffix: str):
+    """SIGNALFX_* are read with signalfx and DATADOG_* with datadog: a bad one shows, the other's does not."""
+    environ = {"METRICS_PROVIDER_NAME": provider.upper(), f"SIGNALFX_{suffix}": "\0", f"DATADOG_{suffix}": "\0"}
+    with pytest.raises(SettingsError) as refused:
+        loaded(tmp_path, environ=environ)
+    found = [problem for problem in refused.value.problems if problem.key == f"provider.{suffix.lower()}"]
+    assert [f"environment {provider.upper()}_{suffix}" in problem.message for problem in found] == [True]

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from cloud_tests.fake_datadog import API_KEY, APP_KEY, FakeDatadog
+from cloud_tests.fake_signalfx import TOKEN, FakeSignalFx
 from tests.doctor import Told, doctor
-from tests.fakes.datadog import API_KEY, APP_KEY, FakeDatadog
-from tests.fakes.signalfx import TOKEN, FakeSignalFx
 from tests.real.parts import free_port
+
+pytestmark = pytest.mark.usefixtures("reachable")
 
 
 @pytest.fixture(autouse=True)

@@ -15,12 +15,12 @@ from typing import Protocol
 
 import numpy as np
 
+from load_watcher_cloud.config import HOST, CloudConfig, node_of
+from load_watcher_cloud.connection import CloudConnection
 from watcher.arrays import F64
 from watcher.core.messages import printable, shorten_names
 from watcher.model import SOURCE_UNITS, FindingKind, Metric, Remedy, SeriesBatch
 from watcher.providers.base import Fetch, ProviderError, ProviderRefused, QueryFailure, QueryPlan
-from watcher.providers.cloud.config import HOST, CloudConfig, node_of
-from watcher.providers.cloud.connection import CloudConnection
 from watcher.providers.fetching import (
     SILENT_FETCHES,
     FetchContext,

@@ -1,0 +1,44 @@
+"""What the package imports of load-watcher, and what load-watcher says without the package."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.real.parts import REPOSITORY
+from watcher.platform.settings.loading import load
+from watcher.platform.settings.problems import SettingsError
+
+PACKAGE = REPOSITORY / "examples" / "cloud" / "load_watcher_cloud"
+
+
+def test_it_imports_what_the_documentation_allows():
+    """docs/own-source.md lists the modules that a package may import."""
+    allowed = set(
+        re.findall(r"^\| `(watcher\S*)` \|", (REPOSITORY / "docs" / "own-source.md").read_text(), re.MULTILINE)
+    )
+    imported = {
+        node.module
+        for path in sorted(PACKAGE.glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("watcher")
+    }
+    assert imported
+    assert imported <= allowed
+
+
+@pytest.mark.parametrize("name", ["datadog", "SignalFx"])
+def test_without_the_package_the_error_names_it(name: str, tmp_path: Path):
+    with pytest.raises(SettingsError) as refused:
+        load(flags={}, environ={"METRICS_PROVIDER_NAME": name}, cwd=tmp_path)
+    (problem,) = refused.value.problems
+    assert problem.message.startswith(
+        f"the provider {name.casefold()} (environment METRICS_PROVIDER_NAME) is in a package"
+    )
+    assert "pip install ./examples/cloud" in problem.cure
+
+
+def test_with_the_package_it_is_known(reachable: Path, tmp_path: Path):
+    environ = {"METRICS_PROVIDER_NAME": "SignalFx", "METRICS_PROVIDER_TOKEN": "k"}
+    assert load(flags={}, environ=environ, cwd=tmp_path).provider.name == "signalfx"
