@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from watcher.core.naming.name_resolver import NodeIndex
+from watcher.core.pods.table import SLOT_S
 from watcher.core.review import findings as review_limits
 from watcher.core.windows.backfill import LATE_INTERVALS
 from watcher.model import TickRecord, Window
@@ -60,3 +61,13 @@ class RefreshConfig:
         """Age limit of fetched samples, in seconds. A window ends with the newest sample, which may be old, so the
         longest window begins earlier than its length ago."""
         return self.windows[-1].seconds + LATE_INTERVALS * self.interval
+
+    @property
+    def pod_cadence_s(self) -> float:
+        """Seconds between two queries for pods: at least one minute."""
+        return max(float(SLOT_S), self.interval)
+
+    @property
+    def pod_slots(self) -> int:
+        """Number of minutes of pod usage to store."""
+        return max(1, self.windows[-1].seconds // SLOT_S)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from watcher.clock import Clock
-from watcher.core.windows.backfill import Backfill, Slice
+from watcher.core.windows.backfill import Backfill
 from watcher.model import FindingKind, Remedy
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.providers.base import Fetch, Provider, ProviderError, ProviderPartial, QueryPlan
@@ -33,43 +33,18 @@ class NewestSamples:
 
 
 class SampleFetcher:
-    """Fetches from one source, and knows which samples are still missing. `health` is the state of the source, `plans`
-    are its queries by metric."""
+    """Fetches from one source. `health` is the state of the source, `plans` are its queries by metric, and `backfill`
+    knows which samples are still missing."""
 
     def __init__(self, provider: Provider, *, config: RefreshConfig, clock: Clock, reports: TickReports) -> None:
         self.health = SourceHealth(provider.source, clock=clock)
         self.plans: Mapping[str, QueryPlan] = {}
+        self.backfill = Backfill(reach=config.reach, interval=config.interval, remembers=provider.remembers)
         self._provider = provider
         self._config = config
         self._clock = clock
         self._reports = reports
-        self._backfill = Backfill(reach=config.reach, interval=config.interval, remembers=provider.remembers)
         self._errors = RepeatedErrors(log)
-
-    # --- missing samples ---------------------------------------------------------------------------------------------
-
-    @property
-    def begun(self) -> bool:
-        """Whether samples were fetched or restored."""
-        return self._backfill.begun
-
-    @property
-    def backfilled(self) -> bool:
-        """Whether no slice of the past is missing."""
-        return self._backfill.next_slice(self._clock.now()) is None
-
-    @property
-    def recovered(self) -> bool:
-        """Whether no failed metric still waits for its recovery."""
-        return self._backfill.complete
-
-    def resume_from(self, until: float, *, missing: Iterable[Slice]) -> None:
-        """Continue after restored samples, which end at `until` (unix seconds) and lack the slices in `missing`."""
-        self._backfill.resume_from(until, missing=missing)
-
-    def forget(self) -> None:
-        """Fetch everything again: the history was emptied."""
-        self._backfill.forget()
 
     # --- the newest samples ------------------------------------------------------------------------------------------
 
@@ -77,7 +52,7 @@ class SampleFetcher:
         """Fetch the newest samples, None if the source returned nothing. The result sets whether the source is up.
         `deadline` is in seconds of the event loop's clock; `overlap` in seconds."""
         now = self._clock.now()
-        since = self._backfill.begin(now, overlap=overlap)
+        since = self.backfill.begin(now, overlap=overlap)
         # a source without history may take its sample during the fetch
         until = now if self._provider.remembers else now + self._config.interval
         began = self._clock.monotonic()
@@ -87,7 +62,7 @@ class SampleFetcher:
             return None
         self._errors.succeeded()
         self.health.up()
-        self._backfill.fetched(now)
+        self.backfill.fetched(now)
         return NewestSamples(fetch, since, now)
 
     async def _fetch(self, since: float, until: float, deadline: float) -> Fetch | None:
@@ -113,13 +88,13 @@ class SampleFetcher:
         history was `emptied`."""
         fetch, now, since = newest.fetch, newest.now, newest.since
         for metric in emptied:
-            self._backfill.mark_behind(metric, since=now - self._config.reach)
+            self.backfill.mark_behind(metric, since=now - self._config.reach)
         self.plans = fetch.plans or self.plans
         self._settle_failures(newest)
         self._settle_partial(newest)
         self.health.note_findings(fetch.findings)
         answered = [batch.metric.name for batch in fetch.batches if batch.metric.name not in fetch.partial]
-        back = self._backfill.catch_up(answered, now=now, since=since, overlap=overlap)
+        back = self.backfill.catch_up(answered, now=now, since=since, overlap=overlap)
         if back and self._provider.remembers:
             log.info("metrics can be fetched again, backfilling the gap: %s", ", ".join(back))
         elif back:
@@ -129,7 +104,7 @@ class SampleFetcher:
         for failure in newest.fetch.failures:
             name, error = failure.metric, failure.error
             reason = with_hint(str(error), error.hint)
-            if self._backfill.mark_behind(name, since=newest.since):
+            if self.backfill.mark_behind(name, since=newest.since):
                 log.warning("cannot fetch metric %s: %s", name, reason)
             in_part = isinstance(error, ProviderPartial)
             kind = FindingKind.PARTIAL_RESPONSE if in_part else FindingKind.QUERY_FAILED
@@ -142,7 +117,7 @@ class SampleFetcher:
         the missing part is fetched once the source responds completely again."""
         partial = newest.fetch.partial
         for name in sorted(partial.keys() - {failure.metric for failure in newest.fetch.failures}):
-            self._backfill.mark_behind(name, since=newest.since)
+            self.backfill.mark_behind(name, since=newest.since)
             reason = f"partial response, missing nodes keep their last samples: {partial[name]}"
             self._reports.query_failed(
                 ProviderPartial.kind,
@@ -160,7 +135,7 @@ class SampleFetcher:
         """Fetch the next missing slice of the past; None if none is missing, or if it must wait for the next tick. A
         failure here does not mark the source as down, because it has just responded to the query for the newest
         samples."""
-        piece = self._backfill.next_slice(self._clock.now())
+        piece = self.backfill.next_slice(self._clock.now())
         if piece is None or asyncio.get_running_loop().time() >= deadline:
             return None
         try:
@@ -172,7 +147,7 @@ class SampleFetcher:
             reason = f"backfill of {piece.until - piece.since:.0f} s failed: {error}"
             self._reports.query_failed(error.kind, reason, now=self._clock.now())
             return None
-        self._backfill.slice_fetched()
+        self.backfill.slice_fetched()
         lacking: Collection[str] = {*fetch.partial, *(failure.metric for failure in fetch.failures)}
-        self._backfill.mark_still_missing(lacking, since=piece.since)
+        self.backfill.mark_still_missing(lacking, since=piece.since)
         return fetch

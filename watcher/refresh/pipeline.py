@@ -7,7 +7,7 @@ one at a time, without I/O.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -47,15 +47,6 @@ from watcher.refresh.resolution import ResolutionChooser
 if TYPE_CHECKING:
     from watcher.clock import Clock
     from watcher.refresh.config import RefreshConfig
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessedSamples:
-    """What the review of fetched samples found, and the metrics whose history was emptied, or not restored, because
-    their samples have another source: their past must be fetched again."""
-
-    findings: list[Finding]
-    emptied: frozenset[str]
 
 
 class SamplePipeline:
@@ -123,9 +114,13 @@ class SamplePipeline:
 
     # --- samples in --------------------------------------------------------------------------------------------------
 
-    def process(self, fetch: Fetch, index: NodeIndex | None, *, now: float, present: bool) -> ProcessedSamples:
-        """Review and append fetched samples. `index` has the nodes of the cluster, None if they are unknown; `now` is
-        in unix seconds; `present`: the fetch has the newest samples and is not a slice of a backfill."""
+    def process(
+        self, fetch: Fetch, index: NodeIndex | None, *, now: float, present: bool
+    ) -> tuple[list[Finding], list[str]]:
+        """Review and append fetched samples; return the findings, and the metrics whose history was emptied, or not
+        restored, because their samples have another source: their past must be fetched again. `index` has the nodes of
+        the cluster, None if they are unknown; `now` is in unix seconds; `present`: the fetch has the newest samples and
+        is not a slice of a backfill."""
         self._index = index
         adapted = self._follow_cadence(fetch.batches, now) if present else []
         named = self._named(fetch.batches, now=now, present=present)
@@ -140,7 +135,7 @@ class SamplePipeline:
         skew = faults.skew(fetch.clock_offset_s, newest=self._history.end, now=now, limits=self._config.limits)
         if skew is not None:
             found.append(skew)
-        return ProcessedSamples(found, frozenset(emptied))
+        return found, emptied
 
     # --- the names of nodes ------------------------------------------------------------------------------------------
 
@@ -293,11 +288,6 @@ class SamplePipeline:
             self._resolution.resume(restored.resolution)
             self._history = self._new_history()
 
-    @property
-    def restored_until(self) -> float | None:
-        """The end of the restored samples in unix seconds, None without restored samples."""
-        return None if self._restored is None else self._restored.end
-
     def forget_restored(self) -> None:
         """Drop the restored samples: the history contains all of them."""
         self._restored = None
@@ -392,13 +382,17 @@ class SamplePipeline:
             silent=dict(self._silent.last),
         )
 
-    def restored_gaps(self, since: float, until: float) -> list[Slice]:
-        """Return the gaps in the restored samples between `since` and `until` (unix seconds). Samples of another source
-        are not reused, so they have no gaps."""
+    def restored_range(self, now: float) -> tuple[float, list[Slice]] | None:
+        """Return the end of the restored samples (unix seconds) and their gaps, None without restored samples. Samples
+        of another source are not reused, so they have no gaps."""
         restored = self._restored
-        if restored is None or restored.source != self._source:
-            return []
-        return gaps(restored.blocks, resolution=restored.resolution, since=since, until=until)
+        if restored is None:
+            return None
+        until = min(restored.end, now)
+        if restored.source != self._source:
+            return until, []
+        since = now - self._config.reach
+        return until, gaps(restored.blocks, resolution=restored.resolution, since=since, until=until)
 
 
 def samples_of_cluster(restored: RestoredSamples, cluster: str) -> RestoredSamples | None:

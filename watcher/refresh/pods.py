@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from watcher.core.naming import name_resolver
@@ -24,7 +24,7 @@ from watcher.core.pods.table import (
     merge_readings,
     review_pods,
 )
-from watcher.model import Finding, FindingKind, Remedy, Window
+from watcher.model import Finding, FindingKind, Remedy
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.providers.base import NoPodUsage, PodFetch, Provider, ProviderError, fetch_pods
 from watcher.refresh.reports import TickReports
@@ -44,27 +44,6 @@ SILENT_PERIODS = 1.5
 """Number of cadences behind its node's newest pod after which a pod is removed: one missing reading is tolerated."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodConfig:
-    """Settings of the pod refresh; times in seconds."""
-
-    mode: str = "auto"  # auto, on or off
-    interval: float = 60.0
-    windows: tuple[Window, ...] = (Window("5m", 300), Window("10m", 600), Window("15m", 900))
-    max_staleness: float = 300.0
-    max_ahead_s: float = 30.0
-
-    @property
-    def cadence_s(self) -> float:
-        """Seconds between two queries: at least one minute."""
-        return max(float(SLOT_S), self.interval)
-
-    @property
-    def slots(self) -> int:
-        """Number of minutes to store."""
-        return max(1, self.windows[-1].seconds // SLOT_S)
-
-
 class PodRefresher:
     """Refreshes and publishes the table of pods; `published` is replaced as a whole, by one assignment.
 
@@ -75,7 +54,7 @@ class PodRefresher:
         self,
         provider: Provider,
         *,
-        config: PodConfig,
+        config: RefreshConfig,
         clock: Clock,
         tag: str,
         worker: TickWorker,
@@ -107,16 +86,16 @@ class PodRefresher:
     def impossible_reason(self) -> str:
         """Why pod usage cannot be collected with these settings and this source; "" if it can, or if the source was not
         queried yet."""
-        if self._config.mode == "off":
+        if self._config.pods == "off":
             return 'pod usage is switched off (refresh.pods = "off")'
         return self._failure if self._is_impossible else ""
 
     @property
     def wanted(self) -> bool:
         """Whether the source is currently queried for pods."""
-        if self._config.mode == "auto":
+        if self._config.pods == "auto":
             return self._clock.monotonic() - self._wanted_at <= WANTED_FOR_S
-        return self._config.mode == "on"
+        return self._config.pods == "on"
 
     def continue_from(self, other: PodRefresher) -> None:
         """Take over from a refresher with other settings: its last request counts, and its table stays published until
@@ -167,7 +146,7 @@ class PodRefresher:
         known = self.published
         table = self._table_for(fetch.origin, findings, now)
         self.published = await self._worker.run(self._publish, table, fetch, index, findings, now)
-        self._reports.add(findings)
+        self._reports.findings.add(findings)
         if self._failure or known is None:
             count = len(self.published.table.pods)
             log.info("%s reports usage of %d pods: %s", self._provider.source, count, fetch.origin.cores)
@@ -175,7 +154,7 @@ class PodRefresher:
 
     def _table_for(self, origin: PodOrigin, findings: list[Finding], now: float) -> PodTable:
         """Return the current table, or an empty table if its readings must not share a window with the new ones."""
-        known, slots = self.published, self._config.slots
+        known, slots = self.published, self._config.pod_slots
         if known is None or len(known.table.recent_cores) != slots:
             return empty_table(slots)
         if known.origin.compatible_with(origin):
@@ -190,9 +169,9 @@ class PodRefresher:
         """Review the readings and build the published table; runs in the worker thread."""
         config = self._config
         usage = fetch.usage if index is None else _named(fetch.usage, index, findings, now)
-        usage, found = review_pods(usage, now=now, max_ahead_s=config.max_ahead_s)
+        usage, found = review_pods(usage, now=now, max_ahead_s=config.limits.max_ahead_s)
         findings.extend(found)
-        silent_s = SILENT_PERIODS * config.cadence_s
+        silent_s = SILENT_PERIODS * config.pod_cadence_s
         stale_s = max(config.max_staleness, silent_s)
         table = merge_readings(table, usage, now=now, silent_s=silent_s, stale_s=stale_s)
         self._sequence += 1
@@ -200,7 +179,7 @@ class PodRefresher:
             table,
             origin=fetch.origin,
             windows=config.windows,
-            cadence_s=config.cadence_s,
+            cadence_s=config.pod_cadence_s,
             timestamp=now,
             tag=f"{self._tag}-pods-{self._sequence:x}",
             monotonic=self._clock.monotonic(),
@@ -227,14 +206,3 @@ def _named(usage: PodUsage, index: NodeIndex, findings: list[Finding], now: floa
         return usage
     known = dict(zip(resolution.names, resolution.nodes, strict=True))
     return replace(usage, nodes=tuple(known.get(name, name) for name in usage.nodes))
-
-
-def pod_config(config: RefreshConfig) -> PodConfig:
-    """Return the part of the refresh settings that concerns pods."""
-    return PodConfig(
-        mode=config.pods,
-        interval=config.interval,
-        windows=config.windows,
-        max_staleness=config.max_staleness,
-        max_ahead_s=config.limits.max_ahead_s,
-    )

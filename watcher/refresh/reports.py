@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from watcher.core.review.findings import FindingLog
@@ -30,10 +30,6 @@ class TickReports:
     def continue_from(self, other: TickReports) -> None:
         """Continue the findings and counters of a refresher with other settings."""
         self.findings, self.stats = other.findings, other.stats
-
-    def add(self, findings: Iterable[Finding]) -> None:
-        """Add the findings of a step."""
-        self.findings.add(findings)
 
     def query_failed(
         self,

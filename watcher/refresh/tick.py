@@ -43,7 +43,7 @@ from watcher.refresh.config import (
 )
 from watcher.refresh.fetching import NewestSamples, SampleFetcher
 from watcher.refresh.pipeline import SamplePipeline, samples_of_cluster
-from watcher.refresh.pods import PodRefresher, pod_config
+from watcher.refresh.pods import PodRefresher
 from watcher.refresh.reports import TickReports, TickStats
 from watcher.refresh.worker import TickWorker
 
@@ -84,7 +84,7 @@ class Refresher:
         )
         self.pods = PodRefresher(
             provider,
-            config=pod_config(config),
+            config=config,
             clock=self._clock,
             tag=tag,
             worker=self._worker,
@@ -276,18 +276,19 @@ class Refresher:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._backfill(deadline), name="backfill")
                     group.create_task(self.pods.refresh(deadline, self._index), name="pods")
-                self._warm = self._warm or (self._fetcher.backfilled and not self.needs_quick_ticks)
+                backfilled = self._fetcher.backfill.next_slice(self._clock.now()) is None
+                self._warm = self._warm or (backfilled and not self.needs_quick_ticks)
             self.stats.ticks += 1
             self._reports.observe("tick", self._clock.monotonic() - began)
 
     async def _resume_after_restored(self) -> None:
         """Before the first fetch: continue where the restored samples end, and plan the backfill of their gaps."""
-        end, now = self._pipeline.restored_until, self._clock.now()
-        if end is None or self._fetcher.begun:
+        if self._fetcher.backfill.begun:
             return
-        until = min(end, now)
-        missing = await self._worker.run(self._pipeline.restored_gaps, now - self.config.reach, until)
-        self._fetcher.resume_from(until, missing=missing)
+        restored = await self._worker.run(self._pipeline.restored_range, self._clock.now())
+        if restored is not None:
+            until, gaps = restored
+            self._fetcher.backfill.resume_from(until, missing=gaps)
 
     async def _take_newest(self, newest: NewestSamples) -> None:
         """Process and publish the newest samples, and record what is missing from them."""
@@ -298,7 +299,7 @@ class Refresher:
             self._fetcher.health.names_compared(self.published.snapshot.nodes, self._index)
         self._fetcher.settle(newest, emptied=emptied, overlap=self._overlap())
         self._note_source_state()
-        if newest.fetch.plans and self._fetcher.recovered:
+        if newest.fetch.plans and self._fetcher.backfill.complete:
             self._pipeline.forget_restored()
 
     async def _backfill(self, deadline: float) -> None:
@@ -312,11 +313,11 @@ class Refresher:
             self._pipeline.rerecord_minute()  # this minute's windows are complete only now
             await self._publish(now=self._clock.now())
 
-    async def _process(self, fetch: Fetch, *, now: float, present: bool) -> frozenset[str]:
+    async def _process(self, fetch: Fetch, *, now: float, present: bool) -> list[str]:
         """Review and append in the worker thread; return the metrics whose past must be fetched again."""
-        processed = await self._worker.run(self._pipeline.process, fetch, self._index, now=now, present=present)
-        self._reports.add(processed.findings)
-        return processed.emptied
+        findings, emptied = await self._worker.run(self._pipeline.process, fetch, self._index, now=now, present=present)
+        self._reports.findings.add(findings)
+        return emptied
 
     async def _publish(self, *, now: float) -> None:
         """Compute and encode in the worker thread, publish here, then pass the record to the store."""
@@ -327,7 +328,7 @@ class Refresher:
         findings, published, record = await self._worker.run(
             self._pipeline.compute, now, before=before, listed=self._listed(), is_young=is_young
         )
-        self._reports.add(findings)
+        self._reports.findings.add(findings)
         if published is not None:
             self.published = published
             self._note_source_state()
@@ -362,7 +363,9 @@ class Refresher:
         if before is None and self._index is not None:
             log.info("the cluster has %s nodes; samples are assigned to these node names", len(self._index.nodes))
         if trouble := self.directory.error_text():
-            self._reports.add([Finding(FindingKind.NODE_NAMES, "", "", self._clock.now(), trouble, Remedy.REPORTED)])
+            self._reports.findings.add(
+                [Finding(FindingKind.NODE_NAMES, "", "", self._clock.now(), trouble, Remedy.REPORTED)]
+            )
 
     def _detect_clock_step(self) -> None:
         """Detect a wall clock that steps back by more than an interval. The history would then lie in the future, so it
@@ -376,10 +379,10 @@ class Refresher:
             return
         log.warning("wall clock stepped back by %.0f s; the history is emptied and fetched again", -step)
         reason = f"the wall clock of load-watcher stepped back by {-step:.0f} s; the history is fetched again"
-        self._reports.add([Finding(FindingKind.CLOCK_STEP, "", "", now, reason, Remedy.HISTORY_EMPTIED)])
+        self._reports.findings.add([Finding(FindingKind.CLOCK_STEP, "", "", now, reason, Remedy.HISTORY_EMPTIED)])
         self._pipeline.reset()
         self.pods.forget()
-        self._fetcher.forget()
+        self._fetcher.backfill.forget()
 
     def _note_source_state(self) -> None:
         """Publish whether the source returned complete data: otherwise a node without samples is not at fault."""
