@@ -32,6 +32,7 @@ QUICK = {
     "engines": "--nodes 20",
     "extender": "--nodes 20 --rounds 5 --seconds 1",
     "pods": "--pods 50 100 --rounds 1",
+    "latency": "--nodes 20 --requests 50",
     "provider": "--nodes 20",
     "qrm": "--pods 5 --rounds 5",
     "scheduler": "--nodes 10 --pods 5 --rounds 1",

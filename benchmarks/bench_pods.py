@@ -47,7 +47,10 @@ from watcher.providers.metrics_server.pods import POD_METRICS, _unhurried, read_
 from watcher.providers.prometheus.pods import joined, read_values
 from watcher.providers.prometheus.responses import read_envelope, series_of
 from watcher.providers.prometheus.transport import _unhurried as _unhurried_series
-from watcher.refresh.pods import PodConfig, PodRefresher
+from watcher.refresh.config import RefreshConfig
+from watcher.refresh.pods import PodRefresher
+from watcher.refresh.reports import TickReports
+from watcher.refresh.worker import TickWorker
 
 START = 1_700_000_040.0
 ROUNDS = 10
@@ -136,7 +139,7 @@ def into(table: PodTable, usage: PodUsage, now: float) -> PodTable:
     return merge_readings(table, reviewed, now=now, silent_s=90.0, stale_s=300.0)
 
 
-def published(table: PodTable, config: PodConfig) -> PublishedPods:
+def published(table: PodTable, config: RefreshConfig) -> PublishedPods:
     return PublishedPods(
         table,
         origin=ORIGIN,
@@ -151,13 +154,13 @@ def published(table: PodTable, config: PodConfig) -> PublishedPods:
 
 def measure_steps(pods: int) -> Measured:
     """Return CPU milliseconds by step, and memory per pod."""
-    cluster, config = Cluster(pods), PodConfig(mode="on")
+    cluster, config = Cluster(pods), RefreshConfig(pods="on")
     bodies, listed = cluster.vectors(START), cluster.listed()
     nodes = {node: node for node in cluster.nodes}
     placed = {f"{namespace}/{name}": node for (namespace, name), node in zip(cluster.pods, cluster.nodes, strict=True)}
     usage = read_vectors(bodies, nodes)
-    table = empty_table(config.slots)
-    for minute in range(config.slots):
+    table = empty_table(config.pod_slots)
+    for minute in range(config.pod_slots):
         table = into(table, cluster.usage(START + 60.0 * minute), START + 60.0 * minute)
     later, after = cluster.usage(START + 900.0), START + 900.0
     ready = published(table, config)
@@ -165,7 +168,7 @@ def measure_steps(pods: int) -> Measured:
     return {
         "prometheus": quickest(partial(read_vectors, bodies, nodes)),
         "metrics-server": quickest(partial(read_list, listed, placed)),
-        "first": quickest(partial(into, empty_table(config.slots), usage, START)),
+        "first": quickest(partial(into, empty_table(config.pod_slots), usage, START)),
         "next": quickest(partial(into, table, later, after)),
         "body": quickest(ready.body),
         "gzip": quickest(partial(compressed, body, Encoding.GZIP)),
@@ -178,11 +181,11 @@ def measure_steps(pods: int) -> Measured:
     }
 
 
-def table_bytes(bodies: Sequence[bytes], nodes: Mapping[str, str], config: PodConfig) -> float:
+def table_bytes(bodies: Sequence[bytes], nodes: Mapping[str, str], config: RefreshConfig) -> float:
     """Return the bytes of a table, including its names, which come from the responses."""
     gc.collect()
     tracemalloc.start()
-    table = into(empty_table(config.slots), read_vectors(bodies, nodes), START)
+    table = into(empty_table(config.pod_slots), read_vectors(bodies, nodes), START)
     gc.collect()
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -217,18 +220,15 @@ class AtHand:
 
 async def measure_rounds(pods: int, *, rounds: int) -> Measured:
     """Run refresh, document, and client; return the longest block of the event loop in each, and its cause."""
-    cluster, clock, config = Cluster(pods), Virtual(START), PodConfig(mode="on")
+    cluster, clock, config = Cluster(pods), Virtual(START), RefreshConfig(pods="on")
     source = AtHand(cluster)
     refresher = PodRefresher(
         source,  # type: ignore[arg-type]  # only fetch_pods of the provider is used
         config=config,
         clock=clock,
         tag="t",
-        index=lambda: None,
-        work=asyncio.to_thread,
-        report=lambda findings: None,
-        count=lambda kind: None,
-        observe=lambda stage, seconds: None,
+        worker=TickWorker(),
+        reports=TickReports(),
     )
     worst: dict[str, tuple[float, str]] = {}
     async with watching() as idle:
@@ -251,7 +251,7 @@ def _work(refresher: PodRefresher) -> list[tuple[str, Callable[[], Any]]]:
     kept: dict[str, bytes] = {}
 
     async def refresh() -> None:
-        await refresher.refresh(asyncio.get_running_loop().time() + 600.0)
+        await refresher.refresh(asyncio.get_running_loop().time() + 600.0, None)
 
     async def encode() -> None:
         assert refresher.published is not None

@@ -38,6 +38,7 @@ from watcher.core.review.samples import Reviewed
 from watcher.core.windows.history import History
 from watcher.core.windows.snapshot import take_snapshot
 from watcher.model import SeriesBatch, Snapshot, TickRecord
+from watcher.platform.interpreter import tune_for_serving
 from watcher.providers.base import Provider, provenance
 from watcher.providers.prometheus.provider import PrometheusProvider
 from watcher.providers.prometheus.queries import PrometheusConfig
@@ -318,6 +319,7 @@ def stall_table(results: Mapping[str, Measured]) -> Table:
 
 
 def main() -> None:
+    tune_for_serving()  # as the service does
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[5000, 50_000])
     parser.add_argument(

@@ -21,6 +21,7 @@ CHECKS = (
     Check("cadence", source.cadence, needs=("source",)),
     Check("clock", source.clock, needs=("source",)),
     Check("samples", source.samples, needs=("source",)),
+    Check("retention", database.retention, needs=("source",)),
     Check("addresses", cluster.addresses, needs=("source",)),
     Check("pods", pods.pods, needs=("source",), deadline=source.TICK_S),
     Check("kubernetes", cluster.kubernetes, needs=("settings",)),

@@ -1,15 +1,19 @@
-"""Database check: whether it is writable, of this product, up to date and not in use, and the free disk space."""
+"""Database checks: whether it is writable, of this product, up to date and not in use, the free disk space, and whether
+its limit suffices for the fleet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from load_watcher.doctor.listening import DetectedService
+from load_watcher.doctor.source import TickResult
+from watcher.model import DEFAULT_OPERATORS
 from watcher.platform.checks.examination import CheckContext, in_thread
-from watcher.platform.checks.results import CheckResult, fail, ok, warn
+from watcher.platform.checks.results import CheckResult, fail, ok, skipped, warn
 from watcher.platform.settings.addresses import is_server
 from watcher.platform.settings.tables import Settings
 from watcher.store.commands import database_at, look
+from watcher.store.compaction import DEFAULT_MAX_SIZE, STORED_BYTES_PER_VALUE, default_max_size
 from watcher.store.database import Database, DatabaseCheck
 from watcher.store.errors import StoreError, StoreUnusable
 
@@ -57,7 +61,8 @@ def _judge(seen: DatabaseCheck, found: Settings, *, serving: bool) -> Iterator[C
     else:
         yield fail(message, "run load-watcher db upgrade, or set store.upgrade = true")
     if seen.free is not None and seen.size is not None:
-        yield _room(seen.free, may_grow=found.store.max_size - seen.size)
+        limit = DEFAULT_MAX_SIZE if found.store.max_size is None else found.store.max_size
+        yield _room(seen.free, may_grow=limit - seen.size)
 
 
 def _room(free: int, *, may_grow: int) -> CheckResult:
@@ -65,3 +70,23 @@ def _room(free: int, *, may_grow: int) -> CheckResult:
     if free < LITTLE_ROOM and free < may_grow:
         return warn(message, "free disk space, or lower store.max_size")
     return ok(message)
+
+
+async def retention(examination: CheckContext) -> Sequence[CheckResult]:
+    """Check that the windows of all nodes fit into the limit of the database for as long as they are to be stored."""
+    store, snapshot = examination.get(Settings).store, examination.get(TickResult).snapshot
+    if snapshot is None:
+        return [skipped("not checked: the number of nodes is unknown")]
+    columns = sum(windows.metric.type in store.keep for windows in snapshot.metrics) * len(DEFAULT_OPERATORS)
+    values = len(snapshot.nodes) * len(snapshot.windows) * columns
+    needed = STORED_BYTES_PER_VALUE * values * store.retention / 60
+    limit = store.max_size or default_max_size(values, retention=store.retention)
+    hours = store.retention / 3600
+    message = (
+        f"the windows of {len(snapshot.nodes):,} nodes take about {needed / MB:,.0f} MB in {hours:g} h; the database "
+        f"may have {limit / MB:,.0f} MB"
+    )
+    if limit < needed:
+        message += f", enough for {hours * limit / needed:.0f} h"
+        return [warn(message, "remove store.max_size, so that it grows with the fleet, or lower store.retention")]
+    return [ok(message)]

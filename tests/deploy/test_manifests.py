@@ -402,6 +402,7 @@ def test_the_settings_are_good(overlay: tuple[str, list[Manifest]], tmp_path: Pa
     assert [] == validate(settings.parts.get("scheduler", {}))
     assert "sqlite:////data/load-watcher.db" == settings.store.url
     (data,) = (each for each in pod_template(rendered)["spec"]["volumes"] if each["name"] == "data")
+    assert settings.store.max_size is not None
     assert settings.store.max_size < int(data["emptyDir"]["sizeLimit"].removesuffix("Mi")) * 2**20
     assert settings.peers.urls is not None
     (host,) = (url.removeprefix("http://").partition(":")[0] for url in settings.peers.urls)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from watcher.core.naming.name_resolver import NodeIndex
+from watcher.core.pods.table import SLOT_S
 from watcher.core.review import findings as review_limits
 from watcher.core.windows.backfill import LATE_INTERVALS
 from watcher.model import TickRecord, Window
@@ -61,12 +62,12 @@ class RefreshConfig:
         longest window begins earlier than its length ago."""
         return self.windows[-1].seconds + LATE_INTERVALS * self.interval
 
+    @property
+    def pod_cadence_s(self) -> float:
+        """Seconds between two queries for pods: at least one minute."""
+        return max(float(SLOT_S), self.interval)
 
-@dataclass(slots=True)
-class TickStats:
-    """Counters of ticks and failed queries for /metrics; none of them decreases."""
-
-    ticks: int = 0
-    failed: int = 0
-    skipped: int = 0
-    query_failures: dict[tuple[str, str], int] = field(default_factory=dict)  # (kind, metric) -> count
+    @property
+    def pod_slots(self) -> int:
+        """Number of minutes of pod usage to store."""
+        return max(1, self.windows[-1].seconds // SLOT_S)

@@ -1,12 +1,12 @@
 """Pipeline for a tick's samples: resolve node names, review, append to the history, compute the snapshot and records.
 
-The tick (tick.py) fetches the samples and calls this module. All calls run in the tick's worker thread, one at a
-time, without I/O.
+The tick (tick.py) passes the fetched samples to this module. All calls that compute run in the tick's worker thread,
+one at a time, without I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from watcher.core.naming.renames import NamedBatch, NodeRenames, apply_renames
 from watcher.core.publishing.documents import Published, SilentBody
 from watcher.core.review import faults, samples
 from watcher.core.review.outage import OutageGuard
-from watcher.core.windows.backfill import Backfill, Slice, gaps
+from watcher.core.windows.backfill import Slice, gaps
 from watcher.core.windows.history import History
 from watcher.core.windows.resolution import resample
 from watcher.core.windows.silent_nodes import SilentNodes
@@ -30,6 +30,7 @@ from watcher.model import (
     Cells,
     Finding,
     FindingKind,
+    LastSample,
     Metric,
     Provenance,
     Remedy,
@@ -49,34 +50,30 @@ if TYPE_CHECKING:
 
 
 class SamplePipeline:
-    """Owner of the history. `source` is the name of the source on the wire; metrics to backfill are marked in
-    `backfill`; `tag` is the prefix of the tags of published snapshots; `stores`: tick records are needed for a
-    store; `adapts`: the resolution follows the cadence of the source."""
+    """Owner of the history. `source` is the name of the source on the wire; `remembers`: it has history; `tag` is the
+    prefix of the tags of published snapshots; `stores`: tick records are needed for a store."""
 
     def __init__(
         self,
         config: RefreshConfig,
         *,
         source: str,
-        backfill: Backfill,
+        remembers: bool,
         clock: Clock,
         tag: str,
         stores: bool,
-        adapts: bool = False,
     ) -> None:
-        self.index: NodeIndex | None = None  # as of this tick; None: the source's names are not resolved
-        self.restored: RestoredSamples | None = None
-        """Samples from the store, until the history contains all of them."""
-        self.guard = OutageGuard(config.limits)
-        self.silent = SilentNodes()  # survives a reload, like the guard
+        self._index: NodeIndex | None = None  # as of this tick; None: the source's names are not resolved
+        self._restored: RestoredSamples | None = None  # until the history contains all of them
+        self._guard = OutageGuard(config.limits)
+        self._silent = SilentNodes()
         self._config = config
         self._source = source
-        self._backfill = backfill
         self._clock = clock
         self._tag = tag
         self._stores = stores
         self._sequence = 0
-        self._resolution = ResolutionChooser(config, adapts=adapts, remembers=backfill.remembers)
+        self._resolution = ResolutionChooser(config, adapts=config.adapts and remembers, remembers=remembers)
         self._history = self._new_history()
         self._naming = NodeRenames()
         self._provenance: dict[str, Provenance] = {}
@@ -87,7 +84,7 @@ class SamplePipeline:
         """Reset the history: the clock stepped back, and the history lies in the future."""
         self._history = self._new_history()
         self._naming = NodeRenames()  # it stores since when a name means a node
-        self.restored = None
+        self._restored = None
         self._recorded_minute = -1
 
     def rerecord_minute(self) -> None:
@@ -108,7 +105,7 @@ class SamplePipeline:
         """Adapt the resolution to newly fetched samples, and return the findings about dropped samples. The samples of
         the history move to the new slots."""
         before = self._history
-        findings = self._resolution.follow(batches, before, self.restored, now=now)
+        findings = self._resolution.follow(batches, before, self._restored, now=now)
         if self.resolution != before.resolution:
             self._history = self._new_history()
             blocks = resample(before.blocks(), before=before.resolution, after=self.resolution)
@@ -117,40 +114,48 @@ class SamplePipeline:
 
     # --- samples in --------------------------------------------------------------------------------------------------
 
-    def process(self, fetch: Fetch, now: float, present: bool) -> list[Finding]:
-        """Review and append fetched samples; return the findings. `now` is in unix seconds; `present`: the fetch has
-        the newest samples and is not a slice of a backfill."""
+    def process(
+        self, fetch: Fetch, index: NodeIndex | None, *, now: float, present: bool
+    ) -> tuple[list[Finding], list[str]]:
+        """Review and append fetched samples; return the findings, and the metrics whose history was emptied, or not
+        restored, because their samples have another source: their past must be fetched again. `index` has the nodes of
+        the cluster, None if they are unknown; `now` is in unix seconds; `present`: the fetch has the newest samples and
+        is not a slice of a backfill."""
+        self._index = index
         adapted = self._follow_cadence(fetch.batches, now) if present else []
         named = self._named(fetch.batches, now=now, present=present)
-        found = [*fetch.findings, *adapted, *self._settle_provenance(fetch, named, now)]
-        found.extend(apply_renames(named, history=self._history, guard=self.guard, now=now))
+        changed, emptied = self._settle_provenance(fetch, named, now)
+        found = [*fetch.findings, *adapted, *changed]
+        found.extend(apply_renames(named, history=self._history, guard=self._guard, now=now))
         for each in named:
             found.extend(each.findings)
             found.extend(self._append(each.batch, now))
         if present:
             found.extend(self._name_findings(named, now))
         skew = faults.skew(fetch.clock_offset_s, newest=self._history.end, now=now, limits=self._config.limits)
-        return found if skew is None else [*found, skew]
+        if skew is not None:
+            found.append(skew)
+        return found, emptied
 
     # --- the names of nodes ------------------------------------------------------------------------------------------
 
     def _named(self, batches: Iterable[SeriesBatch], *, now: float, present: bool) -> list[NamedBatch]:
         """Return the batches with node names; unchanged if the cluster's nodes are unknown."""
-        if self.index is None:
+        if self._index is None:
             return [NamedBatch(batch) for batch in batches]
         if not present:
-            return [self._naming.name_past(batch, self.index, now=now) for batch in batches]
-        return [self._naming.name(batch, self.index, now=now) for batch in batches]
+            return [self._naming.name_past(batch, self._index, now=now) for batch in batches]
+        return [self._naming.name(batch, self._index, now=now) for batch in batches]
 
     def _name_findings(self, named: Sequence[NamedBatch], now: float) -> Iterator[Finding]:
         """Yield findings about names that match no node, and about nodes without series."""
-        if self.index is None or not named:
+        if self._index is None or not named:
             return
         for resolution in {id(each.resolution): each.resolution for each in named}.values():
             if resolution is not None:
-                yield from name_resolver.findings(resolution, self.index, now=now)
+                yield from name_resolver.findings(resolution, self._index, now=now)
         seen = set(self._history.names).union(*(each.batch.nodes for each in named))
-        yield from name_resolver.missing_findings(self.index.without_series(seen), now=now)
+        yield from name_resolver.missing_findings(self._index.without_series(seen), now=now)
 
     # --- review and provenance ---------------------------------------------------------------------------------------
 
@@ -181,31 +186,36 @@ class SamplePipeline:
             limits=self._config.limits,
         )
 
-    def _settle_provenance(self, fetch: Fetch, named: Iterable[NamedBatch], now: float) -> Iterator[Finding]:
-        """Update each metric's provenance. Samples of a metric share a window only if source, expression, unit and
-        smoothing are the same: stored samples are loaded once that is verified, and the history of a metric whose
-        source changed is emptied. A change from the source's names to cluster node names does not empty it: the samples
-        are renamed."""
+    def _settle_provenance(
+        self, fetch: Fetch, named: Iterable[NamedBatch], now: float
+    ) -> tuple[list[Finding], list[str]]:
+        """Update each metric's provenance; return findings, and the metrics whose past must be fetched again. Samples
+        of a metric share a window only if source, expression, unit and smoothing are the same: stored samples are
+        loaded once that is verified, and the history of a metric whose source changed is emptied. A change from the
+        source's names to cluster node names does not empty it: the samples are renamed."""
+        findings: list[Finding] = []
+        emptied: list[str] = []
         translated = {each.batch.metric.name: each.translated for each in named}
         for name, plan in fetch.plans.items():
             origin = origin_of(self._source, cluster=self._config.cluster)
             old, plain = self._provenance.get(name), provenance(plan, origin)
             of_cluster = provenance(plan, origin, of_cluster=True)
-            fitting = (plain,) if self.index is None else (plain, of_cluster)
+            fitting = (plain,) if self._index is None else (plain, of_cluster)
             new = of_cluster if translated.get(name, old == of_cluster) else plain
             self._provenance[name] = new
             if old in fitting or (old is None and self._load_restored(name, fitting)):
                 continue
-            self._backfill.mark_behind(name, since=now - self._config.reach)
+            emptied.append(name)
             if old is not None:
                 self._history.drop(name)
                 self._forget_fleet()
                 reason = f"the source changed from {old.expression} to {new.expression}; its history was emptied"
-                yield Finding(FindingKind.SOURCE, "", name, now, reason, Remedy.HISTORY_EMPTIED)
+                findings.append(Finding(FindingKind.SOURCE, "", name, now, reason, Remedy.HISTORY_EMPTIED))
+        return findings, emptied
 
     def _load_restored(self, name: str, fitting: Collection[Provenance]) -> bool:
         """Load the stored samples of a metric. Return False if they must not share a window with new samples."""
-        restored = self.restored
+        restored = self._restored
         if restored is None:
             return True
         if restored.provenance.get(name) not in fitting:
@@ -219,9 +229,21 @@ class SamplePipeline:
     def _forget_fleet(self) -> None:
         """Forget known and silent nodes: under another label nodes may have other names, so the old names did not fall
         silent."""
-        self.guard.forget()
-        if self.index is None:  # otherwise silent nodes have cluster node names, which do not change
-            self.silent.forget()
+        self._guard.forget()
+        if self._index is None:  # otherwise silent nodes have cluster node names, which do not change
+            self._silent.forget()
+
+    # --- silent nodes ------------------------------------------------------------------------------------------------
+
+    @property
+    def never_seen(self) -> tuple[str, ...]:
+        """Nodes of the cluster without any sample, as of the last snapshot."""
+        return self._silent.never_seen
+
+    def add_last_seen(self, found: Mapping[str, LastSample]) -> SilentBody:
+        """Add last-seen values from the store; return the new list of silent nodes. Call it between two ticks."""
+        self._silent.add_last_seen(found)
+        return SilentBody.of(self._silent.document)
 
     # --- from history to snapshot ------------------------------------------------------------------------------------
 
@@ -236,9 +258,9 @@ class SamplePipeline:
         self._history.drop_empty_nodes()
         if not self._history.names or (is_young and now - self._history.end > self._config.max_staleness):
             return [], None, None  # the published snapshot stays until it is stale
-        snapshot, findings = self._snapshot(self._history, now=now, source=self._source, guard=self.guard)
+        snapshot, findings = self._snapshot(self._history, now=now, source=self._source, guard=self._guard)
         published = self._encode(snapshot, now=now)
-        published.silent = SilentBody.of(self.silent.update(snapshot, before=before, now=now, listed=listed))
+        published.silent = SilentBody.of(self._silent.update(snapshot, before=before, now=now, listed=listed))
         return findings, published, self._record(snapshot)
 
     def _forget_removed(self, listed: Collection[str] | None) -> None:
@@ -246,38 +268,50 @@ class SamplePipeline:
         their samples: a new node of the same name has none."""
         if listed is None:
             return
-        removed = (self._listed - set(listed)) & self.silent.last.keys()
+        removed = (self._listed - set(listed)) & self._silent.last.keys()
         self._listed = frozenset(listed)
         if removed:
-            self.guard.rename(dict.fromkeys(removed))
+            self._guard.rename(dict.fromkeys(removed))
             for metric in self._history.metrics:
                 self._history.rename(metric.name, dict.fromkeys(removed))
 
+    def continue_from(self, other: SamplePipeline) -> None:
+        """Keep the known, silent and lost nodes of a pipeline of the same source: after a reload, an incomplete list
+        that was refused must not be served."""
+        self._silent, self._guard = other._silent, other._guard
+        self._guard.limits = self._config.limits
+
     def resume(self, restored: RestoredSamples) -> None:
         """Continue with samples of the store or of another refresher, before the first tick."""
-        self.restored = restored
+        self._restored = restored
         if restored.source == self._source:
             self._resolution.resume(restored.resolution)
             self._history = self._new_history()
 
+    def forget_restored(self) -> None:
+        """Drop the restored samples: the history contains all of them."""
+        self._restored = None
+
     def compute_restored(self, restored: RestoredSamples, now: float) -> Published | None:
-        """Compute the windows of stored samples, with their own source and times; None without samples."""
+        """Continue with stored samples and compute their windows, with their own source and times; None without
+        samples."""
+        self.resume(restored)
         history = History(resolution=restored.resolution, windows=restored.windows)
         history.load(restored.blocks)
         if not history.names:
             return None
         same = restored.source == self._source
         if same:
-            self.guard.expect_back(restored.lost, now=now)
-            self.silent.restore(restored.silent, now=now)
+            self._guard.expect_back(restored.lost, now=now)
+            self._silent.restore(restored.silent, now=now)
         # a fleet that was known shortly before a restart must not shrink unnoticed
         recent = same and now - restored.end <= self._config.max_staleness
-        guard = self.guard if recent else OutageGuard(self._config.limits)
+        guard = self._guard if recent else OutageGuard(self._config.limits)
         snapshot, _ = self._snapshot(history, now=restored.timestamp, source=restored.source, guard=guard)
         published = self._encode(snapshot, now=now)
         if same:
             document = msgspec.structs.replace(
-                self.silent.document, lost=dict(snapshot.lost), served=len(snapshot.nodes)
+                self._silent.document, lost=dict(snapshot.lost), served=len(snapshot.nodes)
             )
             published.silent = SilentBody.of(document)
         return published
@@ -292,8 +326,8 @@ class SamplePipeline:
 
     def _provenance_of(self, metric: str, source: str) -> Provenance:
         known = self._provenance.get(metric)
-        if known is None and self.restored is not None:
-            known = self.restored.provenance.get(metric)
+        if known is None and self._restored is not None:
+            known = self._restored.provenance.get(metric)
         return known or Provenance(source, "", METRIC_BY_NAME[metric].unit, 0.0)
 
     def _encode(self, snapshot: Snapshot, *, now: float) -> Published:
@@ -328,13 +362,13 @@ class SamplePipeline:
             blocks=self._history.take_changed(),
             records=records,
             lost=snapshot.lost,
-            silent=dict(self.silent.last),
+            silent=dict(self._silent.last),
         )
 
     def samples(self, published: Published | None) -> RestoredSamples | None:
         """Return all samples in the form in which a store restores them; `published` is the newest snapshot."""
         if published is None or not self._history.names:
-            return self.restored
+            return self._restored
         snapshot = published.snapshot
         return RestoredSamples(
             timestamp=snapshot.timestamp,
@@ -345,15 +379,20 @@ class SamplePipeline:
             provenance=dict(self._provenance),
             blocks=self._history.blocks(),
             lost=snapshot.lost,
-            silent=dict(self.silent.last),
+            silent=dict(self._silent.last),
         )
 
-    def gaps_of(self, restored: RestoredSamples, since: float, until: float) -> list[Slice]:
-        """Return the gaps in the stored samples between `since` and `until` (unix seconds). Samples of another source
-        are not reused, so they have no gaps."""
+    def restored_range(self, now: float) -> tuple[float, list[Slice]] | None:
+        """Return the end of the restored samples (unix seconds) and their gaps, None without restored samples. Samples
+        of another source are not reused, so they have no gaps."""
+        restored = self._restored
+        if restored is None:
+            return None
+        until = min(restored.end, now)
         if restored.source != self._source:
-            return []
-        return gaps(restored.blocks, resolution=restored.resolution, since=since, until=until)
+            return until, []
+        since = now - self._config.reach
+        return until, gaps(restored.blocks, resolution=restored.resolution, since=since, until=until)
 
 
 def samples_of_cluster(restored: RestoredSamples, cluster: str) -> RestoredSamples | None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from watcher.core.naming import name_resolver
@@ -25,9 +24,12 @@ from watcher.core.pods.table import (
     merge_readings,
     review_pods,
 )
-from watcher.model import Finding, FindingKind, Remedy, Window
+from watcher.model import Finding, FindingKind, Remedy
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.providers.base import NoPodUsage, PodFetch, Provider, ProviderError, fetch_pods
+from watcher.refresh.reports import TickReports
+from watcher.refresh.source_health import with_hint
+from watcher.refresh.worker import TickWorker
 
 if TYPE_CHECKING:
     from watcher.clock import Clock
@@ -42,58 +44,29 @@ SILENT_PERIODS = 1.5
 """Number of cadences behind its node's newest pod after which a pod is removed: one missing reading is tolerated."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodConfig:
-    """Settings of the pod refresh; times in seconds."""
-
-    mode: str = "auto"  # auto, on or off
-    interval: float = 60.0
-    windows: tuple[Window, ...] = (Window("5m", 300), Window("10m", 600), Window("15m", 900))
-    max_staleness: float = 300.0
-    max_ahead_s: float = 30.0
-
-    @property
-    def cadence_s(self) -> float:
-        """Seconds between two queries: at least one minute."""
-        return max(float(SLOT_S), self.interval)
-
-    @property
-    def slots(self) -> int:
-        """Number of minutes to store."""
-        return max(1, self.windows[-1].seconds // SLOT_S)
-
-
 class PodRefresher:
     """Refreshes and publishes the table of pods; `published` is replaced as a whole, by one assignment.
 
-    `index` returns the nodes of the cluster, None if unknown; `work` runs a function in the worker thread of the tick;
-    `report` records findings; `count` counts a failure by its kind; `observe` records the duration of a stage in
-    seconds.
+    Computations run in `worker`, the worker thread of the tick.
     """
 
     def __init__(
         self,
         provider: Provider,
         *,
-        config: PodConfig,
+        config: RefreshConfig,
         clock: Clock,
         tag: str,
-        index: Callable[[], NodeIndex | None],
-        work: Callable[[Callable[[], PublishedPods]], Awaitable[PublishedPods]],
-        report: Callable[[Iterable[Finding]], None],
-        count: Callable[[str], None],
-        observe: Callable[[str, float], None],
+        worker: TickWorker,
+        reports: TickReports,
     ) -> None:
         self.published: PublishedPods | None = None
         self._provider = provider
         self._config = config
         self._clock = clock
         self._tag = tag
-        self._index = index
-        self._work = work
-        self._report = report
-        self._count = count
-        self._observe = observe
+        self._worker = worker
+        self._reports = reports
         self._sequence = 0
         self._wanted_at = float("-inf")
         self._asked_at = float("-inf")
@@ -113,16 +86,16 @@ class PodRefresher:
     def impossible_reason(self) -> str:
         """Why pod usage cannot be collected with these settings and this source; "" if it can, or if the source was not
         queried yet."""
-        if self._config.mode == "off":
+        if self._config.pods == "off":
             return 'pod usage is switched off (refresh.pods = "off")'
         return self._failure if self._is_impossible else ""
 
     @property
     def wanted(self) -> bool:
         """Whether the source is currently queried for pods."""
-        if self._config.mode == "auto":
+        if self._config.pods == "auto":
             return self._clock.monotonic() - self._wanted_at <= WANTED_FOR_S
-        return self._config.mode == "on"
+        return self._config.pods == "on"
 
     def continue_from(self, other: PodRefresher) -> None:
         """Take over from a refresher with other settings: its last request counts, and its table stays published until
@@ -136,16 +109,16 @@ class PodRefresher:
 
     # --- the refresh -------------------------------------------------------------------------------------------------
 
-    async def refresh(self, deadline: float) -> None:
+    async def refresh(self, deadline: float, index: NodeIndex | None) -> None:
         """Query the source if due, and publish. Does not raise for errors of the source. `deadline` is in seconds of
-        the event loop's clock."""
+        the event loop's clock; `index` has the nodes of the cluster, None if they are unknown."""
         if not self._due():
             return
         began = self._asked_at = self._clock.monotonic()
         try:
             async with asyncio.timeout_at(deadline):
                 fetch = await fetch_pods(self._provider, self._clock.now())
-            await self._take_in(fetch)
+            await self._take_in(fetch, index)
             self._errors.succeeded()
         except TimeoutError:
             self._failed("unreachable", "no response to the pod queries before the deadline of the tick", hint="")
@@ -158,25 +131,22 @@ class PodRefresher:
         except Exception as error:  # a bug here or in a library; the nodes are not affected
             self._errors.failed(error, "unexpected error while refreshing pods; the last pod usage stays published")
             self._failed("internal", f"internal error: {type(error).__name__}", hint="see the log for details")
-        self._observe(PODS, self._clock.monotonic() - began)
+        self._reports.observe(PODS, self._clock.monotonic() - began)
 
     def _due(self) -> bool:
         if not self.wanted:
-            self.published, self._failure, self._is_impossible = (
-                None,
-                "",
-                False,
-            )  # not requested: stored data would only become outdated
+            # not requested: stored data would only become outdated
+            self.published, self._failure, self._is_impossible = None, "", False
             return False
         return self._clock.monotonic() - self._asked_at >= SLOT_S - EARLY_S
 
-    async def _take_in(self, fetch: PodFetch) -> None:
+    async def _take_in(self, fetch: PodFetch, index: NodeIndex | None) -> None:
         now = self._clock.now()
         findings: list[Finding] = [*fetch.findings]
         known = self.published
         table = self._table_for(fetch.origin, findings, now)
-        self.published = await self._work(lambda: self._publish(table, fetch, findings, now))
-        self._report(findings)
+        self.published = await self._worker.run(self._publish, table, fetch, index, findings, now)
+        self._reports.findings.add(findings)
         if self._failure or known is None:
             count = len(self.published.table.pods)
             log.info("%s reports usage of %d pods: %s", self._provider.source, count, fetch.origin.cores)
@@ -184,7 +154,7 @@ class PodRefresher:
 
     def _table_for(self, origin: PodOrigin, findings: list[Finding], now: float) -> PodTable:
         """Return the current table, or an empty table if its readings must not share a window with the new ones."""
-        known, slots = self.published, self._config.slots
+        known, slots = self.published, self._config.pod_slots
         if known is None or len(known.table.recent_cores) != slots:
             return empty_table(slots)
         if known.origin.compatible_with(origin):
@@ -193,13 +163,15 @@ class PodRefresher:
         findings.append(Finding(FindingKind.SOURCE, "", PODS, now, reason, Remedy.HISTORY_EMPTIED))
         return empty_table(slots)
 
-    def _publish(self, table: PodTable, fetch: PodFetch, findings: list[Finding], now: float) -> PublishedPods:
+    def _publish(
+        self, table: PodTable, fetch: PodFetch, index: NodeIndex | None, findings: list[Finding], now: float
+    ) -> PublishedPods:
         """Review the readings and build the published table; runs in the worker thread."""
         config = self._config
-        usage = self._named(fetch.usage, findings, now)
-        usage, found = review_pods(usage, now=now, max_ahead_s=config.max_ahead_s)
+        usage = fetch.usage if index is None else _named(fetch.usage, index, findings, now)
+        usage, found = review_pods(usage, now=now, max_ahead_s=config.limits.max_ahead_s)
         findings.extend(found)
-        silent_s = SILENT_PERIODS * config.cadence_s
+        silent_s = SILENT_PERIODS * config.pod_cadence_s
         stale_s = max(config.max_staleness, silent_s)
         table = merge_readings(table, usage, now=now, silent_s=silent_s, stale_s=stale_s)
         self._sequence += 1
@@ -207,42 +179,30 @@ class PodRefresher:
             table,
             origin=fetch.origin,
             windows=config.windows,
-            cadence_s=config.cadence_s,
+            cadence_s=config.pod_cadence_s,
             timestamp=now,
             tag=f"{self._tag}-pods-{self._sequence:x}",
             monotonic=self._clock.monotonic(),
             age_s=max(0.0, now - table.end),
         )
 
-    def _named(self, usage: PodUsage, findings: list[Finding], now: float) -> PodUsage:
-        """Return the usage with cluster node names, as used for the nodes' load; unresolved names are unchanged."""
-        index = self._index()
-        if index is None:
-            return usage
-        resolution = index.resolve(tuple(sorted({name for name in usage.nodes if name})))
-        findings.extend(name_resolver.findings(resolution, index, now=now))
-        if not resolution.translated:
-            return usage
-        known = dict(zip(resolution.names, resolution.nodes, strict=True))
-        return replace(usage, nodes=tuple(known.get(name, name) for name in usage.nodes))
-
     def _failed(self, kind: str, reason: str, *, hint: str) -> None:
         """Record a failure, and log it if it is the first; the published table stays, with its true age."""
-        message = f"{reason}. {hint}" if hint else reason
+        message = with_hint(reason, hint)
         found = FindingKind.NO_SERIES if kind == NoPodUsage.kind else FindingKind.QUERY_FAILED
-        self._count(kind)
-        self._report([Finding(found, "", PODS, self._clock.now(), message, Remedy.LEFT_OUT)])
+        self._reports.query_failed(
+            kind, message, now=self._clock.now(), metric=PODS, kind=found, remedy=Remedy.LEFT_OUT
+        )
         if not self._failure:
             log.warning("no pod usage available: %s", message)
         self._failure = message
 
 
-def pod_config(config: RefreshConfig) -> PodConfig:
-    """Return the part of the refresh settings that concerns pods."""
-    return PodConfig(
-        mode=config.pods,
-        interval=config.interval,
-        windows=config.windows,
-        max_staleness=config.max_staleness,
-        max_ahead_s=config.limits.max_ahead_s,
-    )
+def _named(usage: PodUsage, index: NodeIndex, findings: list[Finding], now: float) -> PodUsage:
+    """Return the usage with cluster node names, as used for the nodes' load; unresolved names are unchanged."""
+    resolution = index.resolve(tuple(sorted({name for name in usage.nodes if name})))
+    findings.extend(name_resolver.findings(resolution, index, now=now))
+    if not resolution.translated:
+        return usage
+    known = dict(zip(resolution.names, resolution.nodes, strict=True))
+    return replace(usage, nodes=tuple(known.get(name, name) for name in usage.nodes))

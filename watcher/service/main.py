@@ -17,6 +17,7 @@ from aiohttp import web
 
 from watcher.platform.http.runner import Runner
 from watcher.platform.http.tls import ServerTls
+from watcher.platform.interpreter import tune_for_serving
 from watcher.platform.malloc import limit_malloc_arenas
 from watcher.platform.modules import ServiceModule
 from watcher.platform.settings.tables import Settings
@@ -72,6 +73,7 @@ def run_process(
 ) -> int:
     """Serve the process that `make` returns until SIGTERM or SIGINT; return the exit code."""
     limit_malloc_arenas()
+    tune_for_serving()
     try:
         return asyncio.run(serve(make, settings, reload=reload))
     except (StoreError, ProviderError) as error:

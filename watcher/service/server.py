@@ -42,11 +42,12 @@ from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesL
 from watcher.koordinator.publisher import PublishStats
 from watcher.model import MetricType, Operator, ProviderHealth, Snapshot, Window
 from watcher.platform.http.sites import local_hosts
+from watcher.platform.interpreter import freeze_objects
 from watcher.platform.modules import ServiceModule
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.platform.settings.tables import Settings
 from watcher.providers.base import QueryPlan
-from watcher.refresh.config import TickStats
+from watcher.refresh.reports import TickStats
 from watcher.refresh.tick import Refresher
 from watcher.replicas import transfer
 from watcher.replicas.transfer import TransferOrigin
@@ -114,6 +115,7 @@ class Watcher:
         self._tick: asyncio.Task[None] | None = None
         self._tick_errors = RepeatedErrors(log)
         self._period = 0.0
+        self._is_settled = False  # True after the first tick of the ready service
         self.telemetry.watch(self)
         protection = ServerProtection(settings)
         self.tls = tls_of(settings)
@@ -340,6 +342,7 @@ class Watcher:
     async def _run_tick(self) -> None:
         """Run one tick as a separate task, so that its cancellation does not look like a failure to the scheduler."""
         refresher = self._refresher
+        was_ready = not refresher.not_ready_reason()
         self._tick = asyncio.create_task(self._tick_of(refresher), name="tick")
         await asyncio.wait({self._tick})
         if not self._tick.cancelled():
@@ -347,6 +350,9 @@ class Watcher:
                 self._tick_errors.succeeded()
             else:
                 self._tick_errors.failed(error, "unexpected error in a tick; the next tick runs as scheduled")
+        if was_ready and not self._is_settled:
+            self._is_settled = True
+            freeze_objects()  # nodes, pods and complete windows exist now
         refresher.findings.add(self._store.findings)  # some appear later, for example a reached size limit
         self._keep_pace()
 

@@ -28,27 +28,47 @@ Result = TypeVar("Result")
 MINUTES_PER_SLICE = 10
 CHUNKS_PER_SLICE = 40
 DECISIONS_PER_SLICE = 1000
+DEFAULT_MAX_SIZE = 2 << 30  # bytes, for small fleets
+STORED_BYTES_PER_VALUE = 2.4  # measured for smooth load (docs/store.md)
+LIMIT_BYTES_PER_VALUE = 4  # a float32 before compression
+
+
+def default_max_size(values: int, *, retention: float) -> int:
+    """Return the limit in bytes without store.max_size: enough for `values` window values per minute, stored for
+    `retention` seconds, and at least DEFAULT_MAX_SIZE."""
+    return max(DEFAULT_MAX_SIZE, int(LIMIT_BYTES_PER_VALUE * values * retention / 60))
 
 
 class Compactor:
     """Applies retention to one database and compacts it. All methods run in the writer thread.
 
-    `retention`: of window history in seconds; `max_size`: bytes; `decisions`: retention of decisions in seconds,
+    `retention`: of window history in seconds; `max_size`: bytes, None for a limit that grows with the number of stored
+    values; `decisions`: retention of decisions in seconds,
     `max_decisions`: their maximum number; `findings`: reports if max_size is too small for the retention.
     """
 
-    def __init__(self, *, retention: float, max_size: int, decisions: float, max_decisions: int) -> None:
+    def __init__(self, *, retention: float, max_size: int | None, decisions: float, max_decisions: int) -> None:
         self.findings: tuple[Finding, ...] = ()
         self._retention = retention
-        self._max_size = max_size
+        self._max_size = DEFAULT_MAX_SIZE if max_size is None else max_size
+        self._grows = max_size is None
         self._decisions = decisions
         self._max_decisions = max_decisions
         self._now = 0
         self._added_to: set[tuple[str, int]] = set()
 
+    def opened(self, size: int) -> None:
+        """Record the size of the database at the start in bytes. A limit that grows does not cut what earlier ticks of
+        a larger fleet have stored."""
+        if self._grows:
+            self._max_size = max(self._max_size, size)
+
     def stored(self, record: TickRecord) -> None:
         """Record a stored tick: its end is the current time, and the hours of its minutes have changed."""
         self._now = int(record.end)
+        if self._grows:
+            values = sum(minute.values.size for minute in record.records)
+            self._max_size = max(self._max_size, default_max_size(values, retention=self._retention))
         self._added_to |= {(minute.window.label, schema.hour_of(minute.time)) for minute in record.records}
 
     def slices(self, database: Database) -> Iterator[None]:

@@ -51,9 +51,10 @@ class Store:
     """The database of one service, with one writer thread and several reader threads.
 
     `url`: sqlite:///… or postgresql://…; `watcher`: name of the rows' owner; `password_file`: for the server's user;
-    `retention`: of window history in seconds; `max_size`: bytes; `on_unusable`: "fail" or "set-aside"; `upgrade`:
-    migrate an older schema; `owner`: description of this process for other processes; `decisions`: retention of
-    decisions in seconds (0: none are stored), `max_decisions`: maximum number.
+    `retention`: of window history in seconds; `max_size`: bytes, None for a limit that grows with the fleet;
+    `on_unusable`: "fail" or "set-aside"; `upgrade`: migrate an older schema; `owner`: description of this process for
+    other processes; `decisions`: retention of decisions in seconds (0: none are stored), `max_decisions`: maximum
+    number.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Store:
         *,
         url: str,
         retention: float,
-        max_size: int,
+        max_size: int | None,
         on_unusable: str,
         upgrade: bool,
         owner: str = "",
@@ -177,6 +178,7 @@ class Store:
             restored = schema.restored(mine)
         self._last_saved = None if restored is None else restored.end
         self._measure()
+        self._compactor.opened(self._size)
         return restored
 
     def _prepare(self) -> None:

@@ -412,6 +412,26 @@ def test_a_database_on_a_server(server_database: str):
     assert password not in away.output + said.output + odd.output
 
 
+@pytest.mark.parametrize(
+    ("options", "status", "words"),
+    [
+        ([], "ok", ("2 nodes take about 0 MB in 24 h", "2,147 MB")),
+        (["--set", "store.retention=8760h"], "ok", ("2 nodes take about 15 MB in 8760 h", "2,147 MB")),
+        (
+            ["--set", "store.retention=8760h", "--set", "store.max_size=16MiB", "--set", "provider.metrics=CPU,Memory"],
+            "warn",
+            ("30 MB", "17 MB, enough for 4855 h"),
+        ),
+    ],
+)
+def test_the_limit_of_the_database_is_compared_with_the_fleet(
+    source: list[str], options: list[str], status: str, words: tuple[str, ...]
+):
+    """Two nodes, three windows, one metric or two; a limit that is set may be too small."""
+    found = doctor(*source, *options).one("retention", status, *words)
+    assert ("store.max_size" in found.cure) == (status == "warn")
+
+
 def test_a_place_where_no_database_can_be():
     """A directory that is missing."""
     told = doctor("--store-url", "sqlite:////no/such/place/a.db")

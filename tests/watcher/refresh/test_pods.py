@@ -345,7 +345,7 @@ def test_a_source_that_hangs_is_given_up_at_the_deadline():
         await refresher.tick()
         assert refresher.published is not None
         refresher.pods.want()
-        await refresher.pods.refresh(asyncio.get_running_loop().time() + 0.05)
+        await refresher.pods.refresh(asyncio.get_running_loop().time() + 0.05, None)
         assert refresher.provider_health.ok
         assert "no response to the pod queries" in findings(refresher)["query_failed"]
         assert 1 == refresher.stats.query_failures["unreachable", "pods"]

@@ -103,11 +103,8 @@ async def test_a_file_of_schema_0002_keeps_what_it_has(tmp_path: Path) -> None:
     """And has room for decisions after it."""
     path = tmp_path / "a.db"
 
-    async def fill() -> None:
-        async with opened(path) as store:
-            await save(store, tick(START))
-
-    await fill()
+    async with opened(path) as store:
+        await save(store, tick(START))
     config = Config()
     config.set_main_option("script_location", str(database.migrations_folder()))
     engine = sqlite.open_engine(path)

@@ -340,12 +340,8 @@ async def test_an_unusable_file_is_set_aside_whole_where_that_is_wanted(spoilt: 
     """It is renamed with all that belongs to it, a finding says so, and a new database takes ticks."""
     before = bytes_of(spoilt.parent)
 
-    async def run() -> Store:
-        async with opened(spoilt, on_unusable="set-aside") as store:
-            await save(store, tick(START))
-            return store
-
-    store = await run()
+    async with opened(spoilt, on_unusable="set-aside") as store:
+        await save(store, tick(START))
     (finding,) = store.findings
     assert (FindingKind.STORE, Remedy.SET_ASIDE) == (finding.kind, finding.remedy)
     aside = {
@@ -378,18 +374,16 @@ async def test_damage_that_shows_while_running_is_a_status_and_not_the_end(tmp_p
         connection.execute("INSERT INTO window_hour VALUES ('', '5m', 0, x'', zeroblob(8388608))")
         connection.commit()
 
-    async def run() -> str:
-        async with opened(path) as store:
-            with path.open("r+b") as file:
-                file.seek(4096)
-                file.write(b"\xa5" * (path.stat().st_size - 4096))
-            store.save(numbered(14))
-            await eventually(lambda: not store.status.ok, what="the damage to be met")
-            with pytest.raises(StoreUnusable, match="is damaged"):
-                await store.history(host=NODES[0], window="5m", start=START, end=START + 86400)
-            return store.status.error
-
-    assert "is damaged" in await run()
+    async with opened(path) as store:
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\xa5" * (path.stat().st_size - 4096))
+        store.save(numbered(14))
+        await eventually(lambda: not store.status.ok, what="the damage to be met")
+        with pytest.raises(StoreUnusable, match="is damaged"):
+            await store.history(host=NODES[0], window="5m", start=START, end=START + 86400)
+        error = store.status.error
+    assert "is damaged" in error
     assert json.loads(path.with_name("a.db.lock").read_text())["damaged"]
     with pytest.raises(StoreUnusable, match="is damaged"):
         await restored_at(path)
@@ -400,17 +394,15 @@ async def test_a_file_that_is_moved_away_under_a_running_service_is_noticed(tmp_
     """Or replaced by another: SQLite itself would go on writing into what nobody will ever open."""
     path = tmp_path / "a.db"
 
-    async def run() -> str:
-        async with opened(path) as store:
-            await save(store, tick(START))
-            path.rename(tmp_path / "elsewhere.db")
-            if replaced:
-                path.touch()
-            store.save(tick(START + 60))
-            await eventually(lambda: not store.status.ok, what="the move to be noticed")
-            return store.status.error
-
-    assert f"{path} was moved or replaced while it was open; restart the service" == await run()
+    async with opened(path) as store:
+        await save(store, tick(START))
+        path.rename(tmp_path / "elsewhere.db")
+        if replaced:
+            path.touch()
+        store.save(tick(START + 60))
+        await eventually(lambda: not store.status.ok, what="the move to be noticed")
+        error = store.status.error
+    assert f"{path} was moved or replaced while it was open; restart the service" == error
 
 
 async def test_a_large_file_is_checked_whole_after_damage_was_seen(tmp_path: Path, healthy: Path) -> None:

@@ -11,16 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import psycopg
 import pytest
 
 from tests.real.parts import PostgreSQL, free_port, new_secret
 from tests.waiting import eventually
 from tests.watcher.store.ticks import (
-    COLUMNS,
     CPU,
-    FIFTEEN,
     START,
     block,
     cells_of,
@@ -30,11 +26,12 @@ from tests.watcher.store.ticks import (
     query,
     restored_at,
     save,
+    save_beyond_the_cap,
     store_at,
     tick,
 )
-from watcher.model import Operator, TickRecord, WindowRecord
-from watcher.store.commands import current, database_at, upgrade, vacuum
+from watcher.model import Operator, TickRecord
+from watcher.store.commands import current, database_at, upgrade
 from watcher.store.errors import StoreError, StoreInUse, StoreUnreachable, StoreUnusable
 from watcher.store.store import Store
 from watcher.store.tables import REVISIONS
@@ -127,19 +124,15 @@ async def test_replicas_share_their_history_and_not_their_samples(server_databas
 async def test_a_second_watcher_of_the_same_name_is_refused_by_the_name_of_the_first(server_database: str) -> None:
     """While the first goes on; once that is closed the name is free. Beside it, `db` looks and upgrades."""
 
-    async def run() -> StoreInUse:
-        async with opened(server_database, watcher="a") as store:
-            with pytest.raises(StoreInUse) as refused:
-                await store_at(server_database, watcher="a").open()
-            await save(store, tick(START))
-            assert "newest" in current(database_at(server_database))
-            assert "up to date" in upgrade(database_at(server_database))
-        return refused.value
-
-    refused = await run()
-    assert str(refused).startswith('the watcher "a" in postgresql://127.0.0.1:')
-    assert "is in use by load-watcher on " in str(refused)
-    assert "store.watcher_id" in refused.hint
+    async with opened(server_database, watcher="a") as store:
+        with pytest.raises(StoreInUse) as refused:
+            await store_at(server_database, watcher="a").open()
+        await save(store, tick(START))
+        assert "newest" in current(database_at(server_database))
+        assert "up to date" in upgrade(database_at(server_database))
+    assert str(refused.value).startswith('the watcher "a" in postgresql://127.0.0.1:')
+    assert "is in use by load-watcher on " in str(refused.value)
+    assert "store.watcher_id" in refused.value.hint
     assert await restored_at(server_database, watcher="a") is not None
 
 
@@ -181,28 +174,12 @@ async def test_what_a_watcher_left_goes_when_it_was_not_to_be_kept_any_longer(se
 
 
 async def test_the_cap_holds_for_each_watcher_by_itself(server_database: str) -> None:
-    """One whose windows are too large loses its own, the oldest first."""
-    cap = 2**19
-    nodes = tuple(f"node-{i}" for i in range(1000))
-    random = np.random.default_rng(5)
-
-    def noisy(when: int) -> TickRecord:
-        values = random.uniform(0, 100, (2, len(nodes))).astype(np.float32)
-        return tick(when, records=[WindowRecord(FIFTEEN, when, nodes, COLUMNS, values)])
-
+    """One whose windows are too large loses its own."""
     async with opened(server_database, watcher="other") as store:
         await save(store, tick(START))
-    async with opened(server_database, watcher="noisy", max_size=cap) as store:
-        for k in range(150):
-            store.save(noisy(START + 120 * k))
-        last = START + 120 * 149
-        await eventually(lambda: store.status.last_saved == last + 0.25, what="the last tick")
-        await eventually(lambda: store.findings, what="the cap to be noticed")
-        await eventually(lambda: store.status.size_bytes <= cap, what="the windows to go")
-        found = await store.history(host="node-7", **EVERYTHING)
-        assert last == found[0].time[-1]
-        assert START < found[0].time[0]
-        assert store.status.ok
+    async with opened(server_database, watcher="noisy", max_size=2**19) as store:
+        await save_beyond_the_cap(store, ticks=150)
+        await eventually(lambda: store.status.size_bytes <= 2**19, what="the windows to go")
     assert 2 == count(server_database, "window_minute", where="watcher = 'other'")
 
 
@@ -218,28 +195,25 @@ async def test_a_server_that_is_down_at_the_start_is_waited_for(
     url = frail.new_database()
     frail.stop()
 
-    async def run() -> None:
-        async with opened(url, watcher="a") as store:
-            assert not store.status.ok
-            assert "Connection refused" in store.status.error
-            assert "check the server" in store.status.error
-            for k in range(3):
-                store.save(tick(START + 60 * k))
-            await eventually(lambda: store.status.queued == 3, what="the ticks to wait")
-            with pytest.raises(StoreUnreachable, match="cannot be read"):
-                await store.history(host="node-a", **EVERYTHING)
-            await asyncio.to_thread(frail.start)
-            await save(store, tick(START + 180))
-            assert (True, "", 0, 0) == (
-                store.status.ok,
-                store.status.error,
-                store.status.queued,
-                store.status.dropped,
-            )
-            found = await store.history(host="node-a", **EVERYTHING)
-            assert [START + 60 * k for k in range(4)] == found[0].time.tolist()
-
-    await run()
+    async with opened(url, watcher="a") as store:
+        assert not store.status.ok
+        assert "Connection refused" in store.status.error
+        assert "check the server" in store.status.error
+        for k in range(3):
+            store.save(tick(START + 60 * k))
+        await eventually(lambda: store.status.queued == 3, what="the ticks to wait")
+        with pytest.raises(StoreUnreachable, match="cannot be read"):
+            await store.history(host="node-a", **EVERYTHING)
+        await asyncio.to_thread(frail.start)
+        await save(store, tick(START + 180))
+        assert (True, "", 0, 0) == (
+            store.status.ok,
+            store.status.error,
+            store.status.queued,
+            store.status.dropped,
+        )
+        found = await store.history(host="node-a", **EVERYTHING)
+        assert [START + 60 * k for k in range(4)] == found[0].time.tolist()
     assert ["saving to the database fails", "saving to the database works again"] == told(caplog)
     restored = await restored_at(url, watcher="a")
     assert restored is not None
@@ -307,21 +281,6 @@ async def test_a_watcher_whose_name_was_taken_while_it_was_cut_off_waits_until_i
 LOCKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
 CUT_OFF = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
              WHERE application_name LIKE 'load-watcher on %' AND datname = current_database()"""
-
-
-async def test_save_returns_at_once_while_the_tables_are_locked(server_database: str) -> None:
-    """Whoever dumps or alters the tables delays no tick."""
-    async with opened(server_database, watcher="a") as store:
-        with psycopg.connect(server_database) as other:
-            other.execute("LOCK TABLE tick")
-            store.save(tick(START))
-            await eventually(lambda: store.status.queued == 0, what="the writer to take the first tick")
-            for k in range(1, 4):
-                store.save(tick(START + 60 * k))
-            assert (None, 3) == (store.status.last_saved, store.status.queued)
-        await eventually(lambda: store.status.last_saved == START + 180.25, what="the last tick")
-        found = await store.history(host="node-a", **EVERYTHING)
-        assert [START + 60 * k for k in range(4)] == found[0].time.tolist()
 
 
 async def test_tables_that_are_gone_are_made_again(server_database: str) -> None:
@@ -401,25 +360,6 @@ async def test_a_user_who_may_not_make_tables_is_told_so(server_database: str, p
         assert "GRANT CREATE" in refused.value.hint
     finally:
         query(server_database, "DROP ROLE guest")
-
-
-async def test_vacuum_gives_back_what_is_free(server_database: str) -> None:
-    """Beside a watcher that runs."""
-
-    async def run() -> str:
-        async with opened(server_database, watcher="a") as store:
-            nodes = tuple(f"node-{i}" for i in range(3000))
-            noise = np.random.default_rng(1).random((2, len(nodes))).astype(np.float32)
-            for k in range(20):
-                when = START + 60 * k
-                await save(store, tick(when, blocks=[], records=[WindowRecord(FIFTEEN, when, nodes, COLUMNS, noise)]))
-            query(server_database, "DELETE FROM window_minute")
-            said = await asyncio.to_thread(vacuum, database_at(server_database))
-            await save(store, tick(START + 3600))
-            return said
-
-    before, after = (float(word) for word in (await run()).split() if word[0].isdigit())
-    assert after < before - 0.3
 
 
 # --- secrets and drivers ---------------------------------------------------------------------------------------------

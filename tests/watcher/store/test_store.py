@@ -5,8 +5,7 @@ import os
 import sqlite3
 import tempfile
 import uuid
-from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,10 +30,13 @@ from tests.watcher.store.ticks import (
     cells_of,
     count,
     is_stored,
+    locked,
     minute,
     opened,
+    query,
     restored_at,
     save,
+    save_beyond_the_cap,
     store_at,
     tick,
     url_of,
@@ -149,20 +151,18 @@ async def test_samples_after_the_newest_one_are_forgotten(place: str) -> None:
 async def test_lists_of_nodes_are_stored_once_and_go_with_what_used_them(place: str) -> None:
     """Equal lists are one row; one that nothing refers to any more is removed."""
 
-    async def run() -> list[int]:
-        counts = []
-        async with opened(place, retention=60.0) as store:
-            for step, nodes in ((0, NODES), (1, NODES), (2, (*NODES, "node-d")), (40, NODES[:1])):
-                when = START + 60 * step
-                blocks = [block(step, slot=when // RESOLUTION - 3, nodes=nodes)]
-                await save(store, tick(when, blocks=blocks, records=[minute(step, when=when, nodes=nodes)]))
-                counts.append(count(place, "node_list"))
-            await save(store, tick(START + 41 * 60, blocks=[], records=[]))
-            await eventually(lambda: count(place, "window_minute") == 1, what="the old minutes to go")
-            await save(store, tick(START + 42 * 60, blocks=[], records=[]))
-            return [*counts, count(place, "node_list")]
-
-    assert [1, 1, 2, 3, 1] == await run()
+    counts = []
+    async with opened(place, retention=60.0) as store:
+        for step, nodes in ((0, NODES), (1, NODES), (2, (*NODES, "node-d")), (40, NODES[:1])):
+            when = START + 60 * step
+            blocks = [block(step, slot=when // RESOLUTION - 3, nodes=nodes)]
+            await save(store, tick(when, blocks=blocks, records=[minute(step, when=when, nodes=nodes)]))
+            counts.append(count(place, "node_list"))
+        await save(store, tick(START + 41 * 60, blocks=[], records=[]))
+        await eventually(lambda: count(place, "window_minute") == 1, what="the old minutes to go")
+        await save(store, tick(START + 42 * 60, blocks=[], records=[]))
+        found = [*counts, count(place, "node_list")]
+    assert [1, 1, 2, 3, 1] == found
 
 
 # --- windows ---------------------------------------------------------------------------------------------------------
@@ -270,31 +270,26 @@ async def test_a_node_that_is_new_has_gaps_where_others_have_values(place: str) 
     """The times of the hours before it came are there, also for a name that sorts before all that they know."""
     late = tick(START + 3600, blocks=[], records=[minute(7, when=START + 3600, nodes=("a", *NODES, "z"))])
 
-    async def run() -> list[list[float]]:
-        async with opened(place) as store:
-            await save_all(store, place, [tick(START), late, tick(START + 7200)])
-            answers = [await store.history(host=host, window="15m", start=START, end=START + 3600) for host in "az"]
-            return [answer[0].value.tolist() for answer in answers]
-
-    np.testing.assert_array_equal([[np.nan, 7.0], [np.nan, 7.25]], await run())
+    async with opened(place) as store:
+        await save_all(store, place, [tick(START), late, tick(START + 7200)])
+        answers = [await store.history(host=host, window="15m", start=START, end=START + 3600) for host in "az"]
+        found = [answer[0].value.tolist() for answer in answers]
+    np.testing.assert_array_equal([[np.nan, 7.0], [np.nan, 7.25]], found)
 
 
 async def test_history_gives_what_was_asked_for(place: str) -> None:
     """Range inclusive on both ends, one window, chosen metrics and operators; nothing for what is not there."""
 
-    async def run() -> Mapping[str, list[StoredSeries]]:
-        async with opened(place) as store:
-            await save(store, *(tick(START + 60 * k) for k in range(5)))
-            all_of_it: dict[str, Any] = {"host": "node-b", "window": "15m", "start": START, "end": START + 600}
-            return {
-                "range": await store.history(**(all_of_it | {"start": START + 60, "end": START + 180})),
-                "operator": await store.history(**all_of_it, operators=[Operator.STD]),
-                "metric": await store.history(**all_of_it, metrics=[MEMORY]),
-                "window": await store.history(**(all_of_it | {"window": "10m"})),
-                "host": await store.history(**(all_of_it | {"host": "node-x"})),
-            }
-
-    answers = await run()
+    async with opened(place) as store:
+        await save(store, *(tick(START + 60 * k) for k in range(5)))
+        all_of_it: dict[str, Any] = {"host": "node-b", "window": "15m", "start": START, "end": START + 600}
+        answers = {
+            "range": await store.history(**(all_of_it | {"start": START + 60, "end": START + 180})),
+            "operator": await store.history(**all_of_it, operators=[Operator.STD]),
+            "metric": await store.history(**all_of_it, metrics=[MEMORY]),
+            "window": await store.history(**(all_of_it | {"window": "10m"})),
+            "host": await store.history(**(all_of_it | {"host": "node-x"})),
+        }
     assert [START + 60, START + 120, START + 180] == answers["range"][0].time.tolist()
     assert [(CPU, Operator.STD)] == [(series.metric, series.operator) for series in answers["operator"]]
     expected = [float((START + 60 * k) % 8192) + 0.1875 for k in range(5)]
@@ -319,16 +314,14 @@ async def test_windows_go_when_their_retention_is_over(place: str) -> None:
 async def test_a_clock_that_steps_back_neither_stops_the_store_nor_leaves_hours_for_ever(place: str) -> None:
     """Hours to come are kept as long as retention says, and go beyond that."""
 
-    async def run() -> list[int]:
-        async with opened(place, retention=7200.0) as store:
-            await save_all(store, place, [tick(START + 90 * 86400), tick(START + 90 * 86400 + 3600)])
-            assert 2 == count(place, "window_hour")
-            await save_all(store, place, [tick(START + 3600), tick(START)])
-            await save(store, tick(START + 60))
-            found = await store.history(host="node-a", window="5m", start=0, end=2**40)
-            return found[0].time.tolist()
-
-    assert [START, START + 60, START + 3600] == await run()
+    async with opened(place, retention=7200.0) as store:
+        await save_all(store, place, [tick(START + 90 * 86400), tick(START + 90 * 86400 + 3600)])
+        assert 2 == count(place, "window_hour")
+        await save_all(store, place, [tick(START + 3600), tick(START)])
+        await save(store, tick(START + 60))
+        found = await store.history(host="node-a", window="5m", start=0, end=2**40)
+        result = found[0].time.tolist()
+    assert [START, START + 60, START + 3600] == result
 
 
 async def test_minutes_that_come_while_their_hour_is_rewritten_are_kept(place: str) -> None:
@@ -336,52 +329,37 @@ async def test_minutes_that_come_while_their_hour_is_rewritten_are_kept(place: s
     nodes = tuple(f"node-{i}" for i in range(1500))
     times = [START + 60 * k + 3600 * (k % 2) for k in range(30)]
 
-    async def run() -> list[int]:
-        async with opened(place) as store:
-            for when in times:
-                records = [minute(when % 97, when=when, window=window, nodes=nodes) for window in (FIVE, FIFTEEN)]
-                one = tick(when, blocks=[], records=records)
-                store.save(one)
-                while not is_stored(store, one):  # noqa: ASYNC110  (a longer pause would let the rewriting finish)
-                    await asyncio.sleep(0.0005)
-            await save_all(store, place, [tick(START + 7200)])
-            (series, *_) = await store.history(host="node-1499", window="15m", start=START, end=START + 7199)
-            np.testing.assert_allclose([when % 97 + 1499 / 16 for when in sorted(times)], series.value, rtol=1e-6)
-            return series.time.tolist()
-
-    assert sorted(times) == await run()
+    async with opened(place) as store:
+        for when in times:
+            records = [minute(when % 97, when=when, window=window, nodes=nodes) for window in (FIVE, FIFTEEN)]
+            one = tick(when, blocks=[], records=records)
+            store.save(one)
+            while not is_stored(store, one):  # noqa: ASYNC110  (a longer pause would let the rewriting finish)
+                await asyncio.sleep(0.0005)
+        await save_all(store, place, [tick(START + 7200)])
+        (series, *_) = await store.history(host="node-1499", window="15m", start=START, end=START + 7199)
+        np.testing.assert_allclose([when % 97 + 1499 / 16 for when in sorted(times)], series.value, rtol=1e-6)
+        found = series.time.tolist()
+    assert sorted(times) == found
 
 
-async def test_the_database_stays_within_its_cap_and_loses_the_oldest_windows_first(tmp_path: Path) -> None:
-    """Noise beyond the cap: the file shrinks below it, the newest minutes and all samples are there, and a finding says
-    that history is shorter than retention."""
-    path = tmp_path / "a.db"
+async def test_the_database_stays_within_its_cap_and_loses_the_oldest_windows_first(place: str) -> None:
+    """Noise beyond the cap: the database shrinks below it, the newest minutes and all samples are there, and a finding
+    says that history is shorter than retention."""
     cap = 2**20
-    nodes = tuple(f"node-{i}" for i in range(1000))
-    random = np.random.default_rng(5)
+    file = Path(place.removeprefix("sqlite:///"))
 
-    def noisy(when: int) -> TickRecord:
-        values = random.uniform(0, 100, (2, len(nodes))).astype(np.float32)
-        return tick(when, records=[WindowRecord(FIFTEEN, when, nodes, COLUMNS, values)])
-
-    async def run() -> tuple[list[StoredSeries], tuple[FindingKind, ...]]:
-        async with opened(path, max_size=cap) as store:
-            for k in range(250):
-                store.save(noisy(START + 120 * k))
-            await eventually(lambda: store.status.last_saved == START + 120 * 249 + 0.25, what="the last tick")
-            await eventually(lambda: store.findings, what="the cap to be noticed")
-            await eventually(lambda: path.stat().st_size <= cap, what="the file to shrink")
-            found = await store.history(host="node-7", window="15m", start=0, end=2**40)
-            assert store.status.ok
-            return found, tuple(finding.kind for finding in store.findings)
-
-    found, kinds = await run()
-    times = found[0].time
-    assert START + 120 * 249 == times[-1]
-    assert START < times[0]
-    assert np.array_equal(np.diff(times), np.full(len(times) - 1, 120))
-    assert (FindingKind.STORE,) == kinds
-    restored = await restored_at(path)
+    async with opened(place, max_size=cap) as store:
+        await save_beyond_the_cap(store, ticks=250)
+        size = (lambda: file.stat().st_size) if place.startswith("sqlite") else (lambda: store.status.size_bytes)
+        await eventually(lambda: size() <= cap, what="the database to shrink")
+        (series, *_) = await store.history(host="node-7", window="15m", start=0, end=2**40)
+        assert store.status.ok
+        assert [FindingKind.STORE] == [finding.kind for finding in store.findings]
+    assert START + 120 * 249 == series.time[-1]
+    assert START < series.time[0]
+    assert np.array_equal(np.diff(series.time), np.full(len(series.time) - 1, 120))
+    restored = await restored_at(place)
     assert restored is not None
     assert len(restored.blocks) >= 15 // 2
 
@@ -389,27 +367,20 @@ async def test_the_database_stays_within_its_cap_and_loses_the_oldest_windows_fi
 # --- saving ----------------------------------------------------------------------------------------------------------
 
 
-async def test_save_returns_at_once_while_the_database_is_locked_and_loses_nothing(tmp_path: Path) -> None:
+async def test_save_returns_at_once_while_the_database_is_locked_and_loses_nothing(place: str) -> None:
     """Ticks that come while another program holds the database wait as one; when it lets go, all of them are stored."""
-    path = tmp_path / "a.db"
-
-    async def run() -> None:
-        async with opened(path) as store:
-            with closing(sqlite3.connect(path, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")
-                store.save(tick(START))
-                await eventually(lambda: store.status.queued == 0, what="the writer to take the first tick")
-                for k in range(1, 10):
-                    store.save(tick(START + 60 * k))
-                assert (None, 9) == (store.status.last_saved, store.status.queued)
-                other.execute("ROLLBACK")
-            await eventually(lambda: store.status.last_saved == START + 540.25, what="the last tick")
-            assert (0, 0) == (store.status.queued, store.status.dropped)
-            found = await store.history(host="node-a", window="5m", start=START, end=START + 600)
-            assert [START + 60 * k for k in range(10)] == found[0].time.tolist()
-
-    await run()
-    found = await restored_at(path)
+    async with opened(place) as store:
+        with locked(place):
+            store.save(tick(START))
+            await eventually(lambda: store.status.queued == 0, what="the writer to take the first tick")
+            for k in range(1, 10):
+                store.save(tick(START + 60 * k))
+            assert (None, 9) == (store.status.last_saved, store.status.queued)
+        await eventually(lambda: store.status.last_saved == START + 540.25, what="the last tick")
+        assert (0, 0) == (store.status.queued, store.status.dropped)
+        (series, *_) = await store.history(host="node-a", window="5m", start=START, end=START + 600)
+        assert [START + 60 * k for k in range(10)] == series.time.tolist()
+    found = await restored_at(place)
     assert found is not None
     expected = cells_of(one for k in range(10) for one in tick(START + 60 * k).blocks)
     assert expected == cells_of(found.blocks)
@@ -422,20 +393,17 @@ async def test_a_tick_that_failed_is_stored_before_those_that_came_meanwhile(
     neither window nor sample of the one that failed is missing."""
     path = tmp_path / "a.db"
 
-    async def run() -> None:
-        async with opened(path) as store:
-            with closing(sqlite3.connect(path, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")
-                store.save(tick(START))
-                await eventually(lambda: store.status.queued == 0, what="the writer to take the first tick")
-                store.save(tick(START + 60))
-                await eventually(lambda: not store.status.ok, what="the first to fail", timeout=60)
-                other.execute("ROLLBACK")
-            await eventually(lambda: store.status.last_saved == START + 60.25, what="both to be stored")
-            found = await store.history(host="node-a", window="5m", start=START, end=START + 600)
-            assert [START, START + 60] == found[0].time.tolist()
-
-    await run()
+    async with opened(path) as store:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            store.save(tick(START))
+            await eventually(lambda: store.status.queued == 0, what="the writer to take the first tick")
+            store.save(tick(START + 60))
+            await eventually(lambda: not store.status.ok, what="the first to fail", timeout=60)
+            other.execute("ROLLBACK")
+        await eventually(lambda: store.status.last_saved == START + 60.25, what="both to be stored")
+        (series, *_) = await store.history(host="node-a", window="5m", start=START, end=START + 600)
+        assert [START, START + 60] == series.time.tolist()
     found = await restored_at(path)
     assert found is not None
     assert (START + 60.25, 2) == (found.end, len(found.blocks))
@@ -501,34 +469,31 @@ async def test_a_second_service_is_refused_by_the_name_of_the_first(tmp_path: Pa
     """Process, what it serves, and the file; the first goes on, and the file is free when it is closed."""
     path = tmp_path / "a.db"
 
-    async def run() -> StoreInUse:
-        async with opened(path, owner="load-watcher on 127.0.0.1:2020") as store:
-            with pytest.raises(StoreInUse) as refused:
-                await store_at(path).open()
-            await save(store, tick(START))
-            with pytest.raises(StoreInUse):
-                vacuum(database_at(url_of(path)))
-            assert f"schema {REVISIONS[-1]}" in current(database_at(url_of(path)))
-        return refused.value
-
-    refused = await run()
-    assert f"{path} is in use by process {os.getpid()} (load-watcher on 127.0.0.1:2020)" == str(refused)
-    assert refused.hint
+    async with opened(path, owner="load-watcher on 127.0.0.1:2020") as store:
+        with pytest.raises(StoreInUse) as refused:
+            await store_at(path).open()
+        await save(store, tick(START))
+        with pytest.raises(StoreInUse):
+            vacuum(database_at(url_of(path)))
+        assert f"schema {REVISIONS[-1]}" in current(database_at(url_of(path)))
+    assert f"{path} is in use by process {os.getpid()} (load-watcher on 127.0.0.1:2020)" == str(refused.value)
+    assert refused.value.hint
     assert await restored_at(path) is not None
 
 
-async def test_vacuum_gives_back_what_is_free(tmp_path: Path) -> None:
-    """And says how much; the ticks are still there."""
-    path = tmp_path / "a.db"
-
-    async with opened(path, retention=3600.0) as store:
-        nodes = tuple(f"node-{i}" for i in range(3000))
-        await save(
-            store, *(tick(START + 60 * k, records=[minute(k, when=START + 60 * k, nodes=nodes)]) for k in range(9))
-        )
-        await save(store, tick(START + 86400))
-        await eventually(lambda: count(path, "window_minute") == 2, what="the old minutes to go")
-    before = path.stat().st_size
-    assert "MB to" in vacuum(database_at(url_of(path)))
-    assert path.stat().st_size < before
-    assert await restored_at(path) is not None
+async def test_vacuum_gives_back_what_is_free(place: str) -> None:
+    """And says how much; the ticks are still there. A file must be closed for it; on a server, it runs beside a
+    watcher."""
+    nodes = tuple(f"node-{i}" for i in range(3000))
+    noise = np.random.default_rng(1).random((2, len(nodes))).astype(np.float32)
+    times = [START + 60 * k for k in range(20)]
+    async with opened(place) as store:
+        await save(store, *(tick(when, records=[WindowRecord(FIFTEEN, when, nodes, COLUMNS, noise)]) for when in times))
+    query(place, "DELETE FROM window_minute")
+    async with nullcontext() if place.startswith("sqlite") else opened(place, watcher="another") as beside:
+        said = await asyncio.to_thread(vacuum, database_at(place))
+        if beside is not None:
+            await save(beside, tick(START + 3600))
+    before, after = (float(word) for word in said.split() if word[0].isdigit())
+    assert after < before - 0.3
+    assert await restored_at(place) is not None

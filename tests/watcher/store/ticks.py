@@ -1,8 +1,8 @@
 """Ticks for the store's tests: small, and such that any two can be told apart."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,34 @@ async def save(store: Store, *ticks: TickRecord) -> None:
     for one in ticks:
         store.save(one)
         await eventually(partial(is_stored, store, one), what=f"the tick {one.timestamp}")
+
+
+async def save_beyond_the_cap(store: Store, *, ticks: int) -> None:
+    """Save windows of 1,000 nodes that do not compress, one every two minutes, until the store reports its limit."""
+    nodes = tuple(f"node-{i}" for i in range(1000))
+    random = np.random.default_rng(5)
+    for when in range(START, START + 120 * ticks, 120):
+        values = random.uniform(0, 100, (2, len(nodes))).astype(np.float32)
+        store.save(tick(when, records=[WindowRecord(FIFTEEN, when, nodes, COLUMNS, values)]))
+    last = START + 120 * (ticks - 1)
+    await eventually(lambda: store.status.last_saved == last + 0.25, what="the last tick")
+    await eventually(lambda: store.findings, what="the cap to be noticed")
+
+
+@contextmanager
+def locked(place: str) -> Iterator[None]:
+    """Another program keeps the store from writing: it holds the file, or dumps or alters a table of the server."""
+    if place.startswith("sqlite:///"):
+        with closing(sqlite3.connect(place.removeprefix("sqlite:///"), isolation_level=None)) as file:
+            file.execute("BEGIN IMMEDIATE")
+            yield
+            file.execute("ROLLBACK")
+        return
+    import psycopg
+
+    with psycopg.connect(place) as server:
+        server.execute("LOCK TABLE tick")
+        yield
 
 
 def is_stored(store: Store, one: TickRecord) -> bool:

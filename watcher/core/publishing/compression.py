@@ -15,7 +15,7 @@ from watcher.core.publishing.selection import Shape
 from watcher.model import Snapshot, Window
 
 CHUNK_NODES = 1000
-PLAIN_BYTES = 32 << 20  # largest size in bytes at which a window other than the longest is kept uncompressed
+PLAIN_BYTES = 4 << 20  # largest size in bytes at which a window other than the longest is kept uncompressed
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
 

@@ -143,12 +143,13 @@ class StoreSettings(SettingsTable):
             "SQLite file and create a new one; run without a PostgreSQL database.",
         ),
     )
-    max_size: int = field(
-        default=2 * 2**30,
+    max_size: int | None = field(
+        default=None,
         metadata=about(
             quantities.size(lowest=16 * 2**20),
             "Maximum size of the SQLite file, or of this process's rows in PostgreSQL. Above it, the oldest windows "
-            "and decisions are deleted early.",
+            "and decisions are deleted early. Default: 2 GiB, or more if retention needs it for the number of nodes.",
+            example='"2GiB"',
         ),
     )
     decisions: float = field(

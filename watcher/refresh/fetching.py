@@ -1,0 +1,153 @@
+"""Fetching of samples: the newest samples of each tick, and the missing past, within the deadline of the tick.
+
+Failures are contained: a failed query loses its metric, a failed source returns nothing. Both become findings, counters
+and the state of the source, and the missing time is fetched once the query succeeds again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from watcher.clock import Clock
+from watcher.core.windows.backfill import Backfill
+from watcher.model import FindingKind, Remedy
+from watcher.platform.repeated_errors import RepeatedErrors
+from watcher.providers.base import Fetch, Provider, ProviderError, ProviderPartial, QueryPlan
+from watcher.refresh.config import TICK_SHARE, RefreshConfig
+from watcher.refresh.reports import TickReports
+from watcher.refresh.source_health import SourceHealth, with_hint
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NewestSamples:
+    """The response to the query for the newest samples, sent at `now` for the time from `since` on (unix seconds)."""
+
+    fetch: Fetch
+    since: float
+    now: float
+
+
+class SampleFetcher:
+    """Fetches from one source. `health` is the state of the source, `plans` are its queries by metric, and `backfill`
+    knows which samples are still missing."""
+
+    def __init__(self, provider: Provider, *, config: RefreshConfig, clock: Clock, reports: TickReports) -> None:
+        self.health = SourceHealth(provider.source, clock=clock)
+        self.plans: Mapping[str, QueryPlan] = {}
+        self.backfill = Backfill(reach=config.reach, interval=config.interval, remembers=provider.remembers)
+        self._provider = provider
+        self._config = config
+        self._clock = clock
+        self._reports = reports
+        self._errors = RepeatedErrors(log)
+
+    # --- the newest samples ------------------------------------------------------------------------------------------
+
+    async def newest(self, deadline: float, *, overlap: float) -> NewestSamples | None:
+        """Fetch the newest samples, None if the source returned nothing. The result sets whether the source is up.
+        `deadline` is in seconds of the event loop's clock; `overlap` in seconds."""
+        now = self._clock.now()
+        since = self.backfill.begin(now, overlap=overlap)
+        # a source without history may take its sample during the fetch
+        until = now if self._provider.remembers else now + self._config.interval
+        began = self._clock.monotonic()
+        fetch = await self._fetch(since, until, deadline)
+        self._reports.observe("fetch", self._clock.monotonic() - began)
+        if fetch is None:
+            return None
+        self._errors.succeeded()
+        self.health.up()
+        self.backfill.fetched(now)
+        return NewestSamples(fetch, since, now)
+
+    async def _fetch(self, since: float, until: float, deadline: float) -> Fetch | None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._provider.fetch(since, until)
+        except TimeoutError:
+            self._down(f"no response within {TICK_SHARE:g} of the refresh interval", hint="", kind="unreachable")
+        except ProviderError as error:
+            self._down(str(error), hint=error.hint, kind=error.kind)
+        except Exception as error:  # a bug here or in a library must not look like a healthy source
+            self._errors.failed(error, "unexpected error in the provider; the last windows stay published")
+            self._down(f"internal error: {type(error).__name__}", hint="see the log for details", kind="internal")
+        return None
+
+    def _down(self, reason: str, *, hint: str, kind: str) -> None:
+        self._reports.stats.failed += 1
+        self._reports.query_failed(kind, with_hint(reason, hint), now=self._clock.now(), remedy=Remedy.HELD)
+        self.health.down(reason, hint=hint)
+
+    def settle(self, newest: NewestSamples, *, emptied: Iterable[str], overlap: float) -> None:
+        """Record which metrics failed or are incomplete, and plan the backfill of metrics that recovered or whose
+        history was `emptied`."""
+        fetch, now, since = newest.fetch, newest.now, newest.since
+        for metric in emptied:
+            self.backfill.mark_behind(metric, since=now - self._config.reach)
+        self.plans = fetch.plans or self.plans
+        self._settle_failures(newest)
+        self._settle_partial(newest)
+        self.health.note_findings(fetch.findings)
+        answered = [batch.metric.name for batch in fetch.batches if batch.metric.name not in fetch.partial]
+        back = self.backfill.catch_up(answered, now=now, since=since, overlap=overlap)
+        if back and self._provider.remembers:
+            log.info("metrics can be fetched again, backfilling the gap: %s", ", ".join(back))
+        elif back:
+            log.info("metrics can be fetched again: %s", ", ".join(back))
+
+    def _settle_failures(self, newest: NewestSamples) -> None:
+        for failure in newest.fetch.failures:
+            name, error = failure.metric, failure.error
+            reason = with_hint(str(error), error.hint)
+            if self.backfill.mark_behind(name, since=newest.since):
+                log.warning("cannot fetch metric %s: %s", name, reason)
+            in_part = isinstance(error, ProviderPartial)
+            kind = FindingKind.PARTIAL_RESPONSE if in_part else FindingKind.QUERY_FAILED
+            self._reports.query_failed(
+                error.kind, reason, now=newest.now, metric=name, kind=kind, remedy=Remedy.LEFT_OUT
+            )
+
+    def _settle_partial(self, newest: NewestSamples) -> None:
+        """Report partial responses. Their samples were appended; nodes missing from them keep their last samples, and
+        the missing part is fetched once the source responds completely again."""
+        partial = newest.fetch.partial
+        for name in sorted(partial.keys() - {failure.metric for failure in newest.fetch.failures}):
+            self.backfill.mark_behind(name, since=newest.since)
+            reason = f"partial response, missing nodes keep their last samples: {partial[name]}"
+            self._reports.query_failed(
+                ProviderPartial.kind,
+                reason,
+                now=newest.now,
+                metric=name,
+                kind=FindingKind.PARTIAL_RESPONSE,
+                remedy=Remedy.HELD,
+            )
+        self.health.answered_in_part(min(partial.items())[1] if partial else "")
+
+    # --- the past ----------------------------------------------------------------------------------------------------
+
+    async def past(self, deadline: float) -> Fetch | None:
+        """Fetch the next missing slice of the past; None if none is missing, or if it must wait for the next tick. A
+        failure here does not mark the source as down, because it has just responded to the query for the newest
+        samples."""
+        piece = self.backfill.next_slice(self._clock.now())
+        if piece is None or asyncio.get_running_loop().time() >= deadline:
+            return None
+        try:
+            async with asyncio.timeout_at(deadline):
+                fetch = await self._provider.fetch(piece.since, piece.until, only=piece.only)
+        except TimeoutError:
+            return None
+        except ProviderError as error:
+            reason = f"backfill of {piece.until - piece.since:.0f} s failed: {error}"
+            self._reports.query_failed(error.kind, reason, now=self._clock.now())
+            return None
+        self.backfill.slice_fetched()
+        lacking: Collection[str] = {*fetch.partial, *(failure.metric for failure in fetch.failures)}
+        self.backfill.mark_still_missing(lacking, since=piece.since)
+        return fetch
