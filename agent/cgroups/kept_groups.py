@@ -70,7 +70,7 @@ class KeptGroups:
             return reading(group)
 
     def close(self) -> None:
-        """Close all groups."""
+        """Close all groups; a later reading opens its groups again."""
         for path in list(self._kept):
             self._drop(path)
 

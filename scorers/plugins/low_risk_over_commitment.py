@@ -141,7 +141,7 @@ class LowRiskOverCommitment:
         self._mark(row)
 
     def load_changed(self) -> None:
-        """Mark all nodes."""
+        """Mark all nodes: the columns are those of a new set of windows."""
         for cache in self._caches.values():
             cache.is_stale[:] = True
 

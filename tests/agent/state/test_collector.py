@@ -408,7 +408,7 @@ def test_where_the_pods_own_group_tells_nothing_its_containers_are_added_up(node
     node.cgroups.add(node.container_path(facts, container_id(1, 1)), cpu_ns=2 * CORE, memory=2 * MIB)
     (found,) = node.after(10).pods
     assert (found.cpu, found.memory) == (pytest.approx(0.3), 3 * MIB)
-    (node.cgroups.directories(node.container_path(facts, container_id(1, 1)))[0] / "memory.stat").unlink()
+    node.cgroups.write(node.container_path(facts, container_id(1, 1)), "memory.stat", "")
     (found,) = node.after(10).pods
     assert found.memory is None, "half of the containers are not the pod"
 
