@@ -42,11 +42,10 @@ from watcher.core.pods.table import (
 )
 from watcher.core.publishing.compression import Encoding, compressed
 from watcher.platform.kube.responses import read_large_page
+from watcher.platform.sources.prometheus import read_envelope, series_of, with_pauses
 from watcher.providers.base import PodFetch
 from watcher.providers.metrics_server.pods import POD_METRICS, _unhurried, read_pods
 from watcher.providers.prometheus.pods import joined, read_values
-from watcher.providers.prometheus.responses import read_envelope, series_of
-from watcher.providers.prometheus.transport import _unhurried as _unhurried_series
 from watcher.refresh.config import RefreshConfig
 from watcher.refresh.pods import PodRefresher
 from watcher.refresh.reports import TickReports
@@ -109,7 +108,7 @@ class Cluster:
 def read_vector(body: bytes) -> Mapping[tuple[str, str, str], float]:
     """Decode a response as a connection of the transport does."""
     rows = series_of(read_envelope(body, content_type=""), expects="vector")
-    return read_values(_unhurried_series(rows), label="node")
+    return read_values(with_pauses(rows), label="node")
 
 
 def read_vectors(bodies: Sequence[bytes], nodes: Mapping[str, str]) -> PodUsage:

@@ -42,7 +42,7 @@ from watcher.platform.net.http_body import answer_bound, read_body
 from watcher.platform.net.loopback import LOOPBACK_OF_WILDCARD
 from watcher.platform.net.redaction import without_credentials
 from watcher.platform.settings.tables import Settings
-from watcher.providers.base import ProviderError
+from watcher.platform.sources.errors import ProviderError
 
 ANSWER_S = 5.0
 LIST_S = 10.0

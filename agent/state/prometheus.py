@@ -1,4 +1,4 @@
-"""Prometheus client for the agent's own queries, based on the transport of the watcher's provider."""
+"""Prometheus client for the agent's own queries."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import time
 from pathlib import Path
 
 from agent.state.queries import Sample, read_samples
-from watcher.providers.base import ProviderError
-from watcher.providers.prometheus.queries import InstantQuery, PrometheusConfig
-from watcher.providers.prometheus.transport import PrometheusTransport
+from watcher.platform.sources.config import ConnectionConfig, InstantQuery
+from watcher.platform.sources.errors import ProviderError
+from watcher.platform.sources.prometheus import PrometheusClient
 
 HINT = "Check agent.prometheus and agent.prometheus_token_file."
 """Replaces hints that name settings of the watcher's source, which the agent does not read."""
 
 
-def prometheus_config(address: str, token_file: Path | None) -> PrometheusConfig:
+def prometheus_config(address: str, token_file: Path | None) -> ConnectionConfig:
     """The client configuration from the agent's settings."""
-    return PrometheusConfig(address, token_file=str(token_file or ""), keys="agent.prometheus_")
+    return ConnectionConfig(address=address, token_file=str(token_file or ""), keys="agent.prometheus_")
 
 
 class PrometheusQueryClient:
     """Queries the server of `config`, with its credentials, certificates and timeout."""
 
-    def __init__(self, config: PrometheusConfig) -> None:
+    def __init__(self, config: ConnectionConfig) -> None:
         self._timeout = config.timeout
-        self._transport = PrometheusTransport(config)
+        self._client = PrometheusClient(config)
         self._started = False
 
     async def ask(self, expression: str) -> tuple[Sample, ...]:
         """Evaluate an expression at the current time. Raises ProviderError."""
         if not self._started:
-            self._transport.start()
+            self._client.start()
             self._started = True
         deadline = asyncio.get_running_loop().time() + self._timeout
         question = InstantQuery(expression, time.time())
         try:
-            reply = await self._transport.ask(question, expects="vector", read=read_samples, deadline=deadline)
+            reply = await self._client.ask(question, expects="vector", read=read_samples, deadline=deadline)
         except ProviderError as error:
             if "provider." in error.hint:
                 error.hint = HINT
@@ -45,4 +45,4 @@ class PrometheusQueryClient:
 
     async def close(self) -> None:
         """Close the connections to the server."""
-        await self._transport.close()
+        await self._client.close()

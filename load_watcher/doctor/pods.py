@@ -10,8 +10,9 @@ from watcher.core.messages import shorten_names
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, count, fail, ok, skipped, warn
 from watcher.platform.settings.tables import Settings
+from watcher.platform.sources.errors import ProviderError, ProviderRefused
 from watcher.providers import registry
-from watcher.providers.base import NoPodUsage, ProviderError, ProviderRefused, fetch_pods
+from watcher.providers.base import NoPodUsage, fetch_pods
 
 
 async def pods(examination: CheckContext) -> Sequence[CheckResult]:

@@ -18,14 +18,17 @@ import numpy as np
 from load_watcher.doctor import separate_extender
 from load_watcher.doctor.listening import summarize_findings
 from watcher.arrays import F64
+from watcher.core.messages import shorten_names
 from watcher.core.windows.statistics import MAX_CADENCE_S
 from watcher.model import METRIC_ORDER, FindingKind, Metric, MetricType, SeriesBatch, Snapshot
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, count, fail, ok, shorten_nodes, skipped, warn
 from watcher.platform.provider_names import EXAMPLES
 from watcher.platform.settings.tables import Settings
+from watcher.platform.sources.errors import ProviderError
 from watcher.providers import registry
-from watcher.providers.base import Fetch, Provider, ProviderError, QueryFailure, QueryPlan
+from watcher.providers.base import Fetch, Provider, QueryFailure, QueryPlan
+from watcher.providers.prometheus.provider import config_from_settings
 from watcher.refresh import cluster_nodes
 from watcher.refresh.tick import Refresher
 from watcher.service.build import refresh_config
@@ -185,7 +188,8 @@ async def series(examination: CheckContext) -> Sequence[CheckResult]:
             results.append(_missing(metric, str(failure.error), failure.error.hint))
         elif metric.name in absent or plan is None or (metric.name not in had and "" in absent):
             reason = absent.get(metric.name) or absent.get("") or "not available from the source"
-            results.append(_missing(metric, reason, _cure_of_absence(metric, found)))
+            names = await _similar_names(metric, found)
+            results.append(_missing(metric, reason, _cure_of_absence(metric, found) + names))
         elif metric.name not in had:
             cure = "scrape it at least every two minutes: an expression like rate(x[5m]) needs two samples in 5 minutes"
             results.append(_missing(metric, f"{_asked(plan)} exists, but returned no samples", cure))
@@ -217,6 +221,20 @@ def _missing(metric: Metric, what: str, cure: str) -> CheckResult:
 def _page(found: Settings) -> str:
     name = found.provider.name
     return f"{EXAMPLES[name]}/{name}.md" if name in EXAMPLES else f"docs/{name}.md"
+
+
+async def _similar_names(metric: Metric, found: Settings) -> str:
+    """Text about the series of a Prometheus whose names are similar to the metric, if it is one that plug-ins need."""
+    word = metric.key.lower()
+    if found.provider.name != "prometheus" or metric.type not in NEEDED:
+        return ""
+    # Imported on demand: its library takes a third of a second to import.
+    from watcher.providers.prometheus.metric_names import similar_names
+
+    names = await asyncio.to_thread(similar_names, config_from_settings(found), [word])
+    if not names:
+        return f'; the server has no series with "{word}" in the name'
+    return f'; its series with "{word}" in the name: {shorten_names(names)}'
 
 
 def _cure_of_absence(metric: Metric, found: Settings) -> str:

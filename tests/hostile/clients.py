@@ -31,8 +31,9 @@ from watcher.platform.kube.credentials import KubeAccess
 from watcher.platform.malloc import limit_malloc_arenas
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.tables import Settings
-from watcher.providers.base import PodProvider, ProviderError
-from watcher.providers.prometheus.queries import PrometheusConfig
+from watcher.platform.sources.config import ConnectionConfig
+from watcher.platform.sources.errors import ProviderError
+from watcher.providers.base import PodProvider
 from watcher.providers.registry import build
 from watcher.replicas.peers import Peers
 from watcher.replicas.transfer import TransferBounds, TransferOrigin, decode
@@ -173,7 +174,7 @@ def kubelet(url: str, directory: Path) -> Exchange:
 
 
 def agent_query(url: str, directory: Path) -> Exchange:
-    client = PrometheusQueryClient(PrometheusConfig(url, token=TOKEN, timeout=TIMEOUT_S, backoff=()))
+    client = PrometheusQueryClient(ConnectionConfig(address=url, token=TOKEN, timeout=TIMEOUT_S, backoff=()))
 
     async def exchange() -> str:
         try:

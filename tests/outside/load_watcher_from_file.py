@@ -12,7 +12,8 @@ import numpy as np
 
 from watcher.model import METRIC_BY_KEY, Metric, SeriesBatch
 from watcher.platform.settings.tables import Settings
-from watcher.providers.base import Fetch, ProviderMalformed, ProviderUnreachable, QueryPlan
+from watcher.platform.sources.errors import ProviderMalformed, ProviderUnreachable
+from watcher.providers.base import Fetch, QueryPlan
 
 COLUMNS = (METRIC_BY_KEY["CPU"], METRIC_BY_KEY["Memory"])
 

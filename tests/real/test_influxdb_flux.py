@@ -17,7 +17,8 @@ from tests.real.parts import InfluxDB, new_secret
 from tests.real.telegraf import line, telegraf_lines
 from tests.waiting import wait_for
 from watcher.model import METRIC_BY_KEY
-from watcher.providers.base import Fetch, ProviderError, ProviderRefused
+from watcher.platform.sources.errors import ProviderError, ProviderRefused
+from watcher.providers.base import Fetch
 from watcher.providers.influxdb.provider import InfluxProvider
 from watcher.providers.influxdb.queries import TELEGRAF, FieldQuery, InfluxConfig, QueryTemplate
 from watcher.providers.queries import QueryConfig

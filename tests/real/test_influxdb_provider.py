@@ -17,7 +17,8 @@ from tests.real.telegraf import cpu_fields, line, telegraf_lines
 from tests.service import Service
 from tests.waiting import eventually, wait_for
 from watcher.model import METRIC_BY_KEY, FindingKind, Remedy
-from watcher.providers.base import Fetch, ProviderError, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable
+from watcher.providers.base import Fetch
 from watcher.providers.influxdb.provider import InfluxProvider
 from watcher.providers.influxdb.queries import FieldQuery, InfluxConfig
 from watcher.providers.queries import QueryConfig

@@ -28,7 +28,8 @@ from watcher.platform.kube.eviction import EvictionOutcome, Evictor
 from watcher.platform.kube.informer import Informer
 from watcher.platform.kube.node_changes import add_taint, bind, remove_taint, set_condition
 from watcher.platform.kube.parameters import Selector
-from watcher.providers.base import Fetch, ProviderUnreachable
+from watcher.platform.sources.errors import ProviderUnreachable
+from watcher.providers.base import Fetch
 from watcher.providers.metrics_server.provider import MetricsServerProvider
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_apiserver]

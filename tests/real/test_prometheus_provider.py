@@ -28,7 +28,8 @@ from tests.real.remote_write import Series
 from tests.waiting import PATIENCE_SECONDS, eventually
 from watcher.core.queries.matchers import Matcher
 from watcher.model import METRIC_BY_KEY, SeriesBatch
-from watcher.providers.base import Fetch, ProviderError, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable
+from watcher.providers.base import Fetch
 from watcher.providers.prometheus.provider import PrometheusProvider
 from watcher.providers.prometheus.queries import CANDIDATES, PrometheusConfig, PrometheusQueryConfig
 

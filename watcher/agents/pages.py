@@ -24,8 +24,9 @@ from watcher.agents.discovery import AgentDiscovery, AgentEndpoint, DiscoveryRes
 from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.dns import get_from
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound
-from watcher.providers.base import ProviderRefused
-from watcher.providers.http_client import bearer, read_bounded
+from watcher.platform.sources.connection import bearer
+from watcher.platform.sources.errors import ProviderRefused
+from watcher.platform.sources.http_client import read_bounded
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings

@@ -32,17 +32,10 @@ from watcher.platform.net.decoding import decode_json
 from watcher.platform.net.dns import get_from
 from watcher.platform.net.http_body import AnswerTooLarge, answer_bound
 from watcher.platform.net.redaction import release_frames
-from watcher.providers.base import (
-    Fetch,
-    NoPodUsage,
-    PodFetch,
-    Provider,
-    ProviderError,
-    ProviderMalformed,
-    ProviderRefused,
-    ProviderUnreachable,
-)
-from watcher.providers.http_client import bearer, provider_error_of, read_bounded
+from watcher.platform.sources.connection import bearer
+from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.http_client import provider_error_of, read_bounded
+from watcher.providers.base import Fetch, NoPodUsage, PodFetch, Provider
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings

@@ -1,4 +1,4 @@
-"""Interface and errors of the providers (sources of samples).
+"""Interface of the providers (sources of samples).
 
 `fetch(since, until)` returns the source's samples in that range at their original timestamps. A provider stores no
 windows and does not judge samples. A fetch fails as a whole (ProviderError) or for one metric (a QueryFailure in the
@@ -12,60 +12,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from watcher.model import Finding, Provenance, SeriesBatch
+from watcher.platform.sources.errors import ProviderError
 
 if TYPE_CHECKING:
     from watcher.core.pods.table import PodOrigin, PodUsage
-
-
-class ProviderError(Exception):
-    """The source returned no data. `hint` states what the operator can do (default: `usual_hint` of the class); the
-    cause is chained. Must not contain secrets."""
-
-    kind = "provider"
-    usual_hint = "Check the log of the source."
-
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint or self.usual_hint
-
-
-class ProviderUnreachable(ProviderError):
-    """Connection failure, timeout or transient status (429, 502, 503, 504). A retry can help, after `retry_after_s`
-    seconds if the source requests a delay."""
-
-    kind = "unreachable"
-    usual_hint = "Check that the source is running, provider.address is correct and no NetworkPolicy blocks access."
-
-    def __init__(self, message: str, *, hint: str = "", retry_after_s: float | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.retry_after_s = retry_after_s
-
-
-class ProviderRefused(ProviderError):
-    """The source rejected the request: credentials, TLS, permission or an invalid query. A retry does not help."""
-
-    kind = "refused"
-    usual_hint = "Check the settings of the source: provider.address, its credentials and its queries."
-
-
-class ProviderMalformed(ProviderError):
-    """The response does not conform to the source's protocol."""
-
-    kind = "malformed"
-    usual_hint = "Check that provider.address points to the source itself, not to a proxy or a login page."
 
 
 class NoPodUsage(ProviderError):
     """The source is available but provides no pod usage, either never or not in this installation."""
 
     kind = "no_pods"
-
-
-class ProviderPartial(ProviderError):
-    """The response is marked as incomplete, and a value computed from it would be wrong."""
-
-    kind = "partial"
-    usual_hint = "Check that all stores behind the source are running."
 
 
 @dataclass(frozen=True, slots=True)

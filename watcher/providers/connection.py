@@ -18,6 +18,9 @@ class ConnectionSettings(TypedDict):
     address: str
     token: str
     token_file: str
+    username: str
+    password: str
+    password_file: str
     ca_file: str
     client_cert: str
     client_key: str
@@ -35,6 +38,9 @@ def connection(settings: Settings) -> ConnectionSettings:
         address=given.address or "",
         token=given.token.reveal() if given.token else "",
         token_file=str(given.token_file or ""),
+        username=given.username or "",
+        password=given.password.reveal() if given.password else "",
+        password_file=str(given.password_file or ""),
         ca_file=str(given.ca_file or ""),
         client_cert=str(given.client_cert or ""),
         client_key=str(given.client_key or ""),

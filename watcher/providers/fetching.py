@@ -1,129 +1,48 @@
-"""Shared code of the providers that query a server: text of remote errors, retries, fetch state and metric gaps.
+"""Shared code of the providers that query a server: fetch state, metric gaps and out-of-range samples.
 
-A provider sends one query per metric or per group of related metrics and retries queries with transient failures. A
-fetch fails only if all of its queries failed. A metric that stops having samples is reported. The providers define the
-queries and parse the responses.
+A provider sends one query per metric or per group of related metrics. A fetch fails only if all of its queries failed.
+A metric that stops having samples is reported. The providers define the queries and parse the responses.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import copy
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 
 from watcher.arrays import F64
-from watcher.core.messages import printable
 from watcher.model import METRIC_BY_NAME, Finding, FindingKind, Metric, Remedy, SeriesBatch
-from watcher.platform.net.redaction import release_frames
-from watcher.providers.base import (
-    Fetch,
+from watcher.platform.sources.errors import (
     ProviderError,
     ProviderMalformed,
     ProviderPartial,
     ProviderRefused,
     ProviderUnreachable,
-    QueryFailure,
-    QueryPlan,
 )
-
-if TYPE_CHECKING:
-    pass
+from watcher.providers.base import Fetch, QueryFailure, QueryPlan
 
 log = logging.getLogger(__name__)
-
-P = ParamSpec("P")
-T = TypeVar("T")
-ErrorT = TypeVar("ErrorT", bound=ProviderError)
 
 FETCH_SHARE = 0.75
 """Share of the refresh interval that a fetch may take: slightly less than the 0.8 of a tick, so that a late metric
 fails without failing the tick."""
 SILENT_FETCHES = 3
 """A metric that had samples is reported after this many consecutive fetches without one."""
-TRANSIENT_STATUSES = frozenset({429, 502, 503, 504})
-MAX_RETRY_AFTER_S = 900.0
-"""Upper bound of a delay requested by a source, in seconds. The longest window would be empty by then."""
 AHEAD_S = 30.0
 """Tolerance for timestamps in the future, in seconds, as in the review. Later timestamps come from a wrong clock."""
 BEHIND_S = 3600.0
 """Tolerance for timestamps before the requested range, in seconds: larger than usual clock errors and than
 backfilled ranges."""
-CLOCK_RESOLUTION_S = 1.5
-"""A Date header has whole seconds, and network latency adds to that. Smaller offsets are treated as 0."""
-
-
-# --- remote text -----------------------------------------------------------------------------------------------------
-
-
-def clock_offset(date: str | None, *, heard: float) -> float | None:
-    """Remote clock minus local clock in seconds: 0 if within CLOCK_RESOLUTION_S, None without a valid Date header.
-    `heard` is the local receive time (unix seconds). 0.5 s is added because the header is truncated to seconds."""
-    if not date:
-        return None
-    try:
-        offset = parsedate_to_datetime(date).timestamp() + 0.5 - heard
-    except ValueError:
-        return None
-    return 0.0 if abs(offset) < CLOCK_RESOLUTION_S else offset
-
-
-def malformed_response(body: bytes, *, expected: str, api: str, content_type: str, problem: str) -> ProviderMalformed:
-    """Error for a response that is not `expected` (for example "JSON") of `api` (for example "the InfluxDB API")."""
-    start = printable(body[:1024].decode(errors="replace"))
-    if body.lstrip()[:1] == b"<":
-        return ProviderMalformed(
-            f"the response is a web page, not {expected}: {start}",
-            hint=f"provider.address may point to a login page or a web UI instead of {api}.",
-        )
-    kind = f" ({printable(content_type)})" if content_type else ""
-    return ProviderMalformed(
-        f"the response{kind} is not {expected}: {printable(problem)}; it starts with {start}",
-        hint=f"Check that provider.address points to {api}, not to a proxy.",
-    )
 
 
 def in_unit(values: F64, factor: float) -> F64:
     """The values times a factor. A product beyond the range of floats is infinite, which the review reports."""
     with np.errstate(over="ignore", invalid="ignore"):
         return values * factor
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Delay in seconds requested by a rate-limiting source, at most MAX_RETRY_AFTER_S; None if not stated.
-    Retry-After has seconds or a date (RFC 9110, 10.2.3), X-RateLimit-Reset seconds (Datadog)."""
-    for name in ("Retry-After", "X-RateLimit-Reset"):
-        seconds = _seconds(headers.get(name, ""), date=headers.get("Date", ""))
-        if seconds is not None:
-            return min(max(seconds, 0.0), MAX_RETRY_AFTER_S)
-    return None
-
-
-def _seconds(text: str, *, date: str) -> float | None:
-    """Seconds from a header value that is a number or a date relative to `date`; None if it is neither."""
-    with contextlib.suppress(ValueError):
-        seconds = float(text)
-        return seconds if np.isfinite(seconds) else None
-    with contextlib.suppress(ValueError, TypeError):  # TypeError: only one of the two has a time zone
-        return (parsedate_to_datetime(text) - parsedate_to_datetime(date)).total_seconds()
-    return None
-
-
-# --- errors and retries ----------------------------------------------------------------------------------------------
-
-
-def with_address(error: ErrorT, address: str, *, scrub: Callable[[str], str]) -> ErrorT:
-    """Copy of the error with the address before its message. `scrub` removes secrets, because a proxy may echo the
-    request."""
-    message = copy.copy(error)
-    message.args = (f"{address}: {scrub(str(error))}",)
-    return message
 
 
 def most_relevant_error(failures: Sequence[QueryFailure]) -> ProviderError:
@@ -133,40 +52,6 @@ def most_relevant_error(failures: Sequence[QueryFailure]) -> ProviderError:
             if isinstance(failure.error, kind):
                 return failure.error
     return failures[0].error
-
-
-async def with_retries(attempt: Callable[[], Awaitable[T]], *, pauses: Sequence[float], deadline: float) -> T:
-    """Result of `attempt`, retried after each pause (seconds) while it raises ProviderUnreachable; a longer pause
-    requested by the source takes precedence.
-
-    `deadline` is in event loop time. A retry that would start after it is not made.
-    """
-    loop = asyncio.get_running_loop()
-    for pause in (*pauses, None):
-        try:
-            return await attempt()
-        except ProviderError as error:
-            release_frames(error)
-            if pause is None or not isinstance(error, ProviderUnreachable):
-                raise
-            pause = max(pause, error.retry_after_s or 0.0)
-            if loop.time() + pause >= deadline:
-                raise
-        await asyncio.sleep(pause)
-    raise AssertionError("the last attempt returns or raises")
-
-
-class SerialWorker:
-    """Runs slow functions in a worker thread, one at a time. The functions hold Python's global lock; several
-    threads at once would delay the event loop further."""
-
-    def __init__(self) -> None:
-        self._free = asyncio.Lock()
-
-    async def run(self, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """Call `work` in a worker thread and return its result."""
-        async with self._free:
-            return await asyncio.to_thread(work, *arguments, **options)
 
 
 # --- a fetch ---------------------------------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ import numpy as np
 import psutil
 
 from watcher.model import METRIC_BY_KEY, Finding, FindingKind, Remedy, SeriesBatch
-from watcher.providers.base import Fetch, ProviderUnreachable, QueryFailure, QueryPlan
+from watcher.platform.sources.errors import ProviderUnreachable
+from watcher.providers.base import Fetch, QueryFailure, QueryPlan
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings

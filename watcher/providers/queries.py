@@ -1,4 +1,4 @@
-"""Configured queries and metrics, common to all providers that send queries.
+"""Configured connections, queries and metrics, common to all providers that send queries.
 
 Pure: no I/O, no clock.
 """
@@ -7,12 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from watcher.model import METRIC_BY_KEY, Metric
+from watcher.platform.sources.config import ConnectionConfig
 
-if TYPE_CHECKING:
-    pass
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderConfig(ConnectionConfig):
+    """Connection of a provider, and limits of its fetches."""
+
+    fetch_deadline: float = 40.0
+    """Timeout in seconds for one fetch with all its queries and retries. A query that exceeds it fails its metric
+    only. The caller's own timeout (0.8 of the interval) should be slightly longer, because it fails the whole tick."""
+    max_seconds: float = 900.0
+    """Length of the longest window in seconds. Older samples are not requested."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from watcher.platform import entry_points
 from watcher.platform.provider_names import ENTRY_POINT_GROUP, PROVIDERS
-from watcher.providers.base import Provider, ProviderRefused
+from watcher.platform.sources.errors import ProviderRefused
+from watcher.providers.base import Provider
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings

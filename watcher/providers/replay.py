@@ -20,7 +20,8 @@ import numpy as np
 from watcher.arrays import F64
 from watcher.core.koordinator.report import Capacity
 from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, SeriesBatch
-from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderUnreachable, QueryPlan
+from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderUnreachable
+from watcher.providers.base import Fetch, QueryPlan
 from watcher.store.errors import StoreError, StoreUnusable
 from watcher.store.replay_history import is_database, read_history
 from watcher.traces.files import read_trace

@@ -15,7 +15,8 @@ from watcher.clock import Clock
 from watcher.core.windows.backfill import Backfill
 from watcher.model import FindingKind, Remedy
 from watcher.platform.repeated_errors import RepeatedErrors
-from watcher.providers.base import Fetch, Provider, ProviderError, ProviderPartial, QueryPlan
+from watcher.platform.sources.errors import ProviderError, ProviderPartial
+from watcher.providers.base import Fetch, Provider, QueryPlan
 from watcher.refresh.config import TICK_SHARE, RefreshConfig
 from watcher.refresh.reports import TickReports
 from watcher.refresh.source_health import SourceHealth, with_hint

@@ -26,7 +26,8 @@ from watcher.core.pods.table import (
 )
 from watcher.model import Finding, FindingKind, Remedy
 from watcher.platform.repeated_errors import RepeatedErrors
-from watcher.providers.base import NoPodUsage, PodFetch, Provider, ProviderError, fetch_pods
+from watcher.platform.sources.errors import ProviderError
+from watcher.providers.base import NoPodUsage, PodFetch, Provider, fetch_pods
 from watcher.refresh.reports import TickReports
 from watcher.refresh.source_health import with_hint
 from watcher.refresh.worker import TickWorker

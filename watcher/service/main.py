@@ -21,7 +21,7 @@ from watcher.platform.interpreter import tune_for_serving
 from watcher.platform.malloc import limit_malloc_arenas
 from watcher.platform.modules import ServiceModule
 from watcher.platform.settings.tables import Settings
-from watcher.providers.base import ProviderError
+from watcher.platform.sources.errors import ProviderError
 from watcher.service.build import FROM_SETTINGS, Sources
 from watcher.service.server import Watcher
 from watcher.store.errors import StoreError

@@ -13,7 +13,8 @@ from load_watcher_cloud.config import CloudConfig
 from load_watcher_cloud.provider import CloudProvider
 from tests.fakes.prometheus import Asked, told
 from watcher.model import METRIC_BY_KEY, FindingKind
-from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.providers.base import Fetch
 from watcher.providers.queries import QueryConfig
 
 NOW = 1_700_000_040.0  # a multiple of 60

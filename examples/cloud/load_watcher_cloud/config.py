@@ -7,32 +7,16 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric
-from watcher.providers.queries import QueryConfig, check_keys, wanted
+from watcher.providers.queries import ProviderConfig, QueryConfig, check_keys, wanted
 
 HOST = "host"
 """Name of the tag (Datadog) or dimension (SignalFx) that contains the host name."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CloudConfig:
+class CloudConfig(ProviderConfig):
     """Configuration of a provider. Raises ValueError, naming the setting, for invalid values."""
 
-    address: str
-    token: str = field(default="", repr=False)
-    token_file: str = ""
-    ca_file: str = ""
-    client_cert: str = ""
-    client_key: str = ""
-    insecure_skip_verify: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    timeout: float = 10.0
-    """Timeout in seconds for one attempt of one query, from the connection to the last byte."""
-    fetch_deadline: float = 40.0
-    """Timeout in seconds for one fetch with all its queries and retries."""
-    backoff: tuple[float, ...] = (0.25, 0.5)
-    """Pauses in seconds before each retry of a query."""
-    max_body_bytes: int | None = None
-    """Maximum size of an answer, if smaller than the bound by the memory limit (`answer_bound`)."""
     node_label: str = HOST
     host_name_suffix: str = ""
     cluster_name: str = ""
@@ -40,8 +24,6 @@ class CloudConfig:
     """Keys of the metrics to fetch."""
     queries: Mapping[str, QueryConfig] = field(default_factory=dict)
     """Configured queries by metric key. A metric with a query is fetched."""
-    max_seconds: float = 900.0
-    """Length of the longest window in seconds. Older samples are not requested."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.address)

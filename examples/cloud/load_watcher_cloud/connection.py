@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import aiohttp
 import msgspec
 
 from load_watcher_cloud.config import CloudConfig
-from watcher import __version__
 from watcher.core.messages import printable
-from watcher.platform.net.redaction import without_credentials
-from watcher.providers.base import ProviderError, ProviderRefused, ProviderUnreachable
-from watcher.providers.fetching import SerialWorker, malformed_response, retry_after, with_address, with_retries
-from watcher.providers.http_client import (
-    MAX_CONNECTIONS,
-    HttpClient,
-    HttpResponse,
-    provider_error_of,
-    read_secret,
-    sendable,
-    tls_context,
-)
-
-log = logging.getLogger(__name__)
+from watcher.platform.sources.connection import SourceConnection, read_secret, retry_after
+from watcher.platform.sources.errors import ProviderError, ProviderRefused, ProviderUnreachable, malformed_response
+from watcher.platform.sources.http_client import HttpResponse
 
 T = TypeVar("T")
 
@@ -53,8 +38,7 @@ _SAID = msgspec.json.Decoder(_ErrorBody)
 
 
 class CloudConnection:
-    """Connection to one service: at most MAX_CONNECTIONS concurrent requests, none during a pause that the service
-    requested.
+    """Connection to one service: no requests during a pause that the service requested.
 
     `credentials` returns the authentication headers and is called for every request; `hint` is the hint for rejected
     credentials; `api` is the display name of the service's API.
@@ -63,86 +47,49 @@ class CloudConnection:
     def __init__(
         self, config: CloudConfig, *, credentials: Callable[[], Mapping[str, str]], hint: str, api: str
     ) -> None:
-        self.address = config.address.rstrip("/")
-        self._config, self._credentials, self._hint, self._api = config, credentials, hint, api
-        self._exchange: HttpClient | None = None
-        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
-        self._aside = SerialWorker()
+        self._connection = SourceConnection(config, credentials=credentials, refusal=self._refusal)
+        self._hint, self._api = hint, api
         self._paused_until = float("-inf")
-        self._private: Sequence[str] = ()
+
+    @property
+    def address(self) -> str:
+        """Address of the service; it contains no credentials."""
+        return self._connection.address
 
     def start(self) -> None:
         """Log if TLS verification is disabled. Sends no request."""
-        if self._config.insecure_skip_verify:
-            log.warning("the certificate of %s is not verified (provider.insecure_skip_verify)", self.address)
+        self._connection.start()
 
     async def close(self) -> None:
         """Close the connections, if any."""
-        if self._exchange is not None:
-            await self._exchange.close()
-        self._exchange = None
+        await self._connection.close()
 
     async def get(
         self, path: str, query: Mapping[str, str], *, read: Callable[[HttpResponse], T], deadline: float
     ) -> ParsedResponse[T]:
         """Send a GET request and parse the response with `read` in a worker thread. `deadline` is in event loop
         time. Raises ProviderError. Cancelling aborts the request."""
-        url = self.address + path
-        return await self._retried(lambda on, sent: on.get(url, query=query, headers=sent), read, deadline=deadline)
+        return await self._retried(lambda: self._connection.get(path, query), read, deadline=deadline)
 
     async def post(
         self, path: str, body: bytes, *, read: Callable[[HttpResponse], T], deadline: float
     ) -> ParsedResponse[T]:
         """Send a POST request with a JSON body; otherwise like `get`."""
-        url = self.address + path
-        return await self._retried(lambda on, sent: on.post(url, body=body, headers=sent), read, deadline=deadline)
+        return await self._retried(lambda: self._connection.post(path, body), read, deadline=deadline)
 
     async def _retried(
-        self,
-        send: Callable[[HttpClient, Mapping[str, str]], Awaitable[HttpResponse]],
-        read: Callable[[HttpResponse], T],
-        *,
-        deadline: float,
+        self, send: Callable[[], Awaitable[HttpResponse]], read: Callable[[HttpResponse], T], *, deadline: float
     ) -> ParsedResponse[T]:
         async def attempt() -> ParsedResponse[T]:
-            with self._placed():
-                async with asyncio.timeout_at(deadline), self._free:
-                    self._heed_pause()
-                    answer = await send(self._connected(), self._headers())
-                    if answer.status != 200:
-                        raise self._refusal(answer)
-                    return ParsedResponse(await self._aside.run(read, answer), answer.clock_offset_s)
+            self._heed_pause()
+            answer = await send()
+            return ParsedResponse(await self._connection.worker.run(read, answer), answer.clock_offset_s)
 
-        return await with_retries(attempt, pauses=self._config.backoff, deadline=deadline)
-
-    @contextlib.contextmanager
-    def _placed(self) -> Iterator[None]:
-        """Convert any failure to a ProviderError with the address."""
-        try:
-            yield
-        except (ProviderError, TimeoutError, OSError, aiohttp.ClientError) as error:
-            message = provider_error_of(error, tls=self.address.startswith("https:"))
-            raise with_address(message, self.address, scrub=self.scrub) from error
-
-    def _connected(self) -> HttpClient:
-        if self._exchange is None:
-            config = self._config
-            self._exchange = HttpClient(
-                tls=tls_context(config), timeout=config.timeout, max_body_bytes=config.max_body_bytes
-            )
-        return self._exchange
-
-    def _headers(self) -> dict[str, str]:
-        credentials = self._credentials()
-        self._private = [*credentials.values(), *(each for each in self._config.headers.values() if len(each) >= 8)]
-        own = {"User-Agent": f"load-watcher/{__version__}", "Accept": "application/json"}
-        return sendable({**own, **self._config.headers, **credentials})
+        return await self._connection.retried(attempt, deadline=deadline)
 
     def scrub(self, text: str) -> str:
         """Remove the last sent credentials and header values from a remote text."""
-        for secret in self._private:
-            text = text.replace(secret, "***")
-        return text
+        return self._connection.scrub(text)
 
     def _heed_pause(self) -> None:
         left = self._paused_until - asyncio.get_running_loop().time()
@@ -151,16 +98,15 @@ class CloudConnection:
 
     # --- refusals ----------------------------------------------------------------------------------------------------
 
-    def _refusal(self, answer: HttpResponse) -> ProviderError:
+    def _refusal(self, answer: HttpResponse, location: str, _: bool) -> ProviderError:
         """Convert a response with a status other than 200 to an error."""
-        status, said = answer.status, self._said(answer)
+        status, said = answer.status, _text_of(answer)
         if status in (401, 403):
             words = "credentials are required" if status == 401 else "the query is forbidden"
             return ProviderRefused(f"{words} ({status}): {said}", hint=self._hint)
         if 300 <= status < 400:
-            location = printable(without_credentials(answer.headers.get("Location", "")))
             return ProviderRefused(
-                f"redirect ({status}) to {location or 'no location'} was not followed",
+                f"redirect ({status}) to {printable(location) or 'no location'} was not followed",
                 hint=f"Set provider.address to the address of {self._api}.",
             )
         if status == 404:
@@ -182,17 +128,6 @@ class CloudConnection:
             hint="Check provider.queries, provider.cluster_name and provider.host_name_suffix.",
         )
 
-    def _said(self, answer: HttpResponse) -> str:
-        """Error text of a response, without secrets and truncated."""
-        try:
-            said = _SAID.decode(answer.body)
-            words = "; ".join(said.errors) if isinstance(said.errors, list) else said.errors
-            text = words or said.message or said.error
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            text = ""
-        # scrub before truncating: a truncated secret would not be found
-        return printable(self.scrub(text or answer.body[:4096].decode(errors="replace")))
-
     def _pause(self, answer: HttpResponse, said: str) -> ProviderUnreachable:
         """Rate limit exceeded (429): pause all requests for the requested time."""
         seconds = retry_after(answer.headers)
@@ -205,6 +140,17 @@ class CloudConnection:
 def _too_many(message: str, seconds: float | None) -> ProviderUnreachable:
     hint = "Increase refresh.interval, request fewer metrics (provider.metrics), or raise the service's rate limit."
     return ProviderUnreachable(message, hint=hint, retry_after_s=seconds)
+
+
+def _text_of(answer: HttpResponse) -> str:
+    """Error text of a response, truncated."""
+    try:
+        said = _SAID.decode(answer.body)
+        words = "; ".join(said.errors) if isinstance(said.errors, list) else said.errors
+        text = words or said.message or said.error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        text = ""
+    return printable(text or answer.body[:4096].decode(errors="replace"))
 
 
 def token_of(config: CloudConfig) -> str:

@@ -22,10 +22,10 @@ from load_watcher_cloud.provider import CloudProvider, CloudQueryPlan, CloudResp
 from watcher.arrays import F64
 from watcher.core.messages import printable
 from watcher.model import Metric
-from watcher.providers.base import ProviderMalformed, ProviderRefused
+from watcher.platform.sources.connection import read_secret
+from watcher.platform.sources.errors import ProviderMalformed, ProviderRefused, malformed_response
+from watcher.platform.sources.http_client import HttpResponse
 from watcher.providers.connection import connection, queries_of
-from watcher.providers.fetching import malformed_response
-from watcher.providers.http_client import HttpResponse, read_secret
 from watcher.providers.queries import QueryConfig
 
 if TYPE_CHECKING:

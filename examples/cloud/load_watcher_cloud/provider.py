@@ -20,7 +20,8 @@ from load_watcher_cloud.connection import CloudConnection
 from watcher.arrays import F64
 from watcher.core.messages import printable, shorten_names
 from watcher.model import SOURCE_UNITS, FindingKind, Metric, Remedy, SeriesBatch
-from watcher.providers.base import Fetch, ProviderError, ProviderRefused, QueryFailure, QueryPlan
+from watcher.platform.sources.errors import ProviderError, ProviderRefused
+from watcher.providers.base import Fetch, QueryFailure, QueryPlan
 from watcher.providers.fetching import (
     SILENT_FETCHES,
     FetchContext,

@@ -26,7 +26,8 @@ from tests.service import Service
 from tests.waiting import PATIENCE_SECONDS, wait_for
 from watcher.agents.discovery import AgentDiscovery, NamedEndpoints
 from watcher.agents.usage import AgentPods
-from watcher.providers.base import PodFetch, ProviderError
+from watcher.platform.sources.errors import ProviderError
+from watcher.providers.base import PodFetch
 
 pytestmark = pytest.mark.slow
 

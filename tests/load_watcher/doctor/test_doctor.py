@@ -541,6 +541,23 @@ def test_half_of_a_source_fails():
     said.one("cadence", "ok")
 
 
+def test_a_missing_metric_is_reported_with_the_series_that_exist():
+    """The names of similar series, or that the server has none."""
+    listed: list[Asked] = []
+
+    def without_memory(asked: Asked) -> bytes:
+        if asked.path == "/api/v1/label/__name__/values":
+            listed.append(asked)
+            return told('{"status":"success","data":["windows_memory_free","memory_total"]}')
+        return vector() if "memory" in asked.query.lower() else healthy(asked)
+
+    said = ask(without_memory, "--set", "provider.token=s3cret")
+    said.one("series", "fail", "Memory: no series of any of", 'series with "memory" in the name: memory_total, windows')
+    assert ["Bearer s3cret"] == [each.headers["authorization"] for each in listed]
+    no_names = ask(lambda asked: told("no", status=404) if "label" in asked.path else without_memory(asked))
+    no_names.one("series", "fail", 'the server has no series with "memory" in the name')
+
+
 def test_clocks_that_disagree():
     """Told by the source's answers, or by samples that are ahead of us."""
 

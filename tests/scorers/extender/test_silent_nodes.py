@@ -25,7 +25,7 @@ from tests.watcher.store.ticks import store_at
 from watcher.client import Client, Columns, InProcessClient, NodeSilence, WatcherClient, WatcherError
 from watcher.core.publishing.documents import SilentBody
 from watcher.core.windows.silent_nodes import SilentDocument, SilentNode
-from watcher.providers.base import ProviderUnreachable
+from watcher.platform.sources.errors import ProviderUnreachable
 from watcher.refresh.config import RefreshConfig
 from watcher.refresh.tick import Refresher
 from watcher.store.store import Store

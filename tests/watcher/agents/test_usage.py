@@ -30,15 +30,8 @@ from watcher.platform.http.openapi import Operation
 from watcher.platform.http.routing import Route
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import KubeAccess
-from watcher.providers.base import (
-    NoPodUsage,
-    PodFetch,
-    ProviderError,
-    ProviderMalformed,
-    ProviderRefused,
-    ProviderUnreachable,
-    fetch_pods,
-)
+from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.providers.base import NoPodUsage, PodFetch, fetch_pods
 from watcher.providers.metrics_server.provider import MetricsServerProvider
 from watcher.refresh.config import RefreshConfig
 from watcher.refresh.tick import Refresher

@@ -28,14 +28,8 @@ from tests.waiting import eventually
 from watcher.core.review import findings as review_findings
 from watcher.core.review import samples as review_samples
 from watcher.model import Cells, Finding, FindingKind
-from watcher.providers.base import (
-    Fetch,
-    Provider,
-    ProviderError,
-    ProviderMalformed,
-    ProviderRefused,
-    ProviderUnreachable,
-)
+from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.providers.base import Fetch, Provider
 
 NOW = 1_700_000_040.0  # a multiple of 60
 AT = NOW - 60.0  # a multiple of every bucket

@@ -17,8 +17,9 @@ import pytest
 from tests.waiting import eventually
 from watcher.model import METRIC_BY_KEY, METRIC_BY_NAME, SOURCE_UNITS, Finding, FindingKind, SeriesBatch
 from watcher.platform.settings.tables import Settings
+from watcher.platform.sources.errors import ProviderUnreachable
 from watcher.providers import host
-from watcher.providers.base import Fetch, Provider, ProviderUnreachable
+from watcher.providers.base import Fetch, Provider
 from watcher.providers.host import PLANS, HostProvider, HostReading, loads_between
 
 EVER = (0.0, math.inf)

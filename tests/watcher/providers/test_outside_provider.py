@@ -14,8 +14,8 @@ from tests.waiting import wait_for
 from watcher.platform import provider_names
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.problems import SettingsError
+from watcher.platform.sources.errors import ProviderRefused
 from watcher.providers import registry
-from watcher.providers.base import ProviderRefused
 
 OUTSIDE = REPOSITORY / "tests" / "outside"
 CPU, MEMORY = "instance:node_cpu:ratio", "instance:node_memory_utilisation:ratio"

@@ -20,7 +20,8 @@ from watcher.core.koordinator.report import Capacity
 from watcher.model import Operator
 from watcher.platform.settings.loading import load
 from watcher.platform.settings.problems import SettingsError
-from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderUnreachable
+from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderUnreachable
+from watcher.providers.base import Fetch
 from watcher.providers.replay import ReplayConfig, ReplayProvider, TraceEnded
 from watcher.traces.files import open_writer
 from watcher.traces.pattern import pattern_of

@@ -13,7 +13,8 @@ import pytest
 from tests.fakes.sources import FakeClock, MemorySource, PodSource
 from tests.watcher.refresh.test_names import Told
 from watcher.core.pods.table import PodOrigin, PodUsage, PublishedPods
-from watcher.providers.base import NoPodUsage, PodFetch, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.errors import ProviderRefused, ProviderUnreachable
+from watcher.providers.base import NoPodUsage, PodFetch
 from watcher.refresh.config import RefreshConfig
 from watcher.refresh.tick import Refresher
 

@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE_SECONDS, eventually
 from watcher.core.publishing.selection import Selection, Shape
 from watcher.core.review.findings import ReviewLimits
 from watcher.model import Operator, RestoredSamples, TickRecord
-from watcher.providers.base import ProviderPartial, ProviderUnreachable
+from watcher.platform.sources.errors import ProviderPartial, ProviderUnreachable
 from watcher.refresh.config import RefreshConfig
 from watcher.refresh.tick import Refresher
 

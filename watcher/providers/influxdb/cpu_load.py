@@ -15,7 +15,7 @@ import numpy as np
 from watcher.arrays import F64
 from watcher.core.messages import shorten_names
 from watcher.model import SOURCE_UNITS, Combine, Finding, FindingKind, Remedy, SeriesBatch
-from watcher.providers.base import ProviderRefused
+from watcher.platform.sources.errors import ProviderRefused
 from watcher.providers.fetching import in_unit, out_of_range_findings
 from watcher.providers.influxdb.queries import LOOK_BACK_S, FieldQuery, InfluxQueryPlan
 

@@ -7,7 +7,6 @@ text, and responses.py parses the text in a worker thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
@@ -15,11 +14,11 @@ from influxdb_client.client.influxdb_client_async import InfluxDBClientAsync
 from influxdb_client.rest import ApiException
 
 from watcher.platform.net.http_body import answer_bound
-from watcher.providers.base import ProviderMalformed, ProviderRefused
-from watcher.providers.http_client import MAX_CONNECTIONS, read_bounded, tls_context
+from watcher.platform.sources.connection import Credentials, SourceConnection
+from watcher.platform.sources.errors import ProviderMalformed, ProviderRefused
+from watcher.platform.sources.http_client import MAX_CONNECTIONS, HttpResponse, TlsContext, read_bounded
 from watcher.providers.influxdb.cpu_load import Points
-from watcher.providers.influxdb.endpoint import InfluxEndpoint
-from watcher.providers.influxdb.influxql import RawResponse, refusal
+from watcher.providers.influxdb.influxql import RawResponse
 from watcher.providers.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate
 from watcher.providers.influxdb.responses import read_flux
 
@@ -29,14 +28,15 @@ class Flux:
 
     name = "flux"
 
-    def __init__(self, config: InfluxConfig, endpoint: InfluxEndpoint) -> None:
+    def __init__(self, config: InfluxConfig, connection: SourceConnection, credentials: Credentials) -> None:
         if not config.bucket or not config.org:
             lacking = "provider.org" if config.bucket else "provider.bucket"
             raise ProviderRefused(
                 f"{lacking} is not set, but Flux requires it",
                 hint='Set provider.bucket and provider.org, or provider.dialect = "influxql" and provider.database.',
             )
-        self._bucket, self._endpoint = config.bucket, endpoint
+        self._bucket, self._username = config.bucket, config.username
+        self._connection, self._credentials = connection, credentials
         bound = answer_bound(config.max_body_bytes)
 
         class Response(aiohttp.ClientResponse):
@@ -47,10 +47,10 @@ class Flux:
 
         # Any, because the package is marked as typed, but only half of it is.
         self._client: Any = InfluxDBClientAsync(
-            endpoint.address,
+            connection.address,
             org=config.org,
             timeout=aiohttp.ClientTimeout(total=config.timeout),
-            ssl_context=tls_context(config),
+            ssl_context=TlsContext(config, keys=config.keys).current(),
             connection_pool_maxsize=MAX_CONNECTIONS,
             allow_redirects=False,
             client_session_kwargs={"response_class": Response},
@@ -62,8 +62,7 @@ class Flux:
 
     async def ask(self, source: FieldQuery | QueryTemplate, since: int, until: int) -> RawResponse:
         """Send a query and return the annotated CSV."""
-        sent = self._endpoint.flux_headers()
-        for name, value in sent.items():
+        for name, value in self._headers().items():
             self._client.api_client.set_default_header(name, value)
         query = source.flux(since, until, bucket=self._bucket)
         try:
@@ -71,15 +70,24 @@ class Flux:
         except UnicodeDecodeError as error:
             raise ProviderMalformed("the response is not CSV: it is not valid UTF-8") from error
         except ApiException as error:
-            raise refusal(self._endpoint, *_told(error), sent=sent) from error
+            raise self._connection.refused(_response_of(error)) from error
         return RawResponse(text.encode(), "text/csv")
+
+    def _headers(self) -> dict[str, str]:
+        """Headers for Flux, which supports tokens only. InfluxDB 1.8 accepts `user:password` as a token."""
+        headers = self._connection.headers()
+        if headers.get("Authorization", "").startswith("Basic "):
+            headers["Authorization"] = f"Token {self._username}:{self._credentials.password()}"
+        return headers
 
     def read(self, body: RawResponse) -> list[Points]:
         """Parse the CSV, which has one table per series and field."""
         return read_flux(body.content, content_type=body.content_type)
 
 
-def _told(error: Any) -> tuple[int, bytes, Mapping[str, str]]:
-    """Status, body and headers of the response behind the library's error."""
+def _response_of(error: Any) -> HttpResponse:
+    """The response behind the library's error."""
     body = error.body or b""
-    return error.status or 0, body if isinstance(body, bytes) else str(body).encode(), error.headers or {}
+    return HttpResponse(
+        error.status or 0, body if isinstance(body, bytes) else str(body).encode(), error.headers or {}, None
+    )

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from watcher.model import FindingKind, Metric, Remedy
-from watcher.providers.base import Fetch, ProviderError, QueryFailure, QueryPlan
+from watcher.platform.sources.errors import ProviderError
+from watcher.providers.base import Fetch, QueryFailure, QueryPlan
 from watcher.providers.connection import connection, queries_of
 from watcher.providers.fetching import FetchContext, FetchTracker, MetricGap, Outcome, fetch_of, gather_outcomes
 from watcher.providers.influxdb.cpu_load import load_of
@@ -118,7 +119,7 @@ class InfluxProvider:
     ) -> Outcome:
         """Outcome of one metric: samples, failure, or None without samples in the range."""
         try:
-            load = await self._transport.aside.run(
+            load = await self._transport.worker.run(
                 load_of, plan, reply.series, since=fetching.since, until=fetching.until
             )
         except ProviderError as error:
@@ -145,9 +146,6 @@ def from_settings(settings: Settings) -> InfluxProvider:
     return InfluxProvider(
         InfluxConfig(
             **connection(settings),
-            username=given.username or "",
-            password=given.password.reveal() if given.password else "",
-            password_file=str(given.password_file or ""),
             dialect=given.dialect,
             database=given.database,
             bucket=given.bucket,

@@ -14,11 +14,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
 
 from watcher.core.queries.influxdb import DIALECTS, SINCE, UNTIL, is_template
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric
 from watcher.providers.prometheus.queries import DEFAULT_METRICS
-from watcher.providers.queries import QueryConfig, check_keys, wanted
+from watcher.providers.queries import ProviderConfig, QueryConfig, check_keys, wanted
 
 NODE_TAG = "host"
 DATABASE = "telegraf"
@@ -182,29 +183,10 @@ TELEGRAF: Mapping[str, InfluxQueryPlan] = {
 # --- configuration ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class InfluxConfig:
+@dataclass(frozen=True, kw_only=True)
+class InfluxConfig(ProviderConfig):
     """Configuration of the provider. Raises ValueError, naming the setting, for invalid values."""
 
-    address: str
-    token: str = field(default="", repr=False)
-    token_file: str = ""
-    username: str = ""
-    password: str = field(default="", repr=False)
-    password_file: str = ""
-    ca_file: str = ""
-    client_cert: str = ""
-    client_key: str = ""
-    insecure_skip_verify: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    timeout: float = 10.0
-    """Timeout in seconds for one attempt of one query, from the connection to the last byte."""
-    fetch_deadline: float = 40.0
-    """Timeout in seconds for one fetch with all its queries and retries."""
-    backoff: tuple[float, ...] = (0.25, 0.5)
-    """Pauses in seconds before each retry of a query."""
-    max_body_bytes: int | None = None
-    """Maximum size of an answer, if smaller than the bound by the memory limit (`answer_bound`)."""
     dialect: str | None = None
     """One of DIALECTS; None: detected at the first fetch."""
     database: str | None = None
@@ -215,10 +197,10 @@ class InfluxConfig:
     """Keys of the metrics to fetch."""
     queries: Mapping[str, QueryConfig] = field(default_factory=dict)
     """Configured queries by metric key. A metric with a query is fetched."""
-    max_seconds: float = 900.0
-    """Length of the longest window in seconds. Older samples are not requested."""
 
     def __post_init__(self) -> None:
+        if "@" in urlsplit(self.address).netloc:
+            raise ValueError("provider.address must not contain credentials; use provider.username")
         if self.dialect is not None and self.dialect not in DIALECTS:
             raise ValueError(f"provider.dialect: {self.dialect!r} is none of {', '.join(DIALECTS)}")
         check_keys((*self.metrics, *self.queries))

@@ -18,8 +18,16 @@ import numpy as np
 
 from watcher.arrays import F64
 from watcher.core.messages import printable
-from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.providers.fetching import TRANSIENT_STATUSES, malformed_response
+from watcher.platform.net.http_body import ERROR_BYTES
+from watcher.platform.sources.connection import TRANSIENT_STATUSES
+from watcher.platform.sources.errors import (
+    ProviderError,
+    ProviderMalformed,
+    ProviderRefused,
+    ProviderUnreachable,
+    malformed_response,
+)
+from watcher.platform.sources.http_client import HttpResponse
 from watcher.providers.influxdb.cpu_load import Points
 
 TAKES_TOO_LONG = ("timeout", "deadline exceeded", "timed out", "context canceled")
@@ -291,9 +299,10 @@ class _Error(msgspec.Struct, frozen=True):
 _ERROR = msgspec.json.Decoder(_Error)
 
 
-def error_of(status: int, *, body: bytes, content_type: str, location: str, authorised: bool) -> ProviderError:
+def error_of(answer: HttpResponse, location: str, authorised: bool) -> ProviderError:
     """Convert a response with a status other than 200 to an error, without the address. `authorised`: whether
     credentials were sent; `location`: the redirect target without credentials."""
+    status, body = answer.status, answer.body[:ERROR_BYTES]
     said = _said(body)
     if status == 401:
         return ProviderRefused(f"credentials are required (401): {said}", hint=_credentials_hint(authorised))
@@ -319,7 +328,9 @@ def error_of(status: int, *, body: bytes, content_type: str, location: str, auth
             " 1.x and 3.x support influxql, 2.x flux.",
         )
     if body.lstrip()[:1] == b"<":
-        return _not_as_expected(body, expected="a response of InfluxDB", content_type=content_type, problem=str(status))
+        return _not_as_expected(
+            body, expected="a response of InfluxDB", content_type=answer.content_type, problem=str(status)
+        )
     return refused_query(f"{status} {said}")
 
 

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import aiohttp
-
 from watcher.core.messages import printable
-from watcher.providers.base import ProviderError, ProviderRefused
-from watcher.providers.fetching import SerialWorker, with_address, with_retries
-from watcher.providers.http_client import MAX_CONNECTIONS, provider_error_of
+from watcher.platform.sources.connection import Credentials, SourceConnection
+from watcher.platform.sources.errors import ProviderRefused
 from watcher.providers.influxdb.cpu_load import Points
-from watcher.providers.influxdb.endpoint import InfluxEndpoint
 from watcher.providers.influxdb.influxql import InfluxQL, QueryLanguage
 from watcher.providers.influxdb.queries import FieldQuery, InfluxConfig, QueryTemplate
+from watcher.providers.influxdb.responses import error_of
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +33,6 @@ class InfluxResponse:
     clock_offset_s: float | None
 
 
-# --- InfluxQL --------------------------------------------------------------------------------------------------------
-
-
 # --- transport -------------------------------------------------------------------------------------------------------
 
 
@@ -48,28 +42,28 @@ class InfluxTransport:
 
     def __init__(self, config: InfluxConfig) -> None:
         self._config = config
-        self._endpoint = InfluxEndpoint(config)
+        self._credentials = Credentials(config, scheme="Token")
+        self._connection = SourceConnection(config, credentials=self._credentials.headers, refusal=error_of)
         self._languages: list[QueryLanguage] = []
         self._influxql: InfluxQL | None = None
         self._chosen: QueryLanguage | None = None
         self._choosing = asyncio.Lock()
-        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
-        self.aside = SerialWorker()
+        self.worker = self._connection.worker
 
     @property
     def address(self) -> str:
         """Address of the server; it contains no credentials."""
-        return self._endpoint.address
+        return self._connection.address
 
     def start(self) -> None:
         """Log if TLS verification is disabled. Sends no request."""
-        if self._config.insecure_skip_verify:
-            log.warning("the certificate of %s is not verified (provider.insecure_skip_verify)", self.address)
+        self._connection.start()
 
     async def close(self) -> None:
         """Close the connections of both languages."""
         for language in self._languages:
             await language.close()
+        await self._connection.close()
         self._languages, self._influxql, self._chosen = [], None, None
 
     def doubt(self) -> None:
@@ -88,21 +82,10 @@ class InfluxTransport:
 
         async def attempt() -> InfluxResponse:
             language = await self._language()
-            async with self._free:
-                body = await language.ask(source, since, until)
-            return InfluxResponse(await self.aside.run(language.read, body), body.clock_offset_s)
+            body = await language.ask(source, since, until)
+            return InfluxResponse(await self.worker.run(language.read, body), body.clock_offset_s)
 
-        return await with_retries(
-            lambda: self._attempt(attempt, deadline=deadline), pauses=self._config.backoff, deadline=deadline
-        )
-
-    async def _attempt(self, attempt: Callable[[], Awaitable[T]], *, deadline: float) -> T:
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await attempt()
-        except (ProviderError, TimeoutError, OSError, aiohttp.ClientError) as error:
-            message = provider_error_of(error, tls=self._endpoint.has_tls)
-            raise with_address(message, self.address, scrub=self._endpoint.scrub) from error
+        return await self._connection.retried(attempt, deadline=deadline)
 
     # --- choice of the query language --------------------------------------------------------------------------------
 
@@ -134,7 +117,7 @@ class InfluxTransport:
 
     def _plain(self) -> InfluxQL:
         if self._influxql is None:
-            self._influxql = InfluxQL(self._config, self._endpoint)
+            self._influxql = InfluxQL(self._config, self._connection)
             self._languages.append(self._influxql)
         return self._influxql
 
@@ -150,6 +133,6 @@ class InfluxTransport:
                 f"dialect flux needs a library that is not installed ({error.name})",
                 hint='Install load-watcher[influxdb], or set provider.dialect to "influxql" and provider.database.',
             ) from error
-        language = Flux(self._config, self._endpoint)
+        language = Flux(self._config, self._connection, self._credentials)
         self._languages.append(language)
         return language

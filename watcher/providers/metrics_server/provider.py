@@ -35,15 +35,8 @@ from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import AccessFinder, KubeAccess
 from watcher.platform.kube.shared_informer import SharedInformer
 from watcher.platform.repeated_errors import RepeatedErrors
-from watcher.providers.base import (
-    Fetch,
-    PodFetch,
-    ProviderError,
-    ProviderMalformed,
-    ProviderRefused,
-    ProviderUnreachable,
-    QueryPlan,
-)
+from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.providers.base import Fetch, PodFetch, QueryPlan
 from watcher.providers.fetching import AHEAD_S, BEHIND_S
 from watcher.providers.metrics_server.pods import PodReader
 

@@ -26,11 +26,13 @@ from watcher.core.naming.name_resolver import without_port
 from watcher.core.pods.table import PODS, PodOrigin, PodUsage
 from watcher.core.queries.matchers import Matcher, narrowed
 from watcher.model import Finding, FindingKind, Remedy
-from watcher.providers.base import NoPodUsage, PodFetch, ProviderError, ProviderMalformed, ProviderPartial
+from watcher.platform.sources.config import InstantQuery
+from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderPartial
+from watcher.platform.sources.prometheus import PrometheusClient
+from watcher.providers.base import NoPodUsage, PodFetch
 from watcher.providers.prometheus.queries import (
     DEFAULT_SCRAPE_INTERVAL_S,
     PROFILE_LABELS,
-    InstantQuery,
     Labels,
     NodeLabel,
     NodeNames,
@@ -44,7 +46,6 @@ from watcher.providers.prometheus.queries import (
     read_names,
 )
 from watcher.providers.prometheus.responses import read_labels, scrape_interval
-from watcher.providers.prometheus.transport import PrometheusTransport
 
 T = TypeVar("T")
 
@@ -112,7 +113,7 @@ class _PodFetchContext:
 class PrometheusPodReader:
     """Queries pod usage through the transport of the Prometheus provider."""
 
-    def __init__(self, config: PrometheusConfig, transport: PrometheusTransport, *, source: str) -> None:
+    def __init__(self, config: PrometheusConfig, transport: PrometheusClient, *, source: str) -> None:
         self._config = config
         self._transport = transport
         self._source = source

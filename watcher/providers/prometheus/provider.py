@@ -23,21 +23,15 @@ from watcher.core.messages import shorten_names
 from watcher.core.queries.matchers import narrowed
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_NAME, FindingKind, Metric, Remedy, SeriesBatch
-from watcher.providers.base import (
-    Fetch,
-    PodFetch,
-    ProviderError,
-    ProviderPartial,
-    ProviderRefused,
-    QueryFailure,
-    QueryPlan,
-)
+from watcher.platform.sources.config import InstantQuery, RangeQuery
+from watcher.platform.sources.errors import ProviderError, ProviderPartial, ProviderRefused
+from watcher.platform.sources.prometheus import PrometheusClient, PrometheusResponse
+from watcher.providers.base import Fetch, PodFetch, QueryFailure, QueryPlan
 from watcher.providers.connection import connection
 from watcher.providers.fetching import most_relevant_error, out_of_range_findings
 from watcher.providers.prometheus.pods import PrometheusPodReader
 from watcher.providers.prometheus.queries import (
     PROFILE_LABELS,
-    InstantQuery,
     Labels,
     NodeLabel,
     NodeNames,
@@ -45,7 +39,6 @@ from watcher.providers.prometheus.queries import (
     PrometheusQueryConfig,
     PrometheusQueryPlan,
     QueryCandidate,
-    RangeQuery,
     among,
     candidates,
     configured_label,
@@ -63,7 +56,6 @@ from watcher.providers.prometheus.state import (
     PrometheusFetchContext,
     PrometheusMetricState,
 )
-from watcher.providers.prometheus.transport import PrometheusResponse, PrometheusTransport
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
@@ -92,7 +84,7 @@ class PrometheusProvider:
 
     def __init__(self, config: PrometheusConfig) -> None:
         self._config = config
-        self._transport = PrometheusTransport(config)
+        self._transport = PrometheusClient(config)
         self._pods = PrometheusPodReader(config, self._transport, source=self.source)
         self._watches = {
             metric.name: PrometheusMetricState(
@@ -448,25 +440,25 @@ class PrometheusProvider:
 
 def from_settings(settings: Settings) -> PrometheusProvider:
     """Build the provider from the settings. Raises ValueError like PrometheusConfig."""
+    return PrometheusProvider(config_from_settings(settings))
+
+
+def config_from_settings(settings: Settings) -> PrometheusConfig:
+    """The configuration of the provider. Raises ValueError like PrometheusConfig."""
     given = settings.provider
     shared = connection(settings)
     if given.openshift_auth and not given.ca_file:
         shared["ca_file"] = OPENSHIFT_CA_FILE
-    return PrometheusProvider(
-        PrometheusConfig(
-            **shared,
-            username=given.username or "",
-            password=given.password.reveal() if given.password else "",
-            password_file=str(given.password_file or ""),
-            node_label=given.node_label,
-            metrics=tuple(metric.key for metric in given.wanted),
-            queries={
-                key: PrometheusQueryConfig(query.expression, query.unit, query.node_label, query.smoothing, query.guard)
-                for key, query in given.queries.items()
-            },
-            matchers=given.matchers,
-            resolution=settings.refresh.finest_resolution,
-        )
+    return PrometheusConfig(
+        **shared,
+        node_label=given.node_label,
+        metrics=tuple(metric.key for metric in given.wanted),
+        queries={
+            key: PrometheusQueryConfig(query.expression, query.unit, query.node_label, query.smoothing, query.guard)
+            for key, query in given.queries.items()
+        },
+        matchers=given.matchers,
+        resolution=settings.refresh.finest_resolution,
     )
 
 

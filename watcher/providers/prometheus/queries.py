@@ -22,7 +22,9 @@ from watcher.core.naming.name_resolver import without_port
 from watcher.core.queries.matchers import LABEL, Matcher, narrowed
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS, Metric, MetricType
+from watcher.platform.sources.config import InstantQuery, RangeQuery
 from watcher.providers import queries as providers_queries
+from watcher.providers.queries import ProviderConfig
 
 DEFAULT_METRICS: tuple[str, ...] = (
     "CPU",
@@ -57,30 +59,10 @@ class PrometheusQueryConfig(providers_queries.QueryConfig):
     guard: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PrometheusConfig:
+@dataclass(frozen=True, kw_only=True)
+class PrometheusConfig(ProviderConfig):
     """Configuration of the provider. Raises ValueError, naming the setting, for invalid values."""
 
-    address: str
-    token: str = field(default="", repr=False)
-    token_file: str = ""
-    username: str = ""
-    password: str = field(default="", repr=False)
-    password_file: str = ""
-    ca_file: str = ""
-    client_cert: str = ""
-    client_key: str = ""
-    insecure_skip_verify: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    timeout: float = 10.0
-    """Timeout in seconds for one attempt of one query, from the connection to the last byte."""
-    fetch_deadline: float = 40.0
-    """Timeout in seconds for one fetch with all its queries and retries. A query that exceeds it fails its metric
-    only. The caller's own timeout (0.8 of the interval) should be slightly longer, because it fails the whole tick."""
-    backoff: tuple[float, ...] = (0.25, 0.5)
-    """Pauses in seconds before each retry of a query."""
-    max_body_bytes: int | None = None
-    """Maximum size of an answer, if smaller than the bound by the memory limit (`answer_bound`)."""
     node_label: str | None = None
     metrics: tuple[str, ...] = DEFAULT_METRICS
     """Keys of the metrics to fetch."""
@@ -90,10 +72,6 @@ class PrometheusConfig:
     """Matchers that select the series of this cluster. They are added to every selector of the built-in queries, but
     not to configured queries."""
     resolution: int = 15
-    max_seconds: float = 900.0
-    """Length of the longest window in seconds. Older samples are not requested."""
-    keys: str = "provider."
-    """Prefix of the setting keys in error messages."""
 
     def __post_init__(self) -> None:
         providers_queries.check_keys((*self.metrics, *self.queries))
@@ -368,24 +346,6 @@ def _joined(rows: Sequence[Labels], names: NodeNames) -> NodeLabel | None:
 
 
 # --- queries ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class InstantQuery:
-    """An instant query at `time` (unix seconds)."""
-
-    query: str
-    time: float
-
-
-@dataclass(frozen=True, slots=True)
-class RangeQuery:
-    """A range query: `start` and `end` in unix seconds, `step` in seconds."""
-
-    query: str
-    start: int
-    end: int
-    step: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def test_nothing_given_is_the_embedded_default(loaded):
     assert (settings.refresh.interval, settings.refresh.resolution, settings.refresh.max_staleness) == (60.0, 0, 300.0)
     assert settings.refresh.windows == (Window("5m", 300), Window("10m", 600), Window("15m", 900))
     assert (settings.store.url, settings.store.retention) == ("sqlite:///load-watcher.db", 86400.0)
-    assert (settings.store.on_unusable, settings.store.max_size, settings.store.upgrade) == ("fail", 2 * 2**30, True)
+    assert (settings.store.on_unusable, settings.store.max_size, settings.store.upgrade) == ("fail", None, True)
     assert (settings.review.mode, settings.review.carry_slots, settings.review.outage_fraction) == ("enforce", 2, 0.2)
     assert (settings.metrics.types, settings.metrics.operators) == (("CPU", "Memory"), ("AVG", "STD"))
     assert (settings.metrics.windows, settings.log.level, settings.log.format) == (("15m",), "info", "text")

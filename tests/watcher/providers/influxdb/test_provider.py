@@ -21,7 +21,8 @@ from tests.fakes.influxdb import NOTHING, FakeInfluxDB, answered, csv, error_tab
 from tests.fakes.prometheus import Asked, told, until_hung_up
 from tests.waiting import eventually, wait_for
 from watcher.model import METRIC_BY_KEY, FindingKind
-from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.providers.base import Fetch
 from watcher.providers.influxdb.cpu_load import Points, load_of
 from watcher.providers.influxdb.provider import InfluxProvider
 from watcher.providers.influxdb.queries import LOOK_BACK_S, TELEGRAF, InfluxConfig

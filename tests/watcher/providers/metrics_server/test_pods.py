@@ -18,15 +18,8 @@ from tests.watcher.providers.metrics_server.test_provider import NOW, at, run
 from watcher.core.kubernetes.wire import MinimalMetadata
 from watcher.model import FindingKind
 from watcher.platform.kube.client import LARGE_BODY
-from watcher.providers.base import (
-    NoPodUsage,
-    PodFetch,
-    ProviderError,
-    ProviderMalformed,
-    ProviderRefused,
-    ProviderUnreachable,
-    fetch_pods,
-)
+from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.providers.base import NoPodUsage, PodFetch, fetch_pods
 from watcher.providers.metrics_server.pods import ContainerUsage, PodMetrics, read_pods
 from watcher.providers.metrics_server.provider import MetricsServerProvider
 

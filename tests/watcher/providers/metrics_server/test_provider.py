@@ -19,7 +19,8 @@ from tests.waiting import eventually, wait_for
 from tests.watcher.providers.prometheus.test_provider import OK, hang, trickle
 from watcher.model import Finding, FindingKind
 from watcher.platform.kube.credentials import KubeAccess
-from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.providers.base import Fetch
 from watcher.providers.metrics_server.provider import MetricsServerProvider
 
 CPU = "instance:node_cpu:ratio"

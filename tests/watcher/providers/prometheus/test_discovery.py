@@ -11,7 +11,8 @@ from tests.fakes.prometheus import Asked, FakePrometheus, matrix, vector
 from tests.watcher.providers.prometheus.test_provider import BUSY, CPU, MEMORY, NOW, SECRET, failure, fetch, run
 from watcher.model import Finding, FindingKind, Remedy
 from watcher.platform.settings.loading import load
-from watcher.providers.base import Fetch, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.errors import ProviderRefused, ProviderUnreachable
+from watcher.providers.base import Fetch
 from watcher.providers.prometheus.provider import PrometheusProvider, from_settings
 from watcher.providers.prometheus.queries import PrometheusQueryConfig
 

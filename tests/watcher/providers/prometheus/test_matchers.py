@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from watcher.core.queries.matchers import Matcher, narrowed, parse_matchers
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY
+from watcher.platform.sources.config import InstantQuery, RangeQuery
 from watcher.providers.prometheus.queries import (
     CANDIDATES,
-    InstantQuery,
     NodeLabel,
     PrometheusQueryConfig,
-    RangeQuery,
     among,
     candidates,
     make_plan,

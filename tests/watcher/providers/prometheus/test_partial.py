@@ -10,7 +10,8 @@ import pytest
 
 from tests.fakes.prometheus import Asked, FakePrometheus, matrix, vector
 from watcher.model import FindingKind, Remedy
-from watcher.providers.base import Fetch, ProviderPartial, QueryFailure
+from watcher.platform.sources.errors import ProviderPartial
+from watcher.providers.base import Fetch, QueryFailure
 from watcher.providers.prometheus.provider import PrometheusProvider
 from watcher.providers.prometheus.queries import PrometheusConfig, PrometheusQueryConfig
 from watcher.providers.prometheus.state import SEARCH_EVERY_FETCHES

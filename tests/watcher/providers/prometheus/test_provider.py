@@ -6,7 +6,6 @@ import base64
 import contextlib
 import gzip
 import logging
-import os
 import socket
 import threading
 import time
@@ -20,8 +19,11 @@ import pytest
 
 from tests.fakes.prometheus import Answer, Asked, FakePrometheus, Script, matrix, result, told, until_hung_up, vector
 from tests.waiting import eventually, wait_for
-from watcher.providers.base import Fetch, ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.providers.prometheus.endpoint import PrometheusEndpoint
+from watcher.platform.sources.config import ConnectionConfig
+from watcher.platform.sources.connection import SourceConnection
+from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.prometheus import error_of
+from watcher.providers.base import Fetch
 from watcher.providers.prometheus.provider import PrometheusProvider
 from watcher.providers.prometheus.queries import PrometheusConfig, PrometheusQueryConfig
 
@@ -368,7 +370,7 @@ def slam(asked: Asked) -> Script:
             "content encoding",
             id="gzip",
         ),
-        pytest.param(lambda _: b"SSH-2.0-OpenSSH_9.2\r\n\r\n", ProviderUnreachable, "connection failed", id="no HTTP"),
+        pytest.param(lambda _: b"SSH-2.0-OpenSSH_9.2\r\n\r\n", ProviderMalformed, "not valid HTTP", id="no HTTP"),
         pytest.param(cut, ProviderUnreachable, "connection failed", id="cut"),
         pytest.param(slam, ProviderUnreachable, "connection failed", id="slammed"),
         pytest.param(
@@ -420,12 +422,10 @@ def test_nobody_listens():
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 70, "a b", "%00", "."])
-def test_an_impossible_host_is_refused(host: str):
-    """It will not get better."""
-    error = failure(f"http://{host}:9090")
-
-    assert isinstance(error, ProviderRefused)
-    assert "provider.address" in error.hint
+def test_an_impossible_host_is_refused_at_start(host: str):
+    """A request would fail in the same way each time."""
+    with pytest.raises(ValueError, match=r"provider\.address has a host name that is not valid"):
+        PrometheusProvider(PrometheusConfig(address=f"http://{host}:9090"))
 
 
 def test_a_name_that_does_not_resolve():
@@ -460,10 +460,6 @@ def test_https_to_a_plain_port_is_refused_with_the_cure():
 # --- cancelling and closing ------------------------------------------------------------------------------------------
 
 
-def threads() -> int:
-    return sum(thread.name.startswith("prometheus-") for thread in threading.enumerate())
-
-
 def stop_in_the_body(connection: socket.socket) -> None:
     """A head that announces the end of the connection, and nothing after it."""
     connection.sendall(OK + b"Connection: close\r\nContent-Length: 10\r\n\r\n")
@@ -472,7 +468,7 @@ def stop_in_the_body(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("hanging", [until_hung_up, stop_in_the_body])
 def test_a_cancelled_fetch_frees_its_lines(hanging: Script):
-    """The next one does not have to wait for the hung server, and no threads are left over."""
+    """The next fetch does not have to wait for the hung server."""
     hangs = threading.Event()
     hangs.set()
     metrics = ("CPU", "Memory", "Storage", "NetworkTransmit", "NetworkReceive", "NetworkTransmitDrop")
@@ -488,7 +484,6 @@ def test_a_cancelled_fetch_frees_its_lines(hanging: Script):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-        await eventually(lambda: threads() == 4, what="those of tests before to end, and none of these")
         hangs.clear()
         return await provider.fetch(NOW - 60, NOW)
 
@@ -498,28 +493,7 @@ def test_a_cancelled_fetch_frees_its_lines(hanging: Script):
     assert len(metrics) == len(got.batches)
 
 
-def test_what_was_given_up_before_its_connection_was_made_holds_up_no_thread(tmp_path: Path):
-    """The token comes from a pipe here, for which the line's thread waits until long after nobody wants the answer."""
-    os.mkfifo(pipe := tmp_path / "token")
-
-    def opened() -> int:
-        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # refused as long as nobody reads
-
-    async def work(provider: PrometheusProvider) -> None:
-        task = asyncio.create_task(provider.fetch(NOW - 60, NOW))
-        token = await eventually(opened, what="the thread to read the token", ignoring=(OSError,))
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        os.write(token, b"late")
-        os.close(token)
-        await eventually(server.ended.is_set, what="the line to be hung up")
-
-    with FakePrometheus(trickle(OK, b"x")) as server:
-        run(server, work, timeout=60.0, fetch_deadline=60.0, backoff=(), token_file=str(pipe))
-
-
-def test_closing_ends_the_threads_whatever_hangs():
+def test_closing_ends_a_query_that_hangs():
     """And whoever still waits for an answer gets an error."""
 
     async def work(provider: PrometheusProvider) -> None:
@@ -531,33 +505,16 @@ def test_closing_ends_the_threads_whatever_hangs():
 
     with FakePrometheus(hang) as server:
         run(server, work, timeout=60.0, fetch_deadline=60.0, backoff=())
-    wait_for(lambda: threads() == 0, what="the threads to end")
 
 
-def test_a_busy_event_loop_keeps_no_line_busy():
-    """The line's own thread ends what takes too long."""
-
-    async def work(provider: PrometheusProvider) -> None:
-        task = asyncio.create_task(provider.fetch(NOW - 60, NOW))
-        await eventually(lambda: server.asked, what="the question")
-        # Blocks the loop on purpose.
-        wait_for(server.ended.is_set, what="the line to be hung up")
-        with pytest.raises(ProviderUnreachable):
-            await task
-
-    with FakePrometheus(trickle(OK + b"Content-Length: 1000000\r\n\r\n", b" ")) as server:
-        run(server, work, timeout=0.3, backoff=())
-
-
-def test_a_server_that_takes_no_connection_holds_up_no_thread():
-    """A connection that is not made cannot be hung up, and is given up by itself."""
+def test_a_server_that_takes_no_connection_is_unreachable():
+    """Within the timeout of a query."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as full:
         for _ in range(2):  # as many as the kernel takes on its own
             waiting = full.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(listener.getsockname())
         error = failure(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=0.3, backoff=())
-        wait_for(lambda: threads() == 0, what="the threads to end")
 
     assert isinstance(error, ProviderUnreachable)
 
@@ -760,7 +717,8 @@ def test_a_far_server_may_compress():
     """Next door it costs more than it saves; over a network it saves."""
 
     def encoding(host: str) -> str:
-        return PrometheusEndpoint(PrometheusConfig(address=f"http://{host}")).headers()["Accept-Encoding"]
+        config = ConnectionConfig(address=f"http://{host}")
+        return SourceConnection(config, credentials=dict, refusal=error_of).headers()["Accept-Encoding"]
 
     near = [encoding(host) for host in ("localhost:9090", "127.1.2.3", "[::1]:9090")]
     assert ["identity"] * 3 == near

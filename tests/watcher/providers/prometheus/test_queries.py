@@ -9,16 +9,15 @@ from hypothesis import strategies as st
 from watcher.core.naming.name_resolver import without_port
 from watcher.core.queries.promql import is_plain
 from watcher.model import METRIC_BY_KEY, SOURCE_UNITS
+from watcher.platform.sources.config import InstantQuery, RangeQuery
 from watcher.providers.prometheus.queries import (
     CANDIDATES,
     DEFAULT_METRICS,
-    InstantQuery,
     NodeLabel,
     NodeNames,
     PrometheusConfig,
     PrometheusQueryConfig,
     QueryCandidate,
-    RangeQuery,
     among,
     candidates,
     configured_label,

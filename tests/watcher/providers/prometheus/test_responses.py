@@ -12,16 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watcher.core.messages import SHOWN_CHARACTERS, printable
-from watcher.providers.base import ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.errors import ProviderMalformed, ProviderRefused, ProviderUnreachable
+from watcher.platform.sources.http_client import HttpResponse
+from watcher.platform.sources.prometheus import error_of, read_envelope, series_of
 from watcher.providers.prometheus.queries import NodeLabel
-from watcher.providers.prometheus.responses import (
-    error_of,
-    read_envelope,
-    read_labels,
-    read_samples,
-    scrape_interval,
-    series_of,
-)
+from watcher.providers.prometheus.responses import read_labels, read_samples, scrape_interval
 
 NODE = NodeLabel("node")
 
@@ -154,7 +149,7 @@ def test_another_type_of_result_is_malformed(kind: str):
 )
 def test_each_status_has_its_kind_of_error_and_its_cure(status: int, text: str, kind: type, part: str, hint: str):
     """What passes is worth a retry, what is refused is not; the hint names the setting."""
-    error = error_of(status, body=text.encode(), content_type="", location="https://login.example/x", authorised=False)
+    error = error_of(HttpResponse(status, text.encode(), {}, None), "https://login.example/x", False)
 
     assert type(error) is kind
     assert part in str(error)
@@ -163,9 +158,7 @@ def test_each_status_has_its_kind_of_error_and_its_cure(status: int, text: str, 
 
 def test_the_hint_tells_wrong_credentials_from_none():
     """Setting a token does not help who has set one."""
-    with_token, without = (
-        error_of(401, body=b"", content_type="", location="", authorised=sent).hint for sent in (True, False)
-    )
+    with_token, without = (error_of(HttpResponse(401, b"", {}, None), "", sent).hint for sent in (True, False))
 
     assert "rejected" in with_token
     assert "Set provider.token" in without
@@ -175,7 +168,7 @@ def test_the_hint_tells_wrong_credentials_from_none():
 @settings(max_examples=100, deadline=None)
 def test_an_error_shows_a_few_printable_words(garbage: bytes, status: int):
     """Whatever the far side sends: one line, cut, nothing that would write into a log by itself."""
-    error = error_of(status, body=garbage, content_type="", location="", authorised=True)
+    error = error_of(HttpResponse(status, garbage, {}, None), "", True)
 
     assert str(error).isprintable()
     assert len(str(error)) < 2 * SHOWN_CHARACTERS + 100

@@ -12,11 +12,10 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
 import aiohttp
-from aiohttp import hdrs
 
 from watcher.core.messages import printable
 from watcher.platform.net.http_body import (
@@ -27,8 +26,7 @@ from watcher.platform.net.http_body import (
     read_body,
     read_start,
 )
-from watcher.providers.base import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.providers.fetching import clock_offset
+from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
 
 MAX_CONNECTIONS = 4
 """Maximum number of concurrent connections."""
@@ -45,6 +43,10 @@ class TlsSettings(Protocol):
     def client_key(self) -> str: ...
     @property
     def insecure_skip_verify(self) -> bool: ...
+
+
+CLOCK_RESOLUTION_S = 1.5
+"""A Date header has whole seconds, and network latency adds to that. Smaller offsets are treated as 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,14 @@ class HttpResponse:
 
 
 class HttpClient:
-    """HTTP client for one server. `timeout` (seconds) covers one request, from the connection to the last byte."""
+    """HTTP client for one server. `timeout` (seconds) covers one request, from the connection to the last byte. `keys`
+    is the prefix of the setting keys in error messages."""
 
-    def __init__(self, *, tls: ssl.SSLContext, timeout: float, max_body_bytes: int | None) -> None:
+    def __init__(self, *, tls: TlsSettings, keys: str, timeout: float, max_body_bytes: int | None) -> None:
+        self._tls = TlsContext(tls, keys=keys)
         self._bound = answer_bound(max_body_bytes)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, ssl=tls),
+            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS),
             timeout=aiohttp.ClientTimeout(total=timeout),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -87,7 +91,10 @@ class HttpClient:
         return await self._exchange("POST", url, {"Content-Type": "application/json", **headers}, data=body)
 
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], **content: Any) -> HttpResponse:
-        async with self._session.request(method, url, headers=headers, allow_redirects=False, **content) as response:
+        tls = self._tls.current()
+        async with self._session.request(
+            method, url, headers=headers, allow_redirects=False, ssl=tls, **content
+        ) as response:
             received = time.time()
             body = await read_bounded(response, self._bound)
             return HttpResponse(
@@ -95,64 +102,75 @@ class HttpClient:
             )
 
 
+def clock_offset(date: str | None, *, heard: float) -> float | None:
+    """Remote clock minus local clock in seconds: 0 if within CLOCK_RESOLUTION_S, None without a valid Date header.
+    `heard` is the local receive time (unix seconds). 0.5 s is added because the header is truncated to seconds."""
+    if not date:
+        return None
+    try:
+        offset = parsedate_to_datetime(date).timestamp() + 0.5 - heard
+    except ValueError:
+        return None
+    return 0.0 if abs(offset) < CLOCK_RESOLUTION_S else offset
+
+
 async def read_bounded(response: aiohttp.ClientResponse, bound: AnswerBound) -> bytes:
     """The decompressed body; the body of an error response is truncated. Raises AnswerTooLarge."""
     return await (read_body(response, bound) if response.status == 200 else read_start(response))
 
 
-# --- request headers and TLS -----------------------------------------------------------------------------------------
+# --- TLS -------------------------------------------------------------------------------------------------------------
 
 
-def tls_context(config: TlsSettings) -> ssl.SSLContext:
-    """TLS context for the connection. Raises ProviderRefused for unusable files."""
+class TlsContext:
+    """TLS context of the settings, created again after its files changed, because certificates are rotated."""
+
+    def __init__(self, config: TlsSettings, *, keys: str) -> None:
+        self._config, self._keys = config, keys
+        self._created: tuple[object, ssl.SSLContext] | None = None
+
+    def current(self) -> ssl.SSLContext:
+        """The context for the next connection. Raises ProviderRefused for unusable files."""
+        config = self._config
+        versions = [_file_version(path) for path in (config.ca_file, config.client_cert, config.client_key) if path]
+        if self._created is None or self._created[0] != versions:
+            self._created = (versions, self._create())
+        return self._created[1]
+
+    def _create(self) -> ssl.SSLContext:
+        config = self._config
+        files = config.ca_file
+        try:
+            context = ssl.create_default_context(cafile=config.ca_file or None)
+            if config.client_cert:
+                files = f"{config.client_cert}, {config.client_key}".rstrip(", ")
+                context.load_cert_chain(config.client_cert, config.client_key or None, password=_no_passphrase)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            keys = self._keys
+            raise ProviderRefused(
+                f"the TLS files cannot be used: {files}: {reason}",
+                hint=f"{keys}ca_file, {keys}client_cert and {keys}client_key must be PEM files; the key must match the"
+                " certificate.",
+            ) from error
+        if config.insecure_skip_verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def _file_version(path: str) -> object:
+    """Changes whenever the file changes; None if it cannot be read."""
     try:
-        context = ssl.create_default_context(cafile=config.ca_file or None)
-        if config.client_cert:
-            context.load_cert_chain(config.client_cert, config.client_key or None, password=_no_passphrase)
-    except (OSError, ValueError) as error:
-        raise ProviderRefused(
-            f"the TLS files cannot be used: {error.strerror if isinstance(error, OSError) else error}",
-            hint="provider.ca_file, client_cert and client_key must be PEM files; the key must match the certificate.",
-        ) from error
-    if config.insecure_skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _no_passphrase() -> str:
     """Called for an encrypted key. Without it, OpenSSL would prompt on the terminal and block."""
     raise ValueError("the key is encrypted")
-
-
-def read_secret(setting: str, path: str) -> str:
-    """Current content of the file without surrounding whitespace, "" if no file is set. Read on every call, because
-    secrets are rotated. Raises ProviderRefused."""
-    if not path:
-        return ""
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not valid UTF-8"
-        raise ProviderRefused(f"{setting} {path} cannot be read: {reason}", hint=f"Check {setting}.") from error
-
-
-def sendable(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers, if all can be sent. Raises ProviderRefused otherwise: the library's own error would contain the
-    values."""
-    for name, value in headers.items():
-        if not (name + value).isascii() or not (name + value).isprintable():
-            raise ProviderRefused(
-                f"the header {name!r} cannot be sent",
-                hint="Check provider.headers, and the token, for line breaks and non-ASCII characters.",
-            )
-    return dict(headers)
-
-
-def bearer(setting: str, path: str) -> dict[str, str]:
-    """Authorization header with the current token of the file; empty if no file is set. Raises ProviderRefused."""
-    token = read_secret(setting, path)
-    return sendable({hdrs.AUTHORIZATION: f"Bearer {token}"} if token else {})
 
 
 # --- errors below HTTP -----------------------------------------------------------------------------------------------
