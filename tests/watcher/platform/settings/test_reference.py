@@ -114,7 +114,7 @@ def test_show_has_every_setting_and_where_it_is_from(tmp_path):
         "# tls_cert # not set",
         'windows = ["5m", "30m"] # from environment LOAD_WATCHER_REFRESH_WINDOWS',
         'level = "warning" # from flag --log-level',
-        'max_size = "2GiB" # from default',
+        'retention = "24h" # from default',
         'name = "host" # from default: provider.name is not set; the default outside a cluster',
     } <= lines
     shown = re.findall(r"^(?:# )?([a-z_]+)(?: =|  )", text, flags=re.MULTILINE)
