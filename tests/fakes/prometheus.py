@@ -53,6 +53,11 @@ def vector(*labels: Mapping[str, str], **more: Any) -> bytes:
     return result("vector", [{"metric": one, "value": [1.0, "1"]} for one in labels], **more)
 
 
+def values(*pairs: tuple[Mapping[str, str], str]) -> bytes:
+    """An instant vector of (labels, value) pairs."""
+    return result("vector", [{"metric": one, "value": [1.0, value]} for one, value in pairs])
+
+
 def matrix(*series: tuple[Mapping[str, str], Sequence[tuple[float, str]]], **more: Any) -> bytes:
     """Series with (time, value) pairs."""
     return result(

@@ -29,6 +29,7 @@ from watcher.platform.sources.prometheus import PrometheusClient, PrometheusResp
 from watcher.providers.base import Fetch, PodFetch, QueryFailure, QueryPlan
 from watcher.providers.connection import connection
 from watcher.providers.fetching import most_relevant_error, out_of_range_findings
+from watcher.providers.prometheus.guards import Guard, GuardedFetch, GuardReader, Times, collector_of, exporter_of
 from watcher.providers.prometheus.pods import PrometheusPodReader
 from watcher.providers.prometheus.queries import (
     PROFILE_LABELS,
@@ -49,7 +50,14 @@ from watcher.providers.prometheus.queries import (
     profile,
     read_names,
 )
-from watcher.providers.prometheus.responses import MatrixSamples, batch_of, read_labels, read_samples, scrape_interval
+from watcher.providers.prometheus.responses import (
+    MatrixSamples,
+    batch_of,
+    read_labels,
+    read_numbers,
+    read_samples,
+    scrape_interval,
+)
 from watcher.providers.prometheus.state import (
     FAILURES_BEFORE_SEARCH,
     SEARCH_EVERY_FETCHES,
@@ -96,6 +104,7 @@ class PrometheusProvider:
         }
         self._fetches = 0
         self._latest = float("-inf")
+        self._guards = GuardReader()
         self._names: NodeNames | None = None
         self._names_read_at = 0
         self._names_missing = ""
@@ -115,11 +124,11 @@ class PrometheusProvider:
         return True
 
     async def start(self) -> None:
-        """Start the threads. Sends no request."""
+        """Log if TLS verification is disabled. Sends no request."""
         self._transport.start()
 
     async def close(self) -> None:
-        """Abort all queries and end the threads, within a second."""
+        """Abort all queries and close the connections."""
         await self._transport.close()
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
@@ -205,7 +214,6 @@ class PrometheusProvider:
             watch.silent += fetching.present
             return QueryFailure(watch.metric.name, error)
         if fetching.present:
-            watch.silent = 0 if batch is not None else watch.silent + 1
             self._report_absence(watch, fetching)
         return batch
 
@@ -227,9 +235,14 @@ class PrometheusProvider:
         if plan is None:
             return None
         transport = self._transport
+        guard = await self._read_guard(plan, watch, fetching)
+        since = fetching.since if guard is None else guard.since
         beyond = VICTORIA_METRICS_BEYOND_S if transport.victoria_metrics and fetching.present else 0.0
-        question = plan.question(fetching.since, fetching.until, resolution=self._config.resolution, beyond=beyond)
+        question = plan.question(
+            since, fetching.until, resolution=self._config.resolution, beyond=beyond, guarded=guard is None
+        )
         if question is None:
+            watch.note_fetch(fetching, found=None)
             return None
         reply = await self._ask(
             question,
@@ -238,14 +251,10 @@ class PrometheusProvider:
             # Prometheus does not return staleness markers, VictoriaMetrics returns them as NaN.
             read=lambda rows: read_samples(rows, label=plan.label, stale_markers=transport.victoria_metrics),
         )
-        reading = reply.content
+        reading = reply.content if guard is None else reply.content.where(guard.accepts(reply.content))
         nodes = await self._nodes_of(reading, plan, fetching)
         if reply.missing and not watch.is_true_in_part():
-            raise self._partial(
-                reply.missing,
-                f"{plan.metric.key} is computed from several series of a node, and some of them may be missing",
-                hint="A recording rule with one series for each node can be used even if the response is partial.",
-            )
+            raise self._computed_from_part(reply.missing, plan)
         if not reply.missing and len(nodes):
             named = [node for node in nodes if node is not None]
             watch.single = len(set(named)) == len(named)
@@ -259,10 +268,44 @@ class PrometheusProvider:
         fetching.findings += out_of_range_findings(
             plan.metric, reading.time, since=fetching.since, until=fetching.until, beyond=beyond
         )
-        return batch_of(plan, reading, nodes, since=fetching.since, until=fetching.until)
+        batch = batch_of(plan, reading, nodes, since=since, until=fetching.until)
+        watch.note_fetch(fetching, found=batch is not None)
+        return batch
+
+    async def _read_guard(
+        self, plan: PrometheusQueryPlan, watch: PrometheusMetricState, fetching: PrometheusFetchContext
+    ) -> Guard | None:
+        """The guard of an expression, None if the expression must contain it or has none. Raises ProviderError."""
+        if plan.scrape_interval is None or not plan.candidate.raw:
+            return None
+        # The newest values of VictoriaMetrics change.
+        if self._transport.victoria_metrics or not fetching.present:
+            return None
+
+        async def ask(
+            question: InstantQuery, read: Callable[[Iterable[msgspec.Raw]], Times]
+        ) -> PrometheusResponse[Times]:
+            return await self._ask(question, metric=plan.metric, fetching=fetching, read=read)
+
+        plans = [each.plan for each in self._watches.values() if each.plan is not None and each.plan.scrape_interval]
+        leading = next(each for each in plans if exporter_of(each) == exporter_of(plan))
+        own = next(each for each in plans if collector_of(each) == collector_of(plan))
+        complete = watch.complete == fetching.number - 1
+        fetch = GuardedFetch(fetching.number, fetching.since, fetching.until, complete)
+        guard = await self._guards.read(own, leading, fetch, ask)
+        if guard is not None and guard.missing:
+            raise self._computed_from_part(guard.missing, plan)
+        return guard
 
     def _partial(self, missing: str, why: str, *, hint: str = "") -> ProviderPartial:
         return ProviderPartial(f"{self._transport.address}: the response is partial, and {why}: {missing}", hint=hint)
+
+    def _computed_from_part(self, missing: str, plan: PrometheusQueryPlan) -> ProviderPartial:
+        return self._partial(
+            missing,
+            f"{plan.metric.key} is computed from several series of a node, and some of them may be missing",
+            hint="A recording rule with one series for each node can be used even if the response is partial.",
+        )
 
     def _report_unknown(
         self,
@@ -357,7 +400,26 @@ class PrometheusProvider:
         interval = None
         if candidate.raw and not is_plain(candidate.expression):
             interval = await self._scrape_interval(candidate, rows, watch, fetching)
+        if candidate.cheaper:
+            candidate = await self._cheaper(candidate, label, watch, fetching)
         return make_plan(watch.metric, candidate, label=label, scrape_interval=interval, rejected=rejected)
+
+    async def _cheaper(
+        self,
+        candidate: QueryCandidate,
+        label: NodeLabel,
+        watch: PrometheusMetricState,
+        fetching: PrometheusFetchContext,
+    ) -> QueryCandidate:
+        """The candidate with its cheaper expression, if the condition for it holds."""
+        question = InstantQuery(candidate.condition.replace("<label>", label.label), fetching.until)
+        reply = await self._ask(
+            question, metric=watch.metric, fetching=fetching, read=lambda rows: read_numbers(rows, label)
+        )
+        numbers = set(reply.content.values())
+        if len(numbers) != 1 or 0 in numbers or reply.missing:
+            return candidate
+        return candidate.made_cheaper(numbers.pop())
 
     async def _choose_label(
         self,

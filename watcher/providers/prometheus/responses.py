@@ -6,14 +6,15 @@ Python's global lock and block the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import msgspec
 import numpy as np
 
-from watcher.arrays import F64, I64
+from watcher.arrays import F64, I64, Bool
 from watcher.core.messages import printable
 from watcher.core.naming.name_resolver import without_port
 from watcher.model import SOURCE_UNITS, SeriesBatch
@@ -26,6 +27,11 @@ from watcher.providers.prometheus.queries import NodeLabel, PrometheusQueryPlan
 
 class _LabelsRow(msgspec.Struct, frozen=True):
     metric: dict[str, str] = {}
+
+
+class _ValueRow(msgspec.Struct, frozen=True):
+    metric: dict[str, str] = {}
+    value: tuple[float, float] = (0.0, 0.0)
 
 
 class _MatrixSeries(msgspec.Struct, frozen=True):
@@ -43,6 +49,7 @@ class _OddSeries(msgspec.Struct, frozen=True):
 _ROW = msgspec.json.Decoder(_LabelsRow)
 # Not strict: values are numbers in strings, which this decoder then converts at no extra cost.
 _SERIES = msgspec.json.Decoder(_MatrixSeries, strict=False)
+_VALUE_ROW = msgspec.json.Decoder(_ValueRow, strict=False)
 _ODD_SERIES = msgspec.json.Decoder(_OddSeries)
 
 
@@ -60,6 +67,10 @@ class MatrixSamples:
     time: F64
     value: F64
 
+    def where(self, keep: Bool) -> MatrixSamples:
+        """The samples in `keep`, with all series."""
+        return MatrixSamples(self.keys, self.labels, self.series[keep], self.time[keep], self.value[keep])
+
 
 def read_labels(rows: Iterable[msgspec.Raw]) -> list[dict[str, str]]:
     """Labels of each series of a vector or matrix. Raises ProviderMalformed."""
@@ -67,6 +78,25 @@ def read_labels(rows: Iterable[msgspec.Raw]) -> list[dict[str, str]]:
         return [_ROW.decode(row).metric for row in rows]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProviderMalformed(f"the labels of the series cannot be read: {printable(str(error))}") from error
+
+
+def read_numbers(vector: Iterable[msgspec.Raw], label: NodeLabel) -> dict[str, float]:
+    """The value of each series by its node key; the largest, if several have the same key. Raises
+    ProviderMalformed."""
+    values: dict[str, float] = {}
+    try:
+        for row in map(_VALUE_ROW.decode, vector):
+            if key := _key(row.metric, label):
+                values[key] = max(values.get(key, -math.inf), row.value[1])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProviderMalformed(f"the times of the series cannot be read: {printable(str(error))}") from error
+    return values
+
+
+def _key(labels: Mapping[str, str], label: NodeLabel) -> str | None:
+    """The value of the node label, None if missing."""
+    key = labels.get(label.label) or None
+    return without_port(key) if key is not None and label.strip_port else key
 
 
 def read_samples(matrix: Iterable[msgspec.Raw], *, label: NodeLabel, stale_markers: bool = False) -> MatrixSamples:
@@ -79,10 +109,10 @@ def read_samples(matrix: Iterable[msgspec.Raw], *, label: NodeLabel, stale_marke
     pairs: list[F64] = []
     for raw in matrix:
         series = _read_series(raw)
-        key = series.metric.get(label.label) or None
+        key = _key(series.metric, label)
         if key is None:
             labels.update(series.metric)
-        keys.append(without_port(key) if key is not None and label.strip_port else key)
+        keys.append(key)
         counts.append(len(series.values))
         # One NumPy call per series: a single call would hold the global lock as long as the decoding.
         pairs.append(np.fromiter(chain.from_iterable(series.values), np.float64, 2 * len(series.values)))

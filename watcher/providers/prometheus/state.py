@@ -18,7 +18,8 @@ FAILURES_BEFORE_SEARCH = 3
 class PrometheusMetricState:
     """State of one metric. `looked_at` is the number of the fetch that last completed a search for the query,
     `silent` the number of consecutive fetches that failed or returned no samples. `doubted` is set by an outage.
-    `single` states whether each node had exactly one series in the last complete response, None before that."""
+    `single` states whether each node had exactly one series in the last complete response, None before that.
+    `complete` is the number of the last fetch of the newest samples that had all of them."""
 
     metric: Metric
     candidates: tuple[QueryCandidate, ...]
@@ -28,6 +29,7 @@ class PrometheusMetricState:
     silent: int = 0
     doubted: bool = False
     single: bool | None = None
+    complete: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def must_look(self, fetch: int) -> bool:
@@ -36,6 +38,15 @@ class PrometheusMetricState:
             return True
         lost = self.plan is None or self.doubted or self.silent >= FAILURES_BEFORE_SEARCH
         return lost and fetch - self.looked_at >= SEARCH_EVERY_FETCHES
+
+    def note_fetch(self, fetching: PrometheusFetchContext, *, found: bool | None) -> None:
+        """Record the end of a fetch; `found` is None if no time of the metric was in its range."""
+        if not fetching.present:
+            return
+        if self.metric.name not in fetching.partial:
+            self.complete = fetching.number
+        if found is not None:
+            self.silent = 0 if found else self.silent + 1
 
     def is_true_in_part(self) -> bool:
         """Whether the samples of a node in a partial response are correct: stored series, one for each node. A value

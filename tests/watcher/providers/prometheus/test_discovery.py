@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.prometheus import Asked, FakePrometheus, matrix, vector
+from tests.fakes.prometheus import Asked, FakePrometheus, matrix, values, vector
 from tests.watcher.providers.prometheus.test_provider import BUSY, CPU, MEMORY, NOW, SECRET, failure, fetch, run
 from watcher.model import Finding, FindingKind, Remedy
 from watcher.platform.settings.loading import load
@@ -34,6 +34,8 @@ class Cluster:
             now = float(asked.parameters["time"])
             times = [now - 45, now - 30, now - 15] if "=~" in asked.query else [now]
             return matrix(*((one, [(at, "0.5") for at in times]) for one in labels))
+        if "timestamp(" in asked.query:
+            return values(*((one, asked.parameters["time"]) for one in labels))
         return vector(*labels)
 
 
@@ -59,14 +61,19 @@ def test_candidates_are_looked_for_in_order_until_one_exists():
         f'{by} (node_cpu_seconds_total{{mode="idle",cpu=~"0|1"}})',
         'node_cpu_seconds_total{mode="idle",cpu=~"0|1", '
         'instance=~"10\\\\.0\\\\.0\\\\.1:9100|10\\\\.0\\\\.0\\\\.2:9100"}[10m]',
-    ] == server.queries[:4]
-    assert 6 == len(server.queries)
-    ranged = server.asked[5]
+        'count by (node) (count by (node, mode) (node_cpu_seconds_total{mode=~"idle|iowait|steal",cpu="0"}))',
+        'max by (node) (timestamp(node_cpu_seconds_total{mode="idle",cpu=~"0|1"}))',
+    ] == server.queries[:6]
+    assert 9 == len(server.queries)
+    ranged = server.asked[6]
     assert "/api/v1/query_range" == ranged.path
     assert "[30s]) > 0)" in ranged.query
-    assert ("1699999950", "1700000055", "15") == tuple(ranged.parameters[name] for name in ("start", "end", "step"))
+    assert ("1699999890", "1699999980", "30") == tuple(ranged.parameters[name] for name in ("start", "end", "step"))
+    second = server.asked[8]
+    assert got.plans[CPU].expression == second.query
+    assert ("1700000010", "1700000040", "30") == tuple(second.parameters[name] for name in ("start", "end", "step"))
     assert "raw series (no series of instance:node_cpu:ratio, " in got.plans[CPU].reason
-    assert got.plans[CPU].expression.startswith("1 - avg by (node)")
+    assert got.plans[CPU].expression.startswith("1 - 1 * avg by (node)")
 
 
 def test_a_metric_without_series_is_a_finding_and_no_failure():
@@ -111,7 +118,7 @@ def test_a_metric_that_falls_silent_is_looked_for_again():
 
     assert [1, 1, 0, 0, 0, 1] == [len(each.batches) for each in got]
     assert [CPU] * 5 == [each.plans[CPU].expression for each in got[:5]]
-    assert got[5].plans[CPU].expression.startswith("1 - avg by (node)")
+    assert got[5].plans[CPU].expression.startswith("1 - 1 * avg by (node)")
     assert [0, 0, 0, 0, 1, 0] == [len(silent_fetches(list(each.findings))) for each in got]
 
 

@@ -346,7 +346,7 @@ def test_steps_of_a_range_are_aligned_to_slots(since: float, span: float, interv
     """A whole number of slots apart, no rarer than cadences count, inside the span: refetching meets them again."""
     question = plan(RAW_CPU, interval=float(interval)).question(since, since + span, resolution=resolution)
 
-    step = resolution * math.ceil(min(interval, 120) / resolution)
+    step = resolution * math.ceil(max(min(interval, 120), 30) / resolution)  # a tenth of the average over 5 minutes
     if question is None:
         assert math.ceil(since / step) > math.floor((since + span) / step)
         return
