@@ -19,6 +19,27 @@ RUN python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheel . \
     && python -m pip --python /opt/load-watcher install --no-deps --no-index /wheel/*.whl
 RUN mkdir /data
 
+# The node agent, which runs on every node: only the packages that it imports.
+FROM build AS agent-build
+RUN python -m venv --without-pip /opt/agent
+COPY deploy/image/agent.lock deploy/image/agent.excludes deploy/image/
+RUN python -m pip --python /opt/agent install --require-hashes --only-binary :all: -r deploy/image/agent.lock
+RUN python -m pip --python /opt/agent install --no-deps --no-index /wheel/*.whl \
+    && cd /opt/agent/lib/python3.*/site-packages && xargs rm -r < /source/deploy/image/agent.excludes
+
+# docker build --target agent
+FROM ${PYTHON_IMAGE} AS agent
+COPY --from=agent-build /opt/agent /opt/agent
+COPY --from=build --chown=65532:65532 /data /data
+USER 65532:65532
+WORKDIR /data
+VOLUME ["/data"]
+ENV PATH=/opt/agent/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+ENTRYPOINT ["/opt/agent/bin/load-watcher"]
+CMD ["agent"]
+
 # This stage only copies files: no layer runs a command, and running the image needs no shell. The base image is the
 # same as above because the virtual environment links to its Python, and because the Python of distroless is too old.
 FROM ${PYTHON_IMAGE}

@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install dev serve demo test test-fast lint format types check bench soak hostile fuzz removal alerts constraints \
-        lock image-digests image kube compatibility kubernetes originals plans fleet real-parts clean
+        lock image-digests image image-agent kube compatibility kubernetes originals plans fleet real-parts clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,11 +88,17 @@ LOCK = build/lock/bin/uv pip compile --quiet --universal --python-version 3.13 -
 lock: $(VENV)/.made ## write the locks of the container image, deploy/image/*.lock, within constraints.txt
 	test -x build/lock/bin/uv || { $(BIN)/python -m venv build/lock && build/lock/bin/python -m pip install --quiet uv; }
 	$(LOCK) deploy/image/requirements.lock --extra influxdb --extra postgres --extra qrm pyproject.toml
+	$(LOCK) deploy/image/agent.lock deploy/image/agent.in
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' > build/build.in
 	$(LOCK) deploy/image/build.lock build/build.in
 
 BASE := $(shell sed -n 's/^ARG PYTHON_IMAGE=//p' Dockerfile)
 IMAGE ?= load-watcher:$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' watcher/__init__.py)
+
+AGENT_IMAGE ?= load-watcher-agent:$(lastword $(subst :, ,$(IMAGE)))
+require-digest = @expr "$(BASE)" : '.*@sha256:[0-9a-f]\{64\}$$' > /dev/null || { \
+	    echo "the base image of the Dockerfile, $(BASE), has no digest: run make image-digests where the registry is" \
+	         "reachable, or docker build for an image that is not released" >&2; exit 1; }
 
 image-digests: ## write the current digest of the base image into the Dockerfile; requires docker buildx and the registry
 	@digest=$$(docker buildx imagetools inspect "$(firstword $(subst @, ,$(BASE)))" --format '{{.Manifest.Digest}}') \
@@ -101,10 +107,12 @@ image-digests: ## write the current digest of the base image into the Dockerfile
 	    && grep '^ARG PYTHON_IMAGE=' Dockerfile
 
 image: ## build the container image from the locks and a base with a digest; IMAGE=NAME:TAG, ARGS="--platform ... --push"
-	@expr "$(BASE)" : '.*@sha256:[0-9a-f]\{64\}$$' > /dev/null || { \
-	    echo "the base image of the Dockerfile, $(BASE), has no digest: run make image-digests where the registry is" \
-	         "reachable, or docker build for an image that is not released" >&2; exit 1; }
+	$(require-digest)
 	docker buildx build --tag "$(IMAGE)" $(ARGS) .
+
+image-agent: ## build the container image of the node agent in the same way; AGENT_IMAGE=NAME:TAG
+	$(require-digest)
+	docker buildx build --target agent --tag "$(AGENT_IMAGE)" $(ARGS) .
 
 # More pods than in `make test`; the values of the environment take precedence.
 kube: export LOAD_WATCHER_TRIMARAN_PODS ?= 60

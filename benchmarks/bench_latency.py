@@ -1,11 +1,13 @@
-"""Latency of GET /watcher/{host} while ticks run, with all plug-ins and a client of prioritize beside it.
+"""Latency of GET /watcher/{host} and of prioritize while ticks run, with all plug-ins.
 
-    python -m benchmarks.bench_latency                          # 5,000 nodes, 12,000 requests, about two minutes
+    python -m benchmarks.bench_latency                          # 5,000 nodes, 12,000 requests each, about five minutes
     python -m benchmarks.bench_latency --before PATH --rounds 3 # compared with another checkout, in turns
 
 The service is a real `load-watcher serve` that reads six metrics from a real Prometheus every 15 s and watches the
 nodes and two pods per node. One client requests one node `--rate` times per second, another prioritizes all nodes ten
 times per second. A request that is due while the previous one still waits counts from the time when it was due.
+Afterwards, one client prioritizes 500 names, which is kube-scheduler's default sample, and then all names, without
+pauses.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from benchmarks.bench_extender import POD, is_loaded
+from benchmarks.bench_extender import POD, is_loaded, requests_ms
 from benchmarks.bench_size import memory
 from benchmarks.cluster import history_until, settings, write_rules
 from benchmarks.report import Table, amount, at_most
@@ -43,8 +46,11 @@ PLUGINS = (
 )
 PRIORITIZE_PER_S = 10.0
 PODS_PER_NODE = 2
+SAMPLE = 500
+PRIORITIZE_GOALS_MS = {"sample": 6.0, "all": 15.0}
 GOAL_MS = 20.0
 GOAL_MB = 330.0
+PRIORITIZED_PER_S = 60.0  # of 500 and of all names, at least
 TURN_S = 60.0  # start, synchronisation and the first two ticks of a service
 
 
@@ -94,8 +100,14 @@ def latencies_ms(service: Service, node: str, *, count: int, rate: float) -> lis
     return found
 
 
-Row = tuple[list[float], float]
-"""Latencies in ms, and the peak of the resident memory in MB."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Latencies in ms of GET /watcher/{host}, and of prioritize by the number of names; peak of the resident memory in
+    MB."""
+
+    took: list[float]
+    prioritized: Mapping[int, list[float]]
+    peak: float
 
 
 def write_power_models(path: Path, names: Sequence[str]) -> Path:
@@ -119,14 +131,18 @@ def _measure_running(service: Service, names: Sequence[str], args: argparse.Name
     with prioritizing(service, names):
         latencies_ms(service, names[0], count=int(20 * args.rate), rate=args.rate)  # until the second tick
         took = latencies_ms(service, names[len(names) // 2], count=args.requests, rate=args.rate)
-    return took, memory("VmHWM", of=service.pid)
+    prioritized = {
+        count: requests_ms(service, names[:count], rounds=args.requests)
+        for count in sorted({min(SAMPLE, len(names)), len(names)})
+    }
+    return Row(took, prioritized, memory("VmHWM", of=service.pid))
 
 
 def add_row(table: Table, name: str, rows: Sequence[Row]) -> None:
     """Add the percentiles of all rounds of a checkout; the memory is the highest of them."""
-    took = np.concatenate([each for each, _ in rows])
+    took = np.concatenate([each.took for each in rows])
     p50, p99, p999 = np.percentile(took, (50, 99, 99.9)).tolist()
-    peak = max(mb for _, mb in rows)
+    peak = max(each.peak for each in rows)
     table.add(
         name,
         f"{len(took):,}",
@@ -135,6 +151,17 @@ def add_row(table: Table, name: str, rows: Sequence[Row]) -> None:
         amount(peak, "MB"),
         at_most(peak, GOAL_MB, "MB"),
     )
+
+
+def add_prioritize_rows(table: Table, name: str, rows: Sequence[Row]) -> None:
+    """Add the percentiles of prioritize of all rounds of a checkout, a row for each number of names."""
+    for count in rows[0].prioritized:
+        took = np.concatenate([each.prioritized[count] for each in rows])
+        p50, p99, p999 = np.percentile(took, (50, 99, 99.9)).tolist()
+        goal = at_most(p99, PRIORITIZE_GOALS_MS["sample" if count == SAMPLE else "all"], "ms")
+        table.add(
+            f"{name}, {count:,} names", f"{len(took):,}", *(amount(each, "ms") for each in (p50, p99, p999)), goal
+        )
 
 
 def main() -> None:
@@ -148,7 +175,7 @@ def main() -> None:
     names = node_names(args.nodes)
     checkouts: Mapping[str, Path] = {"this checkout": REPOSITORY} | ({"before": args.before} if args.before else {})
     rows: dict[str, list[Row]] = {name: [] for name in checkouts}
-    duration = args.rounds * len(checkouts) * (args.requests / args.rate + TURN_S)
+    duration = args.rounds * len(checkouts) * (args.requests / args.rate + args.requests / PRIORITIZED_PER_S + TURN_S)
     with tempfile.TemporaryDirectory() as directory, FakeKube() as kube, Prometheus(Path(directory) / "p") as source:
         write_rules(source, history_until(time.time(), args.nodes, ahead=duration))
         for number, name in enumerate(names):
@@ -167,6 +194,13 @@ def main() -> None:
     for name in checkouts:
         add_row(table, name, rows[name])
     print(table.markdown())
+    prioritize = Table(
+        f"prioritize under ticks, {len(PLUGINS)} plug-ins, {args.nodes:,} nodes",
+        ["service", "requests", "p50", "p99", "p99.9", "goal of p99"],
+    )
+    for name in checkouts:
+        add_prioritize_rows(prioritize, name, rows[name])
+    print(prioritize.markdown())
 
 
 if __name__ == "__main__":

@@ -43,23 +43,19 @@ COMMANDS: tuple[click.Command, ...] = (
 )
 
 
-PARTS = ("agent", "agent.qrm", "load_watcher.simulate")
-"""Packages that an installation can lack: images contain only what they run."""
+PACKAGES = ("agent", "load_watcher", "scorers", "watcher")
 
 
 class CommandGroup(click.Group):
-    """Commands of which some need packages that this installation may lack."""
+    """Commands of which some need packages that this installation may lack: the agent's image has only its own."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
-            missing = [part for part in PARTS if f"{error.name}.".startswith(f"{part}.")]
-            if not missing:
+            if error.name is None or error.name.partition(".")[0] not in PACKAGES:
                 raise
-            print_error(
-                f"this installation does not contain the package {missing[-1]}", "install the whole of load-watcher"
-            )
+            print_error(f"this installation does not contain {error.name}", "install the whole of load-watcher")
             raise SystemExit(FAILED) from None
 
 

@@ -221,6 +221,7 @@ def test_the_build_context_has_what_the_wheel_is_made_of_and_no_more():
         "agent",
         "migrations",
         "deploy/image/*.lock",
+        "deploy/image/agent.excludes",
     }
 
 

@@ -11,10 +11,12 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from socketserver import StreamRequestHandler
 from threading import Thread
 
+import grimp
 import pytest
 import trustme
 from packaging.requirements import Requirement
@@ -84,7 +86,7 @@ def test_the_image_installs_from_the_locks_only() -> None:
     """Each installation has hashes, or no index and no dependencies."""
     steps = [each for each in DOCKERFILE.replace("\\\n", " ").splitlines() if each.startswith("RUN")]
     commands = [part for each in steps for part in each.split("&&") if "pip" in part and " venv " not in part]
-    assert 4 == len(commands)
+    assert 6 == len(commands)
     for command in commands:
         assert "--require-hashes" in command or "--no-deps" in command, command
         assert "--no-build-isolation" in command or " wheel " not in command, command
@@ -100,8 +102,9 @@ def test_the_image_has_no_tools_that_build_or_install_packages() -> None:
     assert "RUN python -m venv --without-pip /opt/load-watcher" in text
     installed = [line for line in text.splitlines() if "--python /opt/load-watcher" in line]
     assert [False, False] == ["build.lock" in line for line in installed]
-    _, final = text.split("AS build", 1)[1].split("FROM ", 1)
-    assert "RUN" not in [line.partition(" ")[0] for line in final.splitlines()]
+    *_, agent, service = text.split("\nFROM ${PYTHON_IMAGE}")
+    for stage in (agent, service):
+        assert "RUN" not in [line.partition(" ")[0] for line in stage.splitlines()]
 
 
 def test_pages_name_the_license_of_each_package_with_conditions() -> None:
@@ -128,8 +131,10 @@ def make(directory: Path, target: str, base: str, docker: str) -> subprocess.Com
     )
 
 
-def test_both_stages_have_the_same_base() -> None:
-    assert ["${PYTHON_IMAGE} AS build", "${PYTHON_IMAGE}"] == re.findall(r"^FROM (.+)$", DOCKERFILE, re.MULTILINE)
+def test_all_stages_have_the_same_base() -> None:
+    assert ["${PYTHON_IMAGE} AS build", "build AS agent-build", "${PYTHON_IMAGE} AS agent", "${PYTHON_IMAGE}"] == (
+        re.findall(r"^FROM (.+)$", DOCKERFILE, re.MULTILINE)
+    )
     (base,) = re.findall(r"^ARG PYTHON_IMAGE=(.+)$", DOCKERFILE, re.MULTILINE)
     assert re.fullmatch(r"python:3\.13-slim(@sha256:[0-9a-f]{64})?", base)
 
@@ -232,3 +237,110 @@ class _OtherProtocol(StreamRequestHandler):
     def handle(self) -> None:
         self.rfile.readline()
         self.wfile.write(b"not HTTP\r\n")
+
+
+# --- the agent's image -----------------------------------------------------------------------------------------------
+
+EXCLUDED = (LOCKS / "agent.excludes").read_text().split()
+CODE = ("agent", "load_watcher", "scorers", "watcher")
+
+
+def imports_of_the_agent() -> set[str]:
+    """Every module that the agent imports, directly or not, at its start or later."""
+    graph = grimp.build_graph(*CODE, include_external_packages=True, cache_dir=None)
+    found = {name for name in graph.modules if f"{name}.".startswith("agent.")}
+    qrm = {name for name in found if f"{name}.".startswith("agent.qrm.")}
+    found -= qrm
+    left = list(found)
+    while left:
+        new = graph.find_modules_directly_imported_by(left.pop()) - found - qrm
+        found |= new
+        left += new
+    return found
+
+
+def test_the_agent_s_image_has_the_code_that_the_agent_imports_and_no_other() -> None:
+    """Of load_watcher it has the command line, of which each command imports its packages when it runs."""
+    needed = imports_of_the_agent()
+    parts = {Path(*Path(each).parts[:2]) for each in needed_files(needed)}
+    kept = {Path("load_watcher/cli"), Path("load_watcher/commands")}
+    present = {
+        path.relative_to(REPOSITORY) for code in CODE for path in (REPOSITORY / code).iterdir() if is_package(path)
+    }
+    gone = {Path(each) for each in EXCLUDED if each not in ("scorers", "watcher/_migrations")}
+    assert gone == {each for each in present - parts - kept if each.parts[0] != "scorers"}
+    assert not [each for each in needed if each.startswith(("scorers.", "load_watcher."))]
+
+
+def needed_files(modules: set[str]) -> list[str]:
+    return [each.replace(".", "/") for each in modules if each.split(".")[0] in CODE]
+
+
+def is_package(path: Path) -> bool:
+    return (path.is_dir() and (path / "__init__.py").exists()) or path.name == "web"
+
+
+def test_the_agent_s_lock_is_a_part_of_the_other() -> None:
+    """The same versions, from the same limits as in pyproject.toml, and every package that the agent imports."""
+    whole, own = locked("requirements.lock"), locked("agent.lock")
+    assert own.items() <= whole.items()
+    required = {canonicalize_name(each.name): each for each in map(Requirement, PROJECT["project"]["dependencies"])}
+    wanted = [Requirement(line) for line in (LOCKS / "agent.in").read_text().splitlines() if _is_one(line)]
+    assert all(each == required[canonicalize_name(each.name)] for each in wanted)
+    assert {canonicalize_name(each.name) for each in wanted} == {
+        "aiohttp",
+        "click",
+        "msgspec",
+        "prometheus-client",
+        "pyyaml",
+    }
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with what the agent's image has in site-packages."""
+    directory = tmp_path_factory.mktemp("site")
+    older = ["typing-extensions"] if sys.version_info < (3, 13) else []  # the locks are for the image's Python 3.13
+    for name in (*locked("agent.lock"), *older):
+        try:
+            files = distribution(name).files or []
+        except PackageNotFoundError:  # for another platform or version of Python
+            continue
+        for file in files:
+            source = Path(str(file.locate()))
+            if ".." not in file.parts and source.is_file():
+                (directory / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, directory / file)
+    for code in CODE:
+        shutil.copytree(REPOSITORY / code, directory / code, ignore=shutil.ignore_patterns("__pycache__"))
+    for each in EXCLUDED:
+        shutil.rmtree(directory / each, ignore_errors=each == "watcher/_migrations")
+    return directory
+
+
+MAIN = "import sys; from load_watcher.main import main; main(sys.argv[1:])"
+IMPORT_ALL = """
+import importlib, pkgutil, agent, load_watcher
+for package in (agent, load_watcher):
+    for each in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not each.name.endswith("__main__"):
+            importlib.import_module(each.name)
+"""
+
+
+def run_in(site: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with the packages of the directory only."""
+    command = [sys.executable, "-S", "-P", "-c", program, *arguments]
+    environment = {"PYTHONPATH": str(site), "PATH": os.environ["PATH"]}
+    return subprocess.run(command, cwd=site, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_the_agent_runs_in_its_image(site: Path) -> None:
+    """Each of its modules can be imported, and it reads policies; another command names what the image lacks."""
+    assert run_in(site, MAIN, "agent", "--help").returncode == 0
+    everything = run_in(site, IMPORT_ALL)
+    assert everything.returncode == 0, everything.stderr
+    checked = run_in(site, MAIN, "agent", "--check", str(REPOSITORY / "deploy" / "agent" / "policies"))
+    assert (checked.returncode, "no problems found" in checked.stdout) == (0, True), checked.stderr
+    served = run_in(site, MAIN, "serve")
+    assert (served.returncode, "does not contain watcher." in served.stderr) == (2, True), served.stderr

@@ -9,21 +9,26 @@ limit, so that the caller can score without metrics instead of using outdated lo
 `Columns` and `PodColumns` from the same documents. `NodeClient` requests one node and stores no copy.
 """
 
-from watcher.client.arrays import (
-    Columns,
-    NodeSilence,
-    PodColumns,
-    columns_of_snapshot,
-    is_same_document,
-    to_columns,
-    to_pods,
-)
-from watcher.client.description import ServiceDescription
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from watcher.client.errors import WatcherError
-from watcher.client.in_process import InProcessClient
 from watcher.client.node import NodeClient, NodeLoad
-from watcher.client.over_http import WatcherClient
-from watcher.client.polling import Client
+
+if TYPE_CHECKING:
+    from watcher.client.arrays import (
+        Columns,
+        NodeSilence,
+        PodColumns,
+        columns_of_snapshot,
+        is_same_document,
+        to_columns,
+        to_pods,
+    )
+    from watcher.client.description import ServiceDescription
+    from watcher.client.in_process import InProcessClient
+    from watcher.client.over_http import WatcherClient
+    from watcher.client.polling import Client
 
 __all__ = [
     "Client",
@@ -41,3 +46,17 @@ __all__ = [
     "to_columns",
     "to_pods",
 ]
+
+_MODULES = {
+    "Client": "polling",
+    "InProcessClient": "in_process",
+    "ServiceDescription": "description",
+    "WatcherClient": "over_http",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import the other clients on first use: they need NumPy, which would take a quarter of the agent's memory."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'arrays')}"), name)

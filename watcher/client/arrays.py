@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from watcher.arrays import F64, I64
+from watcher.client.document_values import operator_of
 from watcher.client.errors import WatcherError
 from watcher.core.koordinator.aggregates import usages_of
 from watcher.core.koordinator.report import NodeUsages
@@ -305,16 +306,6 @@ def _array(values: Sequence[float | None], size: int) -> F64:
 def _frozen(array: F64) -> F64:
     array.flags.writeable = False
     return array
-
-
-def operator_of(name: str) -> Operator:
-    """The operator with this name. Raises WatcherError for an unknown operator."""
-    try:
-        return Operator(name)
-    except ValueError:
-        raise WatcherError(
-            "malformed", f"unknown operator {name[:40]!r}", hint="check whether the watcher is newer"
-        ) from None
 
 
 def seconds_of(label: str) -> float:

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from watcher.client.arrays import operator_of
 from watcher.client.connection import BACKOFF_S, RETRIES, TIMEOUT_S, ApiConnection, DocumentRequest, malformed
+from watcher.client.document_values import operator_of
 from watcher.client.errors import WatcherError
 from watcher.core.publishing.wire import WatcherDocument
 from watcher.model import Operator
