@@ -22,7 +22,7 @@ WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install dev serve demo test test-fast lint format types check bench soak hostile fuzz alerts constraints \
+.PHONY: help venv install dev serve demo test test-fast lint format types check bench soak hostile fuzz removal alerts constraints \
         lock image-digests image kube compatibility kubernetes originals plans fleet real-parts clean
 
 help: ## list the targets
@@ -55,6 +55,9 @@ format: $(VENV)/.installed-dev ## format the code and sort imports with ruff
 
 types: $(VENV)/.installed-dev ## run mypy in strict mode
 	$(BIN)/mypy $(TYPED)
+
+removal: $(VENV)/.installed-dev ## run the fast tests without the agent, the QoS Resource Manager, and simulate in turn
+	LOAD_WATCHER_REMOVAL=all $(BIN)/python -m pytest tests/test_removal.py --timeout 900
 
 check: lint types test ## run lint, types, and test
 

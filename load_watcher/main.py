@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.commands import (
     agent,
     compare,
@@ -40,7 +43,27 @@ COMMANDS: tuple[click.Command, ...] = (
 )
 
 
-@click.group(commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+PARTS = ("agent", "agent.qrm", "load_watcher.simulate")
+"""Packages that an installation can lack: images contain only what they run."""
+
+
+class CommandGroup(click.Group):
+    """Commands of which some need packages that this installation may lack."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            missing = [part for part in PARTS if f"{error.name}.".startswith(f"{part}.")]
+            if not missing:
+                raise
+            print_error(
+                f"this installation does not contain the package {missing[-1]}", "install the whole of load-watcher"
+            )
+            raise SystemExit(FAILED) from None
+
+
+@click.group(cls=CommandGroup, commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="load-watcher", message="%(prog)s %(version)s")
 def main() -> None:
     """Real-load-aware scheduling and node protection for Kubernetes.

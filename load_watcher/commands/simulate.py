@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from load_watcher.cli.exit_codes import BAD_SETTINGS, FAILED, print_error, print
 from load_watcher.cli.options import CONFIG, IN_SECONDS, SET, finite, to_seconds, with_options
 from load_watcher.cli.progress import progress_of
 from load_watcher.cli.settings import NO_SOURCE, load_or_exit
+
+if TYPE_CHECKING:
+    from load_watcher.simulate.engine import EvictionPlanner
 
 _SIMULATION_OPTIONS = (
     click.option("--policy", "policies", multiple=True, metavar="P", help="Policy to simulate; can be repeated. P is "
@@ -130,7 +133,6 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
     """Simulate all policies, write the requested files, and print the results as a table."""
     from rich.console import Console
 
-    from agent.decision.simulated_eviction import evicted
     from load_watcher.simulate import command, report
     from load_watcher.simulate.engine import SimulationOptions
 
@@ -151,10 +153,19 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
         click.echo(f"reading {trace}", err=True)
         course = command.load_trace(trace)
         with progress_of("simulating", unit="steps") as tell:
-            evictor = partial(evicted, watermark=given["overload"])
-            runs = command.run(course, policies, options, evictor=evictor, on_progress=tell)
+            runs = command.run(course, policies, options, evictor=_evictor(given["overload"]), on_progress=tell)
         command.write(files, trace, course, options, runs)
     Console().print(report.as_table(run.summary() for run in runs))
+
+
+def _evictor(watermark: float) -> EvictionPlanner | None:
+    """The eviction planner of the node agent; None in an installation without the agent, where evictions are not
+    counted."""
+    try:
+        from agent.decision.simulated_eviction import evicted
+    except ModuleNotFoundError:
+        return None
+    return partial(evicted, watermark=watermark)
 
 
 @contextmanager

@@ -6,8 +6,8 @@ queries.py). To keep the load on the server low, a fetch sends one query per met
 fetch only. It does not query statistics over whole windows, so the number and length of the windows do not matter to
 the server.
 
-A failed query affects its metric, not the fetch. responses.py parses responses. transport.py sends requests and is the
-only file that uses the client library.
+A failed query affects its metric, not the fetch. search.py finds the queries, guards.py restricts them to nodes with
+current samples, and responses.py parses the samples.
 """
 
 from __future__ import annotations
@@ -20,47 +20,31 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from watcher.core.messages import shorten_names
-from watcher.core.queries.matchers import narrowed
-from watcher.core.queries.promql import is_plain
-from watcher.model import METRIC_BY_NAME, FindingKind, Metric, Remedy, SeriesBatch
-from watcher.platform.sources.config import InstantQuery, RangeQuery
+from watcher.model import METRIC_BY_NAME, FindingKind, Remedy, SeriesBatch
+from watcher.platform.sources.config import InstantQuery
 from watcher.platform.sources.errors import ProviderError, ProviderPartial, ProviderRefused
 from watcher.platform.sources.prometheus import PrometheusClient, PrometheusResponse
 from watcher.providers.base import Fetch, PodFetch, QueryFailure, QueryPlan
 from watcher.providers.connection import connection
 from watcher.providers.fetching import most_relevant_error, out_of_range_findings
 from watcher.providers.prometheus.guards import Guard, GuardedFetch, GuardReader, Times, collector_of, exporter_of
+from watcher.providers.prometheus.metric_client import MetricClient
+from watcher.providers.prometheus.node_names import NodeNamesReader
 from watcher.providers.prometheus.pods import PrometheusPodReader
 from watcher.providers.prometheus.queries import (
-    PROFILE_LABELS,
-    Labels,
-    NodeLabel,
-    NodeNames,
     PrometheusConfig,
     PrometheusQueryConfig,
     PrometheusQueryPlan,
-    QueryCandidate,
-    among,
     candidates,
-    configured_label,
-    direct_label,
-    fallback_label,
-    make_plan,
-    names_query,
-    profile,
-    read_names,
 )
 from watcher.providers.prometheus.responses import (
     MatrixSamples,
     batch_of,
-    read_labels,
-    read_numbers,
     read_samples,
-    scrape_interval,
 )
+from watcher.providers.prometheus.search import QuerySearch
 from watcher.providers.prometheus.state import (
     FAILURES_BEFORE_SEARCH,
-    SEARCH_EVERY_FETCHES,
     PrometheusFetchContext,
     PrometheusMetricState,
 )
@@ -74,8 +58,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SAMPLED_INSTANCES = 3
-SAMPLED_RANGE = "10m"
 VICTORIA_METRICS_BEYOND_S = 75.0
 """In the response to a range query, VictoriaMetrics replaces the values of the last 30 seconds by an older value
 (-search.latencyOffset), and not every version has a parameter that disables this. It does not do so for a range that
@@ -84,16 +66,16 @@ covers a step, clock differences and queueing. Samples after the requested range
 
 OPENSHIFT_CA_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 
-NO_NAMES = NodeNames("nodename", {})
-
 
 class PrometheusProvider:
     """Provider (providers/base.py) for the query API of Prometheus. Raises ValueError for an invalid configuration."""
 
     def __init__(self, config: PrometheusConfig) -> None:
         self._config = config
-        self._transport = PrometheusClient(config)
-        self._pods = PrometheusPodReader(config, self._transport, source=self.source)
+        self._client = MetricClient(PrometheusClient(config))
+        self._names = NodeNamesReader(self._client, config.matchers)
+        self._search = QuerySearch(self._client, self._names)
+        self._pods = PrometheusPodReader(config, self._client.api, source=self.source)
         self._watches = {
             metric.name: PrometheusMetricState(
                 metric,
@@ -105,11 +87,6 @@ class PrometheusProvider:
         self._fetches = 0
         self._latest = float("-inf")
         self._guards = GuardReader()
-        self._names: NodeNames | None = None
-        self._names_read_at = 0
-        self._names_missing = ""
-        self._nameless: frozenset[str] = frozenset()
-        self._names_lock = asyncio.Lock()
         self._announced: Mapping[str, QueryPlan] = {}
         self._absent: list[str] = []
 
@@ -125,11 +102,11 @@ class PrometheusProvider:
 
     async def start(self) -> None:
         """Log if TLS verification is disabled. Sends no request."""
-        self._transport.start()
+        self._client.api.start()
 
     async def close(self) -> None:
         """Abort all queries and close the connections."""
-        await self._transport.close()
+        await self._client.api.close()
 
     async def fetch(self, since: float, until: float, *, only: Collection[str] | None = None) -> Fetch:
         """Samples with since <= time <= until (unix seconds), of all wanted metrics or the metrics in `only`.
@@ -171,7 +148,7 @@ class PrometheusProvider:
         self._fetches += present
         deadline = asyncio.get_running_loop().time() + self._config.fetch_deadline
         since = max(since, until - self._config.max_seconds)
-        return PrometheusFetchContext(self._fetches, since, until, deadline, present)
+        return PrometheusFetchContext(self._fetches, since, until, deadline, present, self._latest)
 
     def _doubt_everything(self) -> None:
         """Search for all queries again: after an outage the source may have different series."""
@@ -188,7 +165,7 @@ class PrometheusProvider:
             self._absent = absent
             log.info(
                 "metrics without series at %s, left out: %s",
-                self._transport.address,
+                self._client.api.address,
                 ", ".join(absent) or "none",
             )
         if plans == self._announced:
@@ -199,7 +176,7 @@ class PrometheusProvider:
             f"{METRIC_BY_NAME[plan.metric].key}: {plan.expression} by {plan.node_label} ({plan.reason})"
             for plan in changed
         )
-        log.info("queries to %s: %s", self._transport.address, uses)
+        log.info("queries to %s: %s", self._client.api.address, uses)
 
     # --- one metric --------------------------------------------------------------------------------------------------
 
@@ -234,7 +211,7 @@ class PrometheusProvider:
         plan = watch.plan
         if plan is None:
             return None
-        transport = self._transport
+        transport = self._client.api
         guard = await self._read_guard(plan, watch, fetching)
         since = fetching.since if guard is None else guard.since
         beyond = VICTORIA_METRICS_BEYOND_S if transport.victoria_metrics and fetching.present else 0.0
@@ -244,7 +221,7 @@ class PrometheusProvider:
         if question is None:
             watch.note_fetch(fetching, found=None)
             return None
-        reply = await self._ask(
+        reply = await self._client.ask(
             question,
             metric=plan.metric,
             fetching=fetching,
@@ -252,7 +229,7 @@ class PrometheusProvider:
             read=lambda rows: read_samples(rows, label=plan.label, stale_markers=transport.victoria_metrics),
         )
         reading = reply.content if guard is None else reply.content.where(guard.accepts(reply.content))
-        nodes = await self._nodes_of(reading, plan, fetching)
+        nodes = await self._names.nodes_of(reading, plan, watch, fetching)
         if reply.missing and not watch.is_true_in_part():
             raise self._computed_from_part(reply.missing, plan)
         if not reply.missing and len(nodes):
@@ -279,13 +256,13 @@ class PrometheusProvider:
         if plan.scrape_interval is None or not plan.candidate.raw:
             return None
         # The newest values of VictoriaMetrics change.
-        if self._transport.victoria_metrics or not fetching.present:
+        if self._client.api.victoria_metrics or not fetching.present:
             return None
 
         async def ask(
             question: InstantQuery, read: Callable[[Iterable[msgspec.Raw]], Times]
         ) -> PrometheusResponse[Times]:
-            return await self._ask(question, metric=plan.metric, fetching=fetching, read=read)
+            return await self._client.ask(question, metric=plan.metric, fetching=fetching, read=read)
 
         plans = [each.plan for each in self._watches.values() if each.plan is not None and each.plan.scrape_interval]
         leading = next(each for each in plans if exporter_of(each) == exporter_of(plan))
@@ -298,7 +275,7 @@ class PrometheusProvider:
         return guard
 
     def _partial(self, missing: str, why: str, *, hint: str = "") -> ProviderPartial:
-        return ProviderPartial(f"{self._transport.address}: the response is partial, and {why}: {missing}", hint=hint)
+        return ProviderPartial(f"{self._client.api.address}: the response is partial, and {why}: {missing}", hint=hint)
 
     def _computed_from_part(self, missing: str, plan: PrometheusQueryPlan) -> ProviderPartial:
         return self._partial(
@@ -326,26 +303,6 @@ class PrometheusProvider:
         reason = f"{unknown} of {len(nodes)} series do not name a node by {plan.label.shown}: {seen}"
         fetching.find(FindingKind.UNKNOWN_NODE, plan.metric, reason, Remedy.DROPPED)
 
-    async def _ask(
-        self,
-        question: InstantQuery | RangeQuery,
-        *,
-        metric: Metric,
-        fetching: PrometheusFetchContext,
-        read: Callable[[Iterable[msgspec.Raw]], T],
-    ) -> PrometheusResponse[T]:
-        """Send one query and add the source's remarks as findings. An instant query without a range returns a
-        vector."""
-        expects = "vector" if isinstance(question, InstantQuery) and not question.query.endswith("]") else "matrix"
-        reply = await self._transport.ask(question, expects=expects, read=read, deadline=fetching.deadline)
-        for remark in reply.remarks:
-            fetching.find(FindingKind.QUERY_FAILED, metric, f"warning of the source: {remark}", Remedy.REPORTED)
-        if reply.missing:
-            fetching.partial[metric.name] = reply.missing
-        if reply.clock_offset_s is not None:
-            fetching.clock.append((reply.round_trip_s, reply.clock_offset_s))
-        return reply
-
     # --- search for queries ------------------------------------------------------------------------------------------
 
     async def _look(self, watch: PrometheusMetricState, fetching: PrometheusFetchContext) -> None:
@@ -358,7 +315,7 @@ class PrometheusProvider:
         async with watch.lock:
             if not watch.must_look(fetching.number):
                 return
-            found = await self._find_plan(watch, fetching)
+            found = await self._search.find_plan(watch, fetching)
             missing = fetching.partial.get(watch.metric.name, "")
             if found not in (None, watch.plan) and (watch.plan is None or not missing):
                 watch.plan, watch.single = found, None
@@ -367,137 +324,6 @@ class PrometheusProvider:
                 watch.looked_at = None
                 why = f"it is unknown whether there are series for {watch.metric.key}"
                 raise self._partial(missing, why)
-
-    async def _find_plan(
-        self, watch: PrometheusMetricState, fetching: PrometheusFetchContext
-    ) -> PrometheusQueryPlan | None:
-        """Plan of the first candidate that has series; None if none has."""
-        rejected: list[str] = []
-        for candidate in watch.candidates:
-            rows = await self._profile(candidate, watch, fetching)
-            if rows:
-                return await self._settle(candidate, rows, watch, fetching, rejected)
-            rejected.append(candidate.evidence)
-        return None
-
-    async def _profile(
-        self, candidate: QueryCandidate, watch: PrometheusMetricState, fetching: PrometheusFetchContext
-    ) -> list[dict[str, str]]:
-        """Labels that may identify nodes, for all series of a candidate; empty if the candidate has no series."""
-        labels = (*PROFILE_LABELS, watch.node_label) if watch.node_label else PROFILE_LABELS
-        question = InstantQuery(profile(candidate.evidence, labels=labels), fetching.until)
-        return (await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)).content
-
-    async def _settle(
-        self,
-        candidate: QueryCandidate,
-        rows: Sequence[Labels],
-        watch: PrometheusMetricState,
-        fetching: PrometheusFetchContext,
-        rejected: Sequence[str],
-    ) -> PrometheusQueryPlan:
-        label = await self._choose_label(candidate, rows, watch, fetching)
-        interval = None
-        if candidate.raw and not is_plain(candidate.expression):
-            interval = await self._scrape_interval(candidate, rows, watch, fetching)
-        if candidate.cheaper:
-            candidate = await self._cheaper(candidate, label, watch, fetching)
-        return make_plan(watch.metric, candidate, label=label, scrape_interval=interval, rejected=rejected)
-
-    async def _cheaper(
-        self,
-        candidate: QueryCandidate,
-        label: NodeLabel,
-        watch: PrometheusMetricState,
-        fetching: PrometheusFetchContext,
-    ) -> QueryCandidate:
-        """The candidate with its cheaper expression, if the condition for it holds."""
-        question = InstantQuery(candidate.condition.replace("<label>", label.label), fetching.until)
-        reply = await self._ask(
-            question, metric=watch.metric, fetching=fetching, read=lambda rows: read_numbers(rows, label)
-        )
-        numbers = set(reply.content.values())
-        if len(numbers) != 1 or 0 in numbers or reply.missing:
-            return candidate
-        return candidate.made_cheaper(numbers.pop())
-
-    async def _choose_label(
-        self,
-        candidate: QueryCandidate,
-        rows: Sequence[Labels],
-        watch: PrometheusMetricState,
-        fetching: PrometheusFetchContext,
-    ) -> NodeLabel:
-        wanted = watch.node_label
-        if wanted is None:
-            label = direct_label(rows) or fallback_label(rows, await self._read_names(watch, fetching, at_most_old=0))
-        else:
-            joined = wanted == "nodename" and not any(row.get(wanted) for row in rows)
-            names = await self._read_names(watch, fetching, at_most_old=0) if joined else NO_NAMES
-            label = configured_label(wanted, rows, names)
-        if label is not None:
-            return label
-        question = InstantQuery(f"topk(1, {candidate.evidence})", fetching.until)
-        examples = await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
-        (example,) = examples.content or [{}]
-        there = shorten_names(sorted(example.keys() - {"__name__"})) or "none"
-        raise ProviderRefused(
-            f"no label of {candidate.evidence} names the nodes (tried {wanted or ', '.join(PROFILE_LABELS)});"
-            f" its labels: {there}",
-            hint=f"Set provider.node_label, or provider.queries.{watch.metric.key}.node_label.",
-        )
-
-    async def _scrape_interval(
-        self,
-        candidate: QueryCandidate,
-        rows: Sequence[Labels],
-        watch: PrometheusMetricState,
-        fetching: PrometheusFetchContext,
-    ) -> float | None:
-        """Scrape interval in seconds, measured on a few of the raw series; None if there are too few samples."""
-        for label in ("instance", *PROFILE_LABELS):
-            values = sorted({row[label] for row in rows if row.get(label)})[:SAMPLED_INSTANCES]
-            if values:
-                selector = narrowed(candidate.raw, among(label, values))
-                question = InstantQuery(f"{selector}[{SAMPLED_RANGE}]", fetching.until)
-                return (await self._ask(question, metric=watch.metric, fetching=fetching, read=scrape_interval)).content
-        return None
-
-    # --- node names --------------------------------------------------------------------------------------------------
-
-    async def _nodes_of(
-        self, reading: MatrixSamples, plan: PrometheusQueryPlan, fetching: PrometheusFetchContext
-    ) -> Sequence[str | None]:
-        """Node of each series, None if unknown."""
-        if not plan.label.joined:
-            return reading.keys
-        watch = self._watches[plan.metric.name]
-        names = await self._read_names(watch, fetching, at_most_old=SEARCH_EVERY_FETCHES)
-        unknown = {key for key in reading.keys if key and key not in names.by_instance}
-        if unknown - self._nameless:
-            names = await self._read_names(watch, fetching, at_most_old=0)
-            self._nameless |= unknown - names.by_instance.keys()
-        return [names.by_instance.get(key) if key else None for key in reading.keys]
-
-    async def _read_names(
-        self, watch: PrometheusMetricState, fetching: PrometheusFetchContext, *, at_most_old: int
-    ) -> NodeNames:
-        """Node names by instance from node_uname_info, read at most `at_most_old` fetches ago. After a partial
-        response they are read again at every fetch."""
-        async with self._names_lock:
-            if self._names_missing:
-                at_most_old = 0
-            if self._names is None or fetching.number - self._names_read_at > at_most_old:
-                question = InstantQuery(names_query(matchers=self._config.matchers), max(fetching.until, self._latest))
-                reply = await self._ask(question, metric=watch.metric, fetching=fetching, read=read_labels)
-                names = read_names(reply.content)
-                if reply.missing and self._names is not None:
-                    names = self._names.with_newer(names)
-                self._names, self._names_read_at, self._names_missing = names, fetching.number, reply.missing
-                self._nameless = frozenset()
-            if self._names_missing:
-                fetching.partial.setdefault(watch.metric.name, self._names_missing)
-            return self._names
 
 
 def from_settings(settings: Settings) -> PrometheusProvider:

@@ -58,15 +58,17 @@ class PrometheusMetricState:
 
 @dataclass(slots=True)
 class PrometheusFetchContext:
-    """State of one running fetch. `since` and `until` are unix seconds, `deadline` is in event loop time. `present`
-    is false for backfill, in which an empty result is not a gap. `clock` are pairs of round trip time and clock offset
-    in seconds. `partial` maps a metric name to the source's message that its response is incomplete."""
+    """State of one running fetch. `since`, `until` and the end `latest` of the newest fetch are unix seconds,
+    `deadline` is in event loop time. `present` is false for backfill, in which an empty result is not a gap. `clock`
+    are pairs of round trip time and clock offset in seconds. `partial` maps a metric name to the source's message that
+    its response is incomplete."""
 
     number: int
     since: float
     until: float
     deadline: float
     present: bool
+    latest: float
     findings: list[Finding] = field(default_factory=list)
     clock: list[tuple[float, float]] = field(default_factory=list)
     partial: dict[str, str] = field(default_factory=dict)
