@@ -25,7 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from watcher.store import schema
 from watcher.store import tables as store_tables
-from watcher.store.database import READERS, Database, DatabaseCheck, migrate, reason_of
+from watcher.store.database import READERS, Database, DatabaseCheck, create_or_migrate, reason_of
 from watcher.store.errors import StoreError, StoreInUse, StoreUnreachable, StoreUnusable
 from watcher.store.tables import REVISIONS, Rows
 
@@ -111,7 +111,7 @@ class PostgresqlServer(Database):
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
             before = self._revision(connection)
             if before != REVISIONS[-1]:
-                migrate(connection)
+                create_or_migrate(connection, revision=before)
             return before
 
     def release(self) -> None:

@@ -24,7 +24,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from watcher.store.database import READERS, Database, DatabaseCheck, migrate, reason_of
+from watcher.store.database import READERS, Database, DatabaseCheck, create_or_migrate, reason_of
 from watcher.store.errors import StoreError, StoreInUse, StoreUnusable
 from watcher.store.tables import REVISIONS, Rows, node_list, provenance, sample_block, tick
 
@@ -97,7 +97,7 @@ class SqliteFile(Database):
             self._writer = open_engine(self.path)
             if revision != REVISIONS[-1]:
                 with self._writer.begin() as connection:
-                    migrate(connection)
+                    create_or_migrate(connection, revision=revision)
             self._reader = open_engine(self.path, connections=READERS, writes=False)
             self._identity = identity_of(self.path)
             self._lock_file()

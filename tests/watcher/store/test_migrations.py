@@ -50,9 +50,15 @@ def test_the_revisions_that_the_store_knows_are_those_of_the_migrations() -> Non
     assert list(REVISIONS) == [script.revision for script in scripts.walk_revisions()][::-1]
 
 
-def test_migrations_make_the_tables_that_the_store_expects(engine: sa.Engine) -> None:
-    """Alembic finds no difference."""
-    migrate(engine)
+@pytest.mark.parametrize("new", [True, False])
+def test_migrations_make_the_tables_that_the_store_expects(engine: sa.Engine, new: bool) -> None:
+    """Alembic finds no difference, and a new database has the newest revision without the migrations."""
+    if new:
+        with engine.begin() as connection:
+            database.create_or_migrate(connection, revision=None)
+            assert REVISIONS[-1] == MigrationContext.configure(connection).get_current_revision()
+    else:
+        migrate(engine)
     with engine.connect() as connection:
         assert [] == compare_metadata(MigrationContext.configure(connection), metadata)
 
