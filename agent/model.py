@@ -143,7 +143,6 @@ class State:
 
 # --- policies --------------------------------------------------------------------------------------------------------
 
-Action = Literal["throttle", "evict", "disableScheduling"]
 OnMissing = Literal["nothing", "all"]
 GentleKnob = Literal["cpu.weight", "memory.high"]
 StageKind = Literal["throttle", "reclaim", "hold", "evict", "restore"]

@@ -302,16 +302,8 @@ class Group(ABC):
         """Memory usage and working set in bytes."""
 
     @abstractmethod
-    def memory_limit(self) -> int | None:
-        """The memory limit in bytes, above which processes are OOM-killed; None if unlimited."""
-
-    @abstractmethod
     def memory_high(self) -> int | None:
         """Bytes above which the group is throttled and its memory reclaimed; None if unlimited. Version 2 only."""
-
-    @abstractmethod
-    def oom_kills(self) -> int:
-        """The number of processes of the group that were killed because of missing memory."""
 
     @abstractmethod
     def pressure(self, resource: Resource) -> Pressure:

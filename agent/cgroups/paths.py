@@ -14,7 +14,6 @@ Pure functions on names; no file access.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.qos import QosClass
@@ -26,7 +25,6 @@ _CLASS_SEGMENTS: dict[str, tuple[str, ...]] = {
     QosClass.BURSTABLE: ("burstable",),
     QosClass.BEST_EFFORT: ("besteffort",),
 }
-_CLASS_OF = {"": QosClass.GUARANTEED, "burstable": QosClass.BURSTABLE, "besteffort": QosClass.BEST_EFFORT}
 
 _UID = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _UID_OF_SYSTEMD = _UID.replace("-]", "_]", 1)
@@ -35,7 +33,7 @@ _ID = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,126}[A-Za-z0-9])?"
 
 _POD = re.compile(rf"pod(?P<uid>{_UID})", re.ASCII)
 _POD_SLICE = re.compile(
-    rf"(?:[A-Za-z0-9_]+-)*{ROOT_SEGMENT}(?:-(?P<qos>burstable|besteffort))?-pod(?P<uid>{_UID_OF_SYSTEMD})\.slice",
+    rf"(?:[A-Za-z0-9_]+-)*{ROOT_SEGMENT}(?:-(?:burstable|besteffort))?-pod(?P<uid>{_UID_OF_SYSTEMD})\.slice",
     re.ASCII,
 )
 # containerd's CRI plug-in, cri-o, dockershim's and cri-dockerd's Docker, podman; the groups of their monitors
@@ -48,15 +46,6 @@ class Driver(StrEnum):
 
     CGROUPFS = "cgroupfs"
     SYSTEMD = "systemd"
-
-
-@dataclass(frozen=True, slots=True)
-class PodGroup:
-    """The group of a pod, or of one of its containers: `container` is the container id, "" for the group of the pod."""
-
-    uid: str
-    qos: QosClass
-    container: str = ""
 
 
 def is_uid(text: str) -> bool:
@@ -84,12 +73,6 @@ def group_path(segments: tuple[str, ...], driver: Driver) -> str:
     return expand_slice("-".join(segment.replace("-", "_") for segment in segments) + ".slice")
 
 
-def pod_path(driver: Driver, qos: str, uid: str) -> str:
-    """The path of a pod's group; "/", which belongs to no pod, for an unknown QoS class. Raises ValueError for an
-    invalid UID."""
-    return group_path(pod_segments(qos, uid), driver)
-
-
 def expand_slice(name: str) -> str:
     """The path of a systemd slice: "a-b.slice" is /a.slice/a-b.slice, "-.slice" is the root. Raises ValueError for an
     invalid slice name."""
@@ -102,22 +85,6 @@ def expand_slice(name: str) -> str:
     if not all(parts):
         raise ValueError(f"{name[:60]!r} is not a slice name: one of its parts is empty")
     return "".join(f"/{'-'.join(parts[: depth + 1])}.slice" for depth in range(len(parts)))
-
-
-def read_path(path: str) -> PodGroup | None:
-    """The pod or container that a group path belongs to; None for other groups. Supports both drivers and any parent
-    directory."""
-    elements = [element for element in path.split("/") if element]
-    for depth, element in enumerate(elements):
-        found = _pod_of(element, above=elements[depth - 1] if depth else "")
-        if found is None:
-            continue
-        below = elements[depth + 1 :]
-        if not below:
-            return found
-        identity = container_id(below[0])
-        return None if identity is None or len(below) > 1 else PodGroup(found.uid, found.qos, identity)
-    return None
 
 
 def read_pod(name: str) -> str | None:
@@ -134,11 +101,3 @@ def container_id(name: str) -> str | None:
         return None
     found = _CONTAINER.fullmatch(name)
     return found["id"] if found else None
-
-
-def _pod_of(element: str, *, above: str) -> PodGroup | None:
-    if found := _POD_SLICE.fullmatch(element):
-        return PodGroup(found["uid"].replace("_", "-"), _CLASS_OF[found["qos"] or ""])
-    if found := _POD.fullmatch(element):
-        return PodGroup(found["uid"], _CLASS_OF.get(above, QosClass.GUARANTEED))
-    return None

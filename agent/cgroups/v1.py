@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from agent.cgroups import content
 from agent.cgroups.base import CgroupDirectory, CpuUsage, Group, MemoryUsage, Pressure, Quota, Resource, Tree, read_back
 from agent.cgroups.errors import CgroupError, CgroupUnsupported
-from agent.cgroups.ordering import fits_below
 
 CONTROLLERS = ("cpu", "cpuacct", "memory")
 UNIFIED = "unified"
@@ -113,14 +112,8 @@ class GroupV1(Group):
         inactive = memory.parse("memory.stat", _inactive_file, expected="statistics with total_inactive_file")
         return MemoryUsage(usage, max(usage - inactive, 0))
 
-    def memory_limit(self) -> int | None:
-        return self._in("memory").parse("memory.limit_in_bytes", content.limit, expected="bytes")
-
     def memory_high(self) -> int | None:
         raise self._of_version_2("memory.high")
-
-    def oom_kills(self) -> int:
-        return self._in("memory").parse("memory.oom_control", _oom_kills, expected="oom_kill and a number")
 
     def pressure(self, resource: Resource) -> Pressure:
         return self._in(UNIFIED).parse(f"{resource}.pressure", content.pressure, expected="pressure")
@@ -147,7 +140,7 @@ class GroupV1(Group):
         parent = self.path.rpartition("/")[0]
         with contextlib.suppress(CgroupError), GroupV1(self._roots, parent) as above:
             most = above.quota()
-            if parent and not fits_below(quota, most):
+            if parent and quota.cores > most.cores:
                 return f" The parent group has {most.quota} of {most.period} µs, which a child cannot exceed."
         return ""
 
@@ -175,7 +168,3 @@ def _throttling(text: bytes) -> tuple[int, int, int]:
 
 def _inactive_file(text: bytes) -> int:
     return content.required(text, b"total_inactive_file")
-
-
-def _oom_kills(text: bytes) -> int:
-    return content.required(text, b"oom_kill")

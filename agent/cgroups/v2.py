@@ -102,14 +102,8 @@ class GroupV2(Group):
         inactive = here.parse("memory.stat", _inactive_file, expected="statistics with inactive_file")
         return MemoryUsage(usage, max(usage - inactive, 0))
 
-    def memory_limit(self) -> int | None:
-        return self._here.parse("memory.max", content.limit, expected="bytes or max")
-
     def memory_high(self) -> int | None:
         return self._here.parse("memory.high", content.limit, expected="bytes or max")
-
-    def oom_kills(self) -> int:
-        return self._here.parse("memory.events", _oom_kills, expected="events with oom_kill")
 
     def pressure(self, resource: Resource) -> Pressure:
         return self._here.parse(f"{resource}.pressure", content.pressure, expected="pressure")
@@ -160,7 +154,3 @@ def _cpu(text: bytes) -> CpuUsage:
 
 def _inactive_file(text: bytes) -> int:
     return content.required(text, b"inactive_file")
-
-
-def _oom_kills(text: bytes) -> int:
-    return content.required(text, b"oom_kill")

@@ -25,15 +25,14 @@ from agent.decision.analysis import Analysis, AnalyzerState, Demand, NodeEvent, 
 from agent.decision.eligible_pods import allowed, matches_everything
 from agent.decision.explanation import number
 from agent.decision.plan import RuleFinding, RuleVerdict
+from agent.decision.restoring import LoweredValues, uncovered
 from agent.decision.watermark import gathered
 from agent.metrics.action_metric import ActionMetric
-from agent.metrics.cpu_quota import Originals, owed_cpu, owed_memory
 from agent.model import (
     CPU_WEIGHT,
     MEMORY_HIGH,
     AvoidanceAction,
     CpuThrottle,
-    Knobs,
     MetricSample,
     PodState,
     Policies,
@@ -41,24 +40,6 @@ from agent.model import (
     StageKind,
     State,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Restorable:
-    """Original values that the agent lowered and has not restored in full."""
-
-    originals: Originals
-    knobs: Knobs
-
-    def cpu(self, pods: Iterable[PodState]) -> bool:
-        return owed_cpu(pods, self.originals, self.knobs)
-
-    def memory(self, pods: Iterable[PodState]) -> bool:
-        return owed_memory(pods, self.knobs)
-
-    def by(self, takes: _Takes, pods: Sequence[PodState]) -> bool:
-        """Whether any of these pods still has a lowered value of the kinds in `takes`."""
-        return (takes.cpu and self.cpu(pods)) or (takes.memory and self.memory(pods))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +68,10 @@ class _Takes:
             cache=action.force_gc and reduced_by("reclaim"),
             pods=action.evicts and reduced_by("evict"),
         )
+
+    def lowered(self, pods: Iterable[PodState], values: LoweredValues) -> bool:
+        """Whether any of these pods has a lowered value of the kinds that the action changes."""
+        return any((self.cpu and values.cpu(pod)) or (self.memory and values.memory(pod)) for pod in pods)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +113,15 @@ def analyze(
     policies: Policies,
     memory: AnalyzerState,
     *,
-    originals: Originals | None = None,
-    knobs: Knobs | None = None,
+    lowered: LoweredValues | None = None,
     metrics: Mapping[str, ActionMetric] | None = None,
 ) -> Analysis:
-    """Analyze one cycle. `originals` are the original quotas of containers whose quota is lowered, `knobs` the
-    cpu.weight and memory.high of pods. `metrics` limits each rule to the actions that affect its metric; None means no
-    such limit."""
-    owes = _Restorable(originals or {}, knobs or {})
+    """Analyze one cycle. `lowered` has the values that the agent may have lowered. `metrics` limits each rule to the
+    actions that affect its metric; None means no such limit."""
+    lowered = lowered or LoweredValues()
     pods_of = {name: allowed(name, policies.pod_qos, state.pods) for name in sorted({r.action for r in policies.rules})}
     judged = [
-        _judge(rule, action, pods_of[rule.action], _Takes.of(rule, action, metrics), state, memory, owes)
+        _judge(rule, action, pods_of[rule.action], _Takes.of(rule, action, metrics), state, memory, lowered)
         for rule in policies.rules
         for action in (policies.actions.get(rule.action),)
     ]
@@ -154,11 +137,11 @@ def analyze(
         keep_away=scheduling.keep_away,
         because=scheduling.because,
         may_restore=scheduling.may_restore,
-        released=_released(state.pods, enforced, owes),
-        unheld=_unheld(state.pods, enforced, owes),
+        released=uncovered(state.pods, (each.pods for each in enforced if each.takes.cpu), lowered.cpu),
+        unheld=uncovered(state.pods, (each.pods for each in enforced if each.takes.memory), lowered.memory),
         events=_events(judged),
         warnings=_warnings(policies),
-        memory=_remembered(judged, scheduling, memory, owes),
+        memory=_remembered(judged, scheduling, memory, lowered),
     )
 
 
@@ -172,11 +155,11 @@ def _judge(
     takes: _Takes,
     state: State,
     memory: AnalyzerState,
-    owed: _Restorable,
+    lowered: LoweredValues,
 ) -> _RuleEvaluation:
     before = _not_later(memory.rules.get(rule.key, RuleState()), state.time)
     series = [each for each in state.metrics.get(rule.metric, ()) if rule.selector.matches(each.labels)]
-    owes = owed.by(takes, pods)
+    owes = takes.lowered(pods, lowered)
     if series:
         worst = max(series, key=lambda each: each.value)
         seen = replace(before, seen=True)
@@ -408,23 +391,11 @@ def merge(first: PodDemand, second: PodDemand) -> PodDemand:
     )
 
 
-def _released(pods: Iterable[PodState], enforced: Iterable[_RuleEvaluation], owed: _Restorable) -> tuple[str, ...]:
-    """Pods with a lowered quota or weight that no rule covers: the policy was removed or changed, or is in preview."""
-    covered = {pod.key for each in enforced if each.takes.cpu for pod in each.pods}
-    return tuple(sorted(pod.key for pod in pods if pod.key not in covered and owed.cpu((pod,))))
-
-
-def _unheld(pods: Iterable[PodState], enforced: Iterable[_RuleEvaluation], owed: _Restorable) -> tuple[str, ...]:
-    """Pods with a lowered memory.high that no rule covers."""
-    covered = {pod.key for each in enforced if each.takes.memory for pod in each.pods}
-    return tuple(sorted(pod.key for pod in pods if pod.key not in covered and owed.memory((pod,))))
-
-
 def _remembered(
     judged: Sequence[_RuleEvaluation],
     scheduling: _Scheduling,
     memory: AnalyzerState,
-    owed: _Restorable,
+    lowered: LoweredValues,
 ) -> AnalyzerState:
     """The state for the next cycle. A triggered rule is reset once it may restore and its pods have their original
     values again."""
@@ -432,7 +403,7 @@ def _remembered(
     for each in judged:
         after = replace(each.after, restored=not each.triggered and (each.restored or each.before.restored))
         permitted = scheduling.may_restore or each.rule.preview or each.action is None
-        if each.may_restore and permitted and not owed.by(each.takes, each.pods):
+        if each.may_restore and permitted and not each.takes.lowered(each.pods, lowered):
             after = replace(after, triggered=False, since=None)
         rules[each.rule.key] = after
     keeps_away = memory.keeps_away if scheduling.keep_away is None else scheduling.keep_away

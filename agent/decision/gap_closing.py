@@ -16,10 +16,10 @@ from agent.decision.eligible_pods import protection
 from agent.decision.ledger import lowered, pods_being_evicted, raised, recently_set, set_since
 from agent.decision.plan import Mode, Stage, StageCandidate
 from agent.decision.plan_inputs import PlanInputs, gaps, in_flight, reducible
-from agent.decision.soft_limits import memory_high_lowered, memory_high_restored, weight_lowered, weight_restored
+from agent.decision.restoring import memory_high_restored, weight_restored
+from agent.decision.soft_limits import memory_high_lowered, weight_lowered
 from agent.decision.watermark import Watermarks, gap_below
 from agent.metrics.action_metric import ActionMetric, PlanContext, PodSteps
-from agent.metrics.cpu_quota import knobs_of, owed_cpu, owed_memory, quota_lowered
 from agent.metrics.pod_actions import UNKNOWN_MEMORY
 from agent.metrics.sorters import Sorter
 from agent.model import (
@@ -93,8 +93,10 @@ class StagePlanner:
     def of(self, demand: Demand) -> tuple[Stage, ...]:
         """Plan all stages of the demand, in order."""
         throttled = self._stage(_Task("throttle", demand.down, demand.throttled, {}), demand.missed)
-        reclaimed = self._reclaim(_Task("reclaim", demand.reclaim, demand.reclaimed, {}))
-        held = self._hold(_Task("hold", demand.memory_high, demand.held, {}))
+        # The release of reclaiming is known only afterwards, so it reduces no gap in the plan, and the executor reads
+        # the usage again before each further step.
+        reclaimed = self._stage(self._of_memory(_Task("reclaim", demand.reclaim, demand.reclaimed, {})), ())
+        held = self._stage(self._of_memory(_Task("hold", demand.memory_high, demand.held, {})), ())
         waiting = self._waiting(demand)
         names = {stage.metric for stage in waiting}
         marks = {name: values for name, values in demand.evict.items() if name not in names}
@@ -102,15 +104,6 @@ class StagePlanner:
         restored = self._stage(_Task("restore", demand.up, demand.restored, demand.ceilings), demand.missed)
         loose = self._loosen(_Task("restore", demand.memory_high_restore, demand.loosened, {}))
         return (*throttled, *reclaimed, *held, *waiting, *evicted, *restored, *loose)
-
-    def _reclaim(self, task: _Task) -> tuple[Stage, ...]:
-        """Reclaim page cache, for memory metrics only. The release is known only afterwards, so it reduces no gap in
-        the plan, and the executor reads the usage again before each further step."""
-        return self._stage(self._of_memory(task), ())
-
-    def _hold(self, task: _Task) -> tuple[Stage, ...]:
-        """Lower memory.high, for memory metrics only."""
-        return self._stage(self._of_memory(task), ())
 
     def _of_memory(self, task: _Task) -> _Task:
         """The task with only the metrics that a step on memory reduces."""
@@ -121,8 +114,8 @@ class StagePlanner:
     def _loosen(self, task: _Task) -> tuple[Stage, ...]:
         """Restore the original memory.high of one pod. The next pod follows when the effect shows, because the memory
         that a pod will allocate without the limit cannot be computed."""
-        task, knobs = self._of_memory(task), self._given.knobs
-        owing = [pod for key, pod in self._pods.items() if key in task.wanted and owed_memory((pod,), knobs)]
+        task, lowered_values = self._of_memory(task), self._given.lowered
+        owing = [pod for key, pod in self._pods.items() if key in task.wanted and lowered_values.memory(pod)]
         if not owing or not task.marks:
             return ()
         name = next(iter(task.marks))
@@ -132,7 +125,7 @@ class StagePlanner:
             return (self._stage_result("restore", name, watermark, Mode.WAITING, text),)
         for pod in reversed(self._sorter(metric).sort(pod for pod in owing if pod.key not in self.protected_pods)):
             why = "one at a time" if task.taken else ""
-            planned = memory_high_restored(pod, knobs_of(pod, knobs), name)
+            planned = memory_high_restored(pod, lowered_values.knobs_of(pod), name)
             task.look(_Considered(pod, metric, planned, why or _refusal("restore", planned)))
         self._take(task)
         message = ", ".join(each.pod.key for each in task.chosen) or "no pod"
@@ -360,7 +353,7 @@ class StagePlanner:
         """The pods that may be acted on, in the order of the metric (for restore: reversed)."""
         pods = [self._pods[key] for key in keys if key in self._pods and key not in self.protected_pods]
         if kind == "restore":
-            pods = [pod for pod in pods if owed_cpu((pod,), self._given.originals, self._given.knobs)]
+            pods = [pod for pod in pods if self._given.lowered.cpu(pod)]
         ordered = self._sorter(metric).sort(pods)
         if kind == "restore":
             ordered.reverse()
@@ -374,7 +367,7 @@ class StagePlanner:
     ) -> PodSteps:
         """The steps of the action on one pod, as the metric plans them; `room` in millicores or bytes."""
         given = self._given
-        circumstances = PlanContext(given.state, given.originals, room)
+        circumstances = PlanContext(given.state, given.lowered.originals, room)
         if kind == "evict":
             if pod.daemon and not given.options.evict_daemons:
                 return PodSteps(problem="its DaemonSet would recreate it immediately")
@@ -390,14 +383,14 @@ class StagePlanner:
         if kind == "hold" and (pod.uid, MEMORY_HIGH) in given.refused_knobs:
             return PodSteps(problem="the kernel recently refused to lower its memory.high")
         if kind == "hold":
-            return memory_high_lowered(pod, knobs_of(pod, given.knobs), metric.name, room or 0.0)
+            return memory_high_lowered(pod, given.lowered.knobs_of(pod), metric.name, room or 0.0)
         function = metric.throttle if kind == "throttle" else metric.restore
         return function(pod, wanted.throttle, circumstances) if function else PodSteps()
 
     def _weight_first(self, task: _Task, metric: ActionMetric, pod: PodState, planned: PodSteps) -> PodSteps:
         """Lower cpu.weight before the quotas, and restore it after the quotas."""
-        knobs = knobs_of(pod, self._given.knobs)
-        if task.kind == "restore" and not quota_lowered((pod,), self._given.originals) and knobs.owes_weight:
+        knobs = self._given.lowered.knobs_of(pod)
+        if task.kind == "restore" and not self._given.lowered.quota(pod) and knobs.owes_weight:
             return weight_restored(pod, knobs, metric.name)
         if task.kind != "throttle" or not planned.steps:
             return planned

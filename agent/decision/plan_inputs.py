@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from agent.decision.eviction_limits import Budget
 from agent.decision.ledger import Ledger, falling, rising
+from agent.decision.restoring import LoweredValues
 from agent.decision.watermark import Watermarks, gap_above, gap_below
 from agent.metrics.action_metric import ActionMetric
-from agent.metrics.cpu_quota import Originals
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
-from agent.model import Knobs, StageKind, State
+from agent.model import StageKind, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +28,18 @@ class PlanInputs:
     unavailable        pods (namespace/name) that cannot be acted on in this cycle (refused by the API, or gone), with
                        the reason; a second plan selects others
     refused_evictions  pods (uid) whose eviction the API refused recently, with the reason; other actions are allowed
-    knobs              cpu.weight and memory.high of pods; without them there are no soft limits
     refused_knobs      (uid, knob) pairs that the kernel recently refused to lower
     """
 
     state: State
     metrics: Metrics
     options: DecisionOptions = field(default_factory=DecisionOptions)
-    originals: Originals = field(default_factory=dict)
+    lowered: LoweredValues = field(default_factory=LoweredValues)
     ledger: Ledger = ()
     own: frozenset[str] = frozenset()
     budget: Budget | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
     refused_evictions: Mapping[str, str] = field(default_factory=dict)
-    knobs: Knobs = field(default_factory=dict)
     refused_knobs: frozenset[tuple[str, str]] = frozenset()
 
 

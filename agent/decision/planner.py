@@ -17,7 +17,7 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 
 from agent.decision import explanation
@@ -27,12 +27,8 @@ from agent.decision.gap_closing import CLOSED, StagePlanner
 from agent.decision.ledger import set_since
 from agent.decision.plan import Mode, Plan
 from agent.decision.plan_inputs import PlanInputs, gaps
-from agent.decision.soft_limits import memory_high_restored, weight_restored
-from agent.metrics.action_metric import PodSteps
-from agent.metrics.cpu_quota import is_original, knobs_of
-from agent.model import KnobStep, QuotaStep, SchedulingStep, Step
-
-NOBODY_THROTTLES = "no rule covers it any more"
+from agent.decision.restoring import uncovered_steps
+from agent.model import SchedulingStep, Step
 
 
 def plan(analysis: Analysis, given: PlanInputs) -> Plan:
@@ -40,7 +36,8 @@ def plan(analysis: Analysis, given: PlanInputs) -> Plan:
     run = StagePlanner(given)
     stages = run.of(analysis.demand)
     scheduling = _scheduling(analysis)
-    restored: tuple[Step, ...] = (*_released(analysis.released, given), *_knobs_released(analysis, given))
+    free = {pod.key: pod for pod in given.state.pods if pod.key not in given.unavailable and not pod.terminating}
+    restored = uncovered_steps(analysis, free, given.lowered, set_since(given.ledger, given.state.time))
     preview = StagePlanner(given)
     preview_stages = preview.of(analysis.preview)
     made = Plan(
@@ -83,50 +80,3 @@ def still_needed(step: Step, made: Plan, given: PlanInputs, done: Collection[Ste
 
 def _scheduling(analysis: Analysis) -> tuple[SchedulingStep, ...]:
     return () if analysis.keep_away is None else (SchedulingStep(analysis.keep_away, analysis.because),)
-
-
-def _released(keys: Iterable[str], given: PlanInputs) -> tuple[QuotaStep, ...]:
-    """Steps that restore the original quotas of pods that no rule covers any more; `keys` are namespace/name."""
-    pods = {pod.key: pod for pod in given.state.pods}
-    done = set_since(given.ledger, given.state.time)
-    return tuple(
-        QuotaStep(
-            pod=key,
-            uid=pods[key].uid,
-            container=container.name,
-            container_id=container.id,
-            before=container.quota,
-            after=original.quota,
-            period=original.period,
-            metric="",
-            reason=NOBODY_THROTTLES,
-            kind="restore",
-        )
-        for key in keys
-        if key not in given.unavailable and not pods[key].terminating
-        for container in pods[key].containers
-        if container.id not in done
-        and (original := given.originals.get(container.id)) is not None
-        and not is_original(container, original)
-    )
-
-
-def _knobs_released(analysis: Analysis, given: PlanInputs) -> tuple[KnobStep, ...]:
-    """Steps that restore the original cpu.weight and memory.high of pods that no rule covers any more."""
-    pods = {pod.key: pod for pod in given.state.pods}
-    done = set_since(given.ledger, given.state.time)
-    steps: list[KnobStep] = []
-    for key in sorted({*analysis.released, *analysis.unheld}):
-        pod = pods[key]
-        if key in given.unavailable or pod.terminating or pod.uid in done:
-            continue
-        knobs = knobs_of(pod, given.knobs)
-        if key in analysis.released and knobs.owes_weight:
-            steps += _knob_steps(weight_restored(pod, knobs, ""))
-        if key in analysis.unheld and knobs.owes_memory:
-            steps += _knob_steps(memory_high_restored(pod, knobs, ""))
-    return tuple(steps)
-
-
-def _knob_steps(planned: PodSteps) -> list[KnobStep]:
-    return [replace(step, reason=NOBODY_THROTTLES) for step in planned.steps if isinstance(step, KnobStep)]

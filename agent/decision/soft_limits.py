@@ -42,14 +42,6 @@ def weight_lowered(pod: PodState, knobs: PodKnobs, quotas: PodSteps) -> PodSteps
     return PodSteps((step,), quotas.released)
 
 
-def weight_restored(pod: PodState, knobs: PodKnobs, metric: str) -> PodSteps:
-    """Plan restoring the original cpu.weight in one step."""
-    if knobs.weight is None:
-        return PodSteps(problem="its cpu.weight is currently unreadable")
-    step = KnobStep(pod.key, pod.uid, CPU_WEIGHT, knobs.weight, knobs.original_weight, metric, kind="restore")
-    return PodSteps((step,))
-
-
 def memory_high_lowered(pod: PodState, knobs: PodKnobs, metric: str, gap: float) -> PodSteps:
     """Plan setting memory.high below the pod's usage; `gap` in bytes."""
     if pod.memory is None:
@@ -76,14 +68,6 @@ def memory_high_lowered(pod: PodState, knobs: PodKnobs, metric: str, gap: float)
         kind="hold",
     )
     return PodSteps((step,), released)
-
-
-def memory_high_restored(pod: PodState, knobs: PodKnobs, metric: str) -> PodSteps:
-    """Plan restoring the original memory.high in one step."""
-    if knobs.memory_high is None:
-        return PodSteps(problem="its memory.high is currently unreadable")
-    before, after = limit(knobs.memory_high), limit(knobs.original_high)
-    return PodSteps((KnobStep(pod.key, pod.uid, MEMORY_HIGH, before, after, metric, kind="restore"),))
 
 
 def limit(high: float | None) -> int | None:

@@ -19,10 +19,10 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent.model import ContainerState, CpuThrottle, Knobs, Original, PodKnobs, PodState
+from agent.model import ContainerState, CpuThrottle, Original, PodState
 
 LEAST_QUOTA = 1_000
 """Microseconds: the kernel refuses a smaller quota with EINVAL, for any period."""
@@ -121,24 +121,6 @@ def is_original(container: ContainerState, original: Original | None) -> bool:
     return original.quota is not None and now >= original.quota / original.period
 
 
-def quota_lowered(pods: Iterable[PodState], originals: Originals) -> bool:
-    """Whether any container of these pods has a quota below its original value."""
-    return any(not is_original(each, originals.get(each.id)) for pod in pods for each in pod.containers)
-
-
-def owed_cpu(pods: Iterable[PodState], originals: Originals, knobs: Knobs) -> bool:
-    """Whether any of these pods has a quota or cpu.weight below its original value."""
-    return any(quota_lowered((pod,), originals) or knobs_of(pod, knobs).owes_weight for pod in pods)
-
-
-def owed_memory(pods: Iterable[PodState], knobs: Knobs) -> bool:
-    """Whether any of these pods has a memory.high below its original value."""
-    return any(knobs_of(pod, knobs).owes_memory for pod in pods)
-
-
-def knobs_of(pod: PodState, knobs: Knobs) -> PodKnobs:
-    """The knobs of a pod; unknown values if they were not read."""
-    return knobs.get(pod.uid, UNKNOWN)
-
-
-UNKNOWN = PodKnobs()
+def quota_lowered(pod: PodState, originals: Originals) -> bool:
+    """Whether any container of the pod has a quota below its original value."""
+    return any(not is_original(each, originals.get(each.id)) for each in pod.containers)

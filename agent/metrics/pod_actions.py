@@ -70,7 +70,7 @@ def restoring(metric: str) -> ThrottleFunction:
         planned = _steps(pod, metric, ratio, circumstances, _raise)
         if planned.steps or planned.problem:
             return planned
-        at_home = not quota_lowered((pod,), circumstances.originals)
+        at_home = not quota_lowered(pod, circumstances.originals)
         return PodSteps(problem="it has its original quotas" if at_home else "a step would exceed the watermark")
 
     return restore

@@ -14,7 +14,6 @@ from agent.policy.problems import ProblemCollector, near, shown
 from agent.policy.struct_reader import read
 
 _GENTLE: tuple[model.GentleKnob, ...] = (model.CPU_WEIGHT, model.MEMORY_HIGH)
-_PERCENTAGE = re.compile(r"\d{1,10}(?:\.\d{1,10})?", re.ASCII)
 
 
 def _avoidance_action(document: PolicyDocument, complaints: ProblemCollector) -> model.AvoidanceAction:
@@ -75,13 +74,3 @@ def _gentle(document: PolicyDocument, complaints: ProblemCollector) -> frozenset
 def _at_annotation(name: str, complaints: ProblemCollector) -> Iterator[None]:
     with complaints.at("metadata"), complaints.at("annotations"), complaints.at(name):
         yield
-
-
-def read_percentage(text: str) -> float:
-    """ "10%" as 0.1 and "" as 0, like Crane's flag --execute-excess. Raises ValueError for other text."""
-    if not text:
-        return 0.0
-    number = text.removesuffix("%")
-    if number == text or not _PERCENTAGE.fullmatch(number):
-        raise ValueError(f'{shown(text)} is not a percentage like "10%"')
-    return float(number) / 100

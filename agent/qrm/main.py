@@ -38,7 +38,7 @@ from agent.qrm.plugins.katalyst import KatalystCpuPlugin, KatalystSettings
 from agent.qrm.plugins.memory import MemoryPlugin
 from agent.qrm.plugins.nic import NicPlugin
 from agent.qrm.plugins.sysfs import NoTopology, read_machine, read_nics
-from agent.qrm.pod_source import ApiPods, NodePodSource, NodePodSources, kubelet_pods
+from agent.qrm.pod_source import NodePodSource, NodePodSources, api_pods, kubelet_pods
 from agent.qrm.pods import QrmPod
 from agent.qrm.reconciler import Reconciler
 from agent.qrm.runtime import dry_run
@@ -153,7 +153,7 @@ def pod_sources(settings: QrmSettings, client: KubeClient | None) -> NodePodSour
     """The sources of the node's pods: Kubernetes API and kubelet. Raises CannotRun if neither is configured."""
     sources: list[NodePodSource] = []
     if client is not None:
-        sources.append(ApiPods(client, settings.node_name()))
+        sources.append(api_pods(client, settings.node_name()))
     if settings.kubelet is not None:
         try:
             access = kubelet_access(

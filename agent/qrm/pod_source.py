@@ -6,7 +6,6 @@ manager therefore does not depend on the availability of the API server.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from agent.qrm.pods import PodContainer, QrmPod
+from agent.state.api_pods import InformerPodList
 from agent.state.kubelet import KubeletPodList
 from agent.state.pod_facts import HASH, MIRROR, NANO, is_static
 from agent.state.readings import PodsUnknown
@@ -22,10 +22,6 @@ from watcher.core.kubernetes.quantity import nano
 from watcher.core.kubernetes.wire import MinimalMetadata, Resource
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.credentials import KubeAccess
-from watcher.platform.kube.informer import Informer
-from watcher.platform.kube.parameters import Selector
-
-log = logging.getLogger(__name__)
 
 FRESH_S = 60.0
 """Maximum age in seconds of a source's data; older data is used only if no source has newer data."""
@@ -121,46 +117,9 @@ class NodePodSource(Protocol):
         ...
 
 
-class ApiPods:
-    """The pods of `node` from the Kubernetes API, through a watch. The caller closes the client."""
-
-    def __init__(self, client: KubeClient, node: str) -> None:
-        self._informer: Informer[QrmPodObject] = Informer(
-            client, PODS, selector=Selector(fields=f"spec.nodeName={node}")
-        )
-        self._read: dict[str, tuple[QrmPodObject, QrmPod | None]] = {}
-        self._synced_at: float | None = None
-
-    async def start(self) -> None:
-        """Start the watch. Does not wait for the API."""
-        await self._informer.start()
-
-    async def close(self) -> None:
-        await self._informer.close()
-
-    def listing(self, *, monotonic: float, max_age: float) -> Sequence[QrmPod | None]:
-        """The pods after the last watch event. Raises PodsUnknown."""
-        informer = self._informer
-        if informer.synced.is_set() and informer.error is None:
-            self._synced_at = monotonic
-        hint = informer.error.hint if informer.error is not None else ""
-        if self._synced_at is None or monotonic - self._synced_at > max_age:
-            raise PodsUnknown(f"no pods from the Kubernetes API: {informer.error or 'no response yet'}", hint=hint)
-        # The informer replaces changed objects, so the result for an identical object is still valid.
-        before, read = self._read, {}
-        for name, pod in informer.objects.items():
-            known = before.get(name)
-            read[name] = known if known is not None and known[0] is pod else (pod, _parse_or_skip(name, pod))
-        self._read = read
-        return [pod for _, pod in self._read.values()]
-
-
-def _parse_or_skip(name: str, pod: QrmPodObject) -> QrmPod | None:
-    try:
-        return qrm_pod(pod)
-    except ValueError as error:
-        log.warning("ignoring the pod %s, which gets no resources: %s", name, error)
-        return None
+def api_pods(client: KubeClient, node: str) -> InformerPodList[QrmPodObject, QrmPod]:
+    """A source that watches the pods of `node` in the Kubernetes API. The caller closes the client."""
+    return InformerPodList(client, PODS, qrm_pod, node=node)
 
 
 def kubelet_pods(access: KubeAccess, *, interval: float) -> KubeletPodList[QrmPod | None]:

@@ -24,6 +24,7 @@ from agent.decision.ledger import InFlight, Ledger, shifted, still_pending, with
 from agent.decision.plan import Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan, still_needed
+from agent.decision.restoring import LoweredValues
 from agent.executor.executor import Executor
 from agent.executor.report import PlanReport
 from agent.metrics.options import DecisionOptions
@@ -212,13 +213,12 @@ class Agent:
         Raises AuditError."""
         originals = await asyncio.to_thread(self._audit.original_quotas)
         gentle = any(action.soft_limits for action in cycle.policies.actions.values())
-        knobs = await self._executor.knobs(cycle.state, wanted=gentle)
+        lowered = LoweredValues(originals, await self._executor.knobs(cycle.state, wanted=gentle))
         analysis = analyze(
             cycle.state,
             cycle.policies,
             self._memory,
-            originals=originals,
-            knobs=knobs,
+            lowered=lowered,
             metrics=self._metrics,
         )
         if unsure:
@@ -228,12 +228,11 @@ class Agent:
             state=cycle.state,
             metrics=self._metrics,
             options=self._options,
-            originals=originals,
+            lowered=lowered,
             ledger=self._ledger,
             own=self.surroundings.own,
             budget=await self._executor.budget(),
             refused_evictions=self._executor.refused_evictions(),
-            knobs=knobs,
             refused_knobs=self._unturned(),
         )
         first = plan(analysis, given)

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from agent.state.pod_facts import PODS, AgentPod, facts_of
 from agent.state.readings import PodFacts, PodsUnknown
+from watcher.core.kubernetes.wire import ItemT, Resource
 from watcher.platform.kube.client import KubeClient
 from watcher.platform.kube.informer import Informer
 from watcher.platform.kube.parameters import Selector
 
 log = logging.getLogger(__name__)
 
+FactsT = TypeVar("FactsT")
 
-class InformerPods:
-    """Watches the pods of `node` (its name in Kubernetes). Does not close the client."""
 
-    def __init__(self, client: KubeClient, node: str) -> None:
-        self._informer: Informer[AgentPod] = Informer(client, PODS, selector=Selector(fields=f"spec.nodeName={node}"))
-        self._facts: dict[str, tuple[AgentPod, PodFacts | None]] = {}
+class InformerPodList(Generic[ItemT, FactsT]):
+    """Watches the pods of `node` (its name in Kubernetes). `read` converts each pod; it returns None for a pod to leave
+    out, and raises ValueError for a pod that cannot be read, which is then ignored. Does not close the client."""
+
+    def __init__(
+        self, client: KubeClient, resource: Resource[ItemT], read: Callable[[ItemT], FactsT | None], *, node: str
+    ) -> None:
+        self._informer: Informer[ItemT] = Informer(client, resource, selector=Selector(fields=f"spec.nodeName={node}"))
+        self._read = read
+        self._facts: dict[str, tuple[ItemT, FactsT | None]] = {}
         self._true_at: float | None = None
 
     async def start(self) -> None:
@@ -29,9 +38,9 @@ class InformerPods:
         """Stop watching the pods; the client stays open."""
         await self._informer.close()
 
-    def listing(self, *, monotonic: float, max_age: float) -> tuple[PodFacts, ...]:
-        """The pods after the last event. The copy is current while the watch lasts; otherwise its age counts from the
-        last call that found the watch working. Raises PodsUnknown."""
+    def listing(self, *, monotonic: float, max_age: float) -> tuple[FactsT, ...]:
+        """The pods after the last event, sorted by name. The copy is current while the watch lasts; otherwise its age
+        counts from the last call that found the watch working. Raises PodsUnknown."""
         informer = self._informer
         if informer.synced.is_set() and informer.error is None:
             self._true_at = monotonic
@@ -44,15 +53,23 @@ class InformerPods:
         # Objects are replaced, never modified, so the facts of an identical object are reused.
         before = self._facts
         self._facts = {
-            name: known if (known := before.get(name)) is not None and known[0] is pod else (pod, _facts(name, pod))
+            name: known
+            if (known := before.get(name)) is not None and known[0] is pod
+            else (pod, self._read_or_ignore(name, pod))
             for name, pod in informer.objects.items()
         }
         return tuple(facts for _, (_, facts) in sorted(self._facts.items()) if facts is not None)
 
+    def _read_or_ignore(self, name: str, pod: ItemT) -> FactsT | None:
+        try:
+            return self._read(pod)
+        except ValueError as error:
+            log.warning("ignoring the pod %s, no action is taken on it: %s", name, error)
+            return None
 
-def _facts(name: str, pod: AgentPod) -> PodFacts | None:
-    try:
-        return facts_of(pod)
-    except ValueError as error:
-        log.warning("ignoring the pod %s, no action is taken on it: %s", name, error)
-        return None
+
+class InformerPods(InformerPodList[AgentPod, PodFacts]):
+    """The node's pods as the agent uses them."""
+
+    def __init__(self, client: KubeClient, node: str) -> None:
+        super().__init__(client, PODS, facts_of, node=node)

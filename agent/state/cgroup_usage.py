@@ -103,9 +103,9 @@ class CgroupUsageReader:
         """Close the groups that are kept open."""
         self._groups.close()
 
-    def discover(self) -> tuple[paths.PodGroup, ...]:
-        """The pods that have control groups, whether or not their objects are known. Raises CgroupError."""
-        found = []
+    def discover(self) -> tuple[str, ...]:
+        """UIDs of the pods that have control groups, whether or not their objects are known. Raises CgroupError."""
+        found: list[str] = []
         for qos in QOS_CLASSES:
             above = self._place("any", qos)[0]
             try:
@@ -113,7 +113,7 @@ class CgroupUsageReader:
                     names = group.children()
             except CgroupGone:  # with some drivers, the class's group is created with its first pod
                 continue
-            found += [paths.PodGroup(uid, qos) for name in names if (uid := paths.read_pod(name)) is not None]
+            found += [uid for name in names if (uid := paths.read_pod(name)) is not None]
         return tuple(found)
 
     def read(

@@ -13,6 +13,7 @@ from agent.decision.ledger import Ledger, still_pending, with_steps
 from agent.decision.plan import Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
+from agent.decision.restoring import LoweredValues
 from agent.metrics.cpu_quota import is_original
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
@@ -77,9 +78,9 @@ class Node:
         self.pods = [pod for pod in self.pods if pod.ends is None or pod.ends > self.now]
         state = self.state()
         self.ledger = still_pending(self.ledger, state, self.options)
-        analysis = analyze(state, self.policies, self.memory, originals=self.originals)
+        analysis = analyze(state, self.policies, self.memory, lowered=LoweredValues(self.originals))
         self.memory = analysis.memory
-        given = PlanInputs(state, self.metrics, self.options, originals=self.originals, ledger=self.ledger)
+        given = PlanInputs(state, self.metrics, self.options, lowered=LoweredValues(self.originals), ledger=self.ledger)
         made = plan(analysis, given)
         self.plans.append(made)
         self.apply(made)

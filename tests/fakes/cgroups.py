@@ -105,7 +105,6 @@ class FakeCgroups:
         memory: int = 0,
         inactive: int = 0,
         limit: int | None = None,
-        oom_kills: int = 0,
         pressure: float = 2.5,
     ) -> dict[str, str]:
         pressures = {f"{each}.pressure": PRESSURE.format(pressure) for each in ("cpu", "memory", "io")}
@@ -120,7 +119,7 @@ class FakeCgroups:
                 "memory.stat": f"anon {memory - inactive}\nfile {inactive}\ninactive_file {inactive}\n",
                 "memory.max": "max\n" if limit is None else f"{limit}\n",
                 "memory.high": "max\n",
-                "memory.events": f"low 0\nhigh 0\nmax 0\noom {oom_kills}\noom_kill {oom_kills}\noom_group_kill 0\n",
+                "memory.events": "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n",
                 "memory.reclaim": "",
                 **pressures,
             }
@@ -133,7 +132,7 @@ class FakeCgroups:
             "memory.usage_in_bytes": f"{memory}\n",
             "memory.stat": f"cache {inactive}\ninactive_file 3\ntotal_inactive_file {inactive}\n",
             "memory.limit_in_bytes": f"{9223372036854771712 if limit is None else limit}\n",
-            "memory.oom_control": f"oom_kill_disable 0\nunder_oom 0\noom_kill {oom_kills}\n",
+            "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
             "memory.force_empty": "",
             **(pressures if self.version == "hybrid" else {}),
         }

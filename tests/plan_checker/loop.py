@@ -13,6 +13,7 @@ from agent.decision.ledger import Ledger, still_pending, with_steps
 from agent.decision.plan import Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
+from agent.decision.restoring import LoweredValues
 from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
@@ -68,7 +69,9 @@ class _Run:
     def _cycle(self, cycle: int) -> None:
         state = self.scenario.state(self.now, cycle)
         self.ledger = still_pending(self.ledger, state, OPTIONS)
-        analysis = analyze(state, self.scenario.policies, self.memory, originals=self.originals, metrics=METRICS)
+        analysis = analyze(
+            state, self.scenario.policies, self.memory, lowered=LoweredValues(self.originals), metrics=METRICS
+        )
         self.memory = analysis.memory
         self.refused = {uid: at for uid, at in self.refused.items() if self.now - at < REFUSED_SECONDS}
         self.past = [each for each in self.past if self.now - each.time < 600.0]
@@ -76,12 +79,12 @@ class _Run:
             state,
             METRICS,
             OPTIONS,
-            originals=dict(self.originals),
+            lowered=LoweredValues(dict(self.originals)),
             ledger=self.ledger,
             budget=Budget(EvictionLimits(), tuple(self.past)),
             refused_evictions=dict.fromkeys(self.refused, REFUSED),
         )
-        self.checker.begin(state, given.originals)
+        self.checker.begin(state, given.lowered.originals)
         made = plan(analysis, given)
         self._examine(cycle, made, given)
         unavailable = self._carry_out(made.steps)

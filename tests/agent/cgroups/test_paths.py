@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 
 from agent.cgroups.paths import (
     Driver,
-    PodGroup,
     container_id,
     expand_slice,
+    group_path,
     is_uid,
-    pod_path,
     pod_segments,
-    read_path,
     read_pod,
 )
 from agent.qos import QosClass
@@ -40,7 +38,7 @@ def test_paths_are_upstreams(case: dict[str, Any]):
     if not expected:  # upstream's answer to a driver that it does not know
         assert given["driver"] not in set(Driver)
     else:
-        assert expected == pod_path(Driver(given["driver"]), given["qos"], given["uid"])
+        assert expected == group_path(pod_segments(given["qos"], given["uid"]), Driver(given["driver"]))
 
 
 @cases("expand_slice")
@@ -53,9 +51,8 @@ def test_slices_that_are_none_are_refused_as_upstream_does(case: dict[str, Any])
 @cases("container_id_from_key")
 def test_a_pods_own_group_has_no_container_id(case: dict[str, Any]):
     """For systemd upstream takes the slice for a container and loses all pods (crane.md §7); not so here."""
-    found = read_path(case["input"]["key"])
-    assert found is not None
-    assert found.container == ""
+    name = case["input"]["key"].rpartition("/")[2]
+    assert read_pod(name) is not None
 
 
 @pytest.mark.parametrize(
@@ -85,34 +82,41 @@ def test_a_uid_that_leads_elsewhere_is_refused(uid: str):
 
 
 @pytest.mark.parametrize(
-    ("path", "expected"),
+    ("name", "uid"),
     [
-        (f"/kubepods/besteffort/pod{UID}", PodGroup(UID, QosClass.BEST_EFFORT)),
-        (f"/kubepods/pod{UID}", PodGroup(UID, QosClass.GUARANTEED)),
-        (f"/kubepods/burstable/pod{HASH}/{ID}", PodGroup(HASH, QosClass.BURSTABLE, ID)),
-        (f"/kubelet/kubepods/burstable/pod{UID}/{ID}", PodGroup(UID, QosClass.BURSTABLE, ID)),
-        (f"/kubepods/pod{UID}/crio-{ID}", PodGroup(UID, QosClass.GUARANTEED, ID)),
-        (f"/kubepods/pod{UID}/crio-conmon-{ID}", None),
-        (
-            f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-{ID}.scope",
-            PodGroup(UID, QosClass.GUARANTEED, ID),
-        ),
-        (f"/x/kubepods-besteffort-pod{HASH}.slice/crio-{ID}.scope", PodGroup(HASH, QosClass.BEST_EFFORT, ID)),
-        (f"/x/kubepods-besteffort-pod{HASH}.slice/docker-{ID}.scope", PodGroup(HASH, QosClass.BEST_EFFORT, ID)),
-        (f"/x/kubepods-besteffort-pod{HASH}.slice/libpod-{ID}.scope", PodGroup(HASH, QosClass.BEST_EFFORT, ID)),
-        (f"/x/kubepods-besteffort-pod{HASH}.slice/crio-conmon-{ID}.scope", None),
-        (f"/x/kubepods-besteffort-pod{HASH}.slice/crio-{ID}.scope/container", None),
-        (f"/kubelet.slice/x/kubelet-kubepods-burstable-pod{HASH}.slice", PodGroup(HASH, QosClass.BURSTABLE)),
-        ("/kubepods/burstable", None),
-        ("/kubepods.slice/kubepods-burstable.slice", None),
-        ("/system.slice/containerd.service", None),
-        ("/user.slice/user-0.slice/podman.slice", None),
-        ("/", None),
+        (f"pod{UID}", UID),
+        (f"pod{HASH}", HASH),
+        (f"kubepods-pod{UID.replace('-', '_')}.slice", UID),
+        (f"kubepods-besteffort-pod{HASH}.slice", HASH),
+        (f"kubelet-kubepods-burstable-pod{HASH}.slice", HASH),
+        ("burstable", None),
+        ("kubepods-burstable.slice", None),
+        ("containerd.service", None),
+        ("podman.slice", None),
         ("", None),
     ],
 )
-def test_whose_group_a_path_is(path: str, expected: PodGroup | None):
-    assert expected == read_path(path)
+def test_whose_group_a_name_is(name: str, uid: str | None):
+    assert uid == read_pod(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "identity"),
+    [
+        (ID, ID),
+        (f"crio-{ID}", ID),
+        (f"cri-containerd-{ID}.scope", ID),
+        (f"crio-{ID}.scope", ID),
+        (f"docker-{ID}.scope", ID),
+        (f"libpod-{ID}.scope", ID),
+        (f"crio-conmon-{ID}", None),
+        (f"crio-conmon-{ID}.scope", None),
+        (f"kubepods-besteffort-pod{HASH}.slice", None),
+        ("", None),
+    ],
+)
+def test_which_container_a_name_is(name: str, identity: str | None):
+    assert identity == container_id(name)
 
 
 @given(
@@ -121,16 +125,14 @@ def test_whose_group_a_path_is(path: str, expected: PodGroup | None):
     driver=st.sampled_from(Driver),
 )
 def test_what_was_named_is_recognised(uid: str, qos: QosClass, driver: Driver):
-    path = pod_path(driver, qos, uid)
-    assert PodGroup(uid, qos) == read_path(path)
+    path = group_path(pod_segments(qos, uid), driver)
     assert uid == read_pod(path.rpartition("/")[2])
-    assert PodGroup(uid, qos, ID) == read_path(f"{path}/{ID}")
 
 
 @given(st.text(alphabet="abz09-_./\n podscrikube", max_size=80))
 def test_any_text_is_read_or_is_nobodys(text: str):
-    found = read_path(text)
-    assert found is None or is_uid(found.uid)
+    found = read_pod(text)
+    assert found is None or is_uid(found)
     identity = container_id(text)
     assert identity is None or not set("/.\n") & set(identity)
 

@@ -15,6 +15,7 @@ from agent.decision.analysis import Analysis, AnalyzerState, PodDemand
 from agent.decision.analyzer import analyze, merge
 from agent.decision.eligible_pods import protection
 from agent.decision.plan import RuleVerdict
+from agent.decision.restoring import LoweredValues
 from agent.metrics.registry import Metrics
 from agent.model import (
     AvoidanceAction,
@@ -57,7 +58,7 @@ class Cycles:
         self.now += seconds
         metrics = {} if sample is None else {"m": (MetricSample(sample, self.now),)}
         seen = State(self.now, metrics, self.pods, {"m": "the collector failed"} if sample is None else {})
-        found = analyze(seen, self.policies, self.memory, originals=self.originals)
+        found = analyze(seen, self.policies, self.memory, lowered=LoweredValues(self.originals))
         self.memory = found.memory
         return found
 
@@ -177,7 +178,10 @@ def test_a_rule_in_its_dead_band_keeps_new_pods_away_and_no_quotas():
         cycles.now += 100.0
         metrics = {"m": (MetricSample(m, cycles.now),), "n": (MetricSample(n, cycles.now),)}
         found = analyze(
-            State(cycles.now, metrics, cycles.pods), cycles.policies, cycles.memory, originals=cycles.originals
+            State(cycles.now, metrics, cycles.pods),
+            cycles.policies,
+            cycles.memory,
+            lowered=LoweredValues(cycles.originals),
         )
         cycles.memory = found.memory
         return found
@@ -248,7 +252,7 @@ def test_a_rule_whose_metric_is_missing_keeps_what_it_did():
         cycles.now += 100.0
         metrics = {name: (MetricSample(value, cycles.now),) for name, value in values.items()}
         seen = State(cycles.now, metrics, cycles.pods)
-        found = analyze(seen, cycles.policies, cycles.memory, originals=cycles.originals)
+        found = analyze(seen, cycles.policies, cycles.memory, lowered=LoweredValues(cycles.originals))
         cycles.memory = found.memory
         return found
 

@@ -16,6 +16,7 @@ from agent.decision.ledger import still_pending, with_steps
 from agent.decision.plan import Mode, Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan, still_needed
+from agent.decision.restoring import LoweredValues
 from agent.metrics.action_metric import ActionMetric, PodSteps, eviction
 from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics
@@ -62,7 +63,8 @@ def throttles(pods: list[PodState], watermark: float, used: float, step: int = 5
 
 def restores(pods: list[PodState], watermark: float, used: float, step: int = 50, **values: Any) -> Plan:
     demand = Demand(up={CPU: (watermark,)}, restored=wanted(pods, CPU, step=step), ceilings=values.pop("ceilings", {}))
-    given = {"originals": {each.id: Original(None) for one in pods for each in one.containers}, **values}
+    originals = {each.id: Original(None) for one in pods for each in one.containers}
+    given = {"lowered": LoweredValues(originals), **values}
     seen = state(pods, NOW, **{CPU: used, "cpu_core_numbers": 8.0})
     return plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, **given))
 
@@ -351,7 +353,9 @@ def test_a_second_plan_of_a_cycle_leaves_alone_what_the_first_one_set():
     assert {"b": 50_000} == quotas(second)
     assert "it was already changed in this cycle" == why(second)["a"]
     back = analysis(released=("default/c",))
-    given = PlanInputs(state([running("c", 0.5, quota=50_000)]), Metrics(), EXACT, originals={"c-main": Original(None)})
+    given = PlanInputs(
+        state([running("c", 0.5, quota=50_000)]), Metrics(), EXACT, lowered=LoweredValues({"c-main": Original(None)})
+    )
     given_back = plan(back, given)
     again = replace(given, ledger=with_steps((), given_back.steps, NOW, EXACT))
     assert (1, ()) == (len(given_back.steps), plan(back, again).steps)
@@ -392,7 +396,7 @@ def test_who_matters_most_is_restored_first():
 
 
 def test_what_was_never_lowered_is_not_raised():
-    made = restores([running("p", 0.5, quota=50_000)], 4000.0, 1000.0, originals={})
+    made = restores([running("p", 0.5, quota=50_000)], 4000.0, 1000.0, lowered=LoweredValues())
     assert {} == quotas(made)
     assert () == made.stages[0].candidates
 
@@ -407,7 +411,7 @@ def test_what_no_rule_throttles_any_more_gets_its_quota_back_at_once():
     pods = [running("p", 0.5, quota=50_000), running("leaving", 0.5, quota=50_000, terminating=True)]
     originals = {"p-main": Original(70_000), "leaving-main": Original(None)}
     found = analysis(released=("default/leaving", "default/p"))
-    made = plan(found, PlanInputs(state(pods), Metrics(), EXACT, originals=originals))
+    made = plan(found, PlanInputs(state(pods), Metrics(), EXACT, lowered=LoweredValues(originals)))
     (step,) = made.steps
     assert isinstance(step, QuotaStep)
     assert (50_000, 70_000, "restore", "no rule covers it any more") == (
@@ -526,8 +530,8 @@ def test_a_container_gets_one_step_if_its_pod_is_restored_for_no_rule_and_near_o
     originals = {f"{name}-main": Original(None) for name in "ab"}
     memory = AnalyzerState({key: RuleState(triggered=True, since=0.0) for key in ("nq.cpu", "nq.memory")})
     seen = state(pods, NOW, **{CPU: 1_000.0, MEMORY: 1.0})
-    found = analyze(seen, held, memory, originals=originals, metrics=Metrics())
-    made = plan(found, PlanInputs(seen, Metrics(), EXACT, originals=originals))
+    found = analyze(seen, held, memory, lowered=LoweredValues(originals), metrics=Metrics())
+    made = plan(found, PlanInputs(seen, Metrics(), EXACT, lowered=LoweredValues(originals)))
     steps = [(step.pod, step.after) for step in made.steps if isinstance(step, QuotaStep)]
     assert [("default/a", 55_000), ("default/b", None)] == steps
 
@@ -555,7 +559,7 @@ def test_a_pod_that_is_throttled_for_two_metrics_is_restored_within_both_gaps():
     )
     seen = state(pods, NOW, **{CPU: 3750.0, extended: 1.0, "cpu_core_numbers": 8.0})
     originals = {f"{name}-main": Original(None) for name in "ab"}
-    made = plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, originals=originals))
+    made = plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, lowered=LoweredValues(originals)))
     assert {"b": 75_000} == quotas(made)
 
 

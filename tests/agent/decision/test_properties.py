@@ -18,6 +18,7 @@ from agent.decision.ledger import falling, with_steps
 from agent.decision.plan import Mode, Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
+from agent.decision.restoring import LoweredValues
 from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
@@ -105,7 +106,7 @@ def scenes(draw: Any) -> tuple[Demand, PlanInputs]:
         ceilings={CPU: draw(st.floats(1, 20_000))} if draw(st.booleans()) else {},
     )
     metrics = Metrics(opts.order)
-    return demand, PlanInputs(state(given_pods, NOW, **used), metrics, opts, originals=originals)
+    return demand, PlanInputs(state(given_pods, NOW, **used), metrics, opts, lowered=LoweredValues(originals))
 
 
 def evicted(made: Plan) -> list[EvictStep]:
@@ -133,15 +134,16 @@ def closable(draw: Any) -> tuple[Demand, PlanInputs]:
         for number in range(draw(st.integers(2, 8)))
     ]
     opts = draw(options)
+    node_used = 30_000.0  # more than all pods together, because a watermark is never negative
     share = 1.0 / (1.0 + opts.excess)
     total = {
         CPU: sum((pod.cpu or 0.0) * 1_000.0 for pod in given_pods),
         MEMORY: sum(pod.memory or 0 for pod in given_pods),
     }
     names = sorted(draw(st.sets(st.sampled_from([CPU, MEMORY]), min_size=1)))
-    marks = {name: (10_000.0 - total[name] * share * draw(st.floats(0.01, 0.99)),) for name in names}
+    marks = {name: (node_used - total[name] * share * draw(st.floats(0.01, 0.99)),) for name in names}
     everybody = {pod.key: PodDemand(frozenset(names)) for pod in given_pods}
-    used = dict.fromkeys(names, 10_000.0)
+    used = dict.fromkeys(names, node_used)
     return Demand(evict=marks, evicted=everybody), PlanInputs(state(given_pods, NOW, **used), Metrics(opts.order), opts)
 
 
@@ -293,7 +295,7 @@ def test_nobody_of_higher_rank_goes_while_a_lower_one_could(scene):
 def test_a_plan_does_not_depend_on_the_order_of_the_pods(scene, data):
     demand, given_ = scene
     shuffled = State(given_.state.time, given_.state.metrics, tuple(data.draw(st.permutations(given_.state.pods))))
-    again = PlanInputs(shuffled, given_.metrics, given_.options, originals=given_.originals)
+    again = PlanInputs(shuffled, given_.metrics, given_.options, lowered=LoweredValues(given_.lowered.originals))
     assert plan(analysis(demand), given_) == plan(analysis(demand), again)
 
 
@@ -317,7 +319,7 @@ def test_quotas_stay_between_what_the_kernel_takes_and_the_original(scene):
             continue
         if step.kind == "restore":
             assert step.before is not None
-            original = given_.originals[step.container_id].quota
+            original = given_.lowered.originals[step.container_id].quota
             assert step.after is None or step.after > step.before
             assert original is None or (step.after is not None and step.after <= original)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from agent.decision.ledger import Ledger, falling, still_pending, with_steps
 from agent.decision.plan import Mode, Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan, still_needed
+from agent.decision.restoring import LoweredValues
 from agent.decision.soft_limits import GRAIN
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
@@ -48,7 +50,7 @@ def wanted(pods: list[PodState], metric: str, **values: Any) -> dict[str, PodDem
 def throttles(pods: list[PodState], knobs: dict[str, PodKnobs], *, used: float = 9000.0, **values: Any) -> Plan:
     demand = Demand(down={CPU: (8000.0,)}, throttled=wanted(pods, CPU, weight_first=True))
     seen = state(pods, values.pop("time", NOW), **{CPU: used})
-    return plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, knobs=knobs, **values))
+    return plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, lowered=LoweredValues(knobs=knobs), **values))
 
 
 def holds(pods: list[PodState], gap: float, knobs: dict[str, PodKnobs], *, evict: bool = False, **values: Any) -> Plan:
@@ -56,7 +58,7 @@ def holds(pods: list[PodState], gap: float, knobs: dict[str, PodKnobs], *, evict
     marks = {MEMORY: (1000.0 * MIB,)}
     demand = Demand(memory_high=marks, held=everybody, evict=marks if evict else {}, evicted=everybody if evict else {})
     seen = state(pods, values.pop("time", NOW), **{MEMORY: 1000.0 * MIB + gap})
-    return plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, knobs=knobs, **values))
+    return plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, lowered=LoweredValues(knobs=knobs), **values))
 
 
 def turned(made: Plan) -> dict[str, tuple[int | None, int | None]]:
@@ -148,7 +150,10 @@ def test_without_a_weight_to_lower_the_quota_is(of_a: PodKnobs):
 def test_a_policy_that_asks_for_none_gets_none():
     pods = [running("a", 2.0)]
     demand = Demand(down={CPU: (8000.0,)}, throttled=wanted(pods, CPU))
-    made = plan(analysis(demand), PlanInputs(state(pods, NOW, **{CPU: 9000.0}), Metrics(), EXACT, knobs=knobs("a")))
+    made = plan(
+        analysis(demand),
+        PlanInputs(state(pods, NOW, **{CPU: 9000.0}), Metrics(), EXACT, lowered=LoweredValues(knobs=knobs("a"))),
+    )
     assert {} == turned(made)
 
 
@@ -159,7 +164,7 @@ def test_a_weight_comes_back_after_the_quotas():
     def restored(one: PodState, originals: dict[str, Original]) -> Plan:
         demand = Demand(up={CPU: (8000.0,)}, restored=wanted([one], CPU))
         seen = state([one], NOW, **{CPU: 1000.0, "cpu_core_numbers": 8.0})
-        return plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, originals, knobs=lowered))
+        return plan(analysis(demand), PlanInputs(seen, Metrics(), EXACT, LoweredValues(originals, lowered)))
 
     (first,) = restored(owing, {"a-main": Original(None)}).steps
     assert isinstance(first, QuotaStep)
@@ -235,7 +240,12 @@ def test_a_step_whose_gap_has_closed_by_itself_is_dropped():
     made = holds(pods, 4.0 * MIB, knobs("a"))
     (step,) = made.steps
     for gap, needed in ((4.0, ""), (0.0, f"the gap of {MEMORY} is closed already")):
-        again = PlanInputs(state(pods, NOW, **{MEMORY: (1000.0 + gap) * MIB}), Metrics(), EXACT, knobs=knobs("a"))
+        again = PlanInputs(
+            state(pods, NOW, **{MEMORY: (1000.0 + gap) * MIB}),
+            Metrics(),
+            EXACT,
+            lowered=LoweredValues(knobs=knobs("a")),
+        )
         assert needed == still_needed(step, made, again)
 
 
@@ -278,8 +288,8 @@ def judged(used: float, of_pods: dict[str, PodKnobs], pods: list[PodState], time
     rule = Rule("memory", "high", MEMORY, 1000.0 * MIB, "hold")
     seen: State = state(pods, time, **{MEMORY: used})
     policies = Policies((rule,), {"hold": HOLD}, (EVERYBODY,))
-    found = analyze(seen, policies, AnalyzerState(), knobs=of_pods)
-    return plan(found, PlanInputs(seen, Metrics(), EXACT, ledger=ledger, knobs=of_pods))
+    found = analyze(seen, policies, AnalyzerState(), lowered=LoweredValues(knobs=of_pods))
+    return plan(found, PlanInputs(seen, Metrics(), EXACT, ledger=ledger, lowered=LoweredValues(knobs=of_pods)))
 
 
 def test_memory_high_comes_back_to_one_pod_at_a_time():
@@ -308,14 +318,25 @@ def test_whom_no_rule_holds_back_any_more_gets_everything_back_at_once():
     pods = [running("a", 1.0, memory=95 * MIB), running("b", 1.0, memory=76 * MIB)]
     taken = knobs("a", "b", weight=1, original_weight=50, memory_high=70.0 * MIB, original_high=200.0 * MIB)
     seen = state(pods, NOW)
-    found = analyze(seen, Policies(), AnalyzerState(), knobs=taken)
-    made = plan(found, PlanInputs(seen, Metrics(), EXACT, knobs=taken))
+    found = analyze(seen, Policies(), AnalyzerState(), lowered=LoweredValues(knobs=taken))
+    made = plan(found, PlanInputs(seen, Metrics(), EXACT, lowered=LoweredValues(knobs=taken)))
     steps = [(step.pod, step.knob, step.after, step.kind) for step in made.steps if isinstance(step, KnobStep)]
     assert [
         (f"default/{name}", knob, after, "restore")
         for name in "ab"
         for knob, after in ((CPU_WEIGHT, 50), (MEMORY_HIGH, 200 * MIB))
     ] == steps
+
+
+def test_a_second_plan_of_a_cycle_does_not_restore_a_pod_without_a_rule_again():
+    pods = [running("a", 1.0, memory=95 * MIB)]
+    lowered = LoweredValues(knobs=knobs("a", weight=1, original_weight=50, memory_high=70.0 * MIB, original_high=1e9))
+    given = PlanInputs(state(pods, NOW), Metrics(), EXACT, lowered)
+    found = analyze(given.state, Policies(), AnalyzerState(), lowered=lowered)
+    first = plan(found, given)
+    assert len(first.steps) == 3  # weight, memory.high, and scheduling
+    second = plan(found, replace(given, ledger=with_steps((), first.steps, NOW, EXACT)))
+    assert not [step for step in second.steps if isinstance(step, KnobStep)]
 
 
 # --- over many cycles ------------------------------------------------------------------------------------------------
@@ -342,9 +363,9 @@ def test_fifty_cycles_settle_just_under_the_watermark_or_give_up(reclaimable: bo
         }
         seen = state(pods, now, **{MEMORY: used})
         ledger = still_pending(ledger, seen, EXACT)
-        found = analyze(seen, policies, memory, knobs=lowered)
+        found = analyze(seen, policies, memory, lowered=LoweredValues(knobs=lowered))
         memory = found.memory
-        made = plan(found, PlanInputs(seen, Metrics(), EXACT, ledger=ledger, knobs=lowered))
+        made = plan(found, PlanInputs(seen, Metrics(), EXACT, ledger=ledger, lowered=LoweredValues(knobs=lowered)))
         ledger = with_steps(ledger, made.steps, now, EXACT)
         for step in made.steps:
             if isinstance(step, KnobStep):

@@ -17,6 +17,7 @@ from agent.decision.eligible_pods import matches
 from agent.decision.plan import Mode, Plan, RuleVerdict
 from agent.decision.plan_inputs import PlanInputs, gaps, reducible
 from agent.decision.planner import plan
+from agent.decision.restoring import LoweredValues
 from agent.decision.watermark import gathered
 from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics
@@ -149,7 +150,9 @@ def played(case: dict[str, Any], kind: str) -> tuple[Plan, Plan, list[str], Plan
     failing_containers = set(case["input"].get("fail_containers", ()))
     failing = {pod_of(each).key for each in given_pods if each.get("absent") or each.get("evict_fails")}
     originals = {container.id: Original(None) for pod in pods for container in pod.containers}
-    given = PlanInputs(state_of(case["input"]["state"], pods), Metrics(), options_of(case), originals=originals)
+    given = PlanInputs(
+        state_of(case["input"]["state"], pods), Metrics(), options_of(case), lowered=LoweredValues(originals)
+    )
     demanded = analysis(demand_of(case, kind))
     first = made = plan(demanded, given)
     failed: list[str] = []

@@ -10,6 +10,7 @@ from agent.decision.ledger import Ledger, still_pending, with_steps
 from agent.decision.plan import Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
+from agent.decision.restoring import LoweredValues
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
 from agent.model import AvoidanceAction, CpuThrottle, Original, PodQos, PodScope, PodState, Policies, Rule, State
@@ -67,8 +68,8 @@ def decided() -> list[Plan]:
     ]
     for seen in states:
         ledger = still_pending(ledger, seen, OPTIONS)
-        analysis = analyze(seen, POLICIES, memory, originals=originals)
-        made = plan(analysis, PlanInputs(seen, Metrics(), OPTIONS, originals=originals, ledger=ledger))
+        analysis = analyze(seen, POLICIES, memory, lowered=LoweredValues(originals))
+        made = plan(analysis, PlanInputs(seen, Metrics(), OPTIONS, lowered=LoweredValues(originals), ledger=ledger))
         found.append(made)
         memory, ledger = analysis.memory, with_steps(ledger, made.steps, seen.time, OPTIONS)
         if any(step.kind == "throttle" for step in made.steps):

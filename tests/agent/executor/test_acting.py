@@ -12,6 +12,7 @@ from agent.decision.ledger import Ledger, still_pending, with_steps
 from agent.decision.plan import Plan
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan, still_needed
+from agent.decision.restoring import LoweredValues
 from agent.executor.report import PlanReport, StepOutcome
 from agent.metrics.options import DecisionOptions
 from agent.metrics.registry import Metrics
@@ -64,10 +65,10 @@ class Agent:
         """One look and what comes of it. `then` is what is used when it is read again before each step."""
         state = self.state(used)
         self.ledger = still_pending(self.ledger, state, OPTIONS)
-        originals = self.node.audit.original_quotas()
-        analysis = analyze(state, policies, self.memory, originals=originals)
+        lowered = LoweredValues(self.node.audit.original_quotas())
+        analysis = analyze(state, policies, self.memory, lowered=lowered)
         self.memory = analysis.memory
-        given = PlanInputs(state, METRICS, OPTIONS, originals, self.ledger)
+        given = PlanInputs(state, METRICS, OPTIONS, lowered, self.ledger)
         made = plan(analysis, given)
         again = replace(given, state=self.state(used if then is None else then))
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from agent import model
 from agent.metrics.registry import Metrics
 from agent.policy import schema as fields
-from agent.policy.avoidance_action import read_percentage
 from agent.policy.node_qos import read_metric_rule, read_rules, whole_number
 from agent.policy.policy_set import PolicyReadResult, read_texts
 from agent.policy.problems import PolicyLocation, ProblemCollector
@@ -63,16 +62,6 @@ def test_crane_s_cases_of_rules(case: dict[str, Any]):
 def test_crane_s_cases_of_probes(case: dict[str, Any]):
     found = problems(node_qos(nodeQualityProbe=case["input"]), throttling())
     assert ("Invalid" == case["expected"]["head"]) == ("spec.nodeQualityProbe" in found)
-
-
-@cases("parse_percentage")
-def test_crane_s_cases_of_percentages(case: dict[str, Any]):
-    expected = case["expected"]["head"]
-    if expected is None:
-        with pytest.raises(ValueError, match="not a percentage"):
-            read_percentage(case["input"]["input"])
-    else:
-        assert expected == pytest.approx(read_percentage(case["input"]["input"]))
 
 
 def as_manifest(given: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.qrm.pod_source import ApiPods, NodePodSources, QrmPodObject, kubelet_pods, qrm_pod
+from agent.qrm.pod_source import NodePodSources, QrmPodObject, api_pods, kubelet_pods, qrm_pod
 from agent.qrm.pods import PodContainer, QrmPod
 from agent.state.kubelet import kubelet_access
 from agent.state.readings import PodsUnknown
@@ -131,8 +131,8 @@ async def test_from_the_api_and_on_while_it_is_away(tmp_path: Path):
         kube.pod("shop/bad", node="node-1", spec=bad)
         config = kube.kubeconfig(tmp_path / "config")
         client = KubeClient(lambda: find_access(kubeconfig=config, context=None, environ={}))
-        pods = NodePodSources([ApiPods(client, "node-1")])
-        with pytest.raises(PodsUnknown, match="no response yet"):
+        pods = NodePodSources([api_pods(client, "node-1")])
+        with pytest.raises(PodsUnknown, match="has not responded yet"):
             pods.listing(monotonic=0.0)
         await pods.start()
         try:

@@ -16,6 +16,7 @@ from agent.decision.analysis import AnalyzerState, Demand, PodDemand
 from agent.decision.analyzer import analyze
 from agent.decision.plan_inputs import PlanInputs
 from agent.decision.planner import plan
+from agent.decision.restoring import LoweredValues
 from agent.metrics.options import DecisionOptions, Order
 from agent.metrics.registry import Metrics
 from agent.metrics.sorters import CHAINS
@@ -127,7 +128,7 @@ def agent_plan(case: Case) -> Case:
         _agent_state(case),
         Metrics(Order.UPSTREAM),
         DecisionOptions(excess=case["excess"], order=Order.UPSTREAM),
-        originals=cases.originals(case),
+        lowered=LoweredValues(cases.originals(case)),
         unavailable={f"{cases.NAMESPACE}/{name}": "refused by the case" for name in lost},
     )
     steps = plan(analysis(demand, may_restore=True), given).steps
