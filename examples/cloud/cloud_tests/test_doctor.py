@@ -20,8 +20,8 @@ def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def minutes() -> list[float]:
-    """The whole minutes of the last 20."""
-    now = time.time() // 60 * 60
+    """A time in each of the last 20 minutes; the newest is recent, whatever the time of the test."""
+    now = time.time() // 10 * 10
     return [now - 60 * back for back in range(20)]
 
 
