@@ -34,6 +34,7 @@ from scorers.cluster.pods import pod_info
 from scorers.cluster.table import ClusterTable
 from scorers.decisions import records
 from scorers.decisions.log import DecisionLog
+from scorers.decisions.recorder import DecisionRecorder
 from scorers.extender.handlers import Extender
 from scorers.plugin_api.framework import FilterPlugin, ScorePlugin, round_half_away_one
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
@@ -237,7 +238,7 @@ def serve(size: int, *, remembering: bool) -> None:
     with tempfile.TemporaryDirectory(dir=".") as folder:
         url = f"sqlite:///{folder}/bench.db"
         store = Store(url=url, retention=86400.0, max_size=1 << 31, on_unusable="fail", upgrade=True)
-        log = DecisionLog(StoreDecisions(store), cluster.table, now=time.time)
+        log = DecisionLog(DecisionRecorder(StoreDecisions(store)), cluster.table, now=time.time)
         extender = Extender(cluster.table, profiles, now=lambda: NOW, decisions=log if remembering else None)
         with Live(routes=extender.routes()) as live:
             storing = live.run(_remember(store, log)) if remembering else None
@@ -364,7 +365,7 @@ def decision_table(cluster: Cluster, *, rounds: int) -> Report:
         blank = records.new_decision(info, profile=name, time=NOW, columns=columns, window="15m", identity="uid")
         ranking = partial(records.ranking_record, ranked, cluster.nodes, sampled=sampled, asked=size, most=10)
         passed = partial(records.filter_record, filtered, cluster.nodes, asked=size)
-        encode = partial(records.encode, msgspec.structs.replace(blank, filtered=passed(), ranking=ranking()))
+        encode = msgspec.structs.replace(blank, filtered=passed(), ranking=ranking()).encode
         taking, encoding = (
             1e6 * sum(quickest(each, rounds=rounds) for each in several) for several in ((ranking, passed), (encode,))
         )

@@ -1,8 +1,8 @@
 """Decision log: records the extender's decisions for `load-watcher why`.
 
 The request handlers only pass references and continue. The details are copied from the arrays after the response is
-sent; encoding and storing happen once a second in threads. Until the outcome of a pod is known, the arrays of its
-ranking stay in memory, within bounds, because the pod may be bound to a node that is not among the best.
+sent. Until the outcome of a pod is known, the arrays of its ranking stay in memory, within bounds, because the pod may
+be bound to a node that is not among the best.
 
 No error here fails a request: a decision that cannot be recorded is dropped and counted.
 """
@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +22,11 @@ from scorers.cluster.pods import PodInfo, identity
 from scorers.cluster.table import ClusterTable
 from scorers.decisions import records
 from scorers.decisions.decision_document import BOUND, DELETED
+from scorers.decisions.recorder import DecisionRecorder
 from scorers.decisions.records import PlacementDecision, PlacementOutcome
 from scorers.plugin_api.wire import MAX_EXTENDER_PRIORITY
 from scorers.profiles.ranking import FilterResult, ProfileRunner, RankResult
 from watcher.arrays import F64, I64
-from watcher.core.decisions import DecisionOutcome, DecisionStore, StoredDecision
 from watcher.core.kubernetes.objects import Pod
 from watcher.platform.repeated_errors import RepeatedErrors
 
@@ -38,8 +37,6 @@ FLUSH_S = 1.0
 """Flush interval in seconds; a killed process loses at most this much."""
 DECISION_SPAN_S = 10.0
 """Maximum seconds between filter and prioritize of one decision; kube-scheduler waits at most 5 s for an extender."""
-MOST_NEW = 1000
-"""Maximum number of decisions and outcomes between two flushes: thirty times the rate of 2,000 pods a minute."""
 MOST_OPEN = 10_000
 """Maximum number of pods with an unknown outcome."""
 HELD_BYTES = 64 << 20
@@ -47,8 +44,6 @@ HELD_S = 60.0
 """Limits of ranking arrays in memory (bytes and seconds): 26 rankings of 5,000 nodes with all plug-ins, hundreds with
 one; a bind usually follows within about a second."""
 NAME_BYTES = 72  # size of a node name as a Python string
-LONGEST_NAME = 253
-MICROSECONDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,7 @@ class RankedResponse:
 
 @dataclass(slots=True, eq=False)
 class _OpenDecision:
-    """The newest decision about a pod whose outcome is unknown; `key` is its id in microseconds."""
+    """The newest decision about a pod whose outcome is unknown; `key` is its key in the recorder."""
 
     key: int
     decision: PlacementDecision
@@ -90,32 +85,23 @@ class DecisionLog:
 
     def __init__(
         self,
-        store: DecisionStore,
+        recorder: DecisionRecorder,
         table: ClusterTable,
         *,
         now: Callable[[], float],
         window: Callable[[], str] = str,
         most_held: int = HELD_BYTES,
     ) -> None:
-        self._store = store
+        self._recorder = recorder
         self._table = table
         self._now = now
         self._window = window
         self._most_held = most_held
-        self._newest = 0
         self._open: dict[str, _OpenDecision] = {}
         self._holding: deque[_OpenDecision] = deque()
         self._detailed: deque[_OpenDecision] = deque()  # oldest first: decisions not reduced to an outline yet
         self._cached_bytes = 0
-        self._new: dict[int, PlacementDecision] = {}
-        self._outcomes: dict[int, DecisionOutcome] = {}
-        self._lost = 0
         self._failure_logged = False
-        self._flushing = asyncio.Lock()
-
-    @property
-    def is_on(self) -> bool:
-        return self._store.decision_retention_s > 0
 
     # --- events from the extender ------------------------------------------------------------------------------------
 
@@ -131,12 +117,12 @@ class DecisionLog:
     ) -> None:
         """Record a filter response: of `asked` nodes the table contains `names`; the pod is reserved on the node
         `reserved`, "" if none."""
-        if self.is_on:
+        if self._recorder.is_on:
             self._later(self._record_filtered, self._begin(profile, info), filtered, names, asked, reserved)
 
     def ranked(self, profile: ProfileRunner, info: PodInfo, answered: RankedResponse) -> None:
         """Record a prioritize response, as part of the filter decision before it if that is recent."""
-        if not self.is_on:
+        if not self._recorder.is_on:
             return
         name = profile.settings.name
         opened = self._open.get(info.key)
@@ -170,7 +156,6 @@ class DecisionLog:
     def _begin(self, profile: str, info: PodInfo) -> _OpenDecision:
         """Start a new decision that replaces the previous one about the same pod."""
         now = self._now()
-        self._newest = key = max(self._newest + 1, int(now * MICROSECONDS))
         columns = self._table.load.columns
         decision = records.new_decision(
             info, profile=profile, time=now, columns=columns, window=self._window(), identity=info.key
@@ -178,7 +163,7 @@ class DecisionLog:
         self._release(self._open.pop(info.key, None))
         if len(self._open) >= MOST_OPEN:
             self._release(self._open.pop(next(iter(self._open))))
-        opened = self._open[info.key] = _OpenDecision(key, decision)
+        opened = self._open[info.key] = _OpenDecision(self._recorder.new_key(now), decision)
         self._detailed.append(opened)
         return opened
 
@@ -193,15 +178,11 @@ class DecisionLog:
         except Exception as error:  # a third-party plug-in may fail to give a reason
             self._log_loss(opened.decision, error)
         else:
-            self._new.pop(opened.key, None)
-            self._new[opened.key] = opened.decision
-            if len(self._new) > MOST_NEW:
-                del self._new[next(iter(self._new))]
-                self._lost += 1
+            self._recorder.put(opened.key, opened.decision)
 
     def _log_loss(self, decision: PlacementDecision, error: Exception) -> None:
         """Count a lost decision; log only the first, since the same error may occur with every pod."""
-        self._lost += 1
+        self._recorder.count_lost()
         if not self._failure_logged:
             what = "decision about pod %s/%s not recorded (further failures are only counted): %s"
             log.error(what, decision.namespace, decision.name, error, exc_info=error)
@@ -276,12 +257,7 @@ class DecisionLog:
         if opened is None:
             return
         self._release(opened)
-        message = DecisionOutcome(opened.key, storable(outcome.node), records.encode_outcome(outcome))
-        self._outcomes[opened.key] = message
-        if len(self._outcomes) > MOST_NEW:
-            del self._outcomes[next(iter(self._outcomes))]
-
-    # --- storing -----------------------------------------------------------------------------------------------------
+        self._recorder.put_outcome(opened.key, node=outcome.node, outcome=records.encode_outcome(outcome))
 
     async def run_flush_loop(self) -> None:
         """Store new decisions every second, forever."""
@@ -290,25 +266,10 @@ class DecisionLog:
             await asyncio.sleep(FLUSH_S)
             try:
                 self.release_old()
-                await self.flush()
+                await self._recorder.flush()
                 errors.succeeded()
             except Exception as error:
                 errors.failed(error, "storing decisions failed; retrying in the next second")
-
-    async def flush(self) -> None:
-        """Pass new decisions and outcomes to the store."""
-        async with self._flushing:
-            new, self._new = self._new, {}
-            outcomes, self._outcomes = self._outcomes, {}
-            if not new and not outcomes and not self._lost:
-                return
-            try:
-                rows = await asyncio.to_thread(_rows, new)
-            except BaseException:
-                self._new, self._outcomes = new | self._new, outcomes | self._outcomes
-                raise
-            lost, self._lost = self._lost + len(new) - len(rows), 0
-            self._store.keep_decisions(rows, list(outcomes.values()), lost=lost)
 
 
 def _size_of(ranked: RankResult) -> int:
@@ -316,23 +277,3 @@ def _size_of(ranked: RankResult) -> int:
     for _, scores in ranked.parts:
         arrays += [scores.values, *scores.steps.values()]
     return sum(array.nbytes for array in arrays)
-
-
-def _rows(new: Mapping[int, PlacementDecision]) -> list[StoredDecision]:
-    """Encode decisions for the store; skip those that cannot be encoded because of a plug-in's inputs."""
-    rows = []
-    for key, decision in new.items():
-        try:
-            payload = records.encode(decision)
-        except (TypeError, ValueError) as error:
-            log.debug("decision of profile %s dropped, it cannot be encoded: %s", decision.profile, error)
-            continue
-        namespace, name, uid = (storable(text) for text in (decision.namespace, decision.name, decision.uid))
-        rows.append(StoredDecision(key, namespace, name, uid, payload))
-        time.sleep(0)  # release the GIL for the event loop now instead of after 5 ms
-    return rows
-
-
-def storable(text: str) -> str:
-    """Make a name safe for the database: pod names are valid, but clients may query any text."""
-    return text[:LONGEST_NAME].replace("\0", "\ufffd")

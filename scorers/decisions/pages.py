@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -12,9 +13,9 @@ from aiohttp import hdrs, web
 from scorers.cluster.pods import identity, scheduled_at
 from scorers.decisions import records
 from scorers.decisions.decision_document import ASKED_AGAIN, BOUND, PENDING, UNKNOWN, OutcomeState, decision_document
-from scorers.decisions.log import MICROSECONDS, DecisionLog, storable
+from scorers.decisions.recorder import DecisionRecorder, storable
 from scorers.decisions.records import PlacementDecision, PlacementOutcome
-from watcher.core.decisions import DecisionStore, DecisionsUnavailable, StoredDecision
+from watcher.core.decisions import MICROSECONDS, DecisionQuery, DecisionsUnavailable, StoredDecision
 from watcher.core.kubernetes.objects import Pod
 from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
 from watcher.platform.http.parameters import BadParameter, query_values, single_value, time_of, truncated
@@ -39,14 +40,13 @@ class DecisionsHandler:
 
     def __init__(
         self,
-        log: DecisionLog,
-        store: DecisionStore,
+        recorder: DecisionRecorder,
         *,
         now: Callable[[], float],
         pod: Callable[[str], Pod | None],
     ) -> None:
-        self._log = log
-        self._store = store
+        self._recorder = recorder
+        self._store = recorder.store
         self._now = now
         self._pod = pod
 
@@ -70,29 +70,29 @@ class DecisionsHandler:
         at = time_of(values, _AT.name, now=self._now(), default=self._now()) if _AT.name in values else None
         limit = _limit_of(values)
         try:
-            document = await self._answer(namespace, name, at=at, limit=limit)
+            document = await self._answer((namespace, name), at=at, limit=limit)
         except DecisionsUnavailable as error:
             raise ApiError(503, "decisions_unavailable", str(error), error.hint) from error
         headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
         return web.Response(body=msgspec.json.encode(document), headers=headers)
 
-    async def _answer(self, namespace: str, name: str, *, at: int | None, limit: int) -> dict[str, Any]:
-        if not self._log.is_on:
+    async def _answer(self, pod: tuple[str, str], *, at: int | None, limit: int) -> dict[str, Any]:
+        if not self._recorder.is_on:
             hint = 'set store.decisions = "24h" and restart'
             raise ApiError(404, "not_found", 'the decision log is off: store.decisions is "0s"', hint)
-        await self._log.flush()
-        end = None if at is None else (at + 1) * MICROSECONDS  # times in requests are whole seconds
-        store = self._store
-        found = await store.decisions_of(namespace, name, end=end, limit=1)
+        await self._recorder.flush()
+        newest = DecisionQuery(kind="placement", pod=pod, limit=1)
+        until = newest if at is None else replace(newest, end=(at + 1) * MICROSECONDS)  # requests have whole seconds
+        found = await self._store.decisions(until)
         if not found:
-            await self._refuse(namespace, name, at=at)
+            await self._refuse(pod, at=at)
         (row,) = found
         decision = _readable(row)
-        listed = await store.decisions_of(namespace, name, limit=limit + 1)
-        after = await store.decisions_of(namespace, name, start=row.time + 1, limit=1, newest=False)
+        listed = await self._store.decisions(replace(newest, limit=limit + 1))
+        after = await self._store.decisions(replace(newest, start=row.time + 1, newest=False))
         became = self._outcome_state(row, next((each for each in after if each.uid == row.uid), None))
         return {
-            "pod": f"{namespace}/{name}",
+            "pod": "/".join(pod),
             "decision": decision_document(decision, became, now=self._now()),
             "others": [_brief(each, listed) for each in listed if each.time != row.time][:limit],
             "log": await self._log_status(),
@@ -113,11 +113,12 @@ class DecisionsHandler:
         at = max(scheduled_at(pod) or 0.0, row.time / MICROSECONDS)
         return OutcomeState(BOUND, PlacementOutcome(BOUND, at, pod.spec.node_name))
 
-    async def _refuse(self, namespace: str, name: str, *, at: int | None) -> NoReturn:
+    async def _refuse(self, pod: tuple[str, str], *, at: int | None) -> NoReturn:
         """Raise 404 with a hint about the decisions in the log."""
         log_now = await self._log_status()
-        later = [] if at is None else await self._store.decisions_of(namespace, name, limit=1, newest=False)
-        message = f"no decision about pod {truncated(f'{namespace}/{name}')!r} found"
+        first = DecisionQuery(kind="placement", pod=pod, limit=1, newest=False)
+        later = [] if at is None else await self._store.decisions(first)
+        message = f"no decision about pod {truncated('/'.join(pod))!r} found"
         hours = self._store.decision_retention_s / 3600
         hint = f"the log has {log_now['count']:,} decisions of the last {hours:g} h; another replica may have this one"
         if later:
@@ -130,7 +131,7 @@ class DecisionsHandler:
         raise ApiError(404, "not_found", message, hint, extra={"log": log_now})
 
     async def _log_status(self) -> dict[str, Any]:
-        held = await self._store.decisions_held()
+        held = await self._store.placements_held()
         first, last = (None if time is None else time / MICROSECONDS for time in (held.first, held.last))
         return {"kept_s": self._store.decision_retention_s, "count": held.count, "from": first, "to": last}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from scorers.profiles.profiles import PluginSettings
 from scorers.profiles.ranking import FilterResult, RankResult
 from watcher.arrays import F64
 from watcher.client import Columns
+from watcher.core.decisions import DecisionKind
 from watcher.core.publishing.compression import zstd_frame
 
 BEST_NODES = 10
@@ -115,7 +116,9 @@ class RankingRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class PlacementDecision(msgspec.Struct, frozen=True, omit_defaults=True):
     """A decision of a profile at `time` (unix seconds) about a pod with these effective requests and limits. `filtered`
-    or `ranking_record` is None if that call was not made."""
+    or `ranking` is None if that call was not made."""
+
+    kind: ClassVar[DecisionKind] = "placement"
 
     time: float
     profile: str
@@ -127,6 +130,10 @@ class PlacementDecision(msgspec.Struct, frozen=True, omit_defaults=True):
     load: LoadInputs | None = None
     filtered: FilterRecord | None = None
     ranking: RankingRecord | None = None
+
+    def encode(self) -> bytes:
+        """Encode as JSON, compressed with zstd, with a checksum."""
+        return zstd_frame(msgspec.json.encode(self), level=_LEVEL, checksum=True)
 
 
 class PlacementOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -269,11 +276,6 @@ def _finite(values: npt.NDArray[Any]) -> list[Any]:
 
 _DECISION = msgspec.json.Decoder(PlacementDecision)
 _OUTCOME = msgspec.json.Decoder(PlacementOutcome)
-
-
-def encode(decision: PlacementDecision) -> bytes:
-    """Encode as JSON, compressed with zstd, with a checksum."""
-    return zstd_frame(msgspec.json.encode(decision), level=_LEVEL, checksum=True)
 
 
 def decode(payload: bytes) -> PlacementDecision:

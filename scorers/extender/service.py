@@ -28,6 +28,7 @@ from scorers.cluster.pages import ClusterHandler
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.log import DecisionLog
 from scorers.decisions.pages import DecisionsHandler
+from scorers.decisions.recorder import DecisionRecorder
 from scorers.extender.handlers import Extender
 from scorers.extender.hosting import LOOK_EVERY_S, InProcessHost, LoadHost, unmet_profiles, window_label
 from scorers.extender.telemetry import ShadowTelemetry
@@ -71,10 +72,9 @@ class SchedulingService:
         self._client = serving.client(self.table.needs)
         self._retired: list[Client] = []
         self._follows_node_metrics = self.table.needs.node_metrics
-        self.decisions = DecisionLog(
-            serving.decisions, self.table, now=serving.now, window=partial(window_label, serving)
-        )
-        self.shadow = ShadowMode(self.table, self._profiles, shadow_of(scheduler), serving.decisions, now=serving.now)
+        self.recorder = DecisionRecorder(serving.decisions)
+        self.decisions = DecisionLog(self.recorder, self.table, now=serving.now, window=partial(window_label, serving))
+        self.shadow = ShadowMode(self.table, self._profiles, shadow_of(scheduler), self.recorder, now=serving.now)
         self.extender = Extender(
             self.table,
             self._profiles,
@@ -99,8 +99,8 @@ class SchedulingService:
     def build(self) -> BuiltModule:
         """Return the routes, lifecycle, and telemetry for the service."""
         serving = self._serving
-        answers = DecisionsHandler(self.decisions, serving.decisions, now=serving.now, pod=self._cluster.pod)
-        shadows = ShadowHandler(self.shadow, serving.decisions, now=serving.now, window=partial(window_label, serving))
+        answers = DecisionsHandler(self.recorder, now=serving.now, pod=self._cluster.pod)
+        shadows = ShadowHandler(self.shadow, self.recorder, now=serving.now, window=partial(window_label, serving))
         cluster = ClusterHandler(self.table, now=serving.now, is_whole=self._cluster.is_synced)
         routes = (*self.extender.routes(), *answers.routes(), *shadows.routes(), *cluster.routes())
         telemetry = (self.extender.telemetry, ShadowTelemetry(self.shadow))
@@ -222,8 +222,7 @@ class SchedulingService:
             await self._close_retired()
             await self._client.close()
             await self._cluster.close()
-            await self.decisions.flush()
-            self.shadow.flush()
+            await self.recorder.flush()
 
     # --- updating the table ------------------------------------------------------------------------------------------
 

@@ -21,15 +21,16 @@ from scorers.cluster.pods import ENDED, PodInfo, identity, pod_info, scheduled_a
 from scorers.cluster.request_ratio import requests_to_usage
 from scorers.cluster.resources import CPU
 from scorers.cluster.table import ClusterTable
+from scorers.decisions.recorder import DecisionRecorder
 from scorers.decisions.records import integer_scores
 from scorers.plugin_api.wire import MAX_EXTENDER_PRIORITY
 from scorers.profiles.default_filters import lacking_room, matches_selector
 from scorers.profiles.overload_risk import overload_notices
 from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow import records
-from scorers.shadow.records import GRACE_S, LATER_S, MICROSECONDS, Candidates, Choice, Kind, Load, ShadowBinding
+from scorers.shadow.records import GRACE_S, LATER_S, Candidates, Choice, Kind, Load, ShadowBinding
 from watcher.arrays import I64
-from watcher.core.decisions import DecisionStore, DecisionsUnavailable
+from watcher.core.decisions import MICROSECONDS, DecisionQuery, DecisionsUnavailable
 from watcher.core.kubernetes.objects import Node, Pod
 from watcher.model import MetricType
 from watcher.platform.repeated_errors import RepeatedErrors
@@ -84,23 +85,21 @@ class ShadowMode:
         table: ClusterTable,
         profiles: Mapping[str, ProfileRunner],
         names: Sequence[str],
-        store: DecisionStore,
+        recorder: DecisionRecorder,
         *,
         now: Callable[[], float],
     ) -> None:
         self.names = tuple(names)
         self._table = table
         self._profiles = profiles
-        self._store = store
+        self._recorder = recorder
         self._now = now
         self._started = now()
-        self._newest = 0
         self._heard: dict[str, _CandidateNodes] = {}
         self._waiting: deque[_PendingBinding] = deque()
         self._has_waiting = asyncio.Event()
         self._observing: deque[tuple[int, ShadowBinding]] = deque()
-        self._new: dict[int, ShadowBinding] = {}
-        self._lost = 0
+        self._too_many = (0, ShadowBinding(0.0))  # key and record of the last bindings that could not wait
         self._taints: dict[str, frozenset[str]] = {}
         self._failure_logged = False
         self._needs_recovery = True
@@ -112,7 +111,7 @@ class ShadowMode:
     @property
     def is_on(self) -> bool:
         """Whether any profile is evaluated and the results are stored."""
-        return bool(self.names) and self._store.decision_retention_s > 0
+        return bool(self.names) and self._recorder.is_on
 
     @property
     def observing(self) -> int:
@@ -181,7 +180,7 @@ class ShadowMode:
             self._leave_out(new, "seen_late", at=now)
             return
         if len(self._waiting) >= MOST_WAITING:
-            self._leave_out(None, "too_many", at=now)
+            self._leave_out_unqueued(at=now)
             return
         self._waiting.append(
             _PendingBinding(new, now, None if received is None or now - received.at > REQUEST_TTL_S else received.rows)
@@ -340,60 +339,51 @@ class ShadowMode:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def read_later_loads(self) -> None:
-        """Read the later load of due bindings and store new records; called once a second."""
+        """Read the later load of due bindings; called once a second."""
         now = self._now()
         for _ in range(AT_ONCE):
             if not self._observing or self._observing[0][1].time + LATER_S > now:
                 break
             key, binding = self._observing.popleft()
             if now <= binding.time + LATER_S + GRACE_S:
-                self._new[key] = msgspec.structs.replace(binding, later=self._load_of(sorted(binding.load)))
-        self.flush()
+                self._recorder.put(key, msgspec.structs.replace(binding, later=self._load_of(sorted(binding.load))))
 
     async def _read_unobserved(self) -> None:
         """Load the unfinished bindings of a previous process from the store."""
-        now = self._now()
+        start = int((self._now() - LATER_S - GRACE_S) * MICROSECONDS)
         try:
-            start = int((now - LATER_S - GRACE_S) * MICROSECONDS)
-            found = await self._store.shadows(start=start, limit=MOST_OBSERVED)
+            found = await self._recorder.store.decisions(DecisionQuery(kind="shadow", start=start, limit=MOST_OBSERVED))
         except DecisionsUnavailable:
             return  # retried on the next call
         self._needs_recovery = False
-        ours = {key for key, _ in self._observing} | self._new.keys()
-        read = ((each.time, records.read(each)) for each in found if each.time not in ours)
+        known = {key for key, _ in self._observing}
+        others = [each for each in found if each.time not in known and not self._recorder.is_new(each.time)]
+        read = ((each.time, records.decode(each.payload)) for each in others)
         old = [(key, each) for key, each in read if each is not None and each.has_other_choice and each.later is None]
         self._observing = deque(sorted([*old, *self._observing], key=lambda each: each[0])[-MOST_OBSERVED:])
 
-    def flush(self) -> None:
-        """Pass new records to the store."""
-        if self._new or self._lost:
-            kept = [records.stored(key, each) for key, each in self._new.items()]
-            lost, self._lost, self._new = self._lost, 0, {}
-            if self._store.decision_retention_s > 0:
-                self._store.keep_shadows(kept, lost=lost)
-
-    def _leave_out(self, pod: Pod | None, reason: str, *, at: float) -> None:
+    def _leave_out(self, pod: Pod, reason: str, *, at: float) -> None:
         self.left_out[reason] += 1
-        if pod is None:
-            last = next(reversed(self._new), None)
-            before = None if last is None else self._new[last]
-            if last is not None and before is not None and (before.left_out, before.uid) == (reason, ""):
-                self._new[last] = msgspec.structs.replace(before, count=before.count + 1)
-                return
-            self._remember(ShadowBinding(at, left_out=reason))
-            return
         metadata = pod.metadata
         message = ShadowBinding(
             at, metadata.namespace, metadata.name, identity(pod), pod.spec.node_name, left_out=reason
         )
         self._remember(message)
 
+    def _leave_out_unqueued(self, *, at: float) -> None:
+        """Leave out a binding that cannot wait for evaluation; until it is stored, one record counts all of these."""
+        self.left_out["too_many"] += 1
+        key, before = self._too_many
+        if self._recorder.is_new(key):
+            record = msgspec.structs.replace(before, count=before.count + 1)
+        else:
+            key, record = self._recorder.new_key(at), ShadowBinding(at, left_out="too_many")
+        self._recorder.put(key, record)
+        self._too_many = key, record
+
     def _remember(self, binding: ShadowBinding) -> None:
-        self._newest = key = max(self._newest + 1, int(binding.time * MICROSECONDS))
-        self._new[key] = binding
-        if len(self._new) > MOST_WAITING:
-            del self._new[next(iter(self._new))]
-            self._lost += 1
+        key = self._recorder.new_key(binding.time)
+        self._recorder.put(key, binding)
         if binding.has_other_choice:
             self._observing.append((key, binding))
             if len(self._observing) > MOST_OBSERVED:

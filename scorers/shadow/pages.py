@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 from aiohttp import hdrs, web
 
+from scorers.decisions.recorder import DecisionRecorder
 from scorers.shadow import records, report
 from scorers.shadow.mode import ShadowMode
-from scorers.shadow.records import MICROSECONDS
-from watcher.core.decisions import DecisionStore, DecisionsUnavailable, StoredShadow
+from watcher.core.decisions import MICROSECONDS, DecisionQuery, DecisionsUnavailable, StoredDecision
 from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
 from watcher.platform.http.parameters import BadParameter, query_values, time_of
 from watcher.platform.http.routing import JSON, Access, ApiError, Route
@@ -30,10 +30,10 @@ class ShadowHandler:
     """`now` returns unix seconds, `window` the label of the window that the load is averaged over."""
 
     def __init__(
-        self, mode: ShadowMode, store: DecisionStore, *, now: Callable[[], float], window: Callable[[], str]
+        self, mode: ShadowMode, recorder: DecisionRecorder, *, now: Callable[[], float], window: Callable[[], str]
     ) -> None:
         self._mode = mode
-        self._store = store
+        self._recorder = recorder
         self._now = now
         self._window = window
 
@@ -53,7 +53,7 @@ class ShadowHandler:
     async def report(self, request: web.Request, _captured: Sequence[str]) -> web.Response:
         values = query_values(request.rel_url.raw_query_string, known=(_FROM.name, _TO.name))
         now = self._now()
-        start = time_of(values, _FROM.name, now=now, default=now - self._store.decision_retention_s)
+        start = time_of(values, _FROM.name, now=now, default=now - self._recorder.store.decision_retention_s)
         end = time_of(values, _TO.name, now=now, default=now) + 1  # times in requests are whole seconds
         if start >= end:
             raise BadParameter(f"from={start} is not before to={end - 1}", "set from to a time before to")
@@ -62,11 +62,12 @@ class ShadowHandler:
             if self._mode.names:
                 hint = 'set store.decisions = "24h" (the retention time)'
             raise ApiError(404, "not_found", "shadow mode is off", hint)
-        self._mode.flush()
+        await self._recorder.flush()
+        query = DecisionQuery(
+            kind="shadow", start=start * MICROSECONDS, end=end * MICROSECONDS, limit=MOST_REPORTED + 1
+        )
         try:
-            rows = await self._store.shadows(
-                start=start * MICROSECONDS, end=end * MICROSECONDS, limit=MOST_REPORTED + 1
-            )
+            rows = await self._recorder.store.decisions(query)
         except DecisionsUnavailable as error:
             raise ApiError(503, "decisions_unavailable", str(error), error.hint) from error
         settings = self._mode.settings()
@@ -76,7 +77,7 @@ class ShadowHandler:
 
     def _encoded(
         self,
-        rows: Sequence[StoredShadow],
+        rows: Sequence[StoredDecision],
         settings: Mapping[str, str],
         start: int,
         end: int,
@@ -84,8 +85,8 @@ class ShadowHandler:
         shown: Mapping[str, Any],
     ) -> bytes:
         """Compute and encode the report, and add `shown`; runs in a worker thread."""
-        newest = rows[-MOST_REPORTED:]
-        read = [each for row in newest if (each := records.read(row)) is not None]
+        newest = rows[:MOST_REPORTED]
+        read = [each for row in newest if (each := records.decode(row.payload)) is not None]
         message = report.report(read, settings, now=now)
         times = [each.time for each in read]
         document = {

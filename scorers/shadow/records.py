@@ -1,20 +1,18 @@
 """Record of one binding in shadow mode: the placements by other profiles, and the load of all nodes involved.
 
-Stored in the decision log's store, one record per binding. `mode` creates the records, `report` aggregates
-them.
+`mode` creates the records, `report` aggregates them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
 from scorers.profiles.profiles import ProfileSettings
-from watcher.core.decisions import StoredShadow
+from watcher.core.decisions import DecisionKind
 
-MICROSECONDS = 1_000_000
 LATER_S = 900.0
 """Seconds after the binding at which the load of the nodes is read again."""
 GRACE_S = 120.0
@@ -58,6 +56,8 @@ class ShadowBinding(msgspec.Struct, frozen=True, omit_defaults=True):
     `later` is their load after LATER_S, None if not read yet or if no profile chose another node. If `left_out` is set,
     the other fields are mostly empty and `count` bindings are summarized."""
 
+    kind: ClassVar[DecisionKind] = "shadow"
+
     time: float
     namespace: str = ""
     name: str = ""
@@ -77,20 +77,19 @@ class ShadowBinding(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether any profile chose another node; then the load is read again later."""
         return any(choice.kind == "other" for choice in self.choices.values())
 
+    def encode(self) -> bytes:
+        """Encode as JSON."""
+        return msgspec.json.encode(self)
+
 
 _DECODER = msgspec.json.Decoder(ShadowBinding)
 
 
-def stored(key: int, binding: ShadowBinding) -> StoredShadow:
-    """Encode for the store; `key` is the record's id in microseconds."""
-    return StoredShadow(key, msgspec.json.encode(binding))
-
-
-def read(shadow: StoredShadow) -> ShadowBinding | None:
+def decode(payload: bytes) -> ShadowBinding | None:
     """Decode a stored record; None if it cannot be decoded, since records of a newer version must not hide the
     others."""
     try:
-        return _DECODER.decode(shadow.payload)
+        return _DECODER.decode(payload)
     except msgspec.DecodeError:
         return None
 

@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, get_args
+
+MICROSECONDS = 1_000_000
+"""Units of the keys of decisions per second."""
+
+DecisionKind = Literal["placement", "shadow"]
+"""Kind of a decision: "placement", the extender's answer for a pod; "shadow", the hypothetical decisions of other
+profiles for a bound pod."""
+KINDS: tuple[DecisionKind, ...] = get_args(DecisionKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,7 @@ class StoredDecision:
     payload: bytes
     node: str = ""
     outcome: str = ""
+    kind: DecisionKind = "placement"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +55,22 @@ class DecisionsExtent:
     last: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredShadow:
-    """The hypothetical decisions of other profiles for a bound pod (shadow mode). `time` (microseconds since 1970) is
-    also its key; `payload` is opaque."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionQuery:
+    """At most `limit` decisions of a kind with start <= time < end (microseconds since 1970), newest or oldest first;
+    `pod` is a namespace and name, None for all pods."""
 
-    time: int
-    payload: bytes
+    kind: DecisionKind
+    pod: tuple[str, str] | None = None
+    start: int = 0
+    end: int = 2**63 - 1
+    limit: int
+    newest: bool = True
+
+    def matches(self, decision: StoredDecision) -> bool:
+        """Return whether the decision has this kind, pod, and time."""
+        is_wanted = decision.kind == self.kind and self.pod in (None, (decision.namespace, decision.pod))
+        return is_wanted and self.start <= decision.time < self.end
 
 
 class DecisionsUnavailable(Exception):
@@ -64,7 +82,7 @@ class DecisionsUnavailable(Exception):
 
 
 class DecisionStore(Protocol):
-    """Store for decisions and for records of shadow mode."""
+    """Store for decisions."""
 
     @property
     def decision_retention_s(self) -> float:
@@ -79,22 +97,11 @@ class DecisionStore(Protocol):
         does not raise for disk errors."""
         ...
 
-    async def decisions_of(
-        self, namespace: str, pod: str, *, start: int = 0, end: int | None = None, limit: int, newest: bool = True
-    ) -> list[StoredDecision]:
-        """Return at most `limit` decisions about a pod with start <= time < end (microseconds since 1970), newest or
-        oldest first. Includes decisions that are queued but not written yet. Raises DecisionsUnavailable."""
-        ...
-
-    async def decisions_held(self) -> DecisionsExtent:
-        """Return number and time range of the stored decisions. Raises DecisionsUnavailable."""
-        ...
-
-    def keep_shadows(self, shadows: Sequence[StoredShadow], *, lost: int = 0) -> None:
-        """Queue records of shadow mode to be stored, with the same retention and limit as decisions."""
-        ...
-
-    async def shadows(self, *, start: int, end: int | None = None, limit: int) -> list[StoredShadow]:
-        """Return the newest `limit` records with start <= time < end (microseconds since 1970), oldest first. Raises
+    async def decisions(self, query: DecisionQuery) -> list[StoredDecision]:
+        """Return the decisions of a query, including those that are queued but not written yet. Raises
         DecisionsUnavailable."""
+        ...
+
+    async def placements_held(self) -> DecisionsExtent:
+        """Return number and time range of the stored placements. Raises DecisionsUnavailable."""
         ...

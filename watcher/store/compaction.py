@@ -16,8 +16,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from watcher.core.decisions import MICROSECONDS
 from watcher.model import Finding, FindingKind, Remedy, TickRecord
-from watcher.store import codec, decision_rows, schema, tables
+from watcher.store import codec, decision_rows, schema
 from watcher.store.codec import CodecError, Grid, HourBuilder
 from watcher.store.database import Database
 from watcher.store.tables import Rows
@@ -121,7 +122,7 @@ class Compactor:
     def forget_decisions(self, mine: Rows, *, limit: int) -> int:
         """Delete at most `limit` decisions that are expired or exceed max_decisions (oldest first). Returns the number
         of deleted rows. Uses the wall clock and not the time of ticks, because samples may be old."""
-        oldest, newest = (int((time.time() + sign * self._decisions) * tables.MICROSECONDS) for sign in (-1, 1))
+        oldest, newest = (int((time.time() + sign * self._decisions) * MICROSECONDS) for sign in (-1, 1))
         return decision_rows.forget_decisions(mine, oldest=oldest, newest=newest, most=self._max_decisions, limit=limit)
 
     def _enforce_max_size(self, database: Database) -> bool:

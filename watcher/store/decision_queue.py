@@ -10,22 +10,21 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from watcher.core.decisions import DecisionOutcome, StoredDecision, StoredShadow
+from watcher.core.decisions import DecisionOutcome, StoredDecision
 
-MOST_WAITING = 10_000
+MOST_WAITING = 20_000
 MOST_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Decisions, outcomes and shadow bindings that are written in one transaction."""
+    """Decisions and outcomes that are written in one transaction."""
 
     decisions: tuple[StoredDecision, ...]
     outcomes: tuple[DecisionOutcome, ...]
-    shadows: tuple[StoredShadow, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.decisions or self.outcomes or self.shadows)
+        return bool(self.decisions or self.outcomes)
 
 
 class DecisionQueue:
@@ -39,7 +38,6 @@ class DecisionQueue:
         self._guard = threading.Lock()
         self._decisions: dict[int, StoredDecision] = {}
         self._outcomes: dict[int, DecisionOutcome] = {}
-        self._shadows: dict[int, StoredShadow] = {}
         self._bytes = 0
 
     def add(self, decisions: Sequence[StoredDecision], outcomes: Sequence[DecisionOutcome], *, lost: int = 0) -> None:
@@ -59,17 +57,6 @@ class DecisionQueue:
             while len(self._outcomes) > self._most:
                 del self._outcomes[next(iter(self._outcomes))]
 
-    def add_shadows(self, shadows: Sequence[StoredShadow], *, lost: int = 0) -> None:
-        """Append shadow bindings; like `add`."""
-        with self._guard:
-            self.lost += lost
-            for shadow in shadows:
-                self._shadows.pop(shadow.time, None)
-                self._shadows[shadow.time] = shadow
-            while len(self._shadows) > self._most:
-                del self._shadows[next(iter(self._shadows))]
-                self.lost += 1
-
     def _remove(self, time: int) -> None:
         gone = self._decisions.pop(time, None)
         self._bytes -= 0 if gone is None else len(gone.payload)
@@ -77,7 +64,7 @@ class DecisionQueue:
     def batch(self) -> Batch:
         """All queued entries; they stay queued until `remove`."""
         with self._guard:
-            return Batch(tuple(self._decisions.values()), tuple(self._outcomes.values()), tuple(self._shadows.values()))
+            return Batch(tuple(self._decisions.values()), tuple(self._outcomes.values()))
 
     def remove(self, batch: Batch, *, written: bool) -> None:
         """Remove a batch that was written or dropped. Entries that were replaced since `batch` stay queued."""
@@ -88,17 +75,17 @@ class DecisionQueue:
             for outcome in batch.outcomes:
                 if self._outcomes.get(outcome.time) is outcome:
                     del self._outcomes[outcome.time]
-            for shadow in batch.shadows:
-                if self._shadows.get(shadow.time) is shadow:
-                    del self._shadows[shadow.time]
             if not written:
-                self.lost += len(batch.decisions) + len(batch.shadows)
+                self.lost += len(batch.decisions)
 
 
 def merge_queued(stored: Iterable[StoredDecision], waiting: Batch) -> list[StoredDecision]:
-    """Stored decisions merged with the queued ones, in order of time; queued ones take precedence."""
-    found = {decision.time: decision for decision in (*stored, *waiting.decisions)}
-    for outcome in waiting.outcomes:
-        if (decision := found.get(outcome.time)) is not None:
-            found[outcome.time] = replace(decision, node=outcome.node, outcome=outcome.outcome)
-    return [found[time] for time in sorted(found)]
+    """Stored decisions merged with the queued ones, in order of time; queued ones take precedence. Several watchers may
+    have stored decisions with the same time."""
+    queued = {decision.time for decision in waiting.decisions}
+    outcomes = {outcome.time: outcome for outcome in waiting.outcomes}
+    found = [*waiting.decisions, *(decision for decision in stored if decision.time not in queued)]
+    for i, decision in enumerate(found):
+        if (outcome := outcomes.get(decision.time)) is not None:
+            found[i] = replace(decision, node=outcome.node, outcome=outcome.outcome)
+    return sorted(found, key=lambda each: each.time)

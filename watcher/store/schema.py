@@ -26,7 +26,6 @@ from watcher.store.tables import (
     node_list,
     provenance,
     sample_block,
-    shadow_binding,
     tick,
     window_hour,
     window_minute,
@@ -364,18 +363,6 @@ def forget_windows(mine: Rows, *, now: int, retention: float) -> None:
             forget_hour(mine, window, hour)
 
 
-# --- decisions -------------------------------------------------------------------------------------------------------
-
-
-def _forget(mine: Rows, table: sa.Table, *, oldest: int, newest: int, most: int, limit: int) -> int:
-    when = table.c.time
-    times = sa.select(when).where(mine.of_watcher(table))
-    surplus = mine.execute(times.order_by(when.desc()).offset(most).limit(1)).scalar_one_or_none()
-    first = oldest if surplus is None else max(oldest, surplus + 1)
-    outside = times.where((when < first) | (when > newest)).order_by(when).limit(limit)
-    return mine.execute(sa.delete(table).where(mine.of_watcher(table), when.in_(outside))).rowcount
-
-
 # --- watchers --------------------------------------------------------------------------------------------------------
 
 
@@ -408,6 +395,6 @@ def stored_bytes(mine: Rows) -> int:
     """Size of this watcher's payloads in bytes, which is nearly all of the space that it uses."""
     of_tables = [
         sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(table.c.payload)), 0)).where(mine.of_watcher(table))
-        for table in (sample_block, window_minute, window_hour, decision, shadow_binding)
+        for table in (sample_block, window_minute, window_hour, decision)
     ]
     return sum(int(mine.execute(query).scalar_one()) for query in of_tables)

@@ -415,9 +415,8 @@ class Store:
             self._database.check_not_replaced()
             with self._database.writing() as mine:
                 decision_rows.put_decisions(mine, batch.decisions, batch.outcomes)
-                decision_rows.put_shadows(mine, batch.shadows)
                 # delete more rows than were added, so that the table stays bounded without ticks, too
-                self._compactor.forget_decisions(mine, limit=2 * max(len(batch.decisions), len(batch.shadows)) + 100)
+                self._compactor.forget_decisions(mine, limit=2 * len(batch.decisions) + 100)
         except Exception as error:
             if not self._database.is_database_error(error):
                 logger.exception("cannot store decisions; they are dropped")

@@ -83,7 +83,7 @@ window_hour = sa.Table(
     sa.Column("payload", sa.LargeBinary, nullable=False),
 )
 decision = sa.Table(
-    "decision",  # scheduling decision for a pod; `time` is in microseconds and unique per watcher
+    "decision",  # decision about a pod; `time` is in microseconds and unique per watcher
     metadata,
     _watcher(),
     sa.Column("time", sa.BigInteger, primary_key=True),
@@ -93,18 +93,12 @@ decision = sa.Table(
     sa.Column("node", sa.Text, nullable=False),
     sa.Column("outcome", sa.Text, nullable=False),
     sa.Column("payload", sa.LargeBinary, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False, server_default="placement"),
     sa.Index("ix_decision_watcher_namespace_pod_time", "watcher", "namespace", "pod", "time"),
+    sa.Index("ix_decision_watcher_kind_time", "watcher", "kind", "time"),
 )
-shadow_binding = sa.Table(
-    "shadow_binding",  # binding of a pod and the result of other profiles; `time` as in decision
-    metadata,
-    _watcher(),
-    sa.Column("time", sa.BigInteger, primary_key=True),
-    sa.Column("payload", sa.LargeBinary, nullable=False),
-)
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 """Revisions of the schema, oldest first. Duplicated from migrations/, because importing Alembic takes 0.1 s."""
-MICROSECONDS = 1_000_000
 
 
 class Rows:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from scorers.cluster.table import ClusterTable
-from scorers.decisions.log import DECISION_SPAN_S, HELD_S, MOST_NEW, DecisionLog, RankedResponse
+from scorers.decisions.log import DECISION_SPAN_S, HELD_S, DecisionLog, RankedResponse
 from scorers.decisions.pages import DecisionsHandler
+from scorers.decisions.recorder import MOST_NEW, DecisionRecorder
 from scorers.extender.handlers import Extender
 from scorers.plugin_api.framework import Scores
 from scorers.plugin_api.wire import ExtenderBindingArgs
@@ -56,10 +57,11 @@ class Served:
         self.table, self.clock, self.store = a_cluster(), Clock(), store or DecisionList()
         self.pods: dict[str, Pod] = {}
         settings = ProfileSettings("p", plugins, bind=True)
-        self.log = DecisionLog(self.store, self.table, now=self.clock, window=lambda: "15m", most_held=most_held)
+        recorder = DecisionRecorder(self.store)
+        self.log = DecisionLog(recorder, self.table, now=self.clock, window=lambda: "15m", most_held=most_held)
         profiles = {name: ProfileRunner(replace(settings, name=name), self.table) for name in ("p", "q")}
         extender = Extender(self.table, profiles, now=self.clock, bind=self._bind, decisions=self.log)
-        answers = DecisionsHandler(self.log, self.store, now=self.clock, pod=self.pods.get)
+        answers = DecisionsHandler(recorder, now=self.clock, pod=self.pods.get)
         self.live = Live(routes=[*extender.routes(), *answers.routes()], protection=protection)
 
     async def _bind(self, args: ExtenderBindingArgs) -> None:
@@ -443,7 +445,7 @@ def test_names_that_no_pod_has_are_remembered_all_the_same(served: Served) -> No
     odd = "we\0b" * 200
     served.place(*NAMES, pod=odd)
     assert odd == served.why(odd)["decision"]["pod"]["name"]
-    (stored,) = served.store.decisions.values()
+    (stored,) = served.store.placements.values()
     assert ("\0" in stored.pod, 253) == (False, len(stored.pod))
 
 
@@ -467,8 +469,8 @@ def test_a_store_that_cannot_be_read_is_no_trouble_of_the_scheduler(served: Serv
         *(answer.error[key] for key in ("code", "message", "hint")),
     )
     served.store.away = ""
-    (time,) = list(served.store.decisions)[-1:]
-    served.store.decisions[time] = replace(served.store.decisions[time], payload=b"damaged")
+    (time,) = list(served.store.placements)[-1:]
+    served.store.keep_decisions([replace(served.store.placements[time], payload=b"damaged")])
     assert (503, True) == (
         served.ask(pod="web").status,
         "invalid stored decision" in served.ask(pod="web").error["message"],
@@ -502,14 +504,15 @@ async def test_a_plug_in_that_cannot_say_why_loses_its_decisions_and_no_more(cap
     cluster, store = a_cluster(), DecisionList()
     profile = ProfileRunner(ProfileSettings("p", PLUGINS[:1]), cluster)
 
-    log = DecisionLog(store, cluster, now=lambda: NOW)
+    recorder = DecisionRecorder(store)
+    log = DecisionLog(recorder, cluster, now=lambda: NOW)
     odd = [of_somebody_else(fail), of_somebody_else(fail), of_somebody_else(inputs={"x": object()})]
     for number, ranked in enumerate([*odd, of_somebody_else()]):
         answered = RankedResponse(NAMES, rows(cluster), ranked, asked=15, scores_sent=True, reserved="")
         log.ranked(profile, info(f"web-{number}"), answered)
     await asyncio.sleep(0)
-    await log.flush()
-    assert (3, ["web-3"]) == (store.lost, [each.pod for each in store.decisions.values()])
+    await recorder.flush()
+    assert (3, ["web-3"]) == (store.lost, [each.pod for each in store.placements.values()])
     told = "decision about pod default/web-0 not recorded (further failures are only counted): it does not know"
     assert [told] == [record.message for record in caplog.records if record.levelname == "ERROR"]
 
@@ -520,11 +523,12 @@ async def test_of_too_many_at_once_the_oldest_are_lost_and_counted() -> None:
     profile = ProfileRunner(ProfileSettings("p", PLUGINS[:1]), cluster)
     ranked = of_somebody_else()
 
-    log = DecisionLog(store, cluster, now=lambda: NOW)
+    recorder = DecisionRecorder(store)
+    log = DecisionLog(recorder, cluster, now=lambda: NOW)
     for number in range(MOST_NEW + 5):
         answered = RankedResponse(NAMES, rows(cluster), ranked, asked=15, scores_sent=True, reserved="")
         log.ranked(profile, info(f"web-{number}"), answered)
     await asyncio.sleep(0)
-    await log.flush()
-    await log.flush()
-    assert (5, MOST_NEW, "web-5") == (store.lost, len(store.decisions), next(iter(store.decisions.values())).pod)
+    await recorder.flush()
+    await recorder.flush()
+    assert (5, MOST_NEW, "web-5") == (store.lost, len(store.placements), next(iter(store.placements.values())).pod)

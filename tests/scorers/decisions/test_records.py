@@ -82,7 +82,7 @@ def test_what_is_remembered_comes_back_as_it_was_and_is_always_json(found: Any, 
     ranked, names, sampled = found
     ranking = records.ranking_record(ranked, names, sampled=sampled, asked=len(names), most=most, withheld=withheld)
     decision = a_decision(ranking=ranking)
-    assert decision == records.decode(records.encode(decision))
+    assert decision == records.decode(decision.encode())
     chosen = records.nodes_at([len(names) - 1], ranked, names, sampled=sampled) if names else None
     outcome = PlacementOutcome(BOUND, NOW + 1, names[-1] if names else "x", chosen)
     assert outcome == records.decode_outcome(records.encode_outcome(outcome))
@@ -102,7 +102,7 @@ def test_the_best_are_those_that_sorting_all_would_give(found: Any) -> None:
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_decision_are_refused(payload: bytes) -> None:
     """Also the beginning of one."""
-    whole = records.encode(a_decision())
+    whole = a_decision().encode()
     for damaged in (payload, whole[:-1], whole[:20] + payload):
         if damaged != whole:
             with pytest.raises(ValueError, match="invalid stored decision"):

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from load_watcher.main import main
 from scorers.cluster.table import ClusterTable
+from scorers.decisions.recorder import DecisionRecorder
 from scorers.extender.handlers import Extender
 from scorers.extender.telemetry import ShadowTelemetry
 from scorers.plugin_api.framework import Scores
@@ -25,7 +26,7 @@ from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow import report as shadow_report
 from scorers.shadow.mode import MAX_BINDING_AGE_S, MOST_WAITING, ShadowMode
 from scorers.shadow.pages import ShadowHandler
-from scorers.shadow.records import GRACE_S, LATER_S, LEFT_OUT, Choice, Load, ShadowBinding, read, settings_of, stored
+from scorers.shadow.records import GRACE_S, LATER_S, LEFT_OUT, Choice, Load, ShadowBinding, decode, settings_of
 from tests.fakes.decisions import DecisionList
 from tests.fakes.service import Answer, Live, Protection
 from tests.scorers.extender.test_handlers import Clock, asking
@@ -33,9 +34,7 @@ from tests.scorers.simulated_cluster import NOW, load, node, pod, table
 from tests.waiting import wait_for
 from tests.watcher.api.test_telemetry import samples_of
 from watcher.api.telemetry import Telemetry
-from watcher.core.decisions import StoredShadow
 from watcher.core.kubernetes.objects import Node, Pod
-from watcher.store.decision_queue import DecisionQueue
 
 NAMES = ("n0", "n1", "n2", "n3")
 CPU = {"n0": 70.0, "n1": 45.0, "n2": 20.0, "n3": 5.0}
@@ -68,10 +67,11 @@ class Served:
         self.profiles = {
             name: ProfileRunner(ProfileSettings(name, (plugin,)), self.table) for name, plugin in profiles.items()
         }
-        self.mode = ShadowMode(self.table, self.profiles, names or tuple(PROFILES), self.store, now=self.clock)
+        recorder = DecisionRecorder(self.store)
+        self.mode = ShadowMode(self.table, self.profiles, names or tuple(PROFILES), recorder, now=self.clock)
         self.pods: dict[str, Pod] = {}
         extender = Extender(self.table, self.profiles, now=self.clock, shadow=self.mode)
-        answers = ShadowHandler(self.mode, self.store, now=self.clock, window=lambda: "15m")
+        answers = ShadowHandler(self.mode, recorder, now=self.clock, window=lambda: "15m")
         routes = [*extender.routes(), *answers.routes()]
         self.live = Live(routes=routes, lives=[self._life] if runs else [], protection=protection)
 
@@ -469,15 +469,6 @@ def test_a_profile_may_be_called_shadow(tmp_path: Path) -> None:
     assert (["shadow"], ()) == ([each.name for each in profiles], problems)
 
 
-def test_what_waits_for_a_disk_is_bounded() -> None:
-    waiting = DecisionQueue(most=3)
-    waiting.add_shadows([stored(key, ShadowBinding(1.0)) for key in range(5)])
-    batch = waiting.batch()
-    assert (2, [2, 3, 4]) == (waiting.lost, [each.time for each in batch.shadows])
-    waiting.remove(batch, written=True)
-    assert not waiting.batch()
-
-
 # --- the report ------------------------------------------------------------------------------------------------------
 
 
@@ -554,8 +545,8 @@ def test_what_two_replicas_saw_is_one_binding() -> None:
 
 def test_a_record_comes_back_as_it_went_and_nonsense_is_none() -> None:
     made = binding(10.0, other=True)
-    assert made == read(stored(1, made))
-    assert read(StoredShadow(1, b"\x00")) is None
+    assert made == decode(made.encode())
+    assert decode(b"\x00") is None
     one = ProfileSettings("p", (PluginSettings("A", 1, {"x": 1, "y": 2}, ("score",)),))
     same = ProfileSettings("q", (PluginSettings("A", 1, {"y": 2, "x": 1}, ("score",)),))
     assert settings_of(one) == settings_of(same) != settings_of(ProfileSettings("p", (), True))

@@ -7,6 +7,7 @@ import time
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
@@ -17,7 +18,14 @@ from load_watcher.main import main
 from tests.conftest import enlarge
 from tests.waiting import eventually
 from tests.watcher.store.ticks import START, cells_of, count, opened, query, restored_at, save, store_at, tick, url_of
-from watcher.core.decisions import DecisionOutcome, DecisionsExtent, DecisionsUnavailable, StoredDecision, StoredShadow
+from watcher.core.decisions import (
+    DecisionKind,
+    DecisionOutcome,
+    DecisionQuery,
+    DecisionsExtent,
+    DecisionsUnavailable,
+    StoredDecision,
+)
 from watcher.store import database, sqlite
 from watcher.store.decision_queue import DecisionQueue
 from watcher.store.decision_store import StoreDecisions
@@ -28,9 +36,16 @@ pytestmark = pytest.mark.slow
 SECOND = 1_000_000
 
 
-def some(number: int, *, ago: float = 60.0, pod: str = "web", payload: bytes = b"why") -> StoredDecision:
+def some(
+    number: int,
+    *,
+    ago: float = 60.0,
+    pod: str = "web",
+    payload: bytes = b"why",
+    kind: DecisionKind = "placement",
+) -> StoredDecision:
     """Decisions of one moment, `number` microseconds apart; the moment is the same for a whole run of a test."""
-    return StoredDecision(BEGUN - int(ago * SECOND) + number, "default", pod, f"uid-{pod}", payload)
+    return StoredDecision(BEGUN - int(ago * SECOND) + number, "default", pod, f"uid-{pod}", payload, kind=kind)
 
 
 BEGUN = int(time.time() * SECOND)
@@ -41,7 +56,11 @@ async def written(place: Path | str, number: int) -> None:
 
 
 async def all_of(store: Store, pod: str = "web", limit: int = 10_000) -> list[StoredDecision]:
-    return await StoreDecisions(store).decisions_of("default", pod, limit=limit)
+    return await found_in(store, pod=("default", pod), limit=limit)
+
+
+async def found_in(store: Store, *, kind: DecisionKind = "placement", **query: Any) -> list[StoredDecision]:
+    return await StoreDecisions(store).decisions(DecisionQuery(kind=kind, **query))
 
 
 # --- what goes in comes out ------------------------------------------------------------------------------------------
@@ -54,23 +73,21 @@ async def test_decisions_are_found_by_pod_and_time_also_after_a_restart(place: s
 
     async def check(store: Store) -> None:
         assert web[::-1] == await all_of(store)
-        assert web[3:1:-1] == await StoreDecisions(store).decisions_of(
-            "default", "web", start=web[1].time, end=web[4].time, limit=2
-        )
-        oldest = await StoreDecisions(store).decisions_of("default", "web", start=web[1].time, limit=2, newest=False)
-        assert web[1:3] == oldest
-        assert [other[1]] == await StoreDecisions(store).decisions_of("kube-system", "web", limit=9)
-        assert [] == await StoreDecisions(store).decisions_of("default", "nobody", limit=9)
-        assert DecisionsExtent(7, web[0].time, other[1].time) == await StoreDecisions(store).decisions_held()
+        pod = ("default", "web")
+        assert web[3:1:-1] == await found_in(store, pod=pod, start=web[1].time, end=web[4].time, limit=2)
+        assert web[1:3] == await found_in(store, pod=pod, start=web[1].time, limit=2, newest=False)
+        assert [other[1]] == await found_in(store, pod=("kube-system", "web"), limit=9)
+        assert [] == await found_in(store, pod=("default", "nobody"), limit=9)
+        assert DecisionsExtent(7, web[0].time, other[1].time) == await StoreDecisions(store).placements_held()
 
     async with opened(place) as store:
-        assert DecisionsExtent(0) == await StoreDecisions(store).decisions_held()
+        assert DecisionsExtent(0) == await StoreDecisions(store).placements_held()
         StoreDecisions(store).keep_decisions([*web, *other])
         await check(store)  # written or not
         await written(place, 7)
         await check(store)
         StoreDecisions(store).keep_decisions([*web, *other])  # again: they wait, and are in the table
-        assert 7 == (await StoreDecisions(store).decisions_held()).count
+        assert 7 == (await StoreDecisions(store).placements_held()).count
         await check(store)
     async with opened(place) as store:
         await check(store)
@@ -152,49 +169,50 @@ async def test_replicas_answer_for_each_other(server_database: str) -> None:
         await written(server_database, 3)
         for store in (a, b):
             assert [some(1), some(0)] == await all_of(store)
-            assert 2 == (await StoreDecisions(store).decisions_held()).count
+            assert 2 == (await StoreDecisions(store).placements_held()).count
         assert [some(2)] == await all_of(other)
 
 
-# --- shadow bindings -------------------------------------------------------------------------------------------------
+# --- kinds -----------------------------------------------------------------------------------------------------------
 
 
-def shadow(number: int, *, ago: float = 60.0, payload: bytes = b"s") -> StoredShadow:
-    return StoredShadow(BEGUN - int(ago * SECOND) + number, payload)
+async def test_each_kind_is_found_and_counted_by_itself(place: str) -> None:
+    """Of all pods, newest or oldest first, whether they are written yet or not."""
+    shadows = [some(number, kind="shadow") for number in range(5)]
+    placement = some(5)
+    again = some(3, kind="shadow", payload=b"observed")
 
-
-async def test_shadow_bindings_are_found_by_time_replaced_and_there_after_a_restart(place: str) -> None:
-    """The newest of a range, oldest first, whether they are written yet or not."""
-    many = [shadow(number) for number in range(5)]
-    again = shadow(3, payload=b"observed")
-
-    async def check(store: Store, fourth: StoredShadow) -> None:
-        expected = [*many[:3], fourth, many[4]]
-        assert expected == await StoreDecisions(store).shadows(start=0, limit=9)
-        assert expected[2:4] == await StoreDecisions(store).shadows(start=many[1].time, end=many[4].time, limit=2)
+    async def check(store: Store, fourth: StoredDecision) -> None:
+        expected = [shadows[4], fourth, *shadows[2::-1]]
+        assert expected == await found_in(store, kind="shadow", limit=9)
+        assert expected[::-1] == await found_in(store, kind="shadow", limit=9, newest=False)
+        within = {"start": shadows[1].time, "end": shadows[4].time, "limit": 2}
+        assert expected[1:3] == await found_in(store, kind="shadow", **within)
+        assert [placement] == await all_of(store)
+        assert 1 == (await StoreDecisions(store).placements_held()).count
 
     async with opened(place) as store:
-        StoreDecisions(store).keep_shadows(many)
-        await check(store, many[3])
-        await eventually(lambda: count(place, "shadow_binding") == 5, what="them in the table")
-        await check(store, many[3])
-        StoreDecisions(store).keep_shadows([again])
+        StoreDecisions(store).keep_decisions([*shadows, placement])
+        await check(store, shadows[3])
+        await written(place, 6)
+        await check(store, shadows[3])
+        StoreDecisions(store).keep_decisions([again])
         await check(store, again)
     async with opened(place) as store:
         await check(store, again)
-        assert DecisionsExtent(0) == await StoreDecisions(store).decisions_held()
 
 
-async def test_shadow_bindings_are_kept_as_long_as_decisions_and_as_many(place: str) -> None:
+async def test_each_kind_is_kept_as_long_as_the_others_and_as_many(place: str) -> None:
     async with opened(place, max_decisions=100) as store:
-        StoreDecisions(store).keep_shadows([shadow(number, ago=7200) for number in range(150)])
-        await eventually(lambda: count(place, "shadow_binding") == 100, what="the newest to be left")
-        assert shadow(50, ago=7200) == (await StoreDecisions(store).shadows(start=0, limit=1000))[0]
+        StoreDecisions(store).keep_decisions([some(number, ago=7200, kind="shadow") for number in range(150)])
+        StoreDecisions(store).keep_decisions([some(number, ago=7100) for number in range(100)])
+        await written(place, 200)
+        assert some(50, ago=7200, kind="shadow") == (await found_in(store, kind="shadow", limit=1000))[-1]
     async with opened(place, decisions=3600.0) as store:
-        assert [] == await StoreDecisions(store).shadows(start=0, limit=1000)
-        StoreDecisions(store).keep_shadows([shadow(1)])
-        await eventually(lambda: count(place, "shadow_binding") == 1, what="the old ones to be gone")
-        assert [shadow(1)] == await StoreDecisions(store).shadows(start=0, limit=1000)
+        assert [] == await found_in(store, kind="shadow", limit=1000)
+        StoreDecisions(store).keep_decisions([some(1, kind="shadow")])
+        await written(place, 1)
+        assert [some(1, kind="shadow")] == await found_in(store, kind="shadow", limit=1000)
 
 
 # --- no longer than they should --------------------------------------------------------------------------------------
@@ -209,7 +227,7 @@ async def test_decisions_go_when_their_time_is_over(place: str) -> None:
         await written(place, 2)
     async with opened(place, decisions=3600.0) as store:
         assert [new] == await all_of(store)
-        assert DecisionsExtent(1, new.time, new.time) == await StoreDecisions(store).decisions_held()
+        assert DecisionsExtent(1, new.time, new.time) == await StoreDecisions(store).placements_held()
         await save(store, tick(BEGUN // SECOND))
         await written(place, 1)
         StoreDecisions(store).keep_decisions([some(3, ago=8000), some(4, ago=0)])
@@ -259,9 +277,10 @@ async def test_what_a_watcher_left_stays_for_as_long_as_its_decisions(tmp_path: 
 def test_what_waits_is_bounded_and_the_oldest_is_lost() -> None:
     """In number and in bytes; what is replaced counts once, and what took a part's place is not settled with it."""
     waiting = DecisionQueue(most=3, most_bytes=100)
-    waiting.add([some(n) for n in range(5)], [DecisionOutcome(some(n).time, "n", "o") for n in range(5)], lost=7)
+    decisions = [some(n, kind="shadow" if n % 2 else "placement") for n in range(5)]
+    waiting.add(decisions, [DecisionOutcome(each.time, "n", "o") for each in decisions], lost=7)
     batch = waiting.batch()
-    assert [some(n) for n in (2, 3, 4)] == list(batch.decisions)
+    assert decisions[2:] == list(batch.decisions)
     assert [some(n).time for n in (2, 3, 4)] == [outcome.time for outcome in batch.outcomes]
     assert 9 == waiting.lost
     waiting.add([some(4, payload=b"x" * 99), some(5)], ())
@@ -289,7 +308,7 @@ async def test_decisions_are_told_while_they_cannot_be_written(tmp_path: Path) -
             StoreDecisions(store).keep_decisions([some(2)], [DecisionOutcome(some(1).time, "node-1", "bound")])
             found = await all_of(store)
             assert [(some(2).time, ""), (some(1).time, "node-1")] == [(each.time, each.node) for each in found]
-            assert 2 <= (await StoreDecisions(store).decisions_held()).count <= 3
+            assert 2 <= (await StoreDecisions(store).placements_held()).count <= 3
             other.execute("ROLLBACK")
         await written(path, 2)
         assert 0 == store.status.lost_decisions
@@ -370,7 +389,7 @@ def stand_still() -> None:
 async def test_who_is_cancelled_just_as_the_answer_comes_ends(tmp_path: Path) -> None:
     """Else a task that asks again and again, like shadow mode's, goes on for ever, and the service never ends."""
     async with opened(tmp_path / "store.db") as store:
-        asking = asyncio.create_task(StoreDecisions(store).shadows(start=0, limit=1))
+        asking = asyncio.create_task(all_of(store))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         stand_still()  # then the answer is there, and nobody was woken up for it

@@ -2,8 +2,10 @@
 
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,11 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from tests.watcher.store.ticks import CPU, FIFTEEN, START, cells_of, opened, query, restored_at, save, store_at, tick
+from watcher.core.decisions import DecisionQuery, StoredDecision
 from watcher.model import Operator
 from watcher.store import database, sqlite
 from watcher.store.commands import current, database_at, upgrade, vacuum
+from watcher.store.decision_store import StoreDecisions
 from watcher.store.errors import StoreError, StoreUnusable
 from watcher.store.tables import REVISIONS, metadata
 
@@ -125,6 +129,50 @@ def test_migrations_go_down_and_up_again(engine: sa.Engine) -> None:
     assert {"alembic_version"} == tables_of(engine)
     migrate(engine)
     assert before == tables_of(engine)
+
+
+async def test_decisions_of_two_tables_come_into_one(engine: sa.Engine, place: str) -> None:
+    """What schema 0005 kept apart is there afterwards: rows of both tables with one time, and of two watchers."""
+    now = int(time.time()) * 1_000_000
+    placement = {
+        "watcher": "",
+        "time": now,
+        "namespace": "default",
+        "pod": "web",
+        "uid": "u",
+        "node": "n",
+        "outcome": "o",
+    }
+    config = Config()
+    config.set_main_option("script_location", str(database.migrations_folder()))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0005")
+        insert = (
+            "INSERT INTO decision (watcher, time, namespace, pod, uid, node, outcome, payload)"
+            " VALUES (:watcher, :time, :namespace, :pod, :uid, :node, :outcome, :payload)"
+        )
+        connection.execute(sa.text(insert), placement | {"payload": b"p"})
+        connection.execute(sa.text(insert), placement | {"payload": b"other", "watcher": "else"})
+        insert = "INSERT INTO shadow_binding (watcher, time, payload) VALUES (:watcher, :time, :payload)"
+        for watcher, at in (("", now), ("", now + 1), ("else", now - 1)):
+            connection.execute(sa.text(insert), {"watcher": watcher, "time": at, "payload": b"s"})
+    async with opened(place, watcher="") as store:
+        stored = StoreDecisions(store)
+        expected = StoredDecision(now, "default", "web", "u", b"p", "n", "o")
+        assert [expected] == await stored.decisions(DecisionQuery(kind="placement", pod=("default", "web"), limit=9))
+        shadows = [StoredDecision(at, "", "", "", b"s", kind="shadow") for at in (now + 2, now + 1)]
+        assert shadows == await stored.decisions(DecisionQuery(kind="shadow", limit=9))
+        stored.keep_decisions([replace(shadows[0], payload=b"later")])  # as when the load is read again
+        assert b"later" == (await stored.decisions(DecisionQuery(kind="shadow", limit=1)))[0].payload
+    everything = "SELECT watcher, kind, time, pod, payload FROM decision ORDER BY watcher, kind, time"
+    assert [
+        ("", "placement", now, "web", b"p"),
+        ("", "shadow", now + 1, "", b"s"),
+        ("", "shadow", now + 2, "", b"later"),
+        ("else", "placement", now, "web", b"other"),
+        ("else", "shadow", now - 1, "", b"s"),
+    ] == query(place, everything)
 
 
 def test_upgrade_makes_a_database_and_then_changes_nothing(place: str) -> None:
