@@ -33,7 +33,7 @@ QUICK = {
     "extender": "--nodes 20 --rounds 5 --seconds 1",
     "pods": "--pods 50 100 --rounds 1",
     "latency": "--nodes 20 --requests 50",
-    "provider": "--nodes 20",
+    "provider": "--sizes 20x2",
     "qrm": "--pods 5 --rounds 5",
     "scheduler": "--nodes 10 --pods 5 --rounds 1",
     "scoring": "--nodes 50 100 --rounds 3",

@@ -7,7 +7,7 @@ import ipaddress
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from agent.service.node_settings import (
 )
 from watcher.platform.net.loopback import is_loopback
 from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.field_metadata import about
+from watcher.platform.settings.field_metadata import described, setting
 from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.section_reader import read_table
 from watcher.platform.settings.values import InvalidValue, ValueKind
@@ -153,266 +153,199 @@ def _roles_of(name: str) -> tuple[str, ...]:
 class QrmSettings(NodeTable):
     """The table [qrm] of load-watcher.toml."""
 
-    mode: str = field(
-        default=DRY_RUN,
-        metadata=about(
-            values.choice(MODES),
-            "How allocations are applied: dry-run only decides, cri calls the container runtime, cgroup writes cgroup "
-            "files; server only serves the plug-ins, for an external manager such as Katalyst's kubelet.",
-        ),
+    mode: str = setting(
+        DRY_RUN,
+        values.choice(MODES),
+        "How allocations are applied: dry-run only decides, cri calls the container runtime, cgroup writes cgroup "
+        "files; server only serves the plug-ins, for an external manager such as Katalyst's kubelet.",
     )
-    node: str | None = field(default=None, metadata=NODE)
-    host: str = field(
-        default="127.0.0.1",
-        metadata=about(values.NAME, "Address on which the HTTP API of the QoS Resource Manager listens."),
+    node: str | None = described(None, NODE)
+    host: str = setting("127.0.0.1", values.NAME, "Address on which the HTTP API of the QoS Resource Manager listens.")
+    port: int = described(2022, PORT)
+    token_file: Path | None = setting(
+        None,
+        values.PATH,
+        "File with the bearer token for /qrm; required unless qrm.host is a loopback address.",
+        example='"/etc/load-watcher/token"',
     )
-    port: int = field(default=2022, metadata=PORT)
-    token_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "File with the bearer token for /qrm; required unless qrm.host is a loopback address.",
-            example='"/etc/load-watcher/token"',
-        ),
+    metrics_host: str | None = described(None, METRICS_HOST)
+    metrics_port: int = described(2024, METRICS_PORT)
+    state_dir: Path = setting(
+        Path("load-watcher-qrm"),
+        values.PATH,
+        "Directory for the checkpoint and the state of the plug-ins. Must persist across restarts of the process.",
     )
-    metrics_host: str | None = field(default=None, metadata=METRICS_HOST)
-    metrics_port: int = field(default=2024, metadata=METRICS_PORT)
-    state_dir: Path = field(
-        default=Path("load-watcher-qrm"),
-        metadata=about(
-            values.PATH,
-            "Directory for the checkpoint and the state of the plug-ins. Must persist across restarts of the process.",
-        ),
+    registration_dir: Path | None = setting(
+        None,
+        values.PATH,
+        'Directory in which plug-ins create their sockets; default: "plugins" in qrm.state_dir. Do not use the '
+        "plug-in directory of an unmodified kubelet.",
+        example='"/var/lib/katalyst/plugin-socks"',
     )
-    registration_dir: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            'Directory in which plug-ins create their sockets; default: "plugins" in qrm.state_dir. Do not use the '
-            "plug-in directory of an unmodified kubelet.",
-            example='"/var/lib/katalyst/plugin-socks"',
-        ),
+    pod_resources_socket: Path | None = setting(
+        None,
+        values.PATH,
+        'Unix socket of the pod-resources API; default: "pod-resources.sock" in qrm.state_dir.',
+        example='"/var/lib/katalyst/pod-resources/kubelet.sock"',
     )
-    pod_resources_socket: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            'Unix socket of the pod-resources API; default: "pod-resources.sock" in qrm.state_dir.',
-            example='"/var/lib/katalyst/pod-resources/kubelet.sock"',
-        ),
+    policy: str = setting(
+        TopologyPolicy.BEST_EFFORT.value,
+        values.choice(each.value for each in TopologyPolicy),
+        "Topology policy that merges the NUMA hints of the plug-ins, as in the kubelet's Topology Manager.",
     )
-    policy: str = field(
-        default=TopologyPolicy.BEST_EFFORT.value,
-        metadata=about(
-            values.choice(each.value for each in TopologyPolicy),
-            "Topology policy that merges the NUMA hints of the plug-ins, as in the kubelet's Topology Manager.",
-        ),
+    scope: str = setting(
+        "container",
+        values.choice(SCOPES),
+        "Whether NUMA hints are merged for each container or once for the whole pod.",
     )
-    scope: str = field(
-        default="container",
-        metadata=about(
-            values.choice(SCOPES), "Whether NUMA hints are merged for each container or once for the whole pod."
-        ),
+    reconcile_period: float = setting(
+        3.0,
+        SECONDS,
+        "Interval at which allocations of the plug-ins are applied to the containers.",
+        flag="--qos-resource-manager-reconcile-period",
     )
-    reconcile_period: float = field(
-        default=3.0,
-        metadata=about(
-            SECONDS,
-            "Interval at which allocations of the plug-ins are applied to the containers.",
-            flag="--qos-resource-manager-reconcile-period",
-        ),
+    names: tuple[tuple[str, str], ...] = setting(
+        (),
+        values.list_of(PAIR, called="pairs of names"),
+        "Resource names that pods request, mapped to the resource names of the plug-ins.",
+        example='["best-effort-cpu=cpu"]',
+        flag="--qos-resource-manager-resource-names-map",
     )
-    names: tuple[tuple[str, str], ...] = field(
-        default=(),
-        metadata=about(
-            values.list_of(PAIR, called="pairs of names"),
-            "Resource names that pods request, mapped to the resource names of the plug-ins.",
-            example='["best-effort-cpu=cpu"]',
-            flag="--qos-resource-manager-resource-names-map",
-        ),
+    skip_annotations: tuple[str, ...] = setting(
+        (),
+        values.list_of(values.NAME, called="annotations"),
+        "Keys of annotations; pods with any of these annotations are ignored.",
+        example='["example.org/unmanaged"]',
     )
-    skip_annotations: tuple[str, ...] = field(
-        default=(),
-        metadata=about(
-            values.list_of(values.NAME, called="annotations"),
-            "Keys of annotations; pods with any of these annotations are ignored.",
-            example='["example.org/unmanaged"]',
-        ),
+    cpu_plugin: bool = setting(True, values.BOOLEAN, "Whether to serve the built-in CPU plug-in.")
+    cpu_policy: str = setting(
+        BY_ROLE,
+        values.choice(CPU_POLICIES),
+        "How CPUs are assigned: by pod role, or by Katalyst's QoS levels and enhancements. With katalyst, the size "
+        "of a pool follows the requests of its pods, load does not resize it, and the memory of pods that are "
+        "bound to NUMA nodes is on these nodes.",
     )
-    cpu_plugin: bool = field(default=True, metadata=about(values.BOOLEAN, "Whether to serve the built-in CPU plug-in."))
-    cpu_policy: str = field(
-        default=BY_ROLE,
-        metadata=about(
-            values.choice(CPU_POLICIES),
-            "How CPUs are assigned: by pod role, or by Katalyst's QoS levels and enhancements. With katalyst, the size "
-            "of a pool follows the requests of its pods, load does not resize it, and the memory of pods that are "
-            "bound to NUMA nodes is on these nodes.",
-        ),
+    reclaim: bool = setting(
+        False,
+        values.BOOLEAN,
+        "With qrm.cpu_policy katalyst: whether reclaimed_cores pods get the CPUs that shared pools do not need, or "
+        "only a reserve of 4 CPUs (at least one per NUMA node).",
     )
-    reclaim: bool = field(
-        default=False,
-        metadata=about(
-            values.BOOLEAN,
-            "With qrm.cpu_policy katalyst: whether reclaimed_cores pods get the CPUs that shared pools do not need, or "
-            "only a reserve of 4 CPUs (at least one per NUMA node).",
-        ),
+    memory_plugin: bool = setting(True, values.BOOLEAN, "Whether to serve the built-in memory plug-in.")
+    nic_plugin: bool = setting(True, values.BOOLEAN, "Whether to serve the built-in network card plug-in.")
+    reserved_cpus: CpuSet = setting(
+        EMPTY, CPU_LIST, "CPUs reserved for the system; no pod gets them.", example='"0-1,40-41"'
     )
-    memory_plugin: bool = field(
-        default=True, metadata=about(values.BOOLEAN, "Whether to serve the built-in memory plug-in.")
+    reserved_memory: int = setting(
+        500 << 20, quantities.size(lowest=0), "Bytes of memory reserved for the system on each NUMA node."
     )
-    nic_plugin: bool = field(
-        default=True, metadata=about(values.BOOLEAN, "Whether to serve the built-in network card plug-in.")
+    online_roles: tuple[str, ...] = setting(
+        _roles_of(ONLINE),
+        ROLES,
+        "Roles of pods that share the online pool. Roles that are in no list also belong to it.",
     )
-    reserved_cpus: CpuSet = field(
-        default=EMPTY,
-        metadata=about(CPU_LIST, "CPUs reserved for the system; no pod gets them.", example='"0-1,40-41"'),
+    offline_roles: tuple[str, ...] = setting(_roles_of(OFFLINE), ROLES, "Roles of pods that share the offline pool.")
+    exclusive_roles: tuple[str, ...] = setting(
+        _roles_of(EXCLUSIVE),
+        ROLES,
+        "Roles of pods that get exclusive CPUs and memory, on NUMA nodes without pods of other exclusive roles.",
     )
-    reserved_memory: int = field(
-        default=500 << 20,
-        metadata=about(quantities.size(lowest=0), "Bytes of memory reserved for the system on each NUMA node."),
+    nic_roles: tuple[str, ...] = setting(
+        tuple(sorted(DEFAULT_ROLES.nic)), ROLES, "Roles of pods that get a network card without requesting one."
     )
-    online_roles: tuple[str, ...] = field(
-        default=_roles_of(ONLINE),
-        metadata=about(ROLES, "Roles of pods that share the online pool. Roles that are in no list also belong to it."),
+    nics: tuple[Nic, ...] = setting(
+        (),
+        values.list_of(NIC, called="network cards"),
+        "Network cards and their addresses; default: the cards found on the machine, without addresses.",
+        example='["eth1 numa=1 ipv6=fdbd:dc05:3:155::20 netns=/var/run/netns/ns1"]',
     )
-    offline_roles: tuple[str, ...] = field(
-        default=_roles_of(OFFLINE), metadata=about(ROLES, "Roles of pods that share the offline pool.")
+    watcher: str | None = setting(
+        None,
+        addresses.ADDRESS,
+        "URL of the load-watcher that provides this node's load; without it the online pool only grows.",
+        example='"http://load-watcher.kube-system:2020"',
     )
-    exclusive_roles: tuple[str, ...] = field(
-        default=_roles_of(EXCLUSIVE),
-        metadata=about(
-            ROLES,
-            "Roles of pods that get exclusive CPUs and memory, on NUMA nodes without pods of other exclusive roles.",
-        ),
+    watcher_token_file: Path | None = setting(
+        None, values.PATH, "File with the bearer token for qrm.watcher.", example='"/etc/load-watcher/token"'
     )
-    nic_roles: tuple[str, ...] = field(
-        default=tuple(sorted(DEFAULT_ROLES.nic)),
-        metadata=about(ROLES, "Roles of pods that get a network card without requesting one."),
+    adjust: bool = setting(True, values.BOOLEAN, "Whether load resizes the CPU pools.")
+    adjust_interval: float = setting(5.0, SECONDS, "Interval at which the sizes of the CPU pools are adjusted.")
+    usage_factor: float = setting(
+        DEFAULTS.usage_factor, NUMBER, "Factor for the CPU usage of the online pool when its target size is computed."
     )
-    nics: tuple[Nic, ...] = field(
-        default=(),
-        metadata=about(
-            values.list_of(NIC, called="network cards"),
-            "Network cards and their addresses; default: the cards found on the machine, without addresses.",
-            example='["eth1 numa=1 ipv6=fdbd:dc05:3:155::20 netns=/var/run/netns/ns1"]',
-        ),
+    reserve_cpus: float = setting(
+        DEFAULTS.reserve_cpus,
+        NUMBER,
+        "CPUs added to the multiplied usage (qrm.usage_factor) in the target size of the online pool.",
     )
-    watcher: str | None = field(
-        default=None,
-        metadata=about(
-            addresses.ADDRESS,
-            "URL of the load-watcher that provides this node's load; without it the online pool only grows.",
-            example='"http://load-watcher.kube-system:2020"',
-        ),
+    min_online: int = setting(DEFAULTS.min_online, CPUS, "Minimum size of the online pool in CPUs.")
+    min_offline: int = setting(DEFAULTS.min_offline, CPUS, "Minimum size of the offline pool in CPUs.")
+    step_up: int = setting(
+        DEFAULTS.step_up,
+        values.integer(lowest=1, highest=8192),
+        "Maximum number of CPUs by which the online pool grows in one adjustment.",
     )
-    watcher_token_file: Path | None = field(
-        default=None,
-        metadata=about(values.PATH, "File with the bearer token for qrm.watcher.", example='"/etc/load-watcher/token"'),
+    step_down: int = setting(
+        DEFAULTS.step_down,
+        CPUS,
+        "Maximum number of CPUs by which the online pool shrinks in one adjustment; 0 means no maximum.",
     )
-    adjust: bool = field(default=True, metadata=about(values.BOOLEAN, "Whether load resizes the CPU pools."))
-    adjust_interval: float = field(
-        default=5.0, metadata=about(SECONDS, "Interval at which the sizes of the CPU pools are adjusted.")
+    min_down_period: float = setting(
+        DEFAULTS.min_down_period, quantities.duration(), "Minimum time between two reductions of the online pool."
     )
-    usage_factor: float = field(
-        default=DEFAULTS.usage_factor,
-        metadata=about(NUMBER, "Factor for the CPU usage of the online pool when its target size is computed."),
+    respect_requests: bool = setting(
+        DEFAULTS.respect_requests,
+        values.BOOLEAN,
+        "Whether the online pool always has at least the CPUs that its pods request.",
     )
-    reserve_cpus: float = field(
-        default=DEFAULTS.reserve_cpus,
-        metadata=about(
-            NUMBER, "CPUs added to the multiplied usage (qrm.usage_factor) in the target size of the online pool."
-        ),
+    headroom_resource: str | None = setting(
+        None,
+        values.NAME,
+        "Extended resource that offline pods request instead of cpu. It offers the CPUs of the offline pool, and "
+        "up to 20 percent more while the pool is partly idle. Published if qrm.publish_capacity is on.",
+        example='"resource.katalyst.kubewharf.io/reclaimed_millicpu"',
     )
-    min_online: int = field(
-        default=DEFAULTS.min_online, metadata=about(CPUS, "Minimum size of the online pool in CPUs.")
+    runtime_socket: Path = setting(
+        Path("/run/containerd/containerd.sock"), values.PATH, "Unix socket of the container runtime, for qrm.mode cri."
     )
-    min_offline: int = field(
-        default=DEFAULTS.min_offline, metadata=about(CPUS, "Minimum size of the offline pool in CPUs.")
+    cgroup: Path = setting(Path("/sys/fs/cgroup"), values.PATH, "Mount point of the host's cgroup file system.")
+    cgroup_driver: str | None = described(None, CGROUP_DRIVER)
+    cgroup_nest: str | None = described(None, CGROUP_NEST)
+    sys: Path = setting(Path("/sys"), values.PATH, "Mount point of the host's sysfs, for the CPU topology.")
+    kubelet_dir: Path = setting(
+        Path("/var/lib/kubelet"),
+        values.PATH,
+        "Directory of the kubelet, to check that its own CPU and memory managers are off.",
     )
-    step_up: int = field(
-        default=DEFAULTS.step_up,
-        metadata=about(
-            values.integer(lowest=1, highest=8192),
-            "Maximum number of CPUs by which the online pool grows in one adjustment.",
-        ),
+    force: bool = setting(
+        False,
+        values.BOOLEAN,
+        "Whether to start even if the kubelet's CPU or memory manager is on, which sets the same cgroup files.",
     )
-    step_down: int = field(
-        default=DEFAULTS.step_down,
-        metadata=about(
-            CPUS, "Maximum number of CPUs by which the online pool shrinks in one adjustment; 0 means no maximum."
-        ),
+    kubernetes: bool | None = setting(
+        None,
+        values.BOOLEAN,
+        "Whether to use the Kubernetes API; default: yes in a cluster or with a kubeconfig.",
+        example="true",
     )
-    min_down_period: float = field(
-        default=DEFAULTS.min_down_period,
-        metadata=about(quantities.duration(), "Minimum time between two reductions of the online pool."),
+    kubelet: str | None = setting(
+        None,
+        addresses.ADDRESS,
+        "URL of the kubelet, the source of this node's pods while the Kubernetes API is unavailable.",
+        example='"https://127.0.0.1:10250"',
     )
-    respect_requests: bool = field(
-        default=DEFAULTS.respect_requests,
-        metadata=about(values.BOOLEAN, "Whether the online pool always has at least the CPUs that its pods request."),
+    kubelet_token_file: Path | None = described(None, KUBELET_TOKEN)
+    kubelet_ca_file: Path | None = described(None, KUBELET_CA)
+    kubelet_insecure: bool = described(False, KUBELET_INSECURE)
+    evict_inadmissible: bool = setting(
+        False,
+        values.BOOLEAN,
+        "Whether running pods that cannot be admitted are evicted (qrm.mode cri and cgroup only).",
     )
-    headroom_resource: str | None = field(
-        default=None,
-        metadata=about(
-            values.NAME,
-            "Extended resource that offline pods request instead of cpu. It offers the CPUs of the offline pool, and "
-            "up to 20 percent more while the pool is partly idle. Published if qrm.publish_capacity is on.",
-            example='"resource.katalyst.kubewharf.io/reclaimed_millicpu"',
-        ),
-    )
-    runtime_socket: Path = field(
-        default=Path("/run/containerd/containerd.sock"),
-        metadata=about(values.PATH, "Unix socket of the container runtime, for qrm.mode cri."),
-    )
-    cgroup: Path = field(
-        default=Path("/sys/fs/cgroup"), metadata=about(values.PATH, "Mount point of the host's cgroup file system.")
-    )
-    cgroup_driver: str | None = field(default=None, metadata=CGROUP_DRIVER)
-    cgroup_nest: str | None = field(default=None, metadata=CGROUP_NEST)
-    sys: Path = field(
-        default=Path("/sys"), metadata=about(values.PATH, "Mount point of the host's sysfs, for the CPU topology.")
-    )
-    kubelet_dir: Path = field(
-        default=Path("/var/lib/kubelet"),
-        metadata=about(values.PATH, "Directory of the kubelet, to check that its own CPU and memory managers are off."),
-    )
-    force: bool = field(
-        default=False,
-        metadata=about(
-            values.BOOLEAN,
-            "Whether to start even if the kubelet's CPU or memory manager is on, which sets the same cgroup files.",
-        ),
-    )
-    kubernetes: bool | None = field(
-        default=None,
-        metadata=about(
-            values.BOOLEAN,
-            "Whether to use the Kubernetes API; default: yes in a cluster or with a kubeconfig.",
-            example="true",
-        ),
-    )
-    kubelet: str | None = field(
-        default=None,
-        metadata=about(
-            addresses.ADDRESS,
-            "URL of the kubelet, the source of this node's pods while the Kubernetes API is unavailable.",
-            example='"https://127.0.0.1:10250"',
-        ),
-    )
-    kubelet_token_file: Path | None = field(default=None, metadata=KUBELET_TOKEN)
-    kubelet_ca_file: Path | None = field(default=None, metadata=KUBELET_CA)
-    kubelet_insecure: bool = field(default=False, metadata=KUBELET_INSECURE)
-    evict_inadmissible: bool = field(
-        default=False,
-        metadata=about(
-            values.BOOLEAN, "Whether running pods that cannot be admitted are evicted (qrm.mode cri and cgroup only)."
-        ),
-    )
-    publish_capacity: bool = field(
-        default=False,
-        metadata=about(
-            values.BOOLEAN,
-            "Whether the resources of plug-ins are published in the node's status (qrm.mode cri and cgroup only).",
-        ),
+    publish_capacity: bool = setting(
+        False,
+        values.BOOLEAN,
+        "Whether the resources of plug-ins are published in the node's status (qrm.mode cri and cgroup only).",
     )
 
     def roles(self) -> RoleTable:

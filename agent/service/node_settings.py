@@ -9,40 +9,40 @@ from collections.abc import Mapping
 
 from agent.cgroups.paths import Driver
 from watcher.platform.settings import values
-from watcher.platform.settings.field_metadata import SettingsTable, about
+from watcher.platform.settings.field_metadata import Setting, SettingsTable
 from watcher.platform.settings.problems import Problem
 
 ANY_PORT = values.integer(lowest=0, highest=65535)
 
-NODE = about(
+NODE = Setting(
     values.NAME,
     "Name of this node in Kubernetes. Default: the environment variable NODE_NAME, otherwise the host name.",
     example='"node-1"',
 )
-PORT = about(ANY_PORT, "TCP port that the HTTP API listens on; 0 selects a free port.")
-METRICS_HOST = about(
+PORT = Setting(ANY_PORT, "TCP port that the HTTP API listens on; 0 selects a free port.")
+METRICS_HOST = Setting(
     values.NAME,
     "Address of a second listener, for example the pod's, for /metrics and /healthz; with token_file, for all pages.",
     example='"0.0.0.0"',
 )
-METRICS_PORT = about(ANY_PORT, "TCP port of the second listener (metrics_host); 0 selects a free port.")
-KUBELET_TOKEN = about(
+METRICS_PORT = Setting(ANY_PORT, "TCP port of the second listener (metrics_host); 0 selects a free port.")
+KUBELET_TOKEN = Setting(
     values.PATH,
     "File with the bearer token for the kubelet.",
     example='"/var/run/secrets/kubernetes.io/serviceaccount/token"',
 )
-KUBELET_CA = about(
+KUBELET_CA = Setting(
     values.PATH,
     "File with the CA certificate that signed the kubelet's certificate.",
     example='"/var/lib/kubelet/pki/kubelet.crt"',
 )
-KUBELET_INSECURE = about(values.BOOLEAN, "Whether to skip verification of the kubelet's certificate.")
-CGROUP_DRIVER = about(
+KUBELET_INSECURE = Setting(values.BOOLEAN, "Whether to skip verification of the kubelet's certificate.")
+CGROUP_DRIVER = Setting(
     values.choice(each.value for each in Driver),
     "Cgroup driver of the kubelet. Default: detected.",
     example='"systemd"',
 )
-CGROUP_NEST = about(
+CGROUP_NEST = Setting(
     values.NAME,
     "Parent of the kubelet's control groups (its cgroupRoot, without slashes). Default: detected "
     "automatically (none, or kubelet in a kind cluster).",

@@ -28,7 +28,7 @@ from agent.service.node_settings import (
 )
 from watcher.platform.net.loopback import is_loopback
 from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.field_metadata import SettingsTable, about, settings_fields
+from watcher.platform.settings.field_metadata import SettingsTable, described, setting, settings_fields
 from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.reference import format_table
 from watcher.platform.settings.section_reader import read_table
@@ -47,26 +47,19 @@ KEY = values.NAME
 class Query(SettingsTable):
     """One table [agent.queries.NAME]: a metric from a PromQL expression."""
 
-    expression: str = field(
-        default="",
-        metadata=about(
-            values.TEXT,
-            "PromQL expression of the metric; $node is replaced by the node's name.",
-            example="'max(ingress_latency_p99{node=\"$node\"})'",
-        ),
+    expression: str = setting(
+        "",
+        values.TEXT,
+        "PromQL expression of the metric; $node is replaced by the node's name.",
+        example="'max(ingress_latency_p99{node=\"$node\"})'",
     )
-    acts_on: str = field(
-        default="anything",
-        metadata=about(
-            values.choice(("cpu", "memory", "anything")),
-            "Which pod order to use for the metric: that of CPU, of memory, or the general one (anything).",
-        ),
+    acts_on: str = setting(
+        "anything",
+        values.choice(("cpu", "memory", "anything")),
+        "Which pod order to use for the metric: that of CPU, of memory, or the general one (anything).",
     )
-    throttleable: bool = field(
-        default=False,
-        metadata=about(values.BOOLEAN, "Whether rules on the metric may lower the CPU quota of pods."),
-    )
-    evictable: bool = field(default=True, metadata=about(values.BOOLEAN, "Whether rules on the metric may evict pods."))
+    throttleable: bool = setting(False, values.BOOLEAN, "Whether rules on the metric may lower the CPU quota of pods.")
+    evictable: bool = setting(True, values.BOOLEAN, "Whether rules on the metric may evict pods.")
 
     def metric(self, name: str, order: Order) -> ActionMetric:
         """The metric for the registry: it triggers rules and is never quantified."""
@@ -84,228 +77,164 @@ class Query(SettingsTable):
 class AgentSettings(NodeTable):
     """The table [agent]; durations are in seconds."""
 
-    mode: str = field(
-        default="preview",
-        metadata=about(
-            values.choice(MODES), "preview plans and reports without any change; enforce carries the plans out."
-        ),
+    mode: str = setting(
+        "preview", values.choice(MODES), "preview plans and reports without any change; enforce carries the plans out."
     )
-    node: str | None = field(default=None, metadata=NODE)
-    host: str = field(default="127.0.0.1", metadata=about(values.NAME, "Address that the HTTP API listens on."))
-    port: int = field(default=2021, metadata=PORT)
-    token_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "File with the bearer token that /explain, /audit and /pods require; mandatory unless host is a loopback "
-            "address.",
-            example='"/etc/load-watcher/token"',
-        ),
+    node: str | None = described(None, NODE)
+    host: str = setting("127.0.0.1", values.NAME, "Address that the HTTP API listens on.")
+    port: int = described(2021, PORT)
+    token_file: Path | None = setting(
+        None,
+        values.PATH,
+        "File with the bearer token that /explain, /audit and /pods require; mandatory unless host is a loopback "
+        "address.",
+        example='"/etc/load-watcher/token"',
     )
-    metrics_host: str | None = field(default=None, metadata=METRICS_HOST)
-    metrics_port: int = field(default=2023, metadata=METRICS_PORT)
-    policies: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "Directory with policies. Default: policies are read from the Kubernetes API.",
-            example='"/etc/load-watcher/policies"',
-        ),
+    metrics_host: str | None = described(None, METRICS_HOST)
+    metrics_port: int = described(2023, METRICS_PORT)
+    policies: Path | None = setting(
+        None,
+        values.PATH,
+        "Directory with policies. Default: policies are read from the Kubernetes API.",
+        example='"/etc/load-watcher/policies"',
     )
-    kubernetes: bool | None = field(
-        default=None,
-        metadata=about(
-            values.BOOLEAN,
-            "Whether to use the Kubernetes API; without it, the agent does not evict pods or taint the node. Default: "
-            "true in a cluster or with a kubeconfig.",
-            example="true",
-        ),
+    kubernetes: bool | None = setting(
+        None,
+        values.BOOLEAN,
+        "Whether to use the Kubernetes API; without it, the agent does not evict pods or taint the node. Default: "
+        "true in a cluster or with a kubeconfig.",
+        example="true",
     )
-    interval: float = field(
-        default=10.0,
-        metadata=about(
-            INTERVAL,
-            "Interval between cycles. Below 3s, waiting for an unresponsive Kubernetes API prevents the agent from "
-            "acting.",
-        ),
+    interval: float = setting(
+        10.0,
+        INTERVAL,
+        "Interval between cycles. Below 3s, waiting for an unresponsive Kubernetes API prevents the agent from acting.",
     )
-    state_file: Path = field(
-        default=Path("load-watcher-agent.db"),
-        metadata=about(
-            values.PATH,
-            "The audit file, with original quotas and audit entries. Must be on storage that outlives the process.",
-        ),
+    state_file: Path = setting(
+        Path("load-watcher-agent.db"),
+        values.PATH,
+        "The audit file, with original quotas and audit entries. Must be on storage that outlives the process.",
     )
-    on_exit: str = field(
-        default=OnExit.KEEP.value,
-        metadata=about(
-            values.choice(each.value for each in OnExit),
-            "At a regular shutdown, whether to keep lowered quotas and the taint, or to restore them.",
-        ),
+    on_exit: str = setting(
+        OnExit.KEEP.value,
+        values.choice(each.value for each in OnExit),
+        "At a regular shutdown, whether to keep lowered quotas and the taint, or to restore them.",
     )
-    excess: float = field(
-        default=0.10,
-        metadata=about(values.SHARE, "Fraction of the gap by which releases are enlarged and restores are reduced."),
+    excess: float = setting(
+        0.10, values.SHARE, "Fraction of the gap by which releases are enlarged and restores are reduced."
     )
-    order: str = field(
-        default=Order.SEED.value,
-        metadata=about(
-            values.choice(each.value for each in Order),
-            "Order in which pods are selected: that of load-watcher (seed) or of Crane (upstream).",
-        ),
+    order: str = setting(
+        Order.SEED.value,
+        values.choice(each.value for each in Order),
+        "Order in which pods are selected: that of load-watcher (seed) or of Crane (upstream).",
     )
-    settle: float = field(
-        default=30.0,
-        metadata=about(
-            quantities.duration(), "Time for throttling to take effect before pods are evicted for the same resource."
-        ),
+    settle: float = setting(
+        30.0, quantities.duration(), "Time for throttling to take effect before pods are evicted for the same resource."
     )
-    effect: float = field(
-        default=30.0, metadata=about(quantities.duration(), "Maximum time until a new quota shows in the usage.")
+    effect: float = setting(30.0, quantities.duration(), "Maximum time until a new quota shows in the usage.")
+    grace_slack: float = setting(
+        30.0, quantities.duration(), "Time beyond its grace period that an evicted pod may take to end."
     )
-    grace_slack: float = field(
-        default=30.0,
-        metadata=about(quantities.duration(), "Time beyond its grace period that an evicted pod may take to end."),
+    evict_daemons: bool = setting(
+        False, values.BOOLEAN, "Whether to evict pods of DaemonSets too; they are recreated immediately."
     )
-    evict_daemons: bool = field(
-        default=False,
-        metadata=about(values.BOOLEAN, "Whether to evict pods of DaemonSets too; they are recreated immediately."),
+    evict_unmanaged: bool = setting(
+        False, values.BOOLEAN, "Whether to evict pods without a controller too; nothing recreates them."
     )
-    evict_unmanaged: bool = field(
-        default=False,
-        metadata=about(values.BOOLEAN, "Whether to evict pods without a controller too; nothing recreates them."),
+    eviction_window: float = setting(
+        600.0,
+        quantities.duration(lowest=1),
+        "Time window of the limits evictions_per_node, evictions_per_namespace and evictions_per_owner.",
     )
-    eviction_window: float = field(
-        default=600.0,
-        metadata=about(
-            quantities.duration(lowest=1),
-            "Time window of the limits evictions_per_node, evictions_per_namespace and evictions_per_owner.",
-        ),
+    evictions_per_node: int = setting(6, FEW, "Maximum number of evictions on this node within eviction_window.")
+    evictions_per_namespace: int = setting(
+        3, FEW, "Maximum number of evictions on this node per namespace within eviction_window."
     )
-    evictions_per_node: int = field(
-        default=6, metadata=about(FEW, "Maximum number of evictions on this node within eviction_window.")
+    evictions_per_owner: int = setting(
+        1, FEW, "Maximum number of evictions on this node per controller within eviction_window."
     )
-    evictions_per_namespace: int = field(
-        default=3,
-        metadata=about(FEW, "Maximum number of evictions on this node per namespace within eviction_window."),
+    control: str = setting(
+        "load-watcher-agent/agent-control",
+        KEY,
+        "NAMESPACE/NAME of the ConfigMap that stops the agents and holds the cluster's eviction budget.",
     )
-    evictions_per_owner: int = field(
-        default=1,
-        metadata=about(FEW, "Maximum number of evictions on this node per controller within eviction_window."),
+    beside_others: bool = setting(
+        False,
+        values.BOOLEAN,
+        "Whether to enforce although a koordlet, a crane-agent or another load-watcher agent manages the same "
+        "control groups.",
     )
-    control: str = field(
-        default="load-watcher-agent/agent-control",
-        metadata=about(
-            KEY, "NAMESPACE/NAME of the ConfigMap that stops the agents and holds the cluster's eviction budget."
-        ),
+    pods: str | None = setting(
+        None,
+        values.choice(POD_SOURCES),
+        "Source of this node's pods: its kubelet, or the Kubernetes API, with one watch per agent. Default: "
+        "kubelet if its address is known, otherwise api.",
+        example='"kubelet"',
     )
-    beside_others: bool = field(
-        default=False,
-        metadata=about(
-            values.BOOLEAN,
-            "Whether to enforce although a koordlet, a crane-agent or another load-watcher agent manages the same "
-            "control groups.",
-        ),
+    kubelet: str | None = setting(
+        None,
+        addresses.ADDRESS,
+        "Address of the kubelet. Default: port 10250 at the address in the environment variable HOST_IP, which the "
+        "DaemonSet sets.",
+        example='"https://10.0.0.7:10250"',
     )
-    pods: str | None = field(
-        default=None,
-        metadata=about(
-            values.choice(POD_SOURCES),
-            "Source of this node's pods: its kubelet, or the Kubernetes API, with one watch per agent. Default: "
-            "kubelet if its address is known, otherwise api.",
-            example='"kubelet"',
-        ),
+    kubelet_name: str | None = setting(
+        None,
+        values.NAME,
+        "Name in the kubelet's certificate. Default: the host of its address. A self-signed certificate has the "
+        "name of the node.",
+        example='"node-1"',
     )
-    kubelet: str | None = field(
-        default=None,
-        metadata=about(
-            addresses.ADDRESS,
-            "Address of the kubelet. Default: port 10250 at the address in the environment variable HOST_IP, which the "
-            "DaemonSet sets.",
-            example='"https://10.0.0.7:10250"',
-        ),
+    kubelet_token_file: Path | None = setting(
+        None,
+        values.PATH,
+        "File with the bearer token for the kubelet. Default: that of the pod's service account, for an https address.",
+        example='"/etc/load-watcher/kubelet-token"',
     )
-    kubelet_name: str | None = field(
-        default=None,
-        metadata=about(
-            values.NAME,
-            "Name in the kubelet's certificate. Default: the host of its address. A self-signed certificate has the "
-            "name of the node.",
-            example='"node-1"',
-        ),
+    kubelet_ca_file: Path | None = setting(
+        None,
+        values.PATH,
+        "File with the CA certificate that signed the kubelet's certificate. Default: that of the pod's service "
+        "account.",
+        example='"/var/lib/kubelet/pki/kubelet.crt"',
     )
-    kubelet_token_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "File with the bearer token for the kubelet. Default: that of the pod's service account, for an https "
-            "address.",
-            example='"/etc/load-watcher/kubelet-token"',
-        ),
+    kubelet_insecure: bool = described(False, KUBELET_INSECURE)
+    watcher: str | None = setting(
+        None,
+        addresses.ADDRESS,
+        "Address of the load-watcher service, whose windows for this node become metrics (named window_*).",
+        example='"http://load-watcher.load-watcher:2020"',
     )
-    kubelet_ca_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "File with the CA certificate that signed the kubelet's certificate. Default: that of the pod's service "
-            "account.",
-            example='"/var/lib/kubelet/pki/kubelet.crt"',
-        ),
+    watcher_token_file: Path | None = setting(
+        None,
+        values.PATH,
+        "File with the bearer token for the load-watcher service, if that protects reads.",
+        example='"/etc/load-watcher/token"',
     )
-    kubelet_insecure: bool = field(default=False, metadata=KUBELET_INSECURE)
-    watcher: str | None = field(
-        default=None,
-        metadata=about(
-            addresses.ADDRESS,
-            "Address of the load-watcher service, whose windows for this node become metrics (named window_*).",
-            example='"http://load-watcher.load-watcher:2020"',
-        ),
+    prometheus: str | None = setting(
+        None,
+        addresses.ADDRESS,
+        "Address of the Prometheus server that evaluates [agent.queries.NAME].",
+        example='"http://prometheus.monitoring:9090"',
     )
-    watcher_token_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "File with the bearer token for the load-watcher service, if that protects reads.",
-            example='"/etc/load-watcher/token"',
-        ),
+    prometheus_token_file: Path | None = setting(
+        None,
+        values.PATH,
+        "File with the bearer token for the Prometheus server.",
+        example='"/etc/load-watcher/prometheus-token"',
     )
-    prometheus: str | None = field(
-        default=None,
-        metadata=about(
-            addresses.ADDRESS,
-            "Address of the Prometheus server that evaluates [agent.queries.NAME].",
-            example='"http://prometheus.monitoring:9090"',
-        ),
+    proc: Path = setting(Path("/proc"), values.PATH, "Path of the host's /proc.")
+    cgroup: Path = setting(Path("/sys/fs/cgroup"), values.PATH, "Path of the host's control groups.")
+    cgroup_driver: str | None = described(None, CGROUP_DRIVER)
+    cgroup_nest: str | None = described(None, CGROUP_NEST)
+    interfaces: tuple[str, ...] = setting(
+        ("eth0",), values.list_of(values.NAME, called="names of interfaces"), "Network interfaces that are measured."
     )
-    prometheus_token_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "File with the bearer token for the Prometheus server.",
-            example='"/etc/load-watcher/prometheus-token"',
-        ),
+    run_queues: bool = setting(
+        False, values.BOOLEAN, "Whether to measure how long the tasks of each container wait for a CPU."
     )
-    proc: Path = field(default=Path("/proc"), metadata=about(values.PATH, "Path of the host's /proc."))
-    cgroup: Path = field(
-        default=Path("/sys/fs/cgroup"), metadata=about(values.PATH, "Path of the host's control groups.")
-    )
-    cgroup_driver: str | None = field(default=None, metadata=CGROUP_DRIVER)
-    cgroup_nest: str | None = field(default=None, metadata=CGROUP_NEST)
-    interfaces: tuple[str, ...] = field(
-        default=("eth0",),
-        metadata=about(
-            values.list_of(values.NAME, called="names of interfaces"), "Network interfaces that are measured."
-        ),
-    )
-    run_queues: bool = field(
-        default=False,
-        metadata=about(values.BOOLEAN, "Whether to measure how long the tasks of each container wait for a CPU."),
-    )
-    audit_to_stdout: bool = field(
-        default=False,
-        metadata=about(
-            values.BOOLEAN, "Whether to print audit entries to standard output too, as one JSON object per line."
-        ),
+    audit_to_stdout: bool = setting(
+        False, values.BOOLEAN, "Whether to print audit entries to standard output too, as one JSON object per line."
     )
 
     queries: Mapping[str, Query] = field(default_factory=dict)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, fields
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, TypeVar
 
 from watcher.platform.settings.values import ValueKind
+
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +23,24 @@ class Setting:
     flag: str | None = None
 
 
-def about(kind: ValueKind, doc: str, *, example: str = "", flag: str | None = None) -> Mapping[str, Setting]:
-    """Return the metadata that makes a dataclass field a setting."""
-    return {"setting": Setting(kind, doc, example, flag)}
+def setting(default: ValueT, kind: ValueKind, doc: str, *, example: str = "", flag: str | None = None) -> ValueT:
+    """Declare a field of a table as a setting with this default. Mypy takes the field for its default."""
+    return described(default, Setting(kind, doc, example, flag))
+
+
+def described(default: ValueT, by: Setting) -> ValueT:
+    """Declare a field of a table as a setting with this default and description, which several tables share."""
+    made: Any
+    if isinstance(default, dict):  # dataclasses refuse a mutable default
+        made = field(default_factory=default.copy, metadata={"setting": by})
+    else:
+        made = field(default=default, metadata={"setting": by})
+    return made  # type: ignore[no-any-return]  # the dataclass replaces it by the default
+
+
+def required(kind: ValueKind, doc: str, *, example: str) -> Any:
+    """Declare a field of a table as a setting without default."""
+    return field(metadata={"setting": Setting(kind, doc, example)})
 
 
 class SettingsTable:

@@ -1,7 +1,7 @@
 """Parsing of the settings tables of other packages.
 
-A package declares its table as a dataclass; `declaring.about` makes the metadata of its fields. `read_table` gets the
-merged values from the file, the environment and flags as one mapping; environment and flags give text.
+A package declares its table as a dataclass of fields made by `field_metadata.setting`. `read_table` gets the merged
+values from the file, the environment and flags as one mapping; environment and flags give text.
 """
 
 from __future__ import annotations

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from watcher.platform.settings import values
-from watcher.platform.settings.field_metadata import SettingsTable, about
+from watcher.platform.settings.field_metadata import SettingsTable, setting
 
 
 @dataclass(frozen=True, repr=False)
 class KubernetesSettings(SettingsTable):
     """Access to the Kubernetes API, for node names and for metrics-server."""
 
-    kubeconfig: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "Kubeconfig of the cluster. Default: provider.kubeconfig, or else the pod's service account.",
-            example='"/etc/load-watcher/kubeconfig"',
-        ),
+    kubeconfig: Path | None = setting(
+        None,
+        values.PATH,
+        "Kubeconfig of the cluster. Default: provider.kubeconfig, or else the pod's service account.",
+        example='"/etc/load-watcher/kubeconfig"',
     )
-    context: str | None = field(
-        default=None,
-        metadata=about(values.TEXT, "Context of the kubeconfig. Default: its current context.", example='"production"'),
+    context: str | None = setting(
+        None, values.TEXT, "Context of the kubeconfig. Default: its current context.", example='"production"'
     )
-    node_names: str = field(
-        default="auto",
-        metadata=about(
-            values.choice(("auto", "on", "off")),
-            "Whether the source's node names are mapped to the node names of the cluster (docs/node-names.md). auto: "
-            "on if there is a kubeconfig or the process runs in a cluster, unless the provider is host, metrics-server "
-            "or replay.",
-        ),
+    node_names: str = setting(
+        "auto",
+        values.choice(("auto", "on", "off")),
+        "Whether the source's node names are mapped to the node names of the cluster (docs/node-names.md). auto: "
+        "on if there is a kubeconfig or the process runs in a cluster, unless the provider is host, metrics-server "
+        "or replay.",
     )
-    node_label: str = field(
-        default="kubernetes.io/hostname",
-        metadata=about(values.TEXT, "Node label with a further name of the node that the source may use."),
+    node_label: str = setting(
+        "kubernetes.io/hostname", values.TEXT, "Node label with a further name of the node that the source may use."
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from watcher.core.pods.selector import PodSelection
 from watcher.platform.settings import addresses, quantities, selections, values
-from watcher.platform.settings.field_metadata import SettingsTable, about
+from watcher.platform.settings.field_metadata import Setting, SettingsTable, described, setting
 
 
 def _peer_address(read: Callable[[Any], str]) -> Callable[[Any], str]:
@@ -26,7 +26,7 @@ def _peer_address(read: Callable[[Any], str]) -> Callable[[Any], str]:
 _PEER = replace(
     addresses.ADDRESS, read=_peer_address(addresses.ADDRESS.read), read_text=_peer_address(addresses.ADDRESS.read_text)
 )
-_AUTHORITIES = about(
+_AUTHORITIES = Setting(
     values.PATH,
     "CA certificates (PEM) to verify the certificates of the servers. Default: the system's CA certificates.",
     example='"/etc/load-watcher/tls/ca.crt"',
@@ -38,23 +38,19 @@ class PeersSettings(SettingsTable):
     """Other replicas of the service. At its start, the service copies recent samples from a ready replica if the source
     has no history (metrics-server). Not used with other sources. The copy takes at most `timeout`."""
 
-    urls: tuple[str, ...] | None = field(
-        default=None,
-        metadata=about(
-            values.list_of(_PEER, called='addresses, like ["http://load-watcher-headless:2020"]'),
-            "Base URLs of the replicas. All addresses of a host name are used, for example of a headless Service; "
-            "they may include this process.",
-            example='["http://load-watcher-headless:2020"]',
-        ),
+    urls: tuple[str, ...] | None = setting(
+        None,
+        values.list_of(_PEER, called='addresses, like ["http://load-watcher-headless:2020"]'),
+        "Base URLs of the replicas. All addresses of a host name are used, for example of a headless Service; "
+        "they may include this process.",
+        example='["http://load-watcher-headless:2020"]',
     )
-    timeout: float = field(
-        default=3.0,
-        metadata=about(
-            quantities.duration(lowest=0.1, highest=60),
-            "Total time that the first refresh waits for the replicas; at most 0.8 of refresh.interval.",
-        ),
+    timeout: float = setting(
+        3.0,
+        quantities.duration(lowest=0.1, highest=60),
+        "Total time that the first refresh waits for the replicas; at most 0.8 of refresh.interval.",
     )
-    ca_file: Path | None = field(default=None, metadata=_AUTHORITIES)
+    ca_file: Path | None = described(None, _AUTHORITIES)
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,36 +58,28 @@ class AgentsSettings(SettingsTable):
     """The node agents of the cluster (load-watcher agent). If urls or pods is set, the usage of pods is read from the
     agents and not from the source (docs/pods.md)."""
 
-    urls: tuple[str, ...] | None = field(
-        default=None,
-        metadata=about(
-            values.list_of(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
-            "Base URLs of the agents. All addresses of a host name are used, for example of a headless Service.",
-            example='["http://load-watcher-agent:2023"]',
-        ),
+    urls: tuple[str, ...] | None = setting(
+        None,
+        values.list_of(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
+        "Base URLs of the agents. All addresses of a host name are used, for example of a headless Service.",
+        example='["http://load-watcher-agent:2023"]',
     )
-    pods: PodSelection | None = field(
-        default=None,
-        metadata=about(
-            selections.pods(port=2023),
-            "Label selector of the agents' pods; running and ready pods are used. Keys: selector, namespace (default: "
-            "the namespace of this service), port, and tls_server_name, the host name in their certificates (default: "
-            "plain HTTP).",
-            example='{ selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }',
-        ),
+    pods: PodSelection | None = setting(
+        None,
+        selections.pods(port=2023),
+        "Label selector of the agents' pods; running and ready pods are used. Keys: selector, namespace (default: "
+        "the namespace of this service), port, and tls_server_name, the host name in their certificates (default: "
+        "plain HTTP).",
+        example='{ selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }',
     )
-    token_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "File with the bearer token of the agents (agent.token_file); read for each request.",
-            example='"/run/secrets/load-watcher/agent-token"',
-        ),
+    token_file: Path | None = setting(
+        None,
+        values.PATH,
+        "File with the bearer token of the agents (agent.token_file); read for each request.",
+        example='"/run/secrets/load-watcher/agent-token"',
     )
-    ca_file: Path | None = field(default=None, metadata=_AUTHORITIES)
-    timeout: float = field(
-        default=3.0, metadata=about(quantities.duration(lowest=0.1, highest=10), "Timeout of a request to an agent.")
-    )
+    ca_file: Path | None = described(None, _AUTHORITIES)
+    timeout: float = setting(3.0, quantities.duration(lowest=0.1, highest=10), "Timeout of a request to an agent.")
 
     @property
     def configured(self) -> bool:
@@ -103,24 +91,20 @@ class AgentsSettings(SettingsTable):
 class ExtenderSettings(SettingsTable):
     """The watcher whose load `load-watcher extender` uses. Other commands do not use this table."""
 
-    watcher: str | None = field(
-        default=None,
-        metadata=about(
-            _PEER,
-            "Base URL of the watcher (load-watcher serve). Required for load-watcher extender. Its option --watcher "
-            "and the environment variable LOAD_WATCHER_URL also set it.",
-            example='"http://load-watcher:2020"',
-        ),
+    watcher: str | None = setting(
+        None,
+        _PEER,
+        "Base URL of the watcher (load-watcher serve). Required for load-watcher extender. Its option --watcher "
+        "and the environment variable LOAD_WATCHER_URL also set it.",
+        example='"http://load-watcher:2020"',
     )
-    watcher_token_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "File with the bearer token of the watcher, if that protects reads; read again when it changes.",
-            example='"/run/secrets/load-watcher/token"',
-        ),
+    watcher_token_file: Path | None = setting(
+        None,
+        values.PATH,
+        "File with the bearer token of the watcher, if that protects reads; read again when it changes.",
+        example='"/run/secrets/load-watcher/token"',
     )
-    watcher_ca_file: Path | None = field(default=None, metadata=_AUTHORITIES)
+    watcher_ca_file: Path | None = described(None, _AUTHORITIES)
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,46 +112,36 @@ class DashboardSettings(SettingsTable):
     """Other components shown on the dashboard: node agents and QoS Resource Managers. The service requests their pages,
     read-only (docs/dashboard.md)."""
 
-    agents: tuple[str, ...] | None = field(
-        default=None,
-        metadata=about(
-            values.list_of(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
-            "Base URLs of the agents whose plan and audit log are shown. All addresses of a host name are used, for "
-            "example of a headless Service.",
-            example='["http://load-watcher-agent:2023"]',
-        ),
+    agents: tuple[str, ...] | None = setting(
+        None,
+        values.list_of(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
+        "Base URLs of the agents whose plan and audit log are shown. All addresses of a host name are used, for "
+        "example of a headless Service.",
+        example='["http://load-watcher-agent:2023"]',
     )
-    agent_pods: PodSelection | None = field(
-        default=None,
-        metadata=about(
-            selections.pods(port=2023),
-            "Label selector of the agents' pods, in place of URLs, with the keys of agents.pods. Each agent is shown "
-            "with its node.",
-            example='{ selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }',
-        ),
+    agent_pods: PodSelection | None = setting(
+        None,
+        selections.pods(port=2023),
+        "Label selector of the agents' pods, in place of URLs, with the keys of agents.pods. Each agent is shown "
+        "with its node.",
+        example='{ selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }',
     )
-    qrm: tuple[str, ...] | None = field(
-        default=None,
-        metadata=about(
-            values.list_of(_PEER, called='addresses, like ["http://load-watcher-qrm:2024"]'),
-            "Base URLs of the QoS Resource Managers whose pools and CPUs are shown; host names as in agents.",
-            example='["http://load-watcher-qrm:2024"]',
-        ),
+    qrm: tuple[str, ...] | None = setting(
+        None,
+        values.list_of(_PEER, called='addresses, like ["http://load-watcher-qrm:2024"]'),
+        "Base URLs of the QoS Resource Managers whose pools and CPUs are shown; host names as in agents.",
+        example='["http://load-watcher-qrm:2024"]',
     )
-    qrm_pods: PodSelection | None = field(
-        default=None,
-        metadata=about(
-            selections.pods(port=2024),
-            "Label selector of the QoS Resource Managers' pods, with the keys of agents.pods.",
-            example='{ selector = "app.kubernetes.io/name=load-watcher-qrm", namespace = "load-watcher-qrm" }',
-        ),
+    qrm_pods: PodSelection | None = setting(
+        None,
+        selections.pods(port=2024),
+        "Label selector of the QoS Resource Managers' pods, with the keys of agents.pods.",
+        example='{ selector = "app.kubernetes.io/name=load-watcher-qrm", namespace = "load-watcher-qrm" }',
     )
-    token_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "File with the bearer token of these components (agent.token_file, qrm.token_file); read for each request.",
-            example='"/run/secrets/load-watcher/agent-token"',
-        ),
+    token_file: Path | None = setting(
+        None,
+        values.PATH,
+        "File with the bearer token of these components (agent.token_file, qrm.token_file); read for each request.",
+        example='"/run/secrets/load-watcher/agent-token"',
     )
-    ca_file: Path | None = field(default=None, metadata=_AUTHORITIES)
+    ca_file: Path | None = described(None, _AUTHORITIES)

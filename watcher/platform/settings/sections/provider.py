@@ -10,7 +10,7 @@ from watcher import model
 from watcher.core.queries.influxdb import DIALECTS
 from watcher.core.queries.matchers import Matcher
 from watcher.platform.settings import addresses, quantities, values
-from watcher.platform.settings.field_metadata import SettingsTable, about
+from watcher.platform.settings.field_metadata import SettingsTable, required, setting
 from watcher.platform.settings.matchers import MATCHERS
 from watcher.platform.settings.model_values import TYPES
 from watcher.platform.settings.quantities import HOUR
@@ -21,30 +21,23 @@ from watcher.platform.settings.values import Secret
 class QuerySettings(SettingsTable):
     """The query of a provider for one metric, in place of the query that the provider would choose."""
 
-    expression: str = field(
-        metadata=about(values.TEXT, "The query, in the provider's query language.", example='"instance:node_cpu:ratio"')
+    expression: str = required(
+        values.TEXT, "The query, in the provider's query language.", example='"instance:node_cpu:ratio"'
     )
-    unit: str = field(
-        metadata=about(values.choice(model.SOURCE_UNITS), "Unit of the query's values.", example='"ratio"')
+    unit: str = required(values.choice(model.SOURCE_UNITS), "Unit of the query's values.", example='"ratio"')
+    node_label: str | None = setting(
+        None, values.TEXT, "Label with the node name. Default: provider.node_label.", example='"instance"'
     )
-    node_label: str | None = field(
-        default=None,
-        metadata=about(values.TEXT, "Label with the node name. Default: provider.node_label.", example='"instance"'),
+    smoothing: float = setting(
+        0.0,
+        quantities.duration(highest=HOUR),
+        "Averaging period of the expression (5m for rate[5m]). Averaging lowers the deviations.",
     )
-    smoothing: float = field(
-        default=0.0,
-        metadata=about(
-            quantities.duration(highest=HOUR),
-            "Averaging period of the expression (5m for rate[5m]). Averaging lowers the deviations.",
-        ),
-    )
-    guard: str | None = field(
-        default=None,
-        metadata=about(
-            values.TEXT,
-            "Selector of a raw series whose samples show that the node's exporter is alive. Default: none is queried.",
-            example="'node_cpu_seconds_total{mode=\"idle\"}'",
-        ),
+    guard: str | None = setting(
+        None,
+        values.TEXT,
+        "Selector of a raw series whose samples show that the node's exporter is alive. Default: none is queried.",
+        example="'node_cpu_seconds_total{mode=\"idle\"}'",
     )
 
 
@@ -52,202 +45,147 @@ class QuerySettings(SettingsTable):
 class ProviderSettings(SettingsTable):
     """The source of samples. `reason` is why this provider was chosen."""
 
-    name: str = field(
-        default="host",
-        metadata=about(
-            values.TEXT,
-            "Type of the source: host (the load of this machine), metrics-server, prometheus, influxdb, datadog, "
-            "signalfx, replay, or a provider of another package. Default: metrics-server inside a cluster "
-            "(KUBERNETES_SERVICE_HOST is set), otherwise host.",
-            example='"prometheus"',
-            flag="--provider",
-        ),
+    name: str = setting(
+        "host",
+        values.TEXT,
+        "Type of the source: host (the load of this machine), metrics-server, prometheus, influxdb, datadog, "
+        "signalfx, replay, or a provider of another package. Default: metrics-server inside a cluster "
+        "(KUBERNETES_SERVICE_HOST is set), otherwise host.",
+        example='"prometheus"',
+        flag="--provider",
     )
     reason: str = ""
-    address: str | None = field(
-        default=None,
-        metadata=about(
-            addresses.ADDRESS,
-            "URL of the source. A user and password in it are used as username and password.",
-            example='"http://prometheus.monitoring:9090"',
-            flag="--address",
-        ),
+    address: str | None = setting(
+        None,
+        addresses.ADDRESS,
+        "URL of the source. A user and password in it are used as username and password.",
+        example='"http://prometheus.monitoring:9090"',
+        flag="--address",
     )
-    token: Secret | None = field(
-        default=None, metadata=about(values.SECRET, "Bearer token to send. Prefer token_file.", example='"…"')
+    token: Secret | None = setting(None, values.SECRET, "Bearer token to send. Prefer token_file.", example='"…"')
+    token_file: Path | None = setting(
+        None,
+        values.PATH,
+        "File with the bearer token to send.",
+        example='"/var/run/secrets/kubernetes.io/serviceaccount/token"',
     )
-    token_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "File with the bearer token to send.",
-            example='"/var/run/secrets/kubernetes.io/serviceaccount/token"',
-        ),
+    username: str | None = setting(
+        None, values.TEXT, "User for basic authentication; needs password or password_file.", example='"load-watcher"'
     )
-    username: str | None = field(
-        default=None,
-        metadata=about(
-            values.TEXT, "User for basic authentication; needs password or password_file.", example='"load-watcher"'
-        ),
+    password: Secret | None = setting(None, values.SECRET, "Password of username. Prefer password_file.", example='"…"')
+    password_file: Path | None = setting(
+        None, values.PATH, "File with the password of username.", example='"/etc/load-watcher/password"'
     )
-    password: Secret | None = field(
-        default=None, metadata=about(values.SECRET, "Password of username. Prefer password_file.", example='"…"')
+    ca_file: Path | None = setting(
+        None,
+        values.PATH,
+        "CA certificates (PEM) to verify the source's certificate. Default: the system's CA certificates.",
+        example='"/etc/load-watcher/prometheus-ca.crt"',
     )
-    password_file: Path | None = field(
-        default=None,
-        metadata=about(values.PATH, "File with the password of username.", example='"/etc/load-watcher/password"'),
+    client_cert: Path | None = setting(
+        None,
+        values.PATH,
+        "Client certificate (PEM) for the source, with its private key in client_key or in the same file.",
+        example='"/etc/load-watcher/client.crt"',
     )
-    ca_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "CA certificates (PEM) to verify the source's certificate. Default: the system's CA certificates.",
-            example='"/etc/load-watcher/prometheus-ca.crt"',
-        ),
+    client_key: Path | None = setting(
+        None, values.PATH, "Private key (PEM) of client_cert.", example='"/etc/load-watcher/client.key"'
     )
-    client_cert: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "Client certificate (PEM) for the source, with its private key in client_key or in the same file.",
-            example='"/etc/load-watcher/client.crt"',
-        ),
+    insecure_skip_verify: bool = setting(
+        False, values.BOOLEAN, "Accept any certificate of the source. Insecure: the connection can be intercepted."
     )
-    client_key: Path | None = field(
-        default=None,
-        metadata=about(values.PATH, "Private key (PEM) of client_cert.", example='"/etc/load-watcher/client.key"'),
+    headers: Mapping[str, Secret] = setting(
+        {},
+        addresses.HEADERS,
+        "Additional HTTP headers to send, for example the tenant of Grafana Mimir.",
+        example='{ "X-Scope-OrgID" = "team-a" }',
     )
-    insecure_skip_verify: bool = field(
-        default=False,
-        metadata=about(
-            values.BOOLEAN, "Accept any certificate of the source. Insecure: the connection can be intercepted."
-        ),
+    timeout: float = setting(
+        10.0,
+        quantities.duration(lowest=0.1, highest=600),
+        "Timeout of a request; at most 0.8 of refresh.interval, the deadline of a refresh. Default: 10s, or that "
+        "deadline if it is shorter.",
     )
-    headers: Mapping[str, Secret] = field(
-        default_factory=dict,
-        metadata=about(
-            addresses.HEADERS,
-            "Additional HTTP headers to send, for example the tenant of Grafana Mimir.",
-            example='{ "X-Scope-OrgID" = "team-a" }',
-        ),
+    node_label: str | None = setting(
+        None,
+        values.TEXT,
+        "Label with the node name. Default: the first that exists of node, kubernetes_node, nodename and instance "
+        "(without port); host for InfluxDB, Datadog and SignalFx.",
+        example='"node"',
     )
-    timeout: float = field(
-        default=10.0,
-        metadata=about(
-            quantities.duration(lowest=0.1, highest=600),
-            "Timeout of a request; at most 0.8 of refresh.interval, the deadline of a refresh. Default: 10s, or that "
-            "deadline if it is shorter.",
-        ),
+    matchers: tuple[Matcher, ...] = setting(
+        (),
+        MATCHERS,
+        "Label matchers that select this cluster's series, if several clusters share a Prometheus, Thanos, Mimir "
+        "or VictoriaMetrics. Added to every query except the expressions in provider.queries.",
+        example='{ cluster = "prod-1" }',
     )
-    node_label: str | None = field(
-        default=None,
-        metadata=about(
-            values.TEXT,
-            "Label with the node name. Default: the first that exists of node, kubernetes_node, nodename and instance "
-            "(without port); host for InfluxDB, Datadog and SignalFx.",
-            example='"node"',
-        ),
+    dialect: str | None = setting(
+        None,
+        values.choice(DIALECTS),
+        "Query language of InfluxDB. Default: influxql for 1.x and 3.x; for 2.x flux if bucket is set, otherwise "
+        "influxql.",
+        example='"influxql"',
     )
-    matchers: tuple[Matcher, ...] = field(
-        default=(),
-        metadata=about(
-            MATCHERS,
-            "Label matchers that select this cluster's series, if several clusters share a Prometheus, Thanos, Mimir "
-            "or VictoriaMetrics. Added to every query except the expressions in provider.queries.",
-            example='{ cluster = "prod-1" }',
-        ),
+    database: str | None = setting(
+        None,
+        values.TEXT,
+        "Database of InfluxDB, for influxql. Default: bucket, or else telegraf.",
+        example='"telegraf"',
     )
-    dialect: str | None = field(
-        default=None,
-        metadata=about(
-            values.choice(DIALECTS),
-            "Query language of InfluxDB. Default: influxql for 1.x and 3.x; for 2.x flux if bucket is set, otherwise "
-            "influxql.",
-            example='"influxql"',
-        ),
+    bucket: str | None = setting(None, values.TEXT, "Bucket of InfluxDB, for flux; needs org.", example='"telegraf"')
+    org: str | None = setting(
+        None, values.TEXT, "Name of the InfluxDB organization that owns the bucket.", example='"example"'
     )
-    database: str | None = field(
-        default=None,
-        metadata=about(
-            values.TEXT,
-            "Database of InfluxDB, for influxql. Default: bucket, or else telegraf.",
-            example='"telegraf"',
-        ),
-    )
-    bucket: str | None = field(
-        default=None, metadata=about(values.TEXT, "Bucket of InfluxDB, for flux; needs org.", example='"telegraf"')
-    )
-    org: str | None = field(
-        default=None,
-        metadata=about(values.TEXT, "Name of the InfluxDB organization that owns the bucket.", example='"example"'),
-    )
-    metrics: tuple[str, ...] = field(
-        default=("CPU", "Memory", "Storage", "Bandwidth"),
-        metadata=about(TYPES, "Metrics to fetch: metric types, or keys of single metrics."),
+    metrics: tuple[str, ...] = setting(
+        ("CPU", "Memory", "Storage", "Bandwidth"), TYPES, "Metrics to fetch: metric types, or keys of single metrics."
     )
     queries: Mapping[str, QuerySettings] = field(default_factory=dict)
-    trace: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "Recording for the provider replay: a trace, or an SQLite database of a load-watcher.",
-            example='"trace.csv.gz"',
-            flag="--trace",
-        ),
+    trace: Path | None = setting(
+        None,
+        values.PATH,
+        "Recording for the provider replay: a trace, or an SQLite database of a load-watcher.",
+        example='"trace.csv.gz"',
+        flag="--trace",
     )
-    speed: float = field(
-        default=1.0,
-        metadata=about(
-            values.number(lowest=0.01, highest=1440),
-            "Speed of the provider replay, as a multiple of real time. Samples get current timestamps.",
-            flag="--speed",
-        ),
+    speed: float = setting(
+        1.0,
+        values.number(lowest=0.01, highest=1440),
+        "Speed of the provider replay, as a multiple of real time. Samples get current timestamps.",
+        flag="--speed",
     )
-    at_end: str = field(
-        default="loop",
-        metadata=about(
-            values.choice(("loop", "stop")),
-            "What replay does at the end of the recording. loop: start again. stop: return no more samples, so that "
-            "the load becomes stale.",
-        ),
+    at_end: str = setting(
+        "loop",
+        values.choice(("loop", "stop")),
+        "What replay does at the end of the recording. loop: start again. stop: return no more samples, so that "
+        "the load becomes stale.",
     )
-    openshift_auth: bool = field(
-        default=False,
-        metadata=about(
-            values.BOOLEAN,
-            "Verify the source's certificate with the CA certificates that OpenShift mounts for service accounts. Not "
-            "used if ca_file is set.",
-        ),
+    openshift_auth: bool = setting(
+        False,
+        values.BOOLEAN,
+        "Verify the source's certificate with the CA certificates that OpenShift mounts for service accounts. Not "
+        "used if ca_file is set.",
     )
-    app_key: Secret | None = field(
-        default=None,
-        metadata=about(values.SECRET, "Application key for Datadog. Prefer app_key_file.", example='"…"'),
+    app_key: Secret | None = setting(
+        None, values.SECRET, "Application key for Datadog. Prefer app_key_file.", example='"…"'
     )
-    app_key_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH, "File with the application key for Datadog.", example='"/etc/load-watcher/datadog-app-key"'
-        ),
+    app_key_file: Path | None = setting(
+        None, values.PATH, "File with the application key for Datadog.", example='"/etc/load-watcher/datadog-app-key"'
     )
-    kubeconfig: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "Kubeconfig of the cluster, if kubernetes.kubeconfig is not set. Default: the pod's service account.",
-            example='"/etc/load-watcher/kubeconfig"',
-        ),
+    kubeconfig: Path | None = setting(
+        None,
+        values.PATH,
+        "Kubeconfig of the cluster, if kubernetes.kubeconfig is not set. Default: the pod's service account.",
+        example='"/etc/load-watcher/kubeconfig"',
     )
-    host_name_suffix: str | None = field(
-        default=None,
-        metadata=about(
-            values.TEXT,
-            "Suffix of the host names to query, for SignalFx and Datadog. Its domain is removed from the node names.",
-            example='".example.com"',
-        ),
+    host_name_suffix: str | None = setting(
+        None,
+        values.TEXT,
+        "Suffix of the host names to query, for SignalFx and Datadog. Its domain is removed from the node names.",
+        example='".example.com"',
     )
-    cluster_name: str | None = field(
-        default=None,
-        metadata=about(values.TEXT, "Name of the cluster to query, for SignalFx and Datadog.", example='"production"'),
+    cluster_name: str | None = setting(
+        None, values.TEXT, "Name of the cluster to query, for SignalFx and Datadog.", example='"production"'
     )
 
     @property

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from watcher import model
 from watcher.core.koordinator.collect_policy import PolicyRule
 from watcher.platform.settings import values
-from watcher.platform.settings.field_metadata import SettingsTable, about
+from watcher.platform.settings.field_metadata import SettingsTable, setting
 from watcher.platform.settings.model_values import LEVEL, OPERATORS, TYPES_ONLY, WINDOW_LABELS, WINDOWS
 from watcher.platform.settings.policy_rules import AGGREGATE_DURATION, POLICY_RULES, REPORT_INTERVAL
 
@@ -17,14 +17,12 @@ from watcher.platform.settings.policy_rules import AGGREGATE_DURATION, POLICY_RU
 class ClusterSettings(SettingsTable):
     """The cluster of this service, to distinguish several clusters that share a source, a database, logs or metrics."""
 
-    name: str | None = field(
-        default=None,
-        metadata=about(
-            values.NAME,
-            "Name of the cluster, included in JSON logs and on /metrics (load_watcher_cluster_info). Stored samples of "
-            "another cluster are not loaded. It does not select series; for that, set provider.matchers.",
-            example='"prod-1"',
-        ),
+    name: str | None = setting(
+        None,
+        values.NAME,
+        "Name of the cluster, included in JSON logs and on /metrics (load_watcher_cluster_info). Stored samples of "
+        "another cluster are not loaded. It does not select series; for that, set provider.matchers.",
+        example='"prod-1"',
     )
 
 
@@ -32,76 +30,54 @@ class ClusterSettings(SettingsTable):
 class ServerSettings(SettingsTable):
     """The address, TLS and authentication of the HTTP API."""
 
-    host: str = field(
-        default="127.0.0.1",
-        metadata=about(
-            values.TEXT, "Address to listen on. The container images and manifests set 0.0.0.0.", flag="--host"
-        ),
+    host: str = setting(
+        "127.0.0.1", values.TEXT, "Address to listen on. The container images and manifests set 0.0.0.0.", flag="--host"
     )
-    port: int = field(
-        default=2020,
-        metadata=about(
-            values.integer(lowest=0, highest=65535), "Port to listen on; 0 selects a free port.", flag="--port"
-        ),
+    port: int = setting(
+        2020, values.integer(lowest=0, highest=65535), "Port to listen on; 0 selects a free port.", flag="--port"
     )
-    hosts: tuple[str, ...] | None = field(
-        default=None,
-        metadata=about(
-            values.list_of(values.NAME, called="host names"),
-            "Further host names under which clients reach the service while server.host is a loopback address, for "
-            "example through a proxy on the same machine. Requests with other names in the Host header are refused; IP "
-            "addresses and localhost are always accepted.",
-            example='["load-watcher.example.org"]',
-        ),
+    hosts: tuple[str, ...] | None = setting(
+        None,
+        values.list_of(values.NAME, called="host names"),
+        "Further host names under which clients reach the service while server.host is a loopback address, for "
+        "example through a proxy on the same machine. Requests with other names in the Host header are refused; IP "
+        "addresses and localhost are always accepted.",
+        example='["load-watcher.example.org"]',
     )
-    tls_cert: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "Server certificate for HTTPS (PEM, with its chain); needs tls_key.",
-            example='"/etc/load-watcher/tls/tls.crt"',
-        ),
+    tls_cert: Path | None = setting(
+        None,
+        values.PATH,
+        "Server certificate for HTTPS (PEM, with its chain); needs tls_key.",
+        example='"/etc/load-watcher/tls/tls.crt"',
     )
-    tls_key: Path | None = field(
-        default=None,
-        metadata=about(values.PATH, "Private key (PEM) of tls_cert.", example='"/etc/load-watcher/tls/tls.key"'),
+    tls_key: Path | None = setting(
+        None, values.PATH, "Private key (PEM) of tls_cert.", example='"/etc/load-watcher/tls/tls.key"'
     )
-    tls_client_ca: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "CA certificates (PEM) to verify client certificates. These are optional; a verified one replaces the "
-            "token for reads. Needs tls_cert.",
-            example='"/etc/load-watcher/tls/clients.crt"',
-        ),
+    tls_client_ca: Path | None = setting(
+        None,
+        values.PATH,
+        "CA certificates (PEM) to verify client certificates. These are optional; a verified one replaces the "
+        "token for reads. Needs tls_cert.",
+        example='"/etc/load-watcher/tls/clients.crt"',
     )
-    token_file: Path | None = field(
-        default=None,
-        metadata=about(
-            values.PATH,
-            "File with the bearer token for requests that change state or read details (decisions, pods, pages of "
-            "agents); with protect_reads, for all reads.",
-            example='"/etc/load-watcher/token"',
-        ),
+    token_file: Path | None = setting(
+        None,
+        values.PATH,
+        "File with the bearer token for requests that change state or read details (decisions, pods, pages of "
+        "agents); with protect_reads, for all reads.",
+        example='"/etc/load-watcher/token"',
     )
-    protect_reads: bool = field(
-        default=False, metadata=about(values.BOOLEAN, "Whether reads need the token of token_file as well.")
-    )
+    protect_reads: bool = setting(False, values.BOOLEAN, "Whether reads need the token of token_file as well.")
 
 
 @dataclass(frozen=True, repr=False)
 class MetricsSettings(SettingsTable):
     """Node metrics on /metrics. Each type, operator and window multiplies the number of series in Prometheus."""
 
-    types: tuple[str, ...] = field(
-        default=("CPU", "Memory"), metadata=about(TYPES_ONLY, "Metric types of the nodes' series on /metrics.")
-    )
-    operators: tuple[str, ...] = field(
-        default=("AVG", "STD"), metadata=about(OPERATORS, "Operators of the nodes' series on /metrics.")
-    )
-    windows: tuple[str, ...] = field(
-        default=("15m",),
-        metadata=about(WINDOW_LABELS, "Windows of the nodes' series on /metrics; each must be in refresh.windows."),
+    types: tuple[str, ...] = setting(("CPU", "Memory"), TYPES_ONLY, "Metric types of the nodes' series on /metrics.")
+    operators: tuple[str, ...] = setting(("AVG", "STD"), OPERATORS, "Operators of the nodes' series on /metrics.")
+    windows: tuple[str, ...] = setting(
+        ("15m",), WINDOW_LABELS, "Windows of the nodes' series on /metrics; each must be in refresh.windows."
     )
 
 
@@ -110,63 +86,49 @@ class KoordinatorSettings(SettingsTable):
     """The collect policy of the NodeMetrics that the API serves and the plug-in LoadAwareScheduling uses, with
     koordlet's defaults."""
 
-    report_interval: int = field(
-        default=60,
-        metadata=about(
-            REPORT_INTERVAL,
-            "Interval at which NodeMetrics are updated. The effective interval is at least refresh.interval.",
-        ),
+    report_interval: int = setting(
+        60,
+        REPORT_INTERVAL,
+        "Interval at which NodeMetrics are updated. The effective interval is at least refresh.interval.",
     )
-    aggregate_duration: int = field(
-        default=300,
-        metadata=about(
-            AGGREGATE_DURATION,
-            "Period over which the usage of nodes and pods is averaged. The effective period is at most the longest of "
-            "refresh.windows.",
-        ),
+    aggregate_duration: int = setting(
+        300,
+        AGGREGATE_DURATION,
+        "Period over which the usage of nodes and pods is averaged. The effective period is at most the longest of "
+        "refresh.windows.",
     )
-    aggregate_durations: tuple[model.Window, ...] | None = field(
-        default=None,
-        metadata=about(
-            WINDOWS,
-            "Periods over which NodeMetrics contain mean and percentiles of nodes; each must be in refresh.windows. "
-            "Default: all of refresh.windows.",
-            example='["5m", "10m", "15m"]',
-        ),
+    aggregate_durations: tuple[model.Window, ...] | None = setting(
+        None,
+        WINDOWS,
+        "Periods over which NodeMetrics contain mean and percentiles of nodes; each must be in refresh.windows. "
+        "Default: all of refresh.windows.",
+        example='["5m", "10m", "15m"]',
     )
-    nodes: tuple[PolicyRule, ...] = field(
-        default=(),
-        metadata=about(
-            POLICY_RULES,
-            "Rules with other values of the three settings above for some nodes, selected by name patterns, labels or "
-            "both; the first rule that matches a node applies.",
-            example='[{ names = ["gpu-*"], labels = { pool = "gpu" }, report_interval = "30s" }]',
-        ),
+    nodes: tuple[PolicyRule, ...] = setting(
+        (),
+        POLICY_RULES,
+        "Rules with other values of the three settings above for some nodes, selected by name patterns, labels or "
+        "both; the first rule that matches a node applies.",
+        example='[{ names = ["gpu-*"], labels = { pool = "gpu" }, report_interval = "30s" }]',
     )
-    publish: bool = field(
-        default=False,
-        metadata=about(
-            values.BOOLEAN,
-            "Write NodeMetrics to the cluster, for koord-scheduler. docs/koordinator.md lists the permissions. Nodes "
-            "that are reported by a koordlet are skipped.",
-        ),
+    publish: bool = setting(
+        False,
+        values.BOOLEAN,
+        "Write NodeMetrics to the cluster, for koord-scheduler. docs/koordinator.md lists the permissions. Nodes "
+        "that are reported by a koordlet are skipped.",
     )
-    writes_per_second: int = field(
-        default=18,
-        metadata=about(
-            values.integer(lowest=1, highest=1000),
-            "Most write requests for NodeMetrics per second; in large clusters each object is then written less often "
-            "than once per report interval. 18 keep 2,160 nodes within koord-scheduler's expiration of 180 s.",
-        ),
+    writes_per_second: int = setting(
+        18,
+        values.integer(lowest=1, highest=1000),
+        "Most write requests for NodeMetrics per second; in large clusters each object is then written less often "
+        "than once per report interval. 18 keep 2,160 nodes within koord-scheduler's expiration of 180 s.",
     )
-    lease_namespace: str | None = field(
-        default=None,
-        metadata=about(
-            values.TEXT,
-            "Namespace of the Lease load-watcher-nodemetrics, with which the replicas elect the writer. Default: the "
-            "namespace of this pod, or else default.",
-            example='"load-watcher"',
-        ),
+    lease_namespace: str | None = setting(
+        None,
+        values.TEXT,
+        "Namespace of the Lease load-watcher-nodemetrics, with which the replicas elect the writer. Default: the "
+        "namespace of this pod, or else default.",
+        example='"load-watcher"',
     )
 
 
@@ -174,19 +136,15 @@ class KoordinatorSettings(SettingsTable):
 class LogSettings(SettingsTable):
     """Level and format of the log, which is written to standard error."""
 
-    level: str = field(
-        default="info",
-        metadata=about(
-            LEVEL,
-            "Lowest level of messages to log. Aliases: trace for debug, warn, and fatal or panic for critical.",
-            flag="--log-level",
-        ),
+    level: str = setting(
+        "info",
+        LEVEL,
+        "Lowest level of messages to log. Aliases: trace for debug, warn, and fatal or panic for critical.",
+        flag="--log-level",
     )
-    format: str = field(
-        default="text",
-        metadata=about(
-            values.choice(("text", "json")),
-            "text: readable lines. json: one JSON object per line, for log collectors.",
-            flag="--log-format",
-        ),
+    format: str = setting(
+        "text",
+        values.choice(("text", "json")),
+        "text: readable lines. json: one JSON object per line, for log collectors.",
+        flag="--log-format",
     )
