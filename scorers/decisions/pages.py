@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-import msgspec
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from scorers.cluster.pods import identity, scheduled_at
 from scorers.decisions import records
@@ -19,7 +18,8 @@ from watcher.core.decisions import MICROSECONDS, DecisionQuery, DecisionsUnavail
 from watcher.core.kubernetes.objects import Pod
 from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
 from watcher.platform.http.parameters import BadParameter, query_values, single_value, time_of, truncated
-from watcher.platform.http.routing import JSON, Access, ApiError, Route
+from watcher.platform.http.responses import json_response
+from watcher.platform.http.routing import Access, ApiError, Route
 
 LISTED, MOST_LISTED = 10, 100
 """Number of other decisions about the same pod in a response: default and maximum."""
@@ -70,11 +70,9 @@ class DecisionsHandler:
         at = time_of(values, _AT.name, now=self._now(), default=self._now()) if _AT.name in values else None
         limit = _limit_of(values)
         try:
-            document = await self._answer((namespace, name), at=at, limit=limit)
+            return json_response(await self._answer((namespace, name), at=at, limit=limit))
         except DecisionsUnavailable as error:
             raise ApiError(503, "decisions_unavailable", str(error), error.hint) from error
-        headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
-        return web.Response(body=msgspec.json.encode(document), headers=headers)
 
     async def _answer(self, pod: tuple[str, str], *, at: int | None, limit: int) -> dict[str, Any]:
         if not self._recorder.is_on:

@@ -10,9 +10,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from typing import ClassVar, Protocol
 
-from watcher.core.decisions import MICROSECONDS, DecisionKind, DecisionOutcome, DecisionStore, StoredDecision
+from scorers.decisions.records import PlacementDecision
+from scorers.decisions.shadow_records import ShadowBinding
+from watcher.core.decisions import MICROSECONDS, DecisionOutcome, DecisionStore, StoredDecision
 
 log = logging.getLogger(__name__)
 
@@ -22,24 +23,7 @@ with a placement and a shadow binding."""
 LONGEST_NAME = 253
 
 
-class DecisionRecord(Protocol):
-    """A decision about a pod at `time` (unix seconds); `encode` returns its payload."""
-
-    kind: ClassVar[DecisionKind]
-
-    @property
-    def time(self) -> float: ...
-
-    @property
-    def namespace(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def uid(self) -> str: ...
-
-    def encode(self) -> bytes: ...
+DecisionRecord = PlacementDecision | ShadowBinding
 
 
 class DecisionRecorder:
@@ -109,13 +93,8 @@ def _rows(new: Mapping[int, DecisionRecord]) -> list[StoredDecision]:
         try:
             payload = record.encode()
         except (TypeError, ValueError) as error:
-            log.debug(
-                "%s about pod %s/%s dropped, it cannot be encoded: %s",
-                record.kind,
-                record.namespace,
-                record.name,
-                error,
-            )
+            what = "decision about pod %s/%s dropped, it cannot be encoded: %s"
+            log.debug(what, record.namespace, record.name, error)
             continue
         namespace, name, uid = (storable(text) for text in (record.namespace, record.name, record.uid))
         rows.append(StoredDecision(key, namespace, name, uid, payload, kind=record.kind))

@@ -50,6 +50,7 @@ from watcher.core.kubernetes.objects import Pod
 from watcher.platform.http.bodies import large_response, read_body
 from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
 from watcher.platform.http.parameters import query_values, single_value
+from watcher.platform.http.responses import json_response
 from watcher.platform.http.routing import JSON, Access, ApiError, Handler, Route, has_certificate
 from watcher.platform.http.sites import host_name, is_address
 from watcher.platform.net.loopback import is_loopback
@@ -178,7 +179,7 @@ class Extender:
         try:
             info = pod_info(_pod_of(args))
         except ValueError as error:
-            return _json(wire.ExtenderFilterResult(error=f"invalid resources of the pod: {error}"))
+            return json_response(wire.ExtenderFilterResult(error=f"invalid resources of the pod: {error}"))
         self._begin(info.pod)
         there, rows, _ = self._rows(names)
         self.telemetry.unknown(captured[0], len(names) - len(there))
@@ -215,32 +216,32 @@ class Extender:
         if self._decisions is not None:
             answer = RankedResponse(there, rows, ranked, asked=len(names), scores_sent=tells, reserved=reserved)
             self._decisions.ranked(profile, info, answer)
-        return _json(list(map(wire.HostPriority, names, scores.tolist())))
+        return json_response(list(map(wire.HostPriority, names, scores.tolist())))
 
     async def bind(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """ExtenderBindingArgs -> ExtenderBindingResult. Errors are reported in the result, as kube-scheduler
         expects."""
         profile = self._profile(captured[0])
         if not profile.settings.bind or self._bind is None:
-            return _json(wire.ExtenderBindingResult(f"bind is off in profile {profile.settings.name}"))
+            return json_response(wire.ExtenderBindingResult(f"bind is off in profile {profile.settings.name}"))
         if not _may_bind(request):
-            return _json(
+            return json_response(
                 wire.ExtenderBindingResult("bind requires a verified client certificate or a request from loopback")
             )
         try:
             args = wire.read_binding(await read_body(request, MOST_BINDING, hint="send ExtenderBindingArgs"))
         except ValueError as error:
-            return _json(wire.ExtenderBindingResult(f"invalid ExtenderBindingArgs: {error}"))
+            return json_response(wire.ExtenderBindingResult(f"invalid ExtenderBindingArgs: {error}"))
         try:
             pod = await self._bind(args)
         except Exception as error:  # kube-scheduler retries after any error
             log.warning("pod %s/%s was not bound to %s: %s", args.namespace, args.name, args.node, error)
-            return _json(wire.ExtenderBindingResult(str(error) or type(error).__name__))
+            return json_response(wire.ExtenderBindingResult(str(error) or type(error).__name__))
         if self._decisions is not None:
             self._decisions.bound(args.uid, args.node)
         if pod is not None and profile.settings.reserve != "off":
             self._count_bound(pod, args.node)
-        return _json(wire.ExtenderBindingResult())
+        return json_response(wire.ExtenderBindingResult())
 
     # --- requests of users -------------------------------------------------------------------------------------------
 
@@ -302,7 +303,7 @@ class Extender:
         message = await _collect_in_chunks(
             (name, self._node(name, reserved.get(name, []), captured[0])) for name in there
         )
-        return _json({"nodes": dict(message)})
+        return json_response({"nodes": dict(message)})
 
     async def plugins(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Return the available plug-ins with arguments and defaults, and the profiles."""
@@ -322,7 +323,7 @@ class Extender:
                     "defaults": defaults,
                 }
             )
-        return _json({"plugins": described, "profiles": sorted(self.profiles)})
+        return json_response({"plugins": described, "profiles": sorted(self.profiles)})
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
@@ -490,7 +491,3 @@ def _may_bind(request: web.Request) -> bool:
 def _has_required(kind: type[msgspec.Struct]) -> bool:
     fields: Iterable[Any] = msgspec.structs.fields(kind)
     return any(field.required for field in fields)
-
-
-def _json(body: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(body), headers=JSON_HEADERS)

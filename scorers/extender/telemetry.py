@@ -18,9 +18,9 @@ from prometheus_client.metrics_core import Metric as Family
 
 from scorers.cluster.request_ratio import requests_to_usage
 from scorers.cluster.table import ClusterTable
+from scorers.decisions.shadow_records import LEFT_OUT, Kind
 from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow.mode import ShadowMode
-from scorers.shadow.records import LEFT_OUT, Kind
 from watcher.model import MetricType
 from watcher.platform.telemetry.instruments import Timings, counter, gauge
 

@@ -41,16 +41,6 @@ def cdf(x: F64, alpha: F64, beta: F64) -> F64:
     return np.where((alpha > 0.0) & (beta > 0.0), found, 0.0)
 
 
-def pdf(x: F64, alpha: F64, beta: F64) -> F64:
-    """Return the density at x [n]; 0 outside 0..1 and for parameters <= 0."""
-    x, alpha, beta = np.broadcast_arrays(x, alpha, beta)
-    density = np.zeros(x.shape)
-    inside = (x > 0.0) & (x < 1.0) & (alpha > 0.0) & (beta > 0.0)
-    a, b, at = alpha[inside], beta[inside], x[inside]
-    density[inside] = np.exp((a - 1.0) * np.log(at) + (b - 1.0) * np.log1p(-at) - _log_beta(a, b))
-    return density
-
-
 def matching(mean: F64, variance: F64) -> tuple[F64, F64]:
     """Return alpha and beta [n] of the distribution with this mean and variance; NaN if there is none.
 

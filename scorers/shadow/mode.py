@@ -23,12 +23,21 @@ from scorers.cluster.resources import CPU
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.recorder import DecisionRecorder
 from scorers.decisions.records import integer_scores
+from scorers.decisions.shadow_records import (
+    GRACE_S,
+    LATER_S,
+    Candidates,
+    Choice,
+    Kind,
+    Load,
+    ShadowBinding,
+    decode,
+    settings_of,
+)
 from scorers.plugin_api.wire import MAX_EXTENDER_PRIORITY
 from scorers.profiles.default_filters import lacking_room, matches_selector
 from scorers.profiles.overload_risk import overload_notices
 from scorers.profiles.ranking import ProfileRunner
-from scorers.shadow import records
-from scorers.shadow.records import GRACE_S, LATER_S, Candidates, Choice, Kind, Load, ShadowBinding
 from watcher.arrays import I64
 from watcher.core.decisions import MICROSECONDS, DecisionQuery, DecisionsUnavailable
 from watcher.core.kubernetes.objects import Node, Pod
@@ -54,7 +63,7 @@ _CORDONED = "node.kubernetes.io/unschedulable:NoSchedule"
 
 
 class LeftOut(Exception):
-    """The binding cannot be evaluated; the message is a key of records.LEFT_OUT."""
+    """The binding cannot be evaluated; the message is a key of LEFT_OUT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +123,6 @@ class ShadowMode:
         return bool(self.names) and self._recorder.is_on
 
     @property
-    def observing(self) -> int:
-        """Number of bindings that wait for the later reading of the load."""
-        return len(self._observing)
-
-    @property
     def source(self) -> str:
         """Name of the load source, "" without load."""
         columns = self._table.load.columns
@@ -127,7 +131,7 @@ class ShadowMode:
     def settings(self) -> dict[str, str]:
         """Return a hash of the settings of each evaluated profile."""
         there = {name: self._profiles.get(name) for name in self.names}
-        return {name: records.settings_of(profile.settings) for name, profile in there.items() if profile is not None}
+        return {name: settings_of(profile.settings) for name, profile in there.items() if profile is not None}
 
     def notices(self) -> dict[str, tuple[str, ...]]:
         """Return what to know about each evaluated profile before it is used."""
@@ -285,7 +289,7 @@ class ShadowMode:
     def _choice(self, profile: ProfileRunner, info: PodInfo, node: str, names: Sequence[str]) -> Choice:
         """Return the profile's placement, evaluated as if the pod were on no node."""
         table, now = self._table, self._now()
-        settings = records.settings_of(profile.settings)
+        settings = settings_of(profile.settings)
         there = [name for name in names if (row := table.row.get(name)) is not None and table.known[row]]
         rows = np.fromiter((table.row[name] for name in there), dtype=np.int64, count=len(there))
         with table.without_pod(info.key):
@@ -358,7 +362,7 @@ class ShadowMode:
         self._needs_recovery = False
         known = {key for key, _ in self._observing}
         others = [each for each in found if each.time not in known and not self._recorder.is_new(each.time)]
-        read = ((each.time, records.decode(each.payload)) for each in others)
+        read = ((each.time, decode(each.payload)) for each in others)
         old = [(key, each) for key, each in read if each is not None and each.has_other_choice and each.later is None]
         self._observing = deque(sorted([*old, *self._observing], key=lambda each: each[0])[-MOST_OBSERVED:])
 

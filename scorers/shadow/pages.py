@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-from aiohttp import hdrs, web
+from aiohttp import web
 
+from scorers.decisions import shadow_records
 from scorers.decisions.recorder import DecisionRecorder
-from scorers.shadow import records, report
+from scorers.shadow import report
 from scorers.shadow.mode import ShadowMode
 from watcher.core.decisions import MICROSECONDS, DecisionQuery, DecisionsUnavailable, StoredDecision
 from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
 from watcher.platform.http.parameters import BadParameter, query_values, time_of
-from watcher.platform.http.routing import JSON, Access, ApiError, Route
+from watcher.platform.http.responses import json_response
+from watcher.platform.http.routing import Access, ApiError, Route
 
 MOST_REPORTED = 20_000
 """Maximum number of bindings in a report, newest first; computing one takes half a second of a thread."""
@@ -70,35 +71,21 @@ class ShadowHandler:
             rows = await self._recorder.store.decisions(query)
         except DecisionsUnavailable as error:
             raise ApiError(503, "decisions_unavailable", str(error), error.hint) from error
-        settings = self._mode.settings()
         shown = {"requests_to_usage": self._mode.requests_to_usage(), "notices": self._mode.notices()}
-        body = await asyncio.to_thread(self._encoded, rows, settings, start, end - 1, now, shown)
-        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"})
+        found = await asyncio.to_thread(_report, rows, self._mode.settings(), now=now)
+        period = {"from": start, "to": end - 1, "source": self._mode.source, "window": self._window()}
+        return json_response(period | found | shown)
 
-    def _encoded(
-        self,
-        rows: Sequence[StoredDecision],
-        settings: Mapping[str, str],
-        start: int,
-        end: int,
-        now: float,
-        shown: Mapping[str, Any],
-    ) -> bytes:
-        """Compute and encode the report, and add `shown`; runs in a worker thread."""
-        newest = rows[:MOST_REPORTED]
-        read = [each for row in newest if (each := records.decode(row.payload)) is not None]
-        message = report.report(read, settings, now=now)
-        times = [each.time for each in read]
-        document = {
-            "from": start,
-            "to": end,
-            "first": min(times, default=None),
-            "last": max(times, default=None),
-            "source": self._mode.source,
-            "window": self._window(),
-            "truncated": len(rows) > MOST_REPORTED,
-            "unreadable": len(newest) - len(read),
-            **message,
-            **shown,
-        }
-        return msgspec.json.encode(document)
+
+def _report(rows: Sequence[StoredDecision], settings: Mapping[str, str], *, now: float) -> dict[str, Any]:
+    """Compute the report; runs in a worker thread."""
+    newest = rows[:MOST_REPORTED]
+    read = [each for row in newest if (each := shadow_records.decode(row.payload)) is not None]
+    times = [each.time for each in read]
+    return {
+        "first": min(times, default=None),
+        "last": max(times, default=None),
+        "truncated": len(rows) > MOST_REPORTED,
+        "unreadable": len(newest) - len(read),
+        **report.report(read, settings, now=now),
+    }

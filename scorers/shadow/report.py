@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from scorers.shadow.records import GRACE_S, LATER_S, LEFT_OUT, Load, ShadowBinding
+from scorers.decisions.shadow_records import GRACE_S, LATER_S, LEFT_OUT, Load, ShadowBinding
 from watcher.arrays import F64
 
 CONFIDENCE = 0.95

@@ -177,12 +177,6 @@ def test_golden_distribution_function(case):
     assert beta.cdf(one(of["x"]), one(of["alpha"]), one(of["beta"]))[0] == tolerance(case, case["expected"]["value"])
 
 
-@cases("LowRiskOverCommitment", "beta_pdf")
-def test_golden_density(case):
-    of = case["inputs"]
-    assert beta.pdf(one(of["x"]), one(of["alpha"]), one(of["beta"]))[0] == tolerance(case, case["expected"]["value"])
-
-
 @cases("LowRiskOverCommitment", "beta_max_variance")
 def test_golden_largest_variance(case):
     assert beta.max_variance(one(case["inputs"]["m1"]))[0] == tolerance(case, case["expected"]["value"])

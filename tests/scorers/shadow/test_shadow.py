@@ -18,6 +18,16 @@ from click.testing import CliRunner
 from load_watcher.main import main
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.recorder import DecisionRecorder
+from scorers.decisions.shadow_records import (
+    GRACE_S,
+    LATER_S,
+    LEFT_OUT,
+    Choice,
+    Load,
+    ShadowBinding,
+    decode,
+    settings_of,
+)
 from scorers.extender.handlers import Extender
 from scorers.extender.telemetry import ShadowTelemetry
 from scorers.plugin_api.framework import Scores
@@ -26,7 +36,6 @@ from scorers.profiles.ranking import ProfileRunner
 from scorers.shadow import report as shadow_report
 from scorers.shadow.mode import MAX_BINDING_AGE_S, MOST_WAITING, ShadowMode
 from scorers.shadow.pages import ShadowHandler
-from scorers.shadow.records import GRACE_S, LATER_S, LEFT_OUT, Choice, Load, ShadowBinding, decode, settings_of
 from tests.fakes.decisions import DecisionList
 from tests.fakes.service import Answer, Live, Protection
 from tests.scorers.extender.test_handlers import Clock, asking
@@ -395,11 +404,14 @@ def test_a_process_that_comes_after_looks_again_at_what_the_one_before_saw(serve
     clock.now = NOW + 60
     again = Served(store=served.store, clock=clock)
     with again.live:
-        wait_for(lambda: again.mode.observing == 1, what="what waits to be read")
         again.measured({**CPU, "n0": 60.0})
         again.after(LATER_S)
-        later = of(again.report(), "spreading")["difference"]["CPU"]["later"]
-        assert (1, 5.0 - 60.0) == (later["count"], later["mean"])
+
+        def later() -> Any:
+            found = of(again.report(), "spreading")["difference"]["CPU"]["later"]
+            return found if found["count"] else None
+
+        assert 5.0 - 60.0 == wait_for(later, what="the later load")["mean"]
 
 
 def test_a_moment_that_was_missed_is_not_known(served: Served) -> None:

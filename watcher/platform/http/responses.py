@@ -103,7 +103,7 @@ def with_content_coding(headers: Mapping[istr, str] | CIMultiDict[str], encoding
     return all_headers
 
 
-def json_response(body: msgspec.Struct) -> web.Response:
+def json_response(body: object) -> web.Response:
     """A response with a small JSON body that must not be cached."""
     headers = {hdrs.CONTENT_TYPE: JSON, hdrs.CACHE_CONTROL: "no-store"}
     return web.Response(body=msgspec.json.encode(body), headers=headers)
