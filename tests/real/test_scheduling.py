@@ -203,7 +203,10 @@ def test_what_other_profiles_would_have_done_is_told_also_after_a_kill(
     assert (2, 2) == (of_profiles["limits"]["other"], of_profiles["default"]["bindings"])
     assert 2 == of_profiles["limits"]["difference"]["CPU"]["now"]["unknown"]  # worker-2 has no load
     with closing(sqlite3.connect(service.directory / "load-watcher.db")) as database:
-        wait_for(lambda: database.execute("SELECT count(*) FROM shadow_binding").fetchone() == (2,), what="it on disk")
+        wait_for(
+            lambda: database.execute("SELECT count(*) FROM decision WHERE kind = 'shadow'").fetchone() == (2,),
+            what="it on disk",
+        )
     service.kill()
     service.start()
     told = CliRunner().invoke(main, ["shadow", "--url", service.url])

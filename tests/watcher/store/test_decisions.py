@@ -185,6 +185,7 @@ async def test_each_kind_is_found_and_counted_by_itself(place: str) -> None:
     async def check(store: Store, fourth: StoredDecision) -> None:
         expected = [shadows[4], fourth, *shadows[2::-1]]
         assert expected == await found_in(store, kind="shadow", limit=9)
+        assert expected[:2] == await found_in(store, kind="shadow", limit=2)
         assert expected[::-1] == await found_in(store, kind="shadow", limit=9, newest=False)
         within = {"start": shadows[1].time, "end": shadows[4].time, "limit": 2}
         assert expected[1:3] == await found_in(store, kind="shadow", **within)
