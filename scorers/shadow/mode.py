@@ -37,6 +37,7 @@ from scorers.decisions.shadow_records import (
 from scorers.plugin_api.wire import MAX_EXTENDER_PRIORITY
 from scorers.profiles.default_filters import lacking_room, matches_selector
 from scorers.profiles.overload_risk import overload_notices
+from scorers.profiles.profiles import ProfileSettings
 from scorers.profiles.ranking import ProfileRunner
 from watcher.arrays import I64
 from watcher.core.decisions import MICROSECONDS, DecisionQuery, DecisionsUnavailable
@@ -128,15 +129,17 @@ class ShadowMode:
         columns = self._table.load.columns
         return "" if columns is None else columns.source
 
+    def _evaluated(self) -> dict[str, ProfileSettings]:
+        found = {name: self._profiles.get(name) for name in self.names}
+        return {name: profile.settings for name, profile in found.items() if profile is not None}
+
     def settings(self) -> dict[str, str]:
         """Return a hash of the settings of each evaluated profile."""
-        there = {name: self._profiles.get(name) for name in self.names}
-        return {name: settings_of(profile.settings) for name, profile in there.items() if profile is not None}
+        return {name: settings_of(profile) for name, profile in self._evaluated().items()}
 
     def notices(self) -> dict[str, tuple[str, ...]]:
         """Return what to know about each evaluated profile before it is used."""
-        there = {name: self._profiles.get(name) for name in self.names}
-        return {name: overload_notices(each.settings) for name, each in there.items() if each is not None}
+        return {name: overload_notices(profile) for name, profile in self._evaluated().items()}
 
     def requests_to_usage(self) -> dict[str, float]:
         """Return the current ratio of requests to usage by resource."""
