@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from watcher.agents.discovery import AgentDiscovery, DiscoveryResult
-from watcher.agents.pages import EndpointKind, discovery_by_kind
+from watcher.agents.client import AgentClient
+from watcher.agents.discovery import DiscoveryResult
+from watcher.agents.pages import EndpointKind, clients_by_kind
 from watcher.core.messages import shorten_names
 from watcher.platform.checks.examination import CheckContext
 from watcher.platform.checks.results import CheckResult, count, ok, skipped, warn
@@ -16,17 +17,17 @@ CALLED = {EndpointKind.AGENT: "agent", EndpointKind.QRM: "QoS Resource Manager"}
 
 async def dashboard(examination: CheckContext) -> Sequence[CheckResult]:
     """Check that the configured host names resolve and the label selectors find ready pods. Sends no page requests."""
-    named = discovery_by_kind(examination.get(Settings))
+    named = clients_by_kind(examination.get(Settings))
     if not named:
-        return [skipped("no agents are configured in [dashboard]")]
-    return [result for kind, places in named.items() for result in _told(kind, await _found(places))]
+        return [skipped("no agents are configured in [agents] or [qrms]")]
+    return [result for kind, client in named.items() for result in _told(kind, await _found(client))]
 
 
-async def _found(places: AgentDiscovery) -> DiscoveryResult:
+async def _found(client: AgentClient) -> DiscoveryResult:
     try:
-        return await places.find()
+        return await client.find()
     finally:
-        await places.close()
+        await client.close()
 
 
 def _told(kind: EndpointKind, found: DiscoveryResult) -> list[CheckResult]:

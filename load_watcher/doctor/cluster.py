@@ -35,7 +35,7 @@ from watcher.platform.settings.tables import Settings
 from watcher.providers.metrics_server.pods import PLACED_PODS, POD_METRICS
 from watcher.refresh import cluster_nodes
 
-PAGES = "the pages of agents in the dashboard (dashboard.agent_pods, qrm_pods)"
+PAGES = "the pages of agents in the dashboard (agents.pods, qrms.pods)"
 NAMED_AT_MOST = 5
 LABEL_CURE = (
     "set provider.node_label to the label with the node name, or relabel __meta_kubernetes_pod_node_name to node when "
@@ -69,7 +69,7 @@ def required_permissions(found: Settings, environ: Mapping[str, str]) -> Sequenc
                 vital=False,
             )
         )
-    if source and found.refresh.pods != "off" and not found.agents.configured:
+    if source and found.refresh.pods != "off" and not found.agents.report_pods:
         must = found.refresh.pods == "on"
         purpose = "the usage of pods" if must else "the usage of pods, on request (refresh.pods)"
         needed += [
@@ -115,10 +115,9 @@ def _of_node_metrics(found: Settings) -> Iterator[Permission]:
 
 def _of_agents(found: Settings) -> Iterator[Permission]:
     """Yield the permissions that finding the pods of agents by labels needs."""
-    must = found.refresh.pods == "on"
-    asked = found.agents.pods if found.refresh.pods != "off" else None
-    shown = found.dashboard.agent_pods, found.dashboard.qrm_pods
-    selections = (asked, "the usage of pods from agents (agents.pods)", must), *((each, PAGES, False) for each in shown)
+    asked = found.agents.pods if found.agents.pod_usage and found.refresh.pods != "off" else None
+    usage = (asked, "the usage of pods from agents (agents.pods)", found.refresh.pods == "on")
+    selections = usage, (found.agents.pods, PAGES, False), (found.qrms.pods, PAGES, False)
     for selection, purpose, vital in selections:
         if selection is not None:
             for verb in ("list", "watch"):

@@ -62,7 +62,7 @@ PUBLISHING = {"config": {"koordinator": {"publish": True}}}
 FROM_CLUSTER = {"default": {"plugins": [{"name": "LoadAwareScheduling", "args": {"nodeMetricSource": "cluster"}}]}}
 SHOWING = {
     f"{part}s": {
-        "config": {"dashboard": {f"{part}_pods": {"selector": f"app.kubernetes.io/name={name}", "namespace": name}}}
+        "config": {f"{part}s": {"pods": {"selector": f"app.kubernetes.io/name={name}", "namespace": name}}}
     }
     for part, name in (("agent", "load-watcher-agent"), ("qrm", "load-watcher-qrm"))
 }
@@ -438,20 +438,17 @@ def test_the_watcher_finds_the_agents_of_its_own_release(tmp_path: Path) -> None
     secret = tmp_path / "token"
     secret.write_text("of the agents")
     text = named["data"]["load-watcher.toml"].replace("/run/secrets/load-watcher-agent/token", str(secret))
-    dashboard = read(text, tmp_path).dashboard
-    assert dashboard.agent_pods is not None
+    agents = read(text, tmp_path).agents
+    assert agents.pods is not None
+    assert not agents.report_pods
     agent = only(rendered, "DaemonSet", "load-watcher-agent")
     labels = agent["spec"]["template"]["metadata"]["labels"]
-    assert has_labels({"metadata": {"labels": labels}}, dashboard.agent_pods.selector)
+    assert has_labels({"metadata": {"labels": labels}}, agents.pods.selector)
     own = pod_template(rendered)["metadata"]["labels"]
-    assert not has_labels({"metadata": {"labels": own}}, dashboard.agent_pods.selector)
-    assert (
-        "elsewhere"
-        == dashboard.agent_pods.namespace
-        == only(rendered, "Role", f"{NAME}-agents")["metadata"]["namespace"]
-    )
+    assert not has_labels({"metadata": {"labels": own}}, agents.pods.selector)
+    assert "elsewhere" == agents.pods.namespace == only(rendered, "Role", f"{NAME}-agents")["metadata"]["namespace"]
     (port,) = (each["containerPort"] for each in agent["spec"]["template"]["spec"]["containers"][0]["ports"])
-    assert port == dashboard.agent_pods.port
+    assert port == agents.pods.port
     (container,) = pod_template(rendered)["spec"]["containers"]
     (mounted,) = (each["name"] for each in container["volumeMounts"] if "load-watcher-agent" in each["mountPath"])
     volumes = {each["name"]: each for each in pod_template(rendered)["spec"]["volumes"]}
@@ -467,7 +464,7 @@ def test_the_watcher_finds_the_agents_of_its_own_release(tmp_path: Path) -> None
 def test_agents_by_label_alone_take_a_token_and_no_right_in_the_whole_cluster() -> None:
     """With another source, which needs no right, and several selections of a namespace."""
     selection = "app=agent"
-    config = {"dashboard": {"agent_pods": selection, "qrm_pods": selection}, "agents": {"pods": selection}}
+    config = {"agents": {"pods": selection}, "qrms": {"pods": selection}}
     rendered = charted({"config": {"provider": PROMETHEUS, **config}, "rbac": {"nodes": False}})
     assert pod_template(rendered)["spec"]["automountServiceAccountToken"]
     assert ["Role", "RoleBinding"] == sorted(
@@ -633,7 +630,7 @@ async def test_the_service_runs_with_these_settings_and_uses_every_right_that_it
                 bind = f"{url}/scheduler/default/bind"
                 async with ClientSession() as session, session.post(bind, json=binding) as answer:
                     assert {"Error": ""} == await answer.json()
-            if settings.dashboard.agent_pods is not None:
+            if settings.agents.pods is not None:
                 async with ClientSession() as session, session.get(f"{url}/api/v1/agents") as answer:
                     assert 200 == answer.status  # with this question it begins to list
             await eventually(lambda: {(each.verb, each.resource) for each in kube.asked} == rights, what="all rights")

@@ -20,7 +20,7 @@ from agent.state.kubelet import KubeletError, KubeletPods, kubelet_access
 from agent.state.prometheus import PrometheusQueryClient
 from tests.hostile import TOKEN
 from watcher.agents import usage as agents_usage
-from watcher.agents.pages import AgentError, AgentPageClient, EndpointKind, discovery_by_kind
+from watcher.agents.pages import AgentError, AgentPages, EndpointKind, clients_by_kind
 from watcher.client import WatcherClient, WatcherError
 from watcher.client.node import NodeClient
 from watcher.core.kubernetes.errors import KubeError
@@ -203,9 +203,8 @@ def peers(url: str, directory: Path) -> Exchange:
 
 def agent_pages(url: str, directory: Path) -> Exchange:
     (directory / "token").write_text(TOKEN)
-    given = settings(directory, dashboard__agents=[url], dashboard__token_file=str(directory / "token"))
-    client = AgentPageClient(
-        discovery_by_kind(given), token_file=str(directory / "token"), tls=ssl.create_default_context()
+    client = AgentPages(
+        clients_by_kind(settings(directory, agents__urls=[url], agents__token_file=str(directory / "token")))
     )
 
     async def exchange() -> str:
@@ -223,10 +222,10 @@ def agent_pages(url: str, directory: Path) -> Exchange:
 
 
 def agent_usage(url: str, directory: Path) -> Exchange:
-    given = settings(directory, agents__urls=[url])
-    places = discovery_by_kind(settings(directory, dashboard__agents=[url]))[EndpointKind.AGENT]
-    client = agents_usage.AgentPods(places, token_file=str(directory / "token"), timeout=TIMEOUT_S)
-    assert given.agents.urls
+    given = settings(
+        directory, agents__urls=[url], agents__timeout=TIMEOUT_S, agents__token_file=str(directory / "token")
+    )
+    client = agents_usage.AgentPods(clients_by_kind(given)[EndpointKind.AGENT])
 
     async def exchange() -> str:
         try:

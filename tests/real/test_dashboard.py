@@ -265,7 +265,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         for number, (role, cpu) in enumerate(ROLES, start=1):
             world.pod(f"default/pod{number}", f"{number}" * 8, role, cpu=cpu, memory="20Gi")
         with world.run(RESERVED, mode="dry-run", env={"LOAD_WATCHER_QRM_POLICY": "best-effort"}) as qrm:
-            named = f'[dashboard]\nagents = ["{an_agent.url}"]\nqrm = ["{qrm.url}"]\n'
+            named = f'[agents]\nurls = ["{an_agent.url}"]\n[qrms]\nurls = ["{qrm.url}"]\n'
             with Service(directory / "service", config=named) as service:
                 service.wait_for_status(200)
                 yield Shown(service, an_agent, qrm)
@@ -337,7 +337,7 @@ def test_a_manager_s_cpus_by_socket(shown: Shown, browser: Any) -> None:
 def test_what_needs_a_token_asks_for_it(shown: Shown, light: Tab, tmp_path: Path) -> None:
     """Pages that tell of pods want it as soon as one is set, whoever may read the rest."""
     (tmp_path / "token").write_text("secret\n")
-    config = f'[server]\ntoken_file = "{tmp_path}/token"\n[dashboard]\nagents = ["{shown.agent.url}"]\n'
+    config = f'[server]\ntoken_file = "{tmp_path}/token"\n[agents]\nurls = ["{shown.agent.url}"]\n'
     with Service(tmp_path / "service", config=config) as service:
         light.open(f"{service.url}/#/agents", shows="This service requires a token")
         light.page.get_by_label("This service requires a token").fill("secret")
@@ -349,7 +349,7 @@ def test_what_needs_a_token_asks_for_it(shown: Shown, light: Tab, tmp_path: Path
 
 def test_an_agent_that_is_gone_is_told(shown: Shown, light: Tab) -> None:
     """In the place of its plan; the service itself is well."""
-    config = '[dashboard]\nagents = ["http://127.0.0.1:1"]\n'
+    config = '[agents]\nurls = ["http://127.0.0.1:1"]\n'
     with Service(shown.service.directory / "alone", config=config) as service:
         light.open(f"{service.url}/#/agents", shows="no response from 127.0.0.1")
         light.wait_for("check that it runs")

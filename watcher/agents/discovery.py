@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
@@ -283,17 +283,13 @@ class PodEndpoints:
 
 
 def discovery_from_settings(
-    settings: Settings,
-    *,
-    urls: Mapping[str, Sequence[str] | None],
-    pods: Mapping[str, PodSelection | None],
+    settings: Settings, section: str, *, urls: Sequence[str] | None, pods: PodSelection | None
 ) -> AgentDiscovery | None:
-    """Build the discovery for these settings (setting key -> value); None if none of them is set."""
-    access = AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context)
-    sources: list[EndpointSource] = [NamedEndpoints(named, key=key) for key, named in urls.items() if named is not None]
-    sources += [
-        PodEndpoints(selection, KubeClient(access), key=key, namespace=own_namespace())
-        for key, selection in pods.items()
-        if selection is not None
-    ]
+    """Build the discovery for the settings `urls` and `pods` of a section; None if neither is set."""
+    sources: list[EndpointSource] = []
+    if urls is not None:
+        sources.append(NamedEndpoints(urls, key=f"{section}.urls"))
+    if pods is not None:
+        access = AccessFinder.of(kubeconfig=settings.kubeconfig, context=settings.kubernetes.context)
+        sources.append(PodEndpoints(pods, KubeClient(access), key=f"{section}.pods", namespace=own_namespace()))
     return AgentDiscovery(*sources) if sources else None

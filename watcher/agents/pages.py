@@ -8,7 +8,6 @@ the token is sent only to these endpoints.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from enum import StrEnum
@@ -16,22 +15,17 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 import msgspec
-from aiohttp import hdrs, web
-from yarl import URL
+from aiohttp import web
 
-from watcher import __version__
-from watcher.agents.discovery import AgentDiscovery, AgentEndpoint, DiscoveryResult, discovery_from_settings
+from watcher.agents.client import AgentClient, client_from_settings
+from watcher.agents.discovery import AgentEndpoint, DiscoveryResult
 from watcher.platform.net.decoding import decode_json
-from watcher.platform.net.dns import get_from
-from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound
-from watcher.platform.sources.connection import bearer
+from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge
 from watcher.platform.sources.errors import ProviderRefused
-from watcher.platform.sources.http_client import read_bounded
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
 
-TIMEOUT_S = 5.0
 MAX_BODY = 16 << 20
 
 
@@ -58,71 +52,57 @@ class AgentError(Exception):
         self.hint = hint
 
 
-class AgentPageClient:
-    """Fetches pages from the endpoints in `places`. Sends the token of `token_file` with every request. Use it within
-    `life`."""
+class AgentPages:
+    """Fetches pages of the endpoints that the clients, by kind, discover. Use it within `life`."""
 
-    def __init__(self, places: Mapping[EndpointKind, AgentDiscovery], *, token_file: str, tls: ssl.SSLContext) -> None:
-        self._places = dict(sorted(places.items()))
-        self._token_file = token_file
-        self._tls = tls
-        self._session: aiohttp.ClientSession | None = None
+    def __init__(self, clients: Mapping[EndpointKind, AgentClient]) -> None:
+        self._clients = dict(sorted(clients.items()))
 
     @asynccontextmanager
     async def life(self, _app: web.Application) -> AsyncIterator[None]:
-        """Cleanup context: open the HTTP session, and close it and the discovery at shutdown."""
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._tls),
-            headers={hdrs.USER_AGENT: f"load-watcher/{__version__}"},
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
-        ) as self._session:
-            try:
-                yield
-            finally:
-                for places in self._places.values():
-                    await places.close()
+        """Cleanup context: close the clients at shutdown."""
+        try:
+            yield
+        finally:
+            for client in self._clients.values():
+                await client.close()
 
     async def known(self) -> Mapping[EndpointKind, DiscoveryResult]:
         """Return the current endpoints and discovery problems, by kind."""
-        found = await asyncio.gather(*(places.find() for places in self._places.values()))
-        return dict(zip(self._places, found, strict=True))
+        found = await asyncio.gather(*(client.find() for client in self._clients.values()))
+        return dict(zip(self._clients, found, strict=True))
 
     async def page(self, name: str, page: str) -> bytes:
         """Return a page as JSON. Raises KeyError for an unknown endpoint or page, AgentError if the request fails."""
         known = await self.known()
         paths = {
-            place.name: (place, PAGES[kind][page])
+            place.name: (self._clients[kind], place, PAGES[kind][page])
             for kind, found in known.items()
             if page in PAGES[kind]
             for place in found.places
         }
-        place, path = paths[name]
-        body, status = await self._ask(place, path)
-        if status in (401, 403):
-            hint = "dashboard.token_file must contain the token of that server (agent.token_file, qrm.token_file)"
-            raise AgentError("agent_refused", f"{name} denied access (status {status})", hint=hint)
-        if status != 200:
-            raise AgentError("agent_failed", f"{name} returned status {status}", hint="see its log")
-        return await asyncio.to_thread(_checked, body, name)
+        return await _page(*paths[name])
 
-    async def _ask(self, place: AgentEndpoint, path: str) -> tuple[bytes, int]:
-        """Return body and status. Raises AgentError."""
-        assert self._session is not None
-        try:
-            headers = bearer("dashboard.token_file", self._token_file)
-        except ProviderRefused as error:
-            raise AgentError("agent_refused", str(error), hint="write the token into the file as one line") from error
-        try:
-            target = URL(f"{str(place.url).rstrip('/')}{path}")
-            async with get_from(self._session, target, of=place.server_name, headers=headers) as response:
-                return await read_bounded(response, answer_bound(MAX_BODY)), response.status
-        except AnswerTooLarge as error:
-            raise AgentError("agent_failed", f"{place.name}: {error}", hint=TOO_LARGE_HINT) from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            why = str(error) or type(error).__name__
-            hint = "check that it runs and listens on this address; by default it listens on loopback only"
-            raise AgentError("agent_unreachable", f"no response from {place.name}: {why}", hint=hint) from error
+
+async def _page(client: AgentClient, endpoint: AgentEndpoint, path: str) -> bytes:
+    name, section = endpoint.name, client.section
+    try:
+        status, body = await client.get(endpoint, path, largest=MAX_BODY)
+    except ProviderRefused as error:
+        hint = error.hint or f"check {section}.token_file and {section}.ca_file; a token is one line of text"
+        raise AgentError("agent_refused", str(error), hint=hint) from error
+    except AnswerTooLarge as error:
+        raise AgentError("agent_failed", f"{name}: {error}", hint=TOO_LARGE_HINT) from error
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        why = str(error) or type(error).__name__
+        hint = "check that it runs and listens on this address; by default it listens on loopback only"
+        raise AgentError("agent_unreachable", f"no response from {name}: {why}", hint=hint) from error
+    if status in (401, 403):
+        hint = f"{section}.token_file must contain the token of that server (agent.token_file, qrm.token_file)"
+        raise AgentError("agent_refused", f"{name} denied access (status {status})", hint=hint)
+    if status != 200:
+        raise AgentError("agent_failed", f"{name} returned status {status}", hint="see its log")
+    return await asyncio.to_thread(_checked, body, name)
 
 
 def _checked(body: bytes, name: str) -> bytes:
@@ -135,27 +115,16 @@ def _checked(body: bytes, name: str) -> bytes:
     return body
 
 
-# --- from the settings -----------------------------------------------------------------------------------------------
-
-
-def discovery_by_kind(settings: Settings) -> Mapping[EndpointKind, AgentDiscovery]:
-    """Build the discovery of the endpoints in [dashboard], by kind; kinds without endpoints are left out."""
-    named = settings.dashboard
+def clients_by_kind(settings: Settings) -> Mapping[EndpointKind, AgentClient]:
+    """Build the clients of [agents] and [qrms], by kind; sections without endpoints are left out."""
     each = {
-        EndpointKind.AGENT: discovery_from_settings(
-            settings, urls={"dashboard.agents": named.agents}, pods={"dashboard.agent_pods": named.agent_pods}
-        ),
-        EndpointKind.QRM: discovery_from_settings(
-            settings, urls={"dashboard.qrm": named.qrm}, pods={"dashboard.qrm_pods": named.qrm_pods}
-        ),
+        EndpointKind.AGENT: client_from_settings(settings, "agents"),
+        EndpointKind.QRM: client_from_settings(settings, "qrms"),
     }
-    return {kind: places for kind, places in each.items() if places is not None}
+    return {kind: client for kind, client in each.items() if client is not None}
 
 
-def from_settings(settings: Settings) -> AgentPageClient | None:
-    """Build the page fetcher of the dashboard, None if [dashboard] names no endpoints."""
-    places, named = discovery_by_kind(settings), settings.dashboard
-    if not places:
-        return None
-    tls = ssl.create_default_context(cafile=None if named.ca_file is None else str(named.ca_file))
-    return AgentPageClient(places, token_file=str(named.token_file or ""), tls=tls)
+def from_settings(settings: Settings) -> AgentPages | None:
+    """Build the pages of the dashboard, None if the settings name neither agents nor QoS Resource Managers."""
+    clients = clients_by_kind(settings)
+    return AgentPages(clients) if clients else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import ssl
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -18,10 +17,9 @@ from typing import TYPE_CHECKING
 import aiohttp
 import msgspec
 import numpy as np
-from aiohttp import hdrs
 
-from watcher import __version__
-from watcher.agents.discovery import AgentDiscovery, AgentEndpoint, DiscoveryProblem, discovery_from_settings
+from watcher.agents.client import AT_ONCE, AgentClient, client_from_settings
+from watcher.agents.discovery import AgentEndpoint, DiscoveryProblem
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.node_facts import CapacityProvider, NodeLister, NodeMetadataProvider
 from watcher.core.kubernetes.objects import ObjectMetadata
@@ -29,12 +27,10 @@ from watcher.core.pods.table import PODS, PodOrigin, PodUsage
 from watcher.core.review.findings import some_of
 from watcher.model import Finding, FindingKind, Remedy
 from watcher.platform.net.decoding import decode_json
-from watcher.platform.net.dns import get_from
-from watcher.platform.net.http_body import AnswerTooLarge, answer_bound
+from watcher.platform.net.http_body import AnswerTooLarge
 from watcher.platform.net.redaction import release_frames
-from watcher.platform.sources.connection import bearer
 from watcher.platform.sources.errors import ProviderError, ProviderMalformed, ProviderRefused, ProviderUnreachable
-from watcher.platform.sources.http_client import provider_error_of, read_bounded
+from watcher.platform.sources.http_client import provider_error_of
 from watcher.providers.base import Fetch, NoPodUsage, PodFetch, Provider
 
 if TYPE_CHECKING:
@@ -42,8 +38,6 @@ if TYPE_CHECKING:
 
 SOURCE = "Agents"
 PATH = "/pods"
-AT_ONCE = 64
-"""Maximum number of concurrent requests to agents."""
 BUDGET_S = 15.0
 """Time budget in seconds for all agents: a quarter of the minute between two fetches."""
 UNREACHABLE_HINT = (
@@ -82,45 +76,28 @@ class _AgentResponses:
 
 
 class AgentPods:
-    """Client of the agents at `places`. `timeout` (seconds) is per agent, `budget` (seconds) for all agents;
-    `at_once` is the number of concurrent requests."""
+    """Reads pod usage from all agents that `client` discovers, within `budget` seconds; `at_once` is the number of
+    concurrent requests."""
 
-    def __init__(
-        self,
-        places: AgentDiscovery,
-        *,
-        token_file: str = "",
-        ca_file: str = "",
-        timeout: float,
-        budget: float = BUDGET_S,
-        at_once: int = AT_ONCE,
-    ) -> None:
-        self._places = places
-        self._token_file = token_file
-        self._ca_file = ca_file
-        self._timeout = timeout
+    def __init__(self, client: AgentClient, *, budget: float = BUDGET_S, at_once: int = AT_ONCE) -> None:
+        self._client = client
         self._budget = budget
         self._at_once = at_once
-        self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
-        """Stop the discovery and close all connections."""
-        await self._places.close()
-        if self._session is not None:
-            await self._session.close()
+        """Close the client and its discovery."""
+        await self._client.close()
 
     async def fetch(self, now: float) -> PodFetch:
         """Current pod usage of all agents. `now` is in unix seconds. Raises ProviderError if no agent responds, and
         NoPodUsage if the responses contain no pods."""
-        session = self._open()
-        headers = bearer("agents.token_file", self._token_file)
-        found = await self._places.find()
+        found = await self._client.find()
         message = _AgentResponses(found.troubles)
         waiting = iter(found.places)
         try:
             async with asyncio.timeout(self._budget), asyncio.TaskGroup() as asking:
                 for _ in range(self._at_once):
-                    asking.create_task(self._ask_on(session, waiting, headers, message))
+                    asking.create_task(self._ask_on(waiting, message))
         except TimeoutError:
             late = ProviderUnreachable(f"not queried within the budget of {self._budget:g} s", hint=UNREACHABLE_HINT)
             message.silent |= {place.name: late for place in waiting}
@@ -131,31 +108,11 @@ class AgentPods:
             raise NoPodUsage(f"the responses of {len(message.answers)} node agents contain no pods")
         return fetch
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            try:
-                tls = ssl.create_default_context(cafile=self._ca_file or None)
-            except (OSError, ValueError) as error:
-                raise ProviderRefused(f"agents.ca_file {self._ca_file} cannot be used: {error}") from error
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._at_once, ssl=tls),
-                timeout=aiohttp.ClientTimeout(total=self._timeout),
-                headers={hdrs.USER_AGENT: f"load-watcher/{__version__}"},
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        return self._session
-
-    async def _ask_on(
-        self,
-        session: aiohttp.ClientSession,
-        waiting: Iterator[AgentEndpoint],
-        headers: dict[str, str],
-        told: _AgentResponses,
-    ) -> None:
+    async def _ask_on(self, waiting: Iterator[AgentEndpoint], told: _AgentResponses) -> None:
         """Query agents one by one until `waiting` is exhausted."""
         for place in waiting:
             try:
-                told.answers.append(await self._ask(session, place, headers))
+                told.answers.append(await self._ask(place))
             except ProviderError as error:
                 release_frames(error)
                 told.silent[place.name] = error
@@ -169,17 +126,12 @@ class AgentPods:
                 told.silent[place.name] = ProviderUnreachable("no response in time", hint=UNREACHABLE_HINT)
                 raise
 
-    async def _ask(
-        self, session: aiohttp.ClientSession, place: AgentEndpoint, headers: dict[str, str]
-    ) -> AgentPodsResponse:
-        async with get_from(session, place.url.with_path(PATH), of=place.server_name, headers=headers) as response:
-            body = await read_bounded(response, answer_bound(LARGEST))
-            if response.status in (401, 403):
-                raise ProviderRefused(
-                    f"status {response.status}", hint="Set agents.token_file to the file with the agents' token."
-                )
-            if response.status != 200:
-                raise ProviderUnreachable(f"status {response.status}", hint="Check the log of the agent.")
+    async def _ask(self, place: AgentEndpoint) -> AgentPodsResponse:
+        status, body = await self._client.get(place, PATH, largest=LARGEST)
+        if status in (401, 403):
+            raise ProviderRefused(f"status {status}", hint="Set agents.token_file to the file with the agents' token.")
+        if status != 200:
+            raise ProviderUnreachable(f"status {status}", hint="Check the log of the agent.")
         try:
             return decode_json(body, type=AgentPodsResponse)
         except msgspec.DecodeError as error:
@@ -279,14 +231,5 @@ class ProviderWithAgents:
 
 def with_agents(provider: Provider, settings: Settings) -> Provider:
     """The provider itself, or a provider with pod usage from the agents if the settings enable it."""
-    agents = settings.agents
-    places = discovery_from_settings(settings, urls={"agents.urls": agents.urls}, pods={"agents.pods": agents.pods})
-    if places is None:
-        return provider
-    asked = AgentPods(
-        places,
-        token_file=str(agents.token_file or ""),
-        ca_file=str(agents.ca_file or ""),
-        timeout=agents.timeout,
-    )
-    return ProviderWithAgents(provider, asked)
+    client = client_from_settings(settings, "agents") if settings.agents.report_pods else None
+    return provider if client is None else ProviderWithAgents(provider, AgentPods(client))

@@ -76,7 +76,7 @@ log = logging.getLogger(__name__)
 
 TICK_STOP_S = 2.0  # seconds to wait for a cancelled tick
 TICK_JOB = "tick"
-NEED_RESTART = ("cluster", "server", "store", "peers", "dashboard", "metrics")
+NEED_RESTART = ("cluster", "server", "store", "peers", "qrms", "metrics")
 
 
 class Watcher:
@@ -407,6 +407,10 @@ class Watcher:
         for table in NEED_RESTART:
             if getattr(settings, table) != getattr(self.settings, table):
                 log.warning("changes in [%s] take effect only after a restart", table)
+        if settings.agents != self.settings.agents:
+            log.warning(
+                "pod usage is read from the changed [agents] now; the dashboard shows them only after a restart"
+            )
         if settings.cluster_access != self.settings.cluster_access:
             log.warning(
                 "the source and the node names use the changed kubeconfig and context from now on; the scheduling "

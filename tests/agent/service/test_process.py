@@ -24,6 +24,7 @@ from tests.fakes.proc import FakeProc
 from tests.real.parts import REPOSITORY, free_port
 from tests.service import Service
 from tests.waiting import PATIENCE_SECONDS, wait_for
+from watcher.agents.client import AgentClient, ClientOptions
 from watcher.agents.discovery import AgentDiscovery, NamedEndpoints
 from watcher.agents.usage import AgentPods
 from watcher.platform.sources.errors import ProviderError
@@ -326,7 +327,7 @@ def test_it_tells_a_watcher_what_pods_use(machine: Machine, kubelet: FakeKubelet
 
     async def asked(address: str) -> PodFetch:
         places = AgentDiscovery(NamedEndpoints([address], key="agents.urls"))
-        agents = AgentPods(places, token_file=str(token), timeout=PATIENCE_SECONDS)
+        agents = AgentPods(AgentClient(places, ClientOptions(token_file=str(token), timeout=PATIENCE_SECONDS)))
         try:
             return await agents.fetch(time.time())
         finally:

@@ -697,7 +697,7 @@ def test_rights_for_node_metrics_are_those_of_who_writes_and_who_reads_them(tmp_
 def test_agents_by_label_are_found_or_it_is_said_why_not(tmp_path: Path):
     """Those that the dashboard shows, and the rights that it takes, in that namespace alone."""
     selection = '{ selector = "app=agent", namespace = "agents" }'
-    (tmp_path / "s.toml").write_text(f"[dashboard]\nagent_pods = {selection}\nqrm_pods = {selection}\n")
+    (tmp_path / "s.toml").write_text(f"[agents]\npods = {selection}\n[qrms]\npods = {selection}\n")
     with FakeKube() as server:
         status = {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
         server.pod("agents/a", node="node-1", status=status, metadata={"labels": {"app": "agent"}})

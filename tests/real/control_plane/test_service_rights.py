@@ -37,9 +37,10 @@ resolution = "1s"
 pods = "{pods}"
 """
 PAGES = """
-[dashboard]
-agent_pods = { selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }
-qrm_pods = { selector = "app.kubernetes.io/name=load-watcher-qrm", namespace = "load-watcher-qrm" }
+[agents]
+pods = { selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }
+[qrms]
+pods = { selector = "app.kubernetes.io/name=load-watcher-qrm", namespace = "load-watcher-qrm" }
 """
 BIND = """
 [scheduler.binding]

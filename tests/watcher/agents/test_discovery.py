@@ -51,7 +51,7 @@ def client_of(kube: FakeKube) -> KubeClient:
 
 def selected(kube: FakeKube, *, port: int = 2023, namespace: str = "agents", **more: Any) -> PodEndpoints:
     selection = PodSelection(SELECTOR, port, namespace, **more)
-    return PodEndpoints(selection, client_of(kube), key="dashboard.agent_pods")
+    return PodEndpoints(selection, client_of(kube), key="agents.pods")
 
 
 @contextmanager
@@ -163,7 +163,7 @@ def test_no_pod_is_a_trouble_of_its_own() -> None:
         trouble = the_trouble(live, "no pods found")
         assert ("agent", f"pods with {SELECTOR} in agents") == (trouble["kind"], trouble["of"])
         listing = f"kubectl -n agents get pods -l '{SELECTOR}'"
-        assert f"{listing} must list the pods; check dashboard.agent_pods" in trouble["hint"]
+        assert f"{listing} must list the pods; check agents.pods" in trouble["hint"]
 
 
 def test_a_right_that_lacks_is_named_and_looked_for_again() -> None:

@@ -1,6 +1,5 @@
 """The pages of agents through the service: those of the settings, to be looked at, and nothing else of anybody."""
 
-import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +9,9 @@ import pytest
 from aiohttp import web
 
 from tests.fakes.service import Answer, Live, Protection
+from watcher.agents.client import AgentClient, ClientOptions
 from watcher.agents.discovery import AgentDiscovery, EndpointSource, NamedEndpoints
-from watcher.agents.pages import AgentPageClient, EndpointKind
+from watcher.agents.pages import AgentPages, EndpointKind
 from watcher.api.agents import AgentRoutes
 from watcher.platform.http import openapi
 from watcher.platform.http.openapi import Operation
@@ -71,8 +71,8 @@ def a_dashboard(
 ) -> Iterator[Live]:
     """A service that shows the agents at these ports."""
     named = {
-        EndpointKind.AGENT: NamedEndpoints([f"http://127.0.0.1:{port}" for port in agents], key="dashboard.agents"),
-        EndpointKind.QRM: NamedEndpoints([f"http://127.0.0.1:{port}" for port in qrms], key="dashboard.qrm"),
+        EndpointKind.AGENT: NamedEndpoints([f"http://127.0.0.1:{port}" for port in agents], key="agents.urls"),
+        EndpointKind.QRM: NamedEndpoints([f"http://127.0.0.1:{port}" for port in qrms], key="qrms.urls"),
     }
     with showing(named, token_file=token_file, protection=protection) as live:
         yield live
@@ -86,8 +86,8 @@ def showing(
     protection: Protection | None = None,
 ) -> Iterator[Live]:
     """A service that shows those that these know of."""
-    places = {kind: AgentDiscovery(source) for kind, source in sources.items()}
-    pages = AgentPageClient(places, token_file=str(token_file or ""), tls=ssl.create_default_context())
+    options = ClientOptions(token_file=str(token_file or ""))
+    pages = AgentPages({kind: AgentClient(AgentDiscovery(source), options) for kind, source in sources.items()})
     with Live(routes=AgentRoutes(pages).routes(), lives=[pages.life], protection=protection) as live:
         yield live
 
@@ -192,10 +192,10 @@ def test_pages_need_our_token_once_one_is_set() -> None:
 
 def test_a_name_without_an_address_has_no_agents() -> None:
     """A headless Service without pods is no error of ours, and is told."""
-    named = {EndpointKind.AGENT: NamedEndpoints(["http://nobody.invalid:2021"], key="dashboard.agents")}
+    named = {EndpointKind.AGENT: NamedEndpoints(["http://nobody.invalid:2021"], key="agents.urls")}
     with showing(named) as live:
         document = live.ask("/api/v1/agents").json()
     (trouble,) = document["troubles"]
     assert ([], "agent", "nobody.invalid:2021") == (document["agents"], trouble["kind"], trouble["of"])
     assert "the name has no address" == trouble["message"]
-    assert "Set dashboard.agents to the name" in trouble["hint"]
+    assert "Set agents.urls to the name" in trouble["hint"]

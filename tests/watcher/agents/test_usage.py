@@ -22,8 +22,9 @@ from tests.fakes.sources import MemorySource
 from tests.waiting import wait_for
 from tests.watcher.providers.metrics_server.test_provider import at
 from watcher.agents import usage
+from watcher.agents.client import AT_ONCE, AgentClient, ClientOptions
 from watcher.agents.discovery import AgentDiscovery, NamedEndpoints, PodEndpoints
-from watcher.agents.usage import AgentPods, AgentPodsResponse, AgentPodUsage, ProviderWithAgents, read_pods
+from watcher.agents.usage import BUDGET_S, AgentPods, AgentPodsResponse, AgentPodUsage, ProviderWithAgents, read_pods
 from watcher.core.pods.selector import PodSelection
 from watcher.model import FindingKind
 from watcher.platform.http.openapi import Operation
@@ -78,7 +79,13 @@ def named(*urls: str) -> AgentDiscovery:
     return AgentDiscovery(NamedEndpoints(urls, key="agents.urls"))
 
 
-def ask(*agents: FakeAgent, timeout: float = 20.0, more: tuple[str, ...] = (), **config: Any) -> PodFetch:
+def client(discovery: AgentDiscovery, *, timeout: float = 20.0, token_file: str = "", ca_file: str = "") -> AgentClient:
+    return AgentClient(discovery, ClientOptions(timeout=timeout, token_file=token_file, ca_file=ca_file))
+
+
+def ask(
+    *agents: FakeAgent, more: tuple[str, ...] = (), budget: float = BUDGET_S, at_once: int = AT_ONCE, **options: Any
+) -> PodFetch:
     """What these agents tell together."""
 
     async def run() -> PodFetch:
@@ -86,7 +93,7 @@ def ask(*agents: FakeAgent, timeout: float = 20.0, more: tuple[str, ...] = (), *
             for agent in agents:
                 await agent.listen(stack)
             urls = [f"http://127.0.0.1:{agent.port}" for agent in agents]
-            asked = AgentPods(named(*urls, *more), timeout=timeout, **config)
+            asked = AgentPods(client(named(*urls, *more), **options), budget=budget, at_once=at_once)
             stack.push_async_callback(asked.close)
             return await asked.fetch(NOW)
 
@@ -184,7 +191,7 @@ def test_the_token_is_read_anew_and_never_told(tmp_path: Path):
 @pytest.mark.parametrize("name", ["http://no-such-name.invalid:2023", f"http://{'x' * 70}:2023"])
 async def test_a_name_without_addresses(name: str):
     async with AsyncExitStack() as stack:
-        asked = AgentPods(named(name), timeout=1)
+        asked = AgentPods(client(named(name), timeout=1))
         stack.push_async_callback(asked.close)
         with pytest.raises(ProviderUnreachable, match=r"no-such-name|xxx.*: the name has no address"):
             await asked.fetch(NOW)
@@ -199,7 +206,7 @@ async def test_nodes_come_from_the_source_and_pods_from_the_agents():
             await agent.listen(stack)
             source = MemorySource()
             source.put("n1", [NOW - 15, NOW], lambda time: 50.0)
-            asked = AgentPods(named(f"http://127.0.0.1:{agent.port}"), timeout=20)
+            asked = AgentPods(client(named(f"http://127.0.0.1:{agent.port}")))
             together = ProviderWithAgents(source, asked)
             await together.start()
             stack.push_async_callback(together.close)
@@ -221,7 +228,7 @@ async def test_what_the_source_knows_of_the_nodes_is_known_beside_the_agents():
         source = MetricsServerProvider(
             lambda: KubeAccess(kube.url, "a test", token=kube.token), resolution=1.0, max_seconds=900.0
         )
-        together = ProviderWithAgents(source, AgentPods(named(), timeout=1))
+        together = ProviderWithAgents(source, AgentPods(client(named(), timeout=1)))
         refresher = Refresher(provider=together, config=RefreshConfig())
         try:
             await together.start()
@@ -247,8 +254,8 @@ async def test_agents_that_are_not_even_found_are_told_with_what_the_others_say(
 
     async def run(kube: FakeKube, port: int) -> PodFetch:
         selection = PodSelection("app=agent", port, "agents")
-        client = KubeClient(lambda: KubeAccess(kube.url, "a test", token=kube.token))
-        asked = AgentPods(AgentDiscovery(PodEndpoints(selection, client, key="agents.pods")), timeout=20)
+        api = KubeClient(lambda: KubeAccess(kube.url, "a test", token=kube.token))
+        asked = AgentPods(client(AgentDiscovery(PodEndpoints(selection, api, key="agents.pods"))))
         try:
             return await asked.fetch(NOW)
         finally:
@@ -286,7 +293,7 @@ def test_the_service_tells_what_the_agents_told(tmp_path: Path, run_service: Run
         selection = f'{{ selector = "app=agent", namespace = "agents", port = {agent.port} }}'
         config = (
             f'[agents]\nurls = ["http://127.0.0.1:{agent.port}"]\npods = {selection}\n[refresh]\npods = "on"\n'
-            f'[dashboard]\nagent_pods = {selection}\n[kubernetes]\nkubeconfig = "kubeconfig"\nnode_names = "off"\n'
+            f'[kubernetes]\nkubeconfig = "kubeconfig"\nnode_names = "off"\n'
         )
         directory = tmp_path / "service"
         directory.mkdir()

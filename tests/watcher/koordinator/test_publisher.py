@@ -274,7 +274,7 @@ def test_writes_per_second_are_limited_and_every_node_is_written(caplog):
             assert len(go.writes()) <= limit * (seconds + 1) + together
             written = Counter(name for verb, part, name in go.writes() if part == "/status")
         assert max(written.values()) <= 3
-        assert len(go.writes()) >= limit * (seconds - 2)
+        assert len(go.writes()) >= limit * (seconds - 2) - together  # those still under way
 
     run(source, story, writes_per_second=limit)
     assert "raise koordinator.writes_per_second" not in caplog.text

@@ -345,7 +345,7 @@ def _files(settings: Settings) -> Iterator[Conflict]:
     """Check that named files exist, are readable and not empty. provider.kubeconfig is checked only if it is used,
     since KUBE_CONFIG may be set for other programs.
     """
-    for table in ("server", "provider", "kubernetes", "peers", "dashboard", "extender", "store"):
+    for table in ("server", "provider", "kubernetes", "peers", "agents", "qrms", "extender", "store"):
         for each in settings_fields(type(getattr(settings, table))):
             key, path = f"{table}.{each.name}", getattr(getattr(settings, table), each.name)
             used = settings.provider.name == "metrics-server" and settings.kubernetes.kubeconfig is None

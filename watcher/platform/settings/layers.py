@@ -25,6 +25,15 @@ from watcher.platform.settings.values import InvalidValue, describe, write_text
 DEFAULT_FILE = "load-watcher.toml"
 PREFIX = "LOAD_WATCHER_"
 CONFIG = "LOAD_WATCHER_CONFIG"
+MOVED = {
+    "dashboard.agents": "agents.urls",
+    "dashboard.agent_pods": "agents.pods",
+    "dashboard.qrm": "qrms.urls",
+    "dashboard.qrm_pods": "qrms.pods",
+    "dashboard.token_file": "agents.token_file and qrms.token_file",
+    "dashboard.ca_file": "agents.ca_file and qrms.ca_file",
+}
+"""Former keys, with the keys that replace them."""
 INNER_TABLES = frozenset(".".join(key.table[:depth]) for key in KEYS.values() for depth in range(2, len(key.table) + 1))
 NOT_SETTINGS = (
     CONFIG,
@@ -132,7 +141,9 @@ def _no_table(name: str, content: object, *, origin: str) -> Problem:
 
 def _unknown_section(section: str, *, origin: str) -> Problem:
     sections = (*TABLES, *PARTS)
-    if homes := [key for key in KEYS if key.rpartition(".")[2] == section]:
+    if moved := [f"{new} in place of {old}" for old, new in MOVED.items() if old.startswith(f"{section}.")]:
+        cure = f"its keys have moved: use {', '.join(moved)}"
+    elif homes := [key for key in KEYS if key.rpartition(".")[2] == section]:
         cure = f"did you mean {homes[0]}?"
     elif guess := nearest(section, sections):
         cure = f"did you mean [{guess}]?"
@@ -151,6 +162,8 @@ def _printable(name: str) -> str:
 
 def _nearest_key(key: str) -> str:
     """Return a fix that names the most similar setting, or the settings of the table."""
+    if new := MOVED.get(key):
+        return f"use {new}"
     table, _, name = key.rpartition(".")
     siblings = {each.rpartition(".")[2]: each for each in (*KEYS, *INNER_TABLES) if each.rpartition(".")[0] == table}
     if guess := nearest(name, siblings):
@@ -258,6 +271,8 @@ def _unknown_variable(variable: str, known: Mapping[str, str]) -> Problem:
     # Compared without the common prefix, which would make all names similar.
     name, names = variable.removeprefix(PREFIX), [each.removeprefix(PREFIX) for each in (*known, *NOT_SETTINGS)]
     guess = next((each for each in names if each.endswith(f"_{name}")), None) or nearest(name, names)
+    if new := next((new for old, new in MOVED.items() if old.replace(".", "_").upper() == name), None):
+        return Problem(_printable(variable), "unknown setting (environment)", f"use {new}")
     cure = f"did you mean {PREFIX}{guess}?" if guess else "docs/settings.md lists all settings"
     return Problem(_printable(variable), "unknown setting (environment)", cure)
 

@@ -1,4 +1,4 @@
-"""Parsing and formatting of pod selections: `agents.pods`, `dashboard.agent_pods`, `dashboard.qrm_pods`."""
+"""Parsing and formatting of pod selections: `agents.pods`, `qrms.pods`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from watcher import model
 from watcher.platform.settings import addresses
 from watcher.platform.settings.field_metadata import Setting, SettingsTable, setting_of, settings_fields
 from watcher.platform.settings.sections.kubernetes import KubernetesSettings
-from watcher.platform.settings.sections.peers import AgentsSettings, DashboardSettings, ExtenderSettings, PeersSettings
+from watcher.platform.settings.sections.peers import AgentsSettings, ExtenderSettings, PeersSettings, QrmsSettings
 from watcher.platform.settings.sections.provider import ProviderSettings, QuerySettings
 from watcher.platform.settings.sections.samples import RefreshSettings, ReviewSettings, StoreSettings
 from watcher.platform.settings.sections.server import (
@@ -40,7 +40,7 @@ TABLES: Mapping[str, type[SettingsTable]] = {
     "store": StoreSettings,
     "peers": PeersSettings,
     "agents": AgentsSettings,
-    "dashboard": DashboardSettings,
+    "qrms": QrmsSettings,
     "extender": ExtenderSettings,
     "metrics": MetricsSettings,
     "koordinator": KoordinatorSettings,
@@ -67,7 +67,7 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     peers: PeersSettings = field(default_factory=PeersSettings)
     agents: AgentsSettings = field(default_factory=AgentsSettings)
-    dashboard: DashboardSettings = field(default_factory=DashboardSettings)
+    qrms: QrmsSettings = field(default_factory=QrmsSettings)
     extender: ExtenderSettings = field(default_factory=ExtenderSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     koordinator: KoordinatorSettings = field(default_factory=KoordinatorSettings)

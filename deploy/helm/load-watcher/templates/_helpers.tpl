@@ -66,8 +66,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{/* "true" if the dashboard shows the agents of this release and the settings select no others; otherwise "". */}}
 {{- define "load-watcher.showsAgents" -}}
 {{- $agent := .Values.agent -}}
-{{- $named := default dict .Values.config.dashboard -}}
-{{- if and $agent.enabled $agent.pages (not $agent.restore) (not $named.agents) (not $named.agent_pods) -}}
+{{- $named := default dict .Values.config.agents -}}
+{{- if and $agent.enabled $agent.pages (not $agent.restore) (not $named.urls) (not $named.pods) -}}
 {{- required "agent.pages requires agent.existingSecret: without a token, the agents do not serve these pages on their pod addresses" $agent.existingSecret | empty | not -}}
 {{- end -}}
 {{- end -}}
@@ -91,12 +91,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- if include "load-watcher.showsAgents" . -}}
 {{- $labels := include "load-watcher.agentSelectorLabels" . | fromYaml -}}
-{{- $dashboard := default dict $config.dashboard -}}
-{{- $_ := set $dashboard "agent_pods" (dict "namespace" .Release.Namespace "selector" (printf "app.kubernetes.io/name=%s,app.kubernetes.io/instance=%s" (get $labels "app.kubernetes.io/name") (get $labels "app.kubernetes.io/instance"))) -}}
-{{- if not $dashboard.token_file -}}
-{{- $_ := set $dashboard "token_file" "/run/secrets/load-watcher-agent/token" -}}
+{{- $agents := default dict $config.agents -}}
+{{- $_ := set $agents "pods" (dict "namespace" .Release.Namespace "selector" (printf "app.kubernetes.io/name=%s,app.kubernetes.io/instance=%s" (get $labels "app.kubernetes.io/name") (get $labels "app.kubernetes.io/instance"))) -}}
+{{- if not $agents.token_file -}}
+{{- $_ := set $agents "token_file" "/run/secrets/load-watcher-agent/token" -}}
 {{- end -}}
-{{- $_ := set $config "dashboard" $dashboard -}}
+{{- if not (hasKey $agents "pod_usage") -}}
+{{- $_ := set $agents "pod_usage" false -}}
+{{- end -}}
+{{- $_ := set $config "agents" $agents -}}
 {{- end -}}
 {{- toJson $config -}}
 {{- end -}}
@@ -104,9 +107,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{/* Namespace and port of each pod selection in the settings, as JSON. */}}
 {{- define "load-watcher.selections" -}}
 {{- $config := include "load-watcher.settings" . | fromJson -}}
-{{- $dashboard := default dict $config.dashboard -}}
 {{- $found := list -}}
-{{- range list (list (default dict $config.agents).pods 2023) (list $dashboard.agent_pods 2023) (list $dashboard.qrm_pods 2024) -}}
+{{- range list (list (default dict $config.agents).pods 2023) (list (default dict $config.qrms).pods 2024) -}}
 {{- $selection := first . -}}
 {{- if $selection -}}
 {{- $table := ternary $selection dict (kindIs "map" $selection) -}}

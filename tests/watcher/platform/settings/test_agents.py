@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,32 +37,34 @@ NO_SELECTORS = {
 }
 
 
-def loaded(directory: Path, toml: str = "", environ: Mapping[str, str] | None = None) -> Settings:
-    """The settings of a file and an environment."""
+def loaded(
+    directory: Path, toml: str = "", environ: Mapping[str, str] | None = None, flags: Mapping[str, Any] | None = None
+) -> Settings:
+    """The settings of a file, an environment and flags."""
     (directory / "load-watcher.toml").write_text(toml)
-    return load(flags={}, environ=environ or {}, cwd=directory)
+    return load(flags=flags or {}, environ=environ or {}, cwd=directory)
 
 
 @pytest.mark.parametrize(
     ("toml", "selection"),
     [
-        (f'agent_pods = "{BY_LABEL}"', PodSelection(BY_LABEL, 2023)),
-        (f'qrm_pods = "{BY_LABEL}"', PodSelection(BY_LABEL, 2024)),
+        (f'[agents]\npods = "{BY_LABEL}"', PodSelection(BY_LABEL, 2023)),
+        (f'[qrms]\npods = "{BY_LABEL}"', PodSelection(BY_LABEL, 2024)),
         (
-            f'agent_pods = {{ selector = "{BY_LABEL}", namespace = "agents", port = 80, tls_server_name = "a.b" }}',
+            f'[agents]\npods = {{ selector = "{BY_LABEL}", namespace = "agents", port = 80, tls_server_name = "a.b" }}',
             PodSelection(BY_LABEL, 80, "agents", "a.b"),
         ),
-        (f'[dashboard.agent_pods]\nselector = "{BY_LABEL}"\nport = 2030', PodSelection(BY_LABEL, 2030)),
+        (f'[agents.pods]\nselector = "{BY_LABEL}"\nport = 2030', PodSelection(BY_LABEL, 2030)),
     ],
     ids=["text", "its own port", "table", "section"],
 )
 def test_a_selection_is_a_text_or_a_table(tmp_path: Path, toml: str, selection: PodSelection) -> None:
     """And is written as it can be read again."""
-    dashboard = loaded(tmp_path, f"[dashboard]\n{toml}").dashboard
-    assert selection in (dashboard.agent_pods, dashboard.qrm_pods)
-    name = "agent_pods" if dashboard.agent_pods else "qrm_pods"
-    written = KEYS[f"dashboard.{name}"].setting.kind.write(selection)
-    assert dashboard == loaded(tmp_path, f"[dashboard]\n{name} = {written}").dashboard
+    settings = loaded(tmp_path, toml)
+    assert selection in (settings.agents.pods, settings.qrms.pods)
+    section = "agents" if settings.agents.pods else "qrms"
+    written = KEYS[f"{section}.pods"].setting.kind.write(selection)
+    assert getattr(settings, section) == getattr(loaded(tmp_path, f"[{section}]\npods = {written}"), section)
 
 
 @pytest.mark.parametrize(
@@ -116,3 +119,25 @@ def test_a_mistake_in_a_selection_is_told(tmp_path: Path, value: str, told: str)
 def test_no_json_is_told(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="invalid JSON: "):
         loaded(tmp_path, environ={"LOAD_WATCHER_AGENTS_PODS": "{selector"})
+
+
+@pytest.mark.parametrize(
+    ("given", "cure"),
+    [
+        ({"toml": '[dashboard]\nagents = ["http://a:2023"]'}, "its keys have moved: use agents.urls in place of"),
+        ({"flags": {"dashboard.qrm_pods": "app=qrm"}}, "use qrms.pods"),
+        ({"environ": {"LOAD_WATCHER_DASHBOARD_TOKEN_FILE": "t"}}, "use agents.token_file and qrms.token_file"),
+    ],
+    ids=["file", "flag", "environment"],
+)
+def test_a_key_that_has_moved_names_the_key_that_replaces_it(tmp_path: Path, given: dict[str, Any], cure: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        loaded(tmp_path, **given)
+    (problem,) = refused.value.problems
+    assert cure in problem.cure
+
+
+def test_agents_report_the_usage_of_pods_unless_it_is_off(tmp_path: Path) -> None:
+    named = '[agents]\nurls = ["http://a:2023"]\n'
+    reporting = [loaded(tmp_path, text).agents.report_pods for text in (named, f"{named}pod_usage = false", "")]
+    assert [True, False, False] == reporting

@@ -53,10 +53,13 @@ class PeersSettings(SettingsTable):
     ca_file: Path | None = described(None, _AUTHORITIES)
 
 
+_REQUEST_TIMEOUT = quantities.duration(lowest=0.1, highest=10)
+
+
 @dataclass(frozen=True, repr=False)
 class AgentsSettings(SettingsTable):
-    """The node agents of the cluster (load-watcher agent). If urls or pods is set, the usage of pods is read from the
-    agents and not from the source (docs/pods.md)."""
+    """The node agents of the cluster (load-watcher agent). The dashboard shows their plans and audit logs
+    (docs/dashboard.md), and the usage of pods is read from them and not from the source (docs/pods.md)."""
 
     urls: tuple[str, ...] | None = setting(
         None,
@@ -69,8 +72,11 @@ class AgentsSettings(SettingsTable):
         selections.pods(port=2023),
         "Label selector of the agents' pods; running and ready pods are used. Keys: selector, namespace (default: "
         "the namespace of this service), port, and tls_server_name, the host name in their certificates (default: "
-        "plain HTTP).",
+        "plain HTTP). The dashboard shows each agent with its node.",
         example='{ selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }',
+    )
+    pod_usage: bool = setting(
+        True, values.BOOLEAN, "Whether the usage of pods is read from the agents; false: only the dashboard uses them."
     )
     token_file: Path | None = setting(
         None,
@@ -79,12 +85,39 @@ class AgentsSettings(SettingsTable):
         example='"/run/secrets/load-watcher/agent-token"',
     )
     ca_file: Path | None = described(None, _AUTHORITIES)
-    timeout: float = setting(3.0, quantities.duration(lowest=0.1, highest=10), "Timeout of a request to an agent.")
+    timeout: float = setting(3.0, _REQUEST_TIMEOUT, "Timeout of a request to an agent.")
 
     @property
-    def configured(self) -> bool:
-        """Whether agents are configured, so that the usage of pods is read from them."""
-        return self.urls is not None or self.pods is not None
+    def report_pods(self) -> bool:
+        """Whether the usage of pods is read from the agents."""
+        return self.pod_usage and (self.urls is not None or self.pods is not None)
+
+
+@dataclass(frozen=True, repr=False)
+class QrmsSettings(SettingsTable):
+    """The QoS Resource Managers of the cluster (load-watcher qrm). The dashboard shows their pools and CPUs
+    (docs/dashboard.md)."""
+
+    urls: tuple[str, ...] | None = setting(
+        None,
+        values.list_of(_PEER, called='addresses, like ["http://load-watcher-qrm:2024"]'),
+        "Base URLs of the QoS Resource Managers; host names as in agents.urls.",
+        example='["http://load-watcher-qrm:2024"]',
+    )
+    pods: PodSelection | None = setting(
+        None,
+        selections.pods(port=2024),
+        "Label selector of the QoS Resource Managers' pods, with the keys of agents.pods.",
+        example='{ selector = "app.kubernetes.io/name=load-watcher-qrm", namespace = "load-watcher-qrm" }',
+    )
+    token_file: Path | None = setting(
+        None,
+        values.PATH,
+        "File with the bearer token of the QoS Resource Managers (qrm.token_file); read for each request.",
+        example='"/run/secrets/load-watcher/qrm-token"',
+    )
+    ca_file: Path | None = described(None, _AUTHORITIES)
+    timeout: float = setting(3.0, _REQUEST_TIMEOUT, "Timeout of a request to a QoS Resource Manager.")
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,43 +138,3 @@ class ExtenderSettings(SettingsTable):
         example='"/run/secrets/load-watcher/token"',
     )
     watcher_ca_file: Path | None = described(None, _AUTHORITIES)
-
-
-@dataclass(frozen=True, repr=False)
-class DashboardSettings(SettingsTable):
-    """Other components shown on the dashboard: node agents and QoS Resource Managers. The service requests their pages,
-    read-only (docs/dashboard.md)."""
-
-    agents: tuple[str, ...] | None = setting(
-        None,
-        values.list_of(_PEER, called='addresses, like ["http://load-watcher-agent:2023"]'),
-        "Base URLs of the agents whose plan and audit log are shown. All addresses of a host name are used, for "
-        "example of a headless Service.",
-        example='["http://load-watcher-agent:2023"]',
-    )
-    agent_pods: PodSelection | None = setting(
-        None,
-        selections.pods(port=2023),
-        "Label selector of the agents' pods, in place of URLs, with the keys of agents.pods. Each agent is shown "
-        "with its node.",
-        example='{ selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }',
-    )
-    qrm: tuple[str, ...] | None = setting(
-        None,
-        values.list_of(_PEER, called='addresses, like ["http://load-watcher-qrm:2024"]'),
-        "Base URLs of the QoS Resource Managers whose pools and CPUs are shown; host names as in agents.",
-        example='["http://load-watcher-qrm:2024"]',
-    )
-    qrm_pods: PodSelection | None = setting(
-        None,
-        selections.pods(port=2024),
-        "Label selector of the QoS Resource Managers' pods, with the keys of agents.pods.",
-        example='{ selector = "app.kubernetes.io/name=load-watcher-qrm", namespace = "load-watcher-qrm" }',
-    )
-    token_file: Path | None = setting(
-        None,
-        values.PATH,
-        "File with the bearer token of these components (agent.token_file, qrm.token_file); read for each request.",
-        example='"/run/secrets/load-watcher/agent-token"',
-    )
-    ca_file: Path | None = described(None, _AUTHORITIES)
