@@ -39,7 +39,6 @@ class DecisionRecorder:
 
     @property
     def is_on(self) -> bool:
-        """Whether records are stored."""
         return self.store.decision_retention_s > 0
 
     def new_key(self, at: float) -> int:

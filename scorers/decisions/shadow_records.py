@@ -78,7 +78,6 @@ class ShadowBinding(msgspec.Struct, frozen=True, omit_defaults=True):
         return any(choice.kind == "other" for choice in self.choices.values())
 
     def encode(self) -> bytes:
-        """Encode as JSON."""
         return msgspec.json.encode(self)
 
 

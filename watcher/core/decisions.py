@@ -82,7 +82,7 @@ class DecisionsUnavailable(Exception):
 
 
 class DecisionStore(Protocol):
-    """Store for decisions."""
+    """Store for placements and for the records of shadow mode."""
 
     @property
     def decision_retention_s(self) -> float:

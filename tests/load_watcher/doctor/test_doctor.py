@@ -35,6 +35,7 @@ from watcher.koordinator.lease import LEASE
 from watcher.platform.checks.examination import Check, CheckContext, examine, in_thread
 from watcher.platform.checks.results import CheckResult, CheckStatus, DoctorReport, fail, ok, skipped, warn
 from watcher.store.commands import database_at, upgrade
+from watcher.store.tables import REVISIONS
 
 
 @pytest.fixture(autouse=True)
@@ -364,7 +365,7 @@ def test_a_database_that_is_there_or_will_be(tmp_path: Path):
     assert [] == os.listdir(tmp_path)
     upgrade(database_at("sqlite:///load-watcher.db"))
     before = {name: Path(name).read_bytes() for name in sorted(os.listdir(tmp_path))}
-    doctor().one("database", "ok", "has schema 0005")
+    doctor().one("database", "ok", f"has schema {REVISIONS[-1]}")
     assert before == {name: Path(name).read_bytes() for name in sorted(os.listdir(tmp_path))}
 
 
@@ -398,7 +399,7 @@ def test_a_database_on_a_server(server_database: str):
     mine = ("--store-url", server_database, "--set", "store.watcher_id=a", "--set", "provider.metrics=CPU")
     doctor(*mine).one("database", "ok", "has no tables yet; serve will create them")
     upgrade(database_at(server_database))
-    doctor(*mine).one("database", "ok", "has schema 0005")
+    doctor(*mine).one("database", "ok", f"has schema {REVISIONS[-1]}")
     with database_at(server_database, watcher="a") as other:
         other.acquire(owner="")
         said = doctor(*mine)

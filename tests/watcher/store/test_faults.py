@@ -43,6 +43,7 @@ from watcher.store import sqlite
 from watcher.store.commands import current, database_at, upgrade
 from watcher.store.errors import StoreError, StoreInUse, StoreUnusable
 from watcher.store.store import Store
+from watcher.store.tables import REVISIONS
 
 pytestmark = pytest.mark.slow
 
@@ -305,7 +306,7 @@ UNUSABLE = [
     (not_a_database, "is not an SQLite database"),
     (of_another_program, "is a database of another program .tables dashboard"),
     (of_another_program_with_alembic, "is a database of another program .tables alembic_version, dashboard"),
-    (newer, "newer version of load-watcher: its schema is 9999, but the newest schema known to this version is 0005"),
+    (newer, f"newer version of load-watcher: its schema is 9999, but .* known to this version is {REVISIONS[-1]}"),
     (newer_and_killed, "newer version of load-watcher"),
 ]
 
