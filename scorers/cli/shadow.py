@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from scorers.cli.score import ask, service_time
-from scorers.cli.why import duration, moment
+from scorers.cli.why import duration
+from watcher.core.kubernetes.times import time_text
 
 
 async def shadow(address: str, *, since: str | None = None, token: str | None = None) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def as_tables(document: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield "no bindings observed yet"
         return
     source = f", load from {document['source']}" if document["source"] else ""
-    yield f"{count:,} pods bound from {moment(document['first'])} to {moment(document['last'])}{source}"
+    yield f"{count:,} pods bound from {time_text(document['first'])} to {time_text(document['last'])}{source}"
     yield f"candidate nodes: sent by kube-scheduler for {asked['asked']:,} pods, estimated for {asked['estimated']:,}"
     if document["truncated"]:
         yield "[yellow]truncated: only the newest bindings are included; a later --since covers a complete period[/]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import RenderableType
@@ -11,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from scorers.cli.score import ask, number, reasons_of, resources_text, service_time, steps_of
+from watcher.core.kubernetes.times import time_text
 
 _UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 
@@ -44,7 +44,7 @@ def as_tables(document: Mapping[str, Any], *, explained: bool) -> Iterator[Rende
 
 
 def _heading(pod: str, decision: Mapping[str, Any]) -> Iterator[RenderableType]:
-    when, ago = moment(decision["time"]), duration(decision["ago_s"])
+    when, ago = time_text(decision["time"]), duration(decision["ago_s"])
     yield escape(f"{pod}, decided {when}, {ago} ago, by the profile {decision['profile']}")
     yield escape(resources_text(decision["pod"]))
     load = decision["load"]
@@ -121,12 +121,7 @@ def _others(others: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
     for each in others:
         became = (each["outcome"] or "-").replace("_", " ")
         where = f" to {each['node']}" if each["node"] else ""
-        yield escape(f"  {moment(each['time'])}  {became}{where}")
-
-
-def moment(time: float) -> str:
-    """Format unix seconds as UTC in the form that --at accepts: 2024-05-01T12:00:00Z."""
-    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        yield escape(f"  {time_text(each['time'])}  {became}{where}")
 
 
 def duration(seconds: float) -> str:

@@ -24,7 +24,6 @@ from scorers.decisions import records
 from scorers.decisions.decision_document import BOUND, DELETED
 from scorers.decisions.recorder import DecisionRecorder
 from scorers.decisions.records import PlacementDecision, PlacementOutcome
-from scorers.plugin_api.wire import MAX_EXTENDER_PRIORITY
 from scorers.profiles.ranking import FilterResult, ProfileRunner, RankResult
 from watcher.arrays import F64, I64
 from watcher.core.kubernetes.objects import Pod
@@ -129,8 +128,7 @@ class DecisionLog:
         if opened is None or opened.is_ranked or not self._is_recent(opened, profile=name):
             opened = self._begin(name, info)
         opened.is_ranked = True
-        most = 100 if profile.settings.precise_scores else MAX_EXTENDER_PRIORITY
-        self._later(self._record_ranked, opened, answered, self._table.load.sampled(), most)
+        self._later(self._record_ranked, opened, answered, self._table.load.sampled(), profile.most)
 
     def _is_recent(self, opened: _OpenDecision, *, profile: str) -> bool:
         return opened.decision.profile == profile and self._now() - opened.decision.time <= DECISION_SPAN_S

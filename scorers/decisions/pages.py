@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from aiohttp import web
@@ -16,6 +15,7 @@ from scorers.decisions.recorder import DecisionRecorder, storable
 from scorers.decisions.records import PlacementDecision, PlacementOutcome
 from watcher.core.decisions import MICROSECONDS, DecisionQuery, DecisionsUnavailable, StoredDecision
 from watcher.core.kubernetes.objects import Pod
+from watcher.core.kubernetes.times import time_text
 from watcher.platform.http.openapi import Operation, Parameter, ResponseSpec, failure
 from watcher.platform.http.parameters import BadParameter, query_values, single_value, time_of, truncated
 from watcher.platform.http.responses import json_response
@@ -122,7 +122,7 @@ class DecisionsHandler:
         if later:
             message, hint = (
                 f"{message} at or before this time",
-                f"its first decision is from {_moment(later[0].time)}",
+                f"its first decision is from {time_text(later[0].time // MICROSECONDS)}",
             )
         elif not log_now["count"]:
             hint = "the log is empty: check that kube-scheduler is configured to call this extender"
@@ -132,10 +132,6 @@ class DecisionsHandler:
         held = await self._store.placements_held()
         first, last = (None if time is None else time / MICROSECONDS for time in (held.first, held.last))
         return {"kept_s": self._store.decision_retention_s, "count": held.count, "from": first, "to": last}
-
-
-def _moment(time: int) -> str:
-    return datetime.fromtimestamp(time // MICROSECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _readable(row: StoredDecision) -> PlacementDecision:

@@ -34,6 +34,7 @@ from multidict import CIMultiDict
 from scorers.cluster.pods import PodInfo, identity, pod_info
 from scorers.cluster.table import ClusterTable
 from scorers.decisions.log import DecisionLog, RankedResponse
+from scorers.decisions.records import integer_scores
 from scorers.extender.manifest import POD_TEMPLATE_PATHS, read_pasted_pod
 from scorers.extender.score_documents import measured, ranked_nodes
 from scorers.extender.telemetry import SchedulerTelemetry
@@ -205,8 +206,7 @@ class Extender:
             self._shadow.record_request(info.key, rows, verb="prioritize")
         now = self._now()
         ranked = profile.rank(info, rows, now=now)
-        most = 100.0 if profile.settings.precise_scores else float(wire.MAX_EXTENDER_PRIORITY)
-        whole = np.floor(ranked.values * (most / 100.0) + 0.5).astype(np.int64)
+        whole = integer_scores(ranked.values, profile.most)
         scores, reserved = np.zeros(len(names), dtype=np.int64), ""
         if tells := 2 * len(known) >= len(names):  # otherwise the few known nodes would get all pods
             scores[known] = whole

@@ -20,6 +20,7 @@ from scorers.plugin_api.framework import (
     Verdicts,
     create_plugin,
 )
+from scorers.plugin_api.wire import MAX_EXTENDER_PRIORITY
 from scorers.profiles.default_scheduler import default_resource_scores
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
 from scorers.profiles.registry import factory_of
@@ -63,6 +64,8 @@ class ProfileRunner:
 
     def __init__(self, settings: ProfileSettings, table: ClusterTable, *, before: ProfileRunner | None = None) -> None:
         self.settings = settings
+        self.most = 100 if settings.precise_scores else MAX_EXTENDER_PRIORITY
+        """Highest score that kube-scheduler receives."""
         self._table = table
         known = (
             []

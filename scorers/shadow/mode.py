@@ -34,7 +34,6 @@ from scorers.decisions.shadow_records import (
     decode,
     settings_of,
 )
-from scorers.plugin_api.wire import MAX_EXTENDER_PRIORITY
 from scorers.profiles.default_filters import lacking_room, matches_selector
 from scorers.profiles.overload_risk import overload_notices
 from scorers.profiles.profiles import ProfileSettings
@@ -303,7 +302,7 @@ class ShadowMode:
             if not left:
                 return Choice(settings, "none")
             ranked = profile.rank(info, rows, now=now)
-            whole = integer_scores(ranked.values, 100 if profile.settings.precise_scores else MAX_EXTENDER_PRIORITY)
+            whole = integer_scores(ranked.values, profile.most)
             best = profile.likely_node(info, rows, left, whole)
         if best is None:
             return Choice(settings, "none")
