@@ -61,9 +61,7 @@ BINDING = {"default": {"bind": True}}
 PUBLISHING = {"config": {"koordinator": {"publish": True}}}
 FROM_CLUSTER = {"default": {"plugins": [{"name": "LoadAwareScheduling", "args": {"nodeMetricSource": "cluster"}}]}}
 SHOWING = {
-    f"{part}s": {
-        "config": {f"{part}s": {"pods": {"selector": f"app.kubernetes.io/name={name}", "namespace": name}}}
-    }
+    f"{part}s": {"config": {f"{part}s": {"pods": {"selector": f"app.kubernetes.io/name={name}", "namespace": name}}}}
     for part, name in (("agent", "load-watcher-agent"), ("qrm", "load-watcher-qrm"))
 }
 SECRET = {"existingSecret": "load-watcher"}
@@ -624,7 +622,7 @@ async def test_the_service_runs_with_these_settings_and_uses_every_right_that_it
         listener, url = listening()
         settings = load(flags=flags, environ={}, file=config, cwd=tmp_path)
         async with serving(settings, listener, parts=(SchedulerModule(),) if settings.parts else ()) as watcher:
-            await eventually(lambda: watcher.published, what="a first document")
+            await eventually(lambda: watcher.view.published, what="a first document")
             if ("create", "v1/pods/binding") in rights:
                 binding = {"PodName": "web", "PodNamespace": "default", "PodUID": "web", "Node": "a"}
                 bind = f"{url}/scheduler/default/bind"
@@ -635,7 +633,8 @@ async def test_the_service_runs_with_these_settings_and_uses_every_right_that_it
                     assert 200 == answer.status  # with this question it begins to list
             await eventually(lambda: {(each.verb, each.resource) for each in kube.asked} == rights, what="all rights")
             # what is refused is one of these
-            assert not {"query_failed", "source"} & {each.kind for each in watcher.findings_document().findings}
+            findings = watcher.view.refresher.findings_document().findings
+            assert not {"query_failed", "source"} & {each.kind for each in findings}
             (container,) = pod_template(rendered)["spec"]["containers"]
             async with ClientSession() as session:
                 for probe in ("startupProbe", "livenessProbe", "readinessProbe"):

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any
+from types import SimpleNamespace, TracebackType
+from typing import Any, cast
 
 import numpy as np
 from aiohttp import web
@@ -17,6 +17,7 @@ from aiohttp import web
 from tests.fakes.snapshots import WINDOWS, publish, small_fleet, snapshot_of
 from tests.waiting import PATIENCE_SECONDS
 from watcher.api.handlers import make_app
+from watcher.api.service import ServiceView
 from watcher.api.telemetry import Telemetry
 from watcher.arrays import F32, I64
 from watcher.core.koordinator.collect_policy import CollectPolicies
@@ -25,34 +26,18 @@ from watcher.core.pods.table import Pod, PublishedPods
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.wire import FindingsDocument
 from watcher.core.windows.stored_series import StoredSeriesLike
-from watcher.koordinator.publisher import PublishStats
 from watcher.model import Operator, ProviderHealth, Snapshot, Window
 from watcher.platform.http.connections import ConnectionLimits
 from watcher.platform.http.routing import Route
 from watcher.platform.http.runner import Runner
 from watcher.platform.http.sites import LocalHosts
+from watcher.platform.settings.sections.samples import RefreshSettings
+from watcher.platform.settings.tables import Settings
 from watcher.providers.base import QueryPlan
+from watcher.refresh.reports import TickStats
+from watcher.store.status import StoreStatus
 
-
-@dataclass
-class Ticks:
-    """Counters of a refresher."""
-
-    ticks: int = 0
-    failed: int = 0
-    skipped: int = 0
-    query_failures: dict[tuple[str, str], int] = field(default_factory=dict)
-
-
-@dataclass
-class StoreState:
-    """What a store tells of itself."""
-
-    ok: bool = True
-    size_bytes: int = 4096
-    queued: int = 0
-    dropped: int = 0
-    lost_decisions: int = 0
+HEALTHY = StoreStatus(True, "", None, None, queued=0, dropped=0, lost_decisions=0, size_bytes=4096)
 
 
 @dataclass
@@ -94,15 +79,35 @@ class FakeService:
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     classes: Mapping[Pod, PodClass] = field(default_factory=dict)
     handed: bytes | None = b"samples"
-    detail: dict[str, object] = field(default_factory=lambda: {"store": {"ok": True}})
     found: FindingsDocument = field(default_factory=lambda: FindingsDocument(1_700_000_001, "enforce", [], []))
     series: Sequence[StoredSeriesLike] = ()
     history_error: Exception | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
-    stats: Ticks = field(default_factory=Ticks)
+    stats: TickStats = field(default_factory=TickStats)
     plans: dict[str, QueryPlan] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    store: StoreState | None = field(default_factory=StoreState)
+    status: StoreStatus = HEALTHY
+
+    @property
+    def settings(self) -> Settings:
+        refresh = RefreshSettings(interval=self.interval, max_staleness=self.max_staleness, windows=self.windows)
+        return Settings(refresh=refresh)
+
+    @property
+    def refresher(self) -> "FakeRefresher":
+        return FakeRefresher(self)
+
+    @property
+    def store(self) -> "FakeStore":
+        return FakeStore(self.status)
+
+    @property
+    def publisher(self) -> None:
+        """NodeMetrics are not published."""
+
+    @property
+    def view(self) -> ServiceView:
+        return cast(ServiceView, self)
 
     def request_pods(self) -> str:
         self.wanted += 1
@@ -113,9 +118,6 @@ class FakeService:
 
     def pod_classes(self) -> Mapping[Pod, PodClass]:
         return self.classes
-
-    def no_pods_reason(self) -> str:
-        return self.no_pods
 
     def measure(self, snapshot: Snapshot) -> NodeUsages:
         self.measured += 1
@@ -130,20 +132,8 @@ class FakeService:
     def now(self) -> float:
         return self.time
 
-    def alive(self) -> str:
-        return self.wrong
-
-    def warming_up(self) -> str:
-        return self.missing
-
     async def samples(self) -> bytes | None:
         return self.handed
-
-    def ready_detail(self) -> dict[str, object]:
-        return self.detail
-
-    def findings_document(self) -> FindingsDocument:
-        return self.found
 
     async def history(self, **question: Any) -> Sequence[StoredSeriesLike]:
         self.asked.append(question)
@@ -151,14 +141,31 @@ class FakeService:
             raise self.history_error
         return self.series
 
-    def finding_counts(self) -> Mapping[str, int]:
-        return self.counts
 
-    def publish_stats(self) -> PublishStats | None:
-        return None
+@dataclass(frozen=True)
+class FakeStore:
+    """A store with this status."""
 
-    def store_status(self) -> StoreState | None:
-        return self.store
+    status: StoreStatus
+
+
+class FakeRefresher:
+    """The state of the ticks and of the source of a FakeService."""
+
+    def __init__(self, service: FakeService) -> None:
+        self._service = service
+        self.stats, self.plans, self.provider_health = service.stats, service.plans, service.provider_health
+        self.findings = SimpleNamespace(counts=lambda: service.counts)
+        self.pods = SimpleNamespace(impossible_reason=service.no_pods)
+
+    def stall_reason(self) -> str:
+        return self._service.wrong
+
+    def not_ready_reason(self) -> str:
+        return self._service.missing
+
+    def findings_document(self) -> FindingsDocument:
+        return self._service.found
 
 
 @dataclass
@@ -210,7 +217,7 @@ class Live:
     ) -> None:
         self.service = service or FakeService()
         self.telemetry = telemetry or Telemetry(version="1.2.3")
-        self.telemetry.watch(self.service)
+        self.telemetry.watch(self.service.view)
         self._protection = protection or Protection()
         self._routes = tuple(routes)
         self._lives = tuple(lives)
@@ -228,7 +235,7 @@ class Live:
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
         app = make_app(
-            self.service,
+            self.service.view,
             settings=self._protection,
             telemetry=self.telemetry,
             version="1.2.3",

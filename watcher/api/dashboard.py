@@ -16,7 +16,7 @@ from aiohttp import web
 from watcher import __version__
 from watcher.api import operations
 from watcher.api.operations import LostNode, OverviewDocument, ReadyDocument
-from watcher.api.service import WatcherService
+from watcher.api.service import ServiceView
 from watcher.core.koordinator.aggregates import KOORDLET
 from watcher.core.messages import nearest
 from watcher.core.publishing.wire import ErrorDetail, PodsOffer
@@ -89,7 +89,7 @@ async def _file(
 
 
 def overview(
-    service: WatcherService, ready: ReadyDocument, error: ErrorDetail | None, *, scheduler: bool, agents: bool
+    service: ServiceView, ready: ReadyDocument, error: ErrorDetail | None, *, scheduler: bool, agents: bool
 ) -> OverviewDocument:
     """The overview document: the state reported by /readyz, and the nodes missing from the list with the reason. It is
     available in every state of the service."""
@@ -112,5 +112,5 @@ def overview(
         scheduler=scheduler,
         agents=agents,
         aggregates=[KOORDLET],
-        pods=PodsOffer(service.no_pods_reason(), minutes=True),
+        pods=PodsOffer(service.refresher.pods.impossible_reason, minutes=True),
     )

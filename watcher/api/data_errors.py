@@ -10,16 +10,16 @@ from collections.abc import Collection
 
 from aiohttp import hdrs
 
-from watcher.api.service import WatcherService
+from watcher.api.service import ServiceView
 from watcher.core.publishing.documents import Published
 from watcher.core.publishing.selection import Selection
 from watcher.platform.http.parameters import names_of, truncated
 from watcher.platform.http.routing import ApiError
 
 
-def no_metrics_error(service: WatcherService) -> ApiError:
+def no_metrics_error(service: ServiceView) -> ApiError:
     """The error if no document with at least one node is published."""
-    health = service.provider_health
+    health = service.refresher.provider_health
     if health.ok:
         hint = "the provider responds but returns no samples of nodes; see /api/v1/findings"
     elif health.ok is None:
@@ -29,16 +29,16 @@ def no_metrics_error(service: WatcherService) -> ApiError:
     return ApiError(404, "no_metrics", "no metrics yet", hint)
 
 
-def stale_error(service: WatcherService, age: float) -> ApiError:
+def stale_error(service: ServiceView, age: float) -> ApiError:
     """The error for a newest sample that is older than max_staleness; `age` in seconds."""
-    health = service.provider_health
+    health = service.refresher.provider_health
     why = f"the provider does not respond: {health.reason}" if health.ok is False else "see /api/v1/findings"
     return ApiError(
         503,
         "stale",
         f"the newest sample is {age:.0f} s old, more than {service.max_staleness:.0f} s (max_staleness)",
         why,
-        headers={hdrs.RETRY_AFTER: str(max(1, int(service.interval)))},
+        headers={hdrs.RETRY_AFTER: str(max(1, int(service.settings.refresh.interval)))},
     )
 
 

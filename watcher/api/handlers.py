@@ -21,7 +21,7 @@ from watcher.api.history import HistoryHandlers
 from watcher.api.node_metrics import NodeMetricHandlers
 from watcher.api.nodes import CurrentSnapshot, NodeHandlers
 from watcher.api.pods import PodHandlers
-from watcher.api.service import WatcherService
+from watcher.api.service import ServiceView
 from watcher.api.telemetry import Telemetry
 from watcher.platform.http.routing import Access, AccessSettings, Route, Router, may_read
 from watcher.platform.http.runner import application
@@ -29,7 +29,7 @@ from watcher.platform.http.sites import LocalHosts
 
 
 def make_app(
-    service: WatcherService,
+    service: ServiceView,
     *,
     settings: AccessSettings,
     telemetry: Telemetry,
@@ -62,7 +62,7 @@ def make_app(
 
 
 def _routes(
-    service: WatcherService, health: HealthHandlers, *, current: CurrentSnapshot, body_builder: BodyBuilder
+    service: ServiceView, health: HealthHandlers, *, current: CurrentSnapshot, body_builder: BodyBuilder
 ) -> list[Route]:
     """All routes of the watcher except /openapi.json, which describes them."""
     nodes = NodeHandlers(service, current=current, body_builder=body_builder)

@@ -13,8 +13,8 @@ from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import check_complete
 from watcher.api.nodes import CurrentSnapshot
 from watcher.api.operations import AliveDocument, HealthDocument, ProviderState, ReadyDocument, SnapshotState
-from watcher.api.service import WatcherService
-from watcher.api.telemetry import Telemetry
+from watcher.api.service import ServiceView
+from watcher.api.telemetry import Telemetry, coverage
 from watcher.core.publishing.compression import Encoding
 from watcher.platform.http.negotiation import choose
 from watcher.platform.http.parameters import query_values
@@ -37,7 +37,7 @@ class HealthHandlers:
 
     def __init__(
         self,
-        service: WatcherService,
+        service: ServiceView,
         *,
         telemetry: Telemetry,
         current: CurrentSnapshot,
@@ -55,7 +55,7 @@ class HealthHandlers:
 
     async def healthz(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Liveness: ticks begin on schedule. The provider's state does not matter."""
-        wrong = self._service.alive()
+        wrong = self._service.refresher.stall_reason()
         if wrong:
             raise ApiError(503, "not_alive", wrong, "the log shows what the tick waits for; restart the service")
         return json_response(AliveDocument("alive"))
@@ -76,7 +76,7 @@ class HealthHandlers:
 
     async def provider_health(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """The result of the last request to the provider; makes no request."""
-        health = self._service.provider_health
+        health = self._service.refresher.provider_health
         if health.partial:
             return json_response(HealthDocument("partial", health.since, health.reason))
         if health.ok:
@@ -111,20 +111,20 @@ class HealthHandlers:
         return body_response(body, with_content_coding(headers, encoding))
 
 
-def _ready_state(service: WatcherService) -> ReadyDocument:
-    health = service.provider_health
+def _ready_state(service: ServiceView) -> ReadyDocument:
+    health = service.refresher.provider_health
     return ReadyDocument(
         status="not ready",
         provider=ProviderState(health.ok, health.reason, health.since),
         windows=[window.label for window in service.windows],
-        interval_s=service.interval,
+        interval_s=service.settings.refresh.interval,
         max_staleness_s=service.max_staleness,
         snapshot=_snapshot_state(service),
-        detail=service.ready_detail(),
+        detail=_ready_detail(service),
     )
 
 
-def _snapshot_state(service: WatcherService) -> SnapshotState | None:
+def _snapshot_state(service: ServiceView) -> SnapshotState | None:
     published = service.published
     if published is None or not published.snapshot.nodes:
         return None
@@ -138,3 +138,18 @@ def _snapshot_state(service: WatcherService) -> SnapshotState | None:
         lost=len(snapshot.lost),
         quarantined=len(snapshot.quarantined),
     )
+
+
+def _ready_detail(service: ServiceView) -> dict[str, object]:
+    """Return the diagnostic data of /readyz: state of the store, and coverage of the windows."""
+    status, published = service.store.status, service.published
+    return {
+        "provider": service.settings.provider.name,
+        "store": {
+            "ok": status.ok,
+            "error": status.error,
+            "size_bytes": status.size_bytes,
+            "dropped": status.dropped,
+        },
+        "coverage": coverage(published.snapshot) if published else {},
+    }

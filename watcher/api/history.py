@@ -16,7 +16,7 @@ from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import no_metrics_error, unknown_host_error
 from watcher.api.nodes import CurrentSnapshot
 from watcher.api.operations import MSGPACK
-from watcher.api.service import WatcherService
+from watcher.api.service import ServiceView
 from watcher.arrays import F64, I64
 from watcher.core.publishing.compression import Encoding
 from watcher.core.publishing.documents import number_texts, to_wire
@@ -53,7 +53,7 @@ _HISTORY = operations.HISTORY.query_names
 class HistoryHandlers:
     """Handlers for stored windows, findings, silent nodes and samples."""
 
-    def __init__(self, service: WatcherService, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
+    def __init__(self, service: ServiceView, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
         self._service = service
         self._current = current
         self._body_builder = body_builder
@@ -93,7 +93,7 @@ class HistoryHandlers:
     async def findings(self, request: web.Request, captured: Sequence[str]) -> web.Response:
         """Findings of the sample review, and the plan of provider queries."""
         query_values(request.rel_url.raw_query_string, known=())
-        found = self._service.findings_document()
+        found = self._service.refresher.findings_document()
         return await self._body_builder.build_response(request, partial(msgspec.json.encode, found))
 
     async def silent(self, request: web.Request, captured: Sequence[str]) -> web.Response:

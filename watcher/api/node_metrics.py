@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import check_complete, row_of
 from watcher.api.nodes import BODY_CACHE_BYTES, CurrentSnapshot
-from watcher.api.service import WatcherService
+from watcher.api.service import ServiceView
 from watcher.core.koordinator.collect_policy import CollectPolicies, CollectPolicy
 from watcher.core.koordinator.report import NodeMetricReport, make_report, node_statuses, period_of
 from watcher.core.publishing.compression import Encoding, compressed
@@ -102,7 +102,7 @@ class CachedReport:
 class NodeMetricHandlers:
     """Handlers for NodeMetrics of all nodes and of one node."""
 
-    def __init__(self, service: WatcherService, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
+    def __init__(self, service: ServiceView, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
         self._service = service
         self._current = current
         self._body_builder = body_builder

@@ -20,7 +20,7 @@ from multidict import CIMultiDict
 from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import check_complete, empty_selection_error, no_metrics_error, row_of, stale_error
-from watcher.api.service import WatcherService
+from watcher.api.service import ServiceView
 from watcher.core.koordinator.aggregates import KOORDLET, aggregates_document
 from watcher.core.koordinator.report import NodeUsages
 from watcher.core.publishing.compression import Encoding, compressed
@@ -49,7 +49,7 @@ _COLUMNS = operations.COLUMNS.query_names
 class NodeHandlers:
     """Handlers for the load of nodes."""
 
-    def __init__(self, service: WatcherService, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
+    def __init__(self, service: ServiceView, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
         self._service = service
         self._current = current
         self._body_builder = body_builder
@@ -247,7 +247,7 @@ class SnapshotResponses:
 class CurrentSnapshot:
     """Access to the documents that `service` publishes. `private` marks responses as not cacheable by shared caches."""
 
-    def __init__(self, service: WatcherService, *, private: bool) -> None:
+    def __init__(self, service: ServiceView, *, private: bool) -> None:
         self.scope = "private, " if private else ""
         """Prefix of the Cache-Control header."""
         self._service = service
@@ -267,14 +267,14 @@ class CurrentSnapshot:
             raise no_metrics_error(service)
         if self._answering is None or self._answering.published is not published:
             # Fresh for one interval: by then the next tick has replaced the snapshot.
-            cache_control = f"{self.scope}max-age={int(service.interval)}, must-revalidate"
+            cache_control = f"{self.scope}max-age={int(service.settings.refresh.interval)}, must-revalidate"
             self._answering = SnapshotResponses(published, cache_control=cache_control)
         return self._answering, int(age)
 
     def ready(self) -> SnapshotResponses:
         """The published snapshot. Raises ApiError if there is none, it is too old, or windows are still warming up."""
         current, _ = self.responses()
-        missing = self._service.warming_up()
+        missing = self._service.refresher.not_ready_reason()
         if missing:
             raise ApiError(503, "warming_up", missing, "wait for the windows to fill; /watcher serves available data")
         return current

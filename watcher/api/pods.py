@@ -15,7 +15,7 @@ from watcher.api import operations
 from watcher.api.body_builder import BodyBuilder
 from watcher.api.data_errors import stale_error, unknown_host_error
 from watcher.api.nodes import BODY_CACHE_BYTES, CurrentSnapshot
-from watcher.api.service import WatcherService
+from watcher.api.service import ServiceView
 from watcher.core.pods.table import PublishedPods
 from watcher.core.publishing.compression import Encoding, compressed
 from watcher.platform.http.parameters import minutes_of, query_values
@@ -35,7 +35,7 @@ _PODS = operations.PODS.query_names
 class PodHandlers:
     """Handler for the usage of pods."""
 
-    def __init__(self, service: WatcherService, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
+    def __init__(self, service: ServiceView, *, current: CurrentSnapshot, body_builder: BodyBuilder) -> None:
         self._service = service
         self._current = current
         self._body_builder = body_builder
@@ -97,7 +97,7 @@ def pod_headers(pods: PublishedPods, etag: str, encoding: Encoding, *, scope: st
 
 
 def selected_pods(
-    service: WatcherService, pods: PublishedPods, values: Mapping[str, Sequence[str]], *, minutes: int
+    service: ServiceView, pods: PublishedPods, values: Mapping[str, Sequence[str]], *, minutes: int
 ) -> bytes:
     """The JSON document of the pods on the selected nodes and in the selected namespaces. Raises ApiError if no pod
     matches."""
@@ -122,7 +122,7 @@ def _names(values: Mapping[str, Sequence[str]], parameter: str) -> Collection[st
     return frozenset(given) if given and "" not in given else None
 
 
-def no_pods(service: WatcherService, why: str) -> ApiError:
+def no_pods(service: ServiceView, why: str) -> ApiError:
     """The error for missing pod usage: because of `why`, or because pods have not been collected yet."""
     if why:
         return ApiError(404, "no_pods", "no pod usage available", why)
@@ -131,5 +131,5 @@ def no_pods(service: WatcherService, why: str) -> ApiError:
         "no_pods",
         "no pod usage available yet",
         "pod usage is collected at the next refresh; retry then",
-        headers={hdrs.RETRY_AFTER: str(max(1, int(service.interval)))},
+        headers={hdrs.RETRY_AFTER: str(max(1, int(service.settings.refresh.interval)))},
     )

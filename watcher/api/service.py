@@ -1,107 +1,119 @@
-"""The interface that the service behind the HTTP API implements.
+"""The running service as the HTTP API, /metrics, the publisher of NodeMetrics and the modules of other packages see it.
 
-The refresher implements `WatcherService`, tests implement it with a dataclass, and neither imports the web server. No
-method waits for the provider: requests are served from the data of the last tick. Only the coroutines may take long.
+No attribute waits for the source: requests are served from the data of the last tick. Only the coroutines take long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from watcher.clock import Clock
+from watcher.core.decisions import DecisionStore
 from watcher.core.koordinator.collect_policy import CollectPolicies
-from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass
+from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
+from watcher.core.kubernetes.objects import ObjectMetadata
 from watcher.core.pods.table import Pod, PublishedPods
 from watcher.core.publishing.documents import Published
-from watcher.core.publishing.wire import FindingsDocument
-from watcher.core.windows.stored_series import StoredSeriesLike
-from watcher.model import Operator, ProviderHealth, Snapshot, Window
+from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesLike
+from watcher.koordinator.publisher import NodeMetricPublisher
+from watcher.model import Operator, Snapshot, Window
+from watcher.platform.settings.tables import Settings
+from watcher.refresh.tick import Refresher
+from watcher.replicas import transfer
+from watcher.replicas.transfer import TransferOrigin
+from watcher.store.decision_store import StoreDecisions
+from watcher.store.errors import StoreError
+from watcher.store.store import Store
 
 
-class WatcherService(Protocol):
-    """The state of the running service. All methods except the coroutines return immediately, from memory."""
+@dataclass
+class ServiceView:
+    """The parts of the running service. A reload replaces `settings`, `refresher` and `policies`. `origin` marks the
+    samples for other replicas; `class_sources` return Koordinator's classes of pods by namespace and name."""
 
-    @property
-    def published(self) -> Published | None:
-        """The documents of the last tick that published some; None before the first."""
-        ...
+    settings: Settings
+    clock: Clock
+    store: Store
+    refresher: Refresher
+    policies: CollectPolicies
+    origin: TransferOrigin
+    publisher: NodeMetricPublisher | None = None
+    class_sources: tuple[Callable[[], Mapping[Pod, PodClass]], ...] = ()
 
-    @property
-    def pods(self) -> PublishedPods | None:
-        """The published pod usage; None if not available."""
-        ...
+    def __post_init__(self) -> None:
+        self.decisions: DecisionStore = StoreDecisions(self.store)
 
-    def request_pods(self) -> str:
-        """Request the collection of pod usage. Returns the reason why none can be collected; "" if pod usage is
-        available or may be after the next tick."""
-        ...
+    def monotonic(self) -> float:
+        """Monotonic time in seconds, to compute ages."""
+        return self.clock.monotonic()
 
-    def no_pods_reason(self) -> str:
-        """Why pod usage cannot be collected with these settings and this source; "" if it can, or if that is unknown.
-        Does not request the collection."""
-        ...
-
-    @property
-    def provider_health(self) -> ProviderHealth: ...
+    def now(self) -> float:
+        """Wall clock time in unix seconds."""
+        return self.clock.now()
 
     @property
     def windows(self) -> tuple[Window, ...]:
         """The served windows in ascending order of length; never empty."""
-        ...
+        return self.settings.refresh.windows
 
     @property
     def max_staleness(self) -> float:
         """Maximum age of a served document in seconds."""
-        ...
+        return self.settings.refresh.max_staleness
 
     @property
-    def interval(self) -> float:
-        """The refresh interval: seconds between two ticks."""
-        ...
+    def published(self) -> Published | None:
+        """The documents of the last tick that published some; None before the first."""
+        return self.refresher.published
 
-    def monotonic(self) -> float: ...
+    @property
+    def pods(self) -> PublishedPods | None:
+        """The published pod usage; None if not available."""
+        return self.refresher.pods.published
 
-    def now(self) -> float: ...
-
-    def alive(self) -> str:
-        """Empty if the tick loop began or skipped a tick within 1.5 intervals; otherwise the problem."""
-        ...
-
-    def warming_up(self) -> str:
-        """Empty once windows are published; otherwise the reason why they are not yet available."""
-        ...
+    def request_pods(self) -> str:
+        """Request the collection of pod usage. Return the reason why none can be collected; "" if pod usage is
+        available or may be after the next tick."""
+        return self.refresher.pods.want()
 
     @property
     def collect_policies(self) -> CollectPolicies:
         """The report interval and averaging period of each node's NodeMetric. Returns the same object until a policy
         changes."""
-        ...
+        if self.publisher is not None and self.policies.specs is not self.publisher.specs:
+            self.policies = replace(self.policies, specs=self.publisher.specs)
+        return self.policies
+
+    def node_metadata(self, node: str) -> ObjectMetadata | None:
+        """The metadata of a cluster node, None if unknown. May be called from any thread."""
+        return self.refresher.node_metadata(node)
 
     def node_labels(self, node: str) -> Mapping[str, str]:
         """The labels of a cluster node; empty if unknown. May be called from any thread."""
-        ...
+        known = self.node_metadata(node)
+        return {} if known is None else known.labels
 
     def pod_classes(self) -> Mapping[Pod, PodClass]:
         """Koordinator's pod classes by (namespace, name); unknown pods are missing."""
-        ...
+        found: dict[Pod, PodClass] = {}
+        for source in self.class_sources:
+            found |= source()
+        return found
 
     def measure(self, snapshot: Snapshot) -> NodeUsages:
         """The usage of a snapshot's nodes by their collect policies. Slow; may be called from any thread."""
-        ...
+        return measure(snapshot, policies=self.collect_policies.of_all(snapshot.nodes, self.node_labels))
 
     async def capacities(self) -> Mapping[str, Capacity]:
         """The capacity of nodes by name; nodes with unknown capacity are missing."""
-        ...
+        return await self.refresher.capacities()
 
     async def samples(self) -> bytes | None:
         """The samples of the longest window, encoded for transfer to another replica; None if there are none."""
-        ...
-
-    def ready_detail(self) -> dict[str, object]:
-        """The diagnostic data shown by /readyz (JSON types only): state of the store, coverage, and so on."""
-        ...
-
-    def findings_document(self) -> FindingsDocument: ...
+        restored = await self.refresher.samples()
+        return None if restored is None else await asyncio.to_thread(transfer.encode, restored, self.origin)
 
     async def history(
         self,
@@ -115,4 +127,9 @@ class WatcherService(Protocol):
     ) -> Sequence[StoredSeriesLike]:
         """Stored values of one node with start <= time <= end (unix seconds). `metrics` are metric names; None means
         all. Raises HistoryUnavailable."""
-        ...
+        try:
+            return await self.store.history(
+                host=host, metrics=metrics, operators=operators, window=window, start=start, end=end
+            )
+        except StoreError as error:
+            raise HistoryUnavailable(str(error), error.hint) from error

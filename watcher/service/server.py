@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -28,28 +28,17 @@ from watcher import __version__
 from watcher.agents import pages
 from watcher.api.agents import AgentRoutes
 from watcher.api.handlers import make_app
-from watcher.api.telemetry import Telemetry, coverage
+from watcher.api.service import ServiceView
+from watcher.api.telemetry import Telemetry
 from watcher.clock import Clock, SystemClock
-from watcher.core.decisions import DecisionStore
-from watcher.core.koordinator.collect_policy import CollectPolicies
-from watcher.core.koordinator.report import Capacity, NodeUsages, PodClass, measure
-from watcher.core.kubernetes.objects import ObjectMetadata
-from watcher.core.pods.table import Pod, PublishedPods
-from watcher.core.publishing.documents import Published
 from watcher.core.publishing.exposition import View
-from watcher.core.publishing.wire import FindingsDocument
-from watcher.core.windows.stored_series import HistoryUnavailable, StoredSeriesLike
-from watcher.koordinator.publisher import PublishStats
-from watcher.model import MetricType, Operator, ProviderHealth, Snapshot, Window
+from watcher.model import MetricType, Operator
 from watcher.platform.http.sites import local_hosts
 from watcher.platform.interpreter import freeze_objects
 from watcher.platform.modules import ServiceModule
 from watcher.platform.repeated_errors import RepeatedErrors
 from watcher.platform.settings.tables import Settings
-from watcher.providers.base import QueryPlan
-from watcher.refresh.reports import TickStats
 from watcher.refresh.tick import Refresher
-from watcher.replicas import transfer
 from watcher.replicas.transfer import TransferOrigin
 from watcher.service.build import (
     FROM_SETTINGS,
@@ -68,9 +57,6 @@ from watcher.service.last_seen import LastSeenLookup
 from watcher.service.reload import SettingsReloader
 from watcher.service.replica_takeover import take_over_samples
 from watcher.service.schedule import IntervalTrigger
-from watcher.store.decision_store import StoreDecisions
-from watcher.store.errors import StoreError
-from watcher.store.status import StoreStatus
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +66,7 @@ NEED_RESTART = ("cluster", "server", "store", "peers", "qrms", "metrics")
 
 
 class Watcher:
-    """The running service: its settings, its modules, and the state that the HTTP API reads (`WatcherService`)."""
+    """The running service: its life cycle, ticks and reloads. `view` is its state for the HTTP API and the modules."""
 
     def __init__(
         self,
@@ -90,213 +76,93 @@ class Watcher:
         parts: Sequence[ServiceModule] = (),
         sources: Sources = FROM_SETTINGS,
     ) -> None:
-        self.settings = settings
         self._sources = sources
         self._clock = clock or SystemClock()
         metrics = settings.metrics
-        view = View(
+        exposed = View(
             types=tuple(MetricType(name) for name in metrics.types),
             operators=tuple(Operator(name) for name in metrics.operators),
             windows=metrics.windows,
         )
-        self.telemetry = Telemetry(version=__version__, view=view, cluster=settings.cluster.name or "")
+        self.telemetry = Telemetry(version=__version__, view=exposed, cluster=settings.cluster.name or "")
         self._store = store_of(settings, program="load-watcher")
-        self._decisions = StoreDecisions(self._store)
-        self._refresher = self._make_refresher(settings)
-        self._policies = collect_policies(settings)
-        self._publisher = publisher_of(settings, self) if settings.koordinator.publish else None
+        self.view = ServiceView(
+            settings,
+            self._clock,
+            self._store,
+            self._make_refresher(settings),
+            collect_policies(settings),
+            TransferOrigin.of(instance=secrets.token_hex(8), asked=source_identity(settings)),
+        )
+        self._publisher = publisher_of(settings, self.view) if settings.koordinator.publish else None
+        self.view.publisher = self._publisher
+        self.telemetry.watch(self.view)
         self._scheduler = AsyncIOScheduler(
             timezone=UTC,
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
-        self._origin = TransferOrigin.of(instance=secrets.token_hex(8), asked=source_identity(settings))
         self._peers = peers_of(settings)
         self._recall = LastSeenLookup()
         self._tick: asyncio.Task[None] | None = None
         self._tick_errors = RepeatedErrors(log)
         self._period = 0.0
         self._is_settled = False  # True after the first tick of the ready service
-        self.telemetry.watch(self)
-        protection = ServerProtection(settings)
         self.tls = tls_of(settings)
+        self._build_app(settings, parts)
+
+    def _build_app(self, settings: Settings, parts: Sequence[ServiceModule]) -> None:
+        """Build the web application with the routes and the life cycles of the service and its modules."""
+        protection = ServerProtection(settings)
         files = server_files(protection, self.tls)
         self._reloader = SettingsReloader(files, self._reload)
-        hosts = local_hosts(settings.server.host, settings.server.hosts or ())
         of_parts = {
-            part.section: part.build(table, self) for part in parts if (table := settings.parts.get(part.section))
+            part.section: part.build(table, self.view) for part in parts if (table := settings.parts.get(part.section))
         }
         made = tuple(of_parts.values())
         self._renew = {section: each.renew for section, each in of_parts.items() if each.renew is not None}
+        self._on_listening = [message for each in made for message in each.on_listening]
+        self.view.class_sources = tuple(each.pod_classes for each in made if each.pod_classes is not None)
+        for collector in (collector for each in made for collector in each.collectors):
+            self.telemetry.add(collector)
         routes = [route for each in made for route in each.routes]
+        lives = [life for each in made for life in each.lives]
         pages_of_agents = pages.from_settings(settings)
         if pages_of_agents is not None:
             routes += AgentRoutes(pages_of_agents).routes()
+            lives.append(pages_of_agents.life)
+        hosts = local_hosts(settings.server.host, settings.server.hosts or ())
         self.app = make_app(
-            self, settings=protection, telemetry=self.telemetry, version=__version__, routes=routes, hosts=hosts
+            self.view, settings=protection, telemetry=self.telemetry, version=__version__, routes=routes, hosts=hosts
         )
-        self._pod_classes = tuple(each.pod_classes for each in made if each.pod_classes is not None)
         self.app.cleanup_ctx.extend([self._with_store, self._with_source, self._with_ticks])
-        self.app.cleanup_ctx.extend(life for each in made for life in each.lives)
-        if pages_of_agents is not None:
-            self.app.cleanup_ctx.append(pages_of_agents.life)
-        self.app.cleanup_ctx.extend([self._with_publisher, files.life])
-        for collector in (collector for each in made for collector in each.collectors):
-            self.telemetry.add(collector)
-        self._on_listening = [message for each in made for message in each.on_listening]
+        self.app.cleanup_ctx.extend([*lives, self._with_publisher, files.life])
 
     def listening(self, address: str) -> None:
         """Inform the modules that the service accepts requests at `address`, such as "http://127.0.0.1:2020"."""
         for message in self._on_listening:
             message(address)
 
-    # --- state for the HTTP API (WatcherService) ---------------------------------------------------------------------
-
-    @property
-    def published(self) -> Published | None:
-        return self._refresher.published
-
-    @property
-    def pods(self) -> PublishedPods | None:
-        return self._refresher.pods.published
-
-    def request_pods(self) -> str:
-        return self._refresher.pods.want()
-
-    def no_pods_reason(self) -> str:
-        return self._refresher.pods.impossible_reason
-
-    @property
-    def provider_health(self) -> ProviderHealth:
-        return self._refresher.provider_health
-
-    @property
-    def windows(self) -> tuple[Window, ...]:
-        return self.settings.refresh.windows
-
-    @property
-    def max_staleness(self) -> float:
-        return self.settings.refresh.max_staleness
-
-    @property
-    def interval(self) -> float:
-        return self.settings.refresh.interval
-
-    def monotonic(self) -> float:
-        return self._clock.monotonic()
-
-    def now(self) -> float:
-        return self._clock.now()
-
-    def alive(self) -> str:
-        return self._refresher.stall_reason()
-
-    def warming_up(self) -> str:
-        return self._refresher.not_ready_reason()
-
-    @property
-    def collect_policies(self) -> CollectPolicies:
-        if self._publisher is not None and self._policies.specs is not self._publisher.specs:
-            self._policies = replace(self._policies, specs=self._publisher.specs)
-        return self._policies
-
-    def node_labels(self, node: str) -> Mapping[str, str]:
-        known = self._refresher.node_metadata(node)
-        return {} if known is None else known.labels
-
-    def node_metadata(self, node: str) -> ObjectMetadata | None:
-        return self._refresher.node_metadata(node)
-
-    def pod_classes(self) -> Mapping[Pod, PodClass]:
-        found: dict[Pod, PodClass] = {}
-        for message in self._pod_classes:
-            found |= message()
-        return found
-
-    def publish_stats(self) -> PublishStats | None:
-        return None if self._publisher is None else self._publisher.stats
-
-    def measure(self, snapshot: Snapshot) -> NodeUsages:
-        return measure(snapshot, policies=self.collect_policies.of_all(snapshot.nodes, self.node_labels))
-
-    async def capacities(self) -> Mapping[str, Capacity]:
-        return await self._refresher.capacities()
-
-    async def samples(self) -> bytes | None:
-        restored = await self._refresher.samples()
-        return None if restored is None else await asyncio.to_thread(transfer.encode, restored, self._origin)
-
-    def ready_detail(self) -> dict[str, object]:
-        status = self._store.status
-        return {
-            "provider": self.settings.provider.name,
-            "store": {
-                "ok": status.ok,
-                "error": status.error,
-                "size_bytes": status.size_bytes,
-                "dropped": status.dropped,
-            },
-            "coverage": coverage(self.published.snapshot) if self.published else {},
-        }
-
-    @property
-    def stats(self) -> TickStats:
-        return self._refresher.stats
-
-    @property
-    def plans(self) -> Mapping[str, QueryPlan]:
-        return self._refresher.plans
-
-    def finding_counts(self) -> Mapping[str, int]:
-        return self._refresher.findings.counts()
-
-    def store_status(self) -> StoreStatus:
-        return self._store.status
-
-    def findings_document(self) -> FindingsDocument:
-        return self._refresher.findings_document()
-
-    async def history(
-        self,
-        *,
-        host: str,
-        metrics: Collection[str] | None,
-        operators: Collection[Operator] | None,
-        window: str,
-        start: int,
-        end: int,
-    ) -> Sequence[StoredSeriesLike]:
-        try:
-            return await self._store.history(
-                host=host, metrics=metrics, operators=operators, window=window, start=start, end=end
-            )
-        except StoreError as error:
-            raise HistoryUnavailable(str(error), error.hint) from error
-
-    @property
-    def decisions(self) -> DecisionStore:
-        return self._decisions
-
     # --- life cycle --------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _with_store(self, _app: web.Application) -> AsyncIterator[None]:
         restored = await self._store.open()
-        self._refresher.findings.add(self._store.findings)
+        self.view.refresher.findings.add(self._store.findings)
         try:
             if restored is not None:
-                await self._refresher.restore(restored)
+                await self.view.refresher.restore(restored)
             yield
         finally:
             await self._store.close()
 
     @asynccontextmanager
     async def _with_source(self, _app: web.Application) -> AsyncIterator[None]:
-        await self._begin(self._refresher)
+        await self._begin(self.view.refresher)
         try:
             yield
         finally:
             # read the attribute again: a reload may have replaced the refresher
-            await self._end(self._refresher)
+            await self._end(self.view.refresher)
 
     async def _begin(self, refresher: Refresher) -> None:
         if refresher.directory is not None:
@@ -322,7 +188,7 @@ class Watcher:
 
     @asynccontextmanager
     async def _with_ticks(self, _app: web.Application) -> AsyncIterator[None]:
-        self._scheduler.add_listener(lambda _event: self._refresher.note_skipped(), EVENT_JOB_MAX_INSTANCES)
+        self._scheduler.add_listener(lambda _event: self.view.refresher.note_skipped(), EVENT_JOB_MAX_INSTANCES)
         self._period = self._wanted_period()
         self._scheduler.add_job(
             self._run_tick, IntervalTrigger(self._period), id=TICK_JOB, name=TICK_JOB, next_run_time=datetime.now(UTC)
@@ -341,7 +207,7 @@ class Watcher:
 
     async def _run_tick(self) -> None:
         """Run one tick as a separate task, so that its cancellation does not look like a failure to the scheduler."""
-        refresher = self._refresher
+        refresher = self.view.refresher
         was_ready = not refresher.not_ready_reason()
         self._tick = asyncio.create_task(self._tick_of(refresher), name="tick")
         await asyncio.wait({self._tick})
@@ -362,13 +228,17 @@ class Watcher:
         if peers is not None:
             try:
                 await take_over_samples(
-                    refresher, peers, origin=self._origin, timeout=self.settings.peers.timeout, clock=self._clock
+                    refresher,
+                    peers,
+                    origin=self.view.origin,
+                    timeout=self.view.settings.peers.timeout,
+                    clock=self._clock,
                 )
             except asyncio.CancelledError:
                 self._peers = peers  # a reload cancelled this tick: the new refresher queries the replicas
                 raise
         await refresher.tick()
-        await self._recall.update(refresher, self._store, settings=self.settings, now=self.now())
+        await self._recall.update(refresher, self._store, settings=self.view.settings, now=self._clock.now())
 
     async def _follow_clock(self) -> None:
         """Run the next tick promptly after the wall clock was set back. The scheduler waits for a wall clock time, so
@@ -388,8 +258,8 @@ class Watcher:
     def _wanted_period(self) -> float:
         """Return the seconds between ticks: the resolution until some node has its shortest window, then the
         interval."""
-        refresher = self._refresher
-        return float(refresher.resolution) if refresher.needs_quick_ticks else self.settings.refresh.interval
+        refresher = self.view.refresher
+        return float(refresher.resolution) if refresher.needs_quick_ticks else self.view.settings.refresh.interval
 
     def _keep_pace(self) -> None:
         period = self._wanted_period()
@@ -405,27 +275,27 @@ class Watcher:
     async def _reload(self, settings: Settings) -> None:
         parts, put_in_place = await self._renewed_parts(settings)
         for table in NEED_RESTART:
-            if getattr(settings, table) != getattr(self.settings, table):
+            if getattr(settings, table) != getattr(self.view.settings, table):
                 log.warning("changes in [%s] take effect only after a restart", table)
-        if settings.agents != self.settings.agents:
+        if settings.agents != self.view.settings.agents:
             log.warning(
                 "pod usage is read from the changed [agents] now; the dashboard shows them only after a restart"
             )
-        if settings.cluster_access != self.settings.cluster_access:
+        if settings.cluster_access != self.view.settings.cluster_access:
             log.warning(
                 "the source and the node names use the changed kubeconfig and context from now on; the scheduling "
                 "plug-ins and all other Kubernetes clients use it only after a restart"
             )
-        kept = {table: getattr(self.settings, table) for table in NEED_RESTART}
+        kept = {table: getattr(self.view.settings, table) for table in NEED_RESTART}
         settings = self._as_published(replace(settings, **kept, parts=parts))
         changed = any(
-            getattr(settings, table) != getattr(self.settings, table)
+            getattr(settings, table) != getattr(self.view.settings, table)
             for table in ("provider", "kubernetes", "refresh", "review", "agents")
         )
         if changed:
             await self._replace_refresher(settings)
-        self.settings = settings
-        self._policies = collect_policies(settings)
+        self.view.settings = settings
+        self.view.policies = collect_policies(settings)
         for put in put_in_place:
             put()
         log.info("settings reloaded%s", "" if changed else "; the source is unchanged")
@@ -433,7 +303,7 @@ class Watcher:
     async def _renewed_parts(self, settings: Settings) -> tuple[Mapping[str, Any], list[Callable[[], None]]]:
         """Return the effective tables of the modules, and functions that apply the changed tables to modules that
         support it while they run."""
-        taken, put_in_place = dict(self.settings.parts), []
+        taken, put_in_place = dict(self.view.settings.parts), []
         for section in sorted({*taken, *settings.parts}):
             table, renew = settings.parts.get(section), self._renew.get(section)
             if table and renew is not None:
@@ -445,7 +315,7 @@ class Watcher:
 
     def _as_published(self, settings: Settings) -> Settings:
         """Return the settings with the old values of the publisher's settings, which need a restart."""
-        old, new = self.settings.koordinator, settings.koordinator
+        old, new = self.view.settings.koordinator, settings.koordinator
         kept = replace(
             new,
             publish=old.publish,
@@ -460,11 +330,11 @@ class Watcher:
 
     async def _replace_refresher(self, settings: Settings) -> None:
         """Replace the source and the history; the published snapshot stays until the first tick of the new source."""
-        old, new = self._refresher, self._make_refresher(settings)
+        old, new = self.view.refresher, self._make_refresher(settings)
         await self._stop_tick()
         await self._begin(new)
         await new.continue_from(old)
-        self._refresher, self.settings = new, settings
+        self.view.refresher, self.view.settings = new, settings
         await self._stop_tick()  # a tick of the old source may have begun meanwhile
         await self._end(old)
         self._scheduler.modify_job(TICK_JOB, next_run_time=datetime.now(UTC))

@@ -124,7 +124,6 @@ class Cluster:
 class Watcher(FakeService):
     """A service that also hosts plug-ins."""
 
-    settings: Settings = field(default_factory=Settings)
     decisions: DecisionList = field(default_factory=lambda: DecisionList(kept=0.0))
 
 

@@ -8,12 +8,13 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import zstandard
 from aiohttp import web
 
-from tests.fakes.service import FakeService, Live, Protection
+from tests.fakes.service import HEALTHY, FakeService, Live, Protection
 from tests.fakes.snapshots import END, WINDOWS, publish, small_fleet, snapshot_of, steady
 from tests.waiting import eventually
 from watcher.api.handlers import make_app
@@ -542,7 +543,7 @@ async def test_a_client_that_goes_away_takes_nothing_from_the_others(caplog):
     published.encode_default()
 
     app = make_app(
-        FakeService(published=published),
+        FakeService(published=published).view,
         settings=Protection(),
         telemetry=Telemetry(version="1"),
         version="1",
@@ -626,7 +627,7 @@ def test_alive_is_what_the_tick_loop_says():
 
 def test_ready_is_a_window_young_enough_to_serve():
     """With the detail in the body, ready or not."""
-    service = FakeService(detail={"store": {"ok": False, "error": "disk full"}})
+    service = FakeService(status=replace(HEALTHY, ok=False, error="disk full"))
     with Live(service) as live:
         ready = live.ask("/readyz")
         service.clock += 1000.0
@@ -650,7 +651,11 @@ def test_ready_is_a_window_young_enough_to_serve():
     assert (503, "no_metrics") == (nothing.status, nothing.error["code"])
     assert nothing.json()["snapshot"] is None
     for answer in (ready, stale, nothing):
-        assert service.detail == answer.json()["detail"]
+        detail = answer.json()["detail"]
+        assert {"ok": False, "error": "disk full", "size_bytes": 4096, "dropped": 0} == detail["store"]
+        assert "host" == detail["provider"]
+    assert {"5m", "10m", "15m"} == set(ready.json()["detail"]["coverage"])
+    assert {} == nothing.json()["detail"]["coverage"]
 
 
 def test_ready_waits_for_the_windows():

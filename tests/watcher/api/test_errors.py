@@ -4,6 +4,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
@@ -11,7 +12,7 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.service import FakeService, Live, Protection
+from tests.fakes.service import HEALTHY, FakeService, Live, Protection
 from watcher.api.handlers import make_app
 from watcher.api.telemetry import Telemetry
 from watcher.core.publishing.wire import ErrorDocument
@@ -313,7 +314,7 @@ def test_probes_show_addresses_only_to_readers():
     """Reasons of the source and of the database contain addresses, which protect_reads hides."""
     reason = "GET http://user@10.1.2.3:9090/api: connection refused"
     service = FakeService(published=None, provider_health=ProviderHealth(False, reason, 1.0), missing="")
-    service.detail = {"store": {"ok": False, "error": "postgresql://10.4.5.6"}}
+    service.status = replace(HEALTHY, ok=False, error="postgresql://10.4.5.6")
     with Live(service, protection=Protection("secret", protect_reads=True)) as live:
         for headers in ({}, {"Authorization": "Bearer wrong"}):
             answer = live.ask("/readyz", headers=headers)
@@ -368,7 +369,10 @@ def test_protection_without_a_token_is_refused_at_the_start():
     """Rather than serving everyone, or nobody."""
     with pytest.raises(ValueError, match="token"):
         make_app(
-            FakeService(), settings=Protection(None, protect_reads=True), telemetry=Telemetry(version="1"), version="1"
+            FakeService().view,
+            settings=Protection(None, protect_reads=True),
+            telemetry=Telemetry(version="1"),
+            version="1",
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fakes.pods import publish_pods, small_pods
-from tests.fakes.service import FakeService, Live, StoreState, Ticks
+from tests.fakes.service import HEALTHY, FakeService, Live
 from tests.fakes.snapshots import large_fleet, publish, small_fleet, snapshot_of, steady
 from tests.real.parts import find_program, program_environment
 from watcher.api.telemetry import Telemetry, coverage
@@ -19,6 +19,7 @@ from watcher.core.publishing.exposition import FAMILIES, PREFIX, View, node_wind
 from watcher.model import METRICS, MetricType, Operator, ProviderHealth, Unit
 from watcher.platform.telemetry.instruments import CONTENT_TYPE
 from watcher.providers.base import QueryPlan
+from watcher.refresh.reports import TickStats
 
 EVERYTHING = View(tuple(MetricType), tuple(Operator), ("5m", "10m", "15m"))
 AWKWARD = 'a"b\\nc\nd ü{}\\'
@@ -43,7 +44,7 @@ def value(text: bytes, name: str, **labels: str) -> float | None:
 def exposed(service: FakeService, *, view: View | None = None) -> bytes:
     """The page of a service."""
     telemetry = Telemetry(version="1.2.3", view=view)
-    telemetry.watch(service)
+    telemetry.watch(service.view)
     return telemetry.exposition()
 
 
@@ -135,7 +136,7 @@ def test_stale_windows_are_not_shown():
     """A flat line looks like a value; a gap looks like what it is."""
     service = FakeService()
     telemetry = Telemetry(version="1")
-    telemetry.watch(service)
+    telemetry.watch(service.view)
     assert PREFIX.encode() in telemetry.exposition()
     service.clock += service.max_staleness
     page = telemetry.exposition()
@@ -148,7 +149,7 @@ def test_nodes_are_written_once_per_snapshot():
     """However many scrape; the next tick's are written anew."""
     service = FakeService()
     telemetry = Telemetry(version="1")
-    telemetry.watch(service)
+    telemetry.watch(service.view)
     first = telemetry.exposition()
     name = {"node": "node-1", "resource": "CPU", "operator": "AVG", "window": "15m"}
     # the same tag says that it is the same snapshot, so what is kept is shown
@@ -192,10 +193,10 @@ def test_the_state_of_the_service():
         provider_health=ProviderHealth(False, "down", 1.0),
         clock=1010.0,
         pods=publish_pods(small_pods(), age_s=2.0),
-        stats=Ticks(ticks=10, failed=3, skipped=2, query_failures={("refused", "m"): 4, ("unreachable", ""): 3}),
+        stats=TickStats(ticks=10, failed=3, skipped=2, query_failures={("refused", "m"): 4, ("unreachable", ""): 3}),
         plans={"m": QueryPlan("m", 'rate(x{a="b"}[5m])', "ratio", "node", 300.0, "configured")},
         counts={"jump": 5, "stale": 0},
-        store=StoreState(ok=False, size_bytes=123, queued=7, dropped=8, lost_decisions=9),
+        status=replace(HEALTHY, ok=False, size_bytes=123, queued=7, dropped=8, lost_decisions=9),
     )
     page = exposed(service)
 
@@ -229,17 +230,17 @@ def test_the_state_of_the_service():
 
 def test_what_is_not_known_yet_is_not_told():
     """A provider that was not asked is neither up nor down; without a snapshot there is no age."""
-    page = exposed(FakeService(published=None, provider_health=ProviderHealth(None, "", 0.0), store=None))
+    page = exposed(FakeService(published=None, provider_health=ProviderHealth(None, "", 0.0)))
 
-    for name in ("provider_up", "snapshot_age_seconds", "nodes", "store_ok"):
+    for name in ("provider_up", "snapshot_age_seconds", "nodes"):
         assert value(page, f"load_watcher_{name}") is None
 
 
 def test_a_counter_does_not_go_back():
     """A failure is counted before its tick is."""
-    service = FakeService(stats=Ticks(ticks=5, failed=1))
+    service = FakeService(stats=TickStats(ticks=5, failed=1))
     telemetry = Telemetry(version="1")
-    telemetry.watch(service)
+    telemetry.watch(service.view)
     seen = []
     for ticks, failed in ((5, 1), (5, 2), (6, 2), (7, 2)):
         service.stats.ticks, service.stats.failed = ticks, failed
@@ -322,7 +323,8 @@ def test_a_page_without_a_service_is_valid(encoding):
 def test_every_metric_is_in_the_documentation():
     """docs/api.md, by its full name or behind that of its family."""
     telemetry = Telemetry(version="1", view=EVERYTHING)
-    telemetry.watch(FakeService(published=publish(snapshot_of({"n": {metric.key: steady(50) for metric in METRICS}}))))
+    fleet = {"n": {metric.key: steady(50) for metric in METRICS}}
+    telemetry.watch(FakeService(published=publish(snapshot_of(fleet))).view)
     telemetry.observe_refresh("tick", 0.1)
     text = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
     families = {family.name for family in text_string_to_metric_families(telemetry.exposition().decode())}
@@ -340,12 +342,12 @@ def test_promtool_finds_nothing_to_say():
     fleet = {name: {metric.key: steady(50) for metric in METRICS} for name in ("node-1", AWKWARD)}
     service = FakeService(
         published=publish(snapshot_of(fleet)),
-        stats=Ticks(5, 1, 1, {("refused", "m"): 4}),
+        stats=TickStats(5, 1, 1, {("refused", "m"): 4}),
         plans={"m": QueryPlan("m", 'rate(x{a="b"}[5m])', "ratio", "node", 300.0, "configured")},
         counts={"jump": 5},
     )
     telemetry = Telemetry(version="1", view=EVERYTHING)
-    telemetry.watch(service)
+    telemetry.watch(service.view)
     telemetry.observe_refresh("tick", 0.1)
     telemetry.count_request(route="watcher", status=200, seconds=0.1)
     page = telemetry.exposition()

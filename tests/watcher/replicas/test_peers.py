@@ -140,8 +140,8 @@ async def stored(directory: Path, known: RestoredSamples) -> None:
 
 def windows_of(watcher: Watcher) -> set[str]:
     """The windows that node a has an average of CPU in, as published."""
-    assert watcher.published is not None
-    snapshot = watcher.published.snapshot
+    assert watcher.view.published is not None
+    snapshot = watcher.view.published.snapshot
     (cpu,) = (metric for metric in snapshot.metrics if metric.metric.name == CPU)
     row = snapshot.nodes.index("a")
     return {window.label for window, value in zip(snapshot.windows, cpu.average[:, row], strict=True) if value == value}
@@ -149,7 +149,10 @@ def windows_of(watcher: Watcher) -> set[str]:
 
 async def ticked(watcher: Watcher) -> None:
     """Wait for the first tick that had an answer of the source, to its end."""
-    await eventually(lambda: watcher.stats.ticks > watcher.stats.failed and watcher.published, what="the first tick")
+    view = watcher.view
+    await eventually(
+        lambda: view.refresher.stats.ticks > view.refresher.stats.failed and view.published, what="the first tick"
+    )
 
 
 ALL = {"5m", "10m", "15m"}
@@ -168,8 +171,8 @@ async def test_a_cold_replica_has_all_windows_at_its_first_tick(kube: FakeKube, 
         async with serving(settings_for(tmp_path / "new", kube, peers=[old, new]), new_listener) as second:
             await ticked(second)
             assert ALL == windows_of(second)
-            assert second.warming_up() == ""
-            assert SOURCE == second.published.snapshot.source  # type: ignore[union-attr]
+            assert second.view.refresher.not_ready_reason() == ""
+            assert SOURCE == second.view.published.snapshot.source  # type: ignore[union-attr]
             async with session.get(f"{new}/watcher/a?type=CPU") as answer:
                 metrics = (await answer.json())["data"]["NodeMetricsMap"]["a"]["metrics"]
             average, deviation = (metric["value"] for metric in metrics)
@@ -244,8 +247,8 @@ async def test_a_peer_that_is_out_of_order_costs_nothing_but_a_line(
             async with serving(settings, listener) as watcher:
                 await ticked(watcher)
                 assert set() == windows_of(watcher)
-                assert watcher.published is not None
-                assert ("a", "b") == watcher.published.snapshot.nodes
+                assert watcher.view.published is not None
+                assert ("a", "b") == watcher.view.published.snapshot.nodes
     assert [record for record in caplog.records if record.name == "watcher.replicas.peers"]
 
 
@@ -321,8 +324,8 @@ async def test_their_samples_lie_over_our_own_file(kube: FakeKube, tmp_path: Pat
         async with serving(settings_for(tmp_path / "new", kube, peers=[peer]), listener) as watcher:
             await ticked(watcher)
             assert ALL == windows_of(watcher)
-            assert watcher.published is not None
-            (cpu,) = (each for each in watcher.published.snapshot.metrics if each.metric.name == CPU)
+            assert watcher.view.published is not None
+            (cpu,) = (each for each in watcher.view.published.snapshot.metrics if each.metric.name == CPU)
             five, _, fifteen = cpu.average[:, 0]
             assert fifteen < 36.0 < five  # eleven minutes of 30 and four of 40; four of 40 and one of 30
 

@@ -93,8 +93,8 @@ async def serving(settings: Settings) -> AsyncIterator[tuple[Watcher, str]]:
 async def test_both_clients_of_a_running_service_see_the_same(tmp_path: Path) -> None:
     """What is published in this process is what it answers over HTTP; and it ends without a trace."""
     async with serving(settings_for(tmp_path)) as (watcher, address):
-        await eventually(lambda: watcher.published, what="the first document")
-        in_process = InProcessClient(lambda: watcher.published, window=watcher.windows[-1])
+        await eventually(lambda: watcher.view.published, what="the first document")
+        in_process = InProcessClient(lambda: watcher.view.published, window=watcher.view.windows[-1])
         async with WatcherClient(address) as over_http:
             # a tick may come between the two
             for _ in range(10):
@@ -109,12 +109,12 @@ async def test_both_clients_of_a_running_service_see_the_same(tmp_path: Path) ->
 def test_before_the_first_tick_nothing_is_known_and_all_is_alive(tmp_path: Path) -> None:
     """The parts answer what the API asks of them from the first moment on."""
     watcher = Watcher(settings_for(tmp_path))
-    assert watcher.published is None
-    assert watcher.provider_health.ok is None
-    assert "" == watcher.alive()
-    assert {} == watcher.ready_detail()["coverage"]
-    assert [] == watcher.findings_document().findings
-    assert ["5m", "10m", "15m"] == [window.label for window in watcher.windows]
+    assert watcher.view.published is None
+    assert watcher.view.refresher.provider_health.ok is None
+    assert "" == watcher.view.refresher.stall_reason()
+    assert watcher.view.store.status.ok
+    assert [] == watcher.view.refresher.findings_document().findings
+    assert ["5m", "10m", "15m"] == [window.label for window in watcher.view.windows]
 
 
 async def test_settings_that_need_a_start_are_said_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -123,15 +123,15 @@ async def test_settings_that_need_a_start_are_said_to(tmp_path: Path, caplog: py
     kubeconfig.write_text("{}")
 
     async with serving(settings_for(tmp_path)) as (watcher, _):
-        published = await eventually(lambda: watcher.published, what="the first document")
+        published = await eventually(lambda: watcher.view.published, what="the first document")
         with caplog.at_level(logging.INFO, logger="watcher.service.server"):
             for staleness in ("50s", "60s", "70s"):
                 another = {"kubernetes.kubeconfig": str(kubeconfig), "kubernetes.node_names": "off"}
                 changed = settings_for(tmp_path, **{"refresh.max_staleness": staleness, "server.port": 4711, **another})
                 watcher.request_reload(lambda changed=changed: changed)  # type: ignore[misc]
-            await eventually(lambda: watcher.max_staleness == 70.0, what="the last settings")
-        assert watcher.settings.server.port != 4711
-        await eventually(lambda: watcher.published is not published, what="a tick with them")
+            await eventually(lambda: watcher.view.max_staleness == 70.0, what="the last settings")
+        assert watcher.view.settings.server.port != 4711
+        await eventually(lambda: watcher.view.published is not published, what="a tick with them")
     assert "changes in [server] take effect only after a restart" in caplog.text
     told = [text for text in caplog.messages if "the scheduling plug-ins and all other Kubernetes clients" in text]
     assert 1 == len(told), "once, and not for what stays as it is"
@@ -149,7 +149,7 @@ async def test_an_unforeseen_failure_of_a_reload_is_logged_and_the_old_settings_
         watcher.request_reload(unreadable)
         await eventually(lambda: "the disk is gone" in caplog.text, what="the log line")
         watcher.request_reload(lambda: settings_for(tmp_path, **{"refresh.max_staleness": "55s"}))
-        await eventually(lambda: watcher.max_staleness == 55.0, what="settings that are good again")
+        await eventually(lambda: watcher.view.max_staleness == 55.0, what="settings that are good again")
 
 
 async def test_a_reload_takes_names_from_the_cluster_and_gives_them_back(tmp_path: Path) -> None:
@@ -185,28 +185,29 @@ async def test_node_metrics_are_written_where_the_settings_say_so(
             "koordinator.lease_namespace": "somewhere",
         }
         async with serving(settings_for(tmp_path, **flags)) as (watcher, _):
-            stats = watcher.publish_stats()
+            assert watcher.view.publisher is not None
+            stats = watcher.view.publisher.stats
             assert stats is not None
             await eventually(lambda: stats.holds_lease, what="the Lease")
             holder = cluster.content(LEASES, f"somewhere/{LEASE}")["spec"]["holderIdentity"]
             assert holder.startswith(f"{own}_")
             assert "load_watcher_node_metrics_lease_held 1.0" in watcher.telemetry.exposition().decode()
-            policies = watcher.collect_policies
-            assert policies is watcher.collect_policies
+            policies = watcher.view.collect_policies
+            assert policies is watcher.view.collect_policies
             assert [60, 300] == [policies.of(name, {}).aggregate_duration_s for name in ("elsewhere", own)]
             rule = {"labels": {"pool": "a"}, "aggregate_duration": "2m"}
             changed = {**flags, "koordinator.publish": False, "koordinator.nodes": json.dumps([rule])}
             watcher.request_reload(lambda: settings_for(tmp_path, **changed))
 
             def follows() -> bool:
-                mine = watcher.collect_policies.of(own, watcher.node_labels(own))
+                mine = watcher.view.collect_policies.of(own, watcher.view.node_labels(own))
                 return mine.aggregate_duration_s == 120
 
             await eventually(follows, what="the new policy")
-            assert 60 == watcher.collect_policies.of("elsewhere", {}).aggregate_duration_s
-            assert watcher.publish_stats() is stats
+            assert 60 == watcher.view.collect_policies.of("elsewhere", {}).aggregate_duration_s
+            assert watcher.view.publisher.stats is stats
     assert "changes of koordinator.publish, lease_namespace and writes_per_second take effect" in caplog.text
 
 
 def _serves(watcher: Watcher, node: str) -> bool:
-    return watcher.published is not None and watcher.published.snapshot.nodes == (node,)
+    return watcher.view.published is not None and watcher.view.published.snapshot.nodes == (node,)

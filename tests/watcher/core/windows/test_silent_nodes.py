@@ -274,7 +274,8 @@ async def test_what_the_store_has_of_a_node_that_is_silent_since_before_the_star
         async with serving(settings_for(tmp_path, **named)) as (watcher, _):
 
             def silent() -> dict[str, Any]:
-                body = {} if watcher.published is None else json.loads(watcher.published.silent.bodies[IDENTITY])
+                published = watcher.view.published
+                body = {} if published is None else json.loads(published.silent.bodies[IDENTITY])
                 return {node["name"]: node for node in body.get("nodes", [])}
 
             await eventually(lambda: (silent().get("old") or {}).get("sampled"), what="the store to be looked into")
