@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import asdict
 
 import sqlalchemy as sa
 
@@ -20,10 +19,12 @@ from watcher.store.codec import HOUR
 from watcher.store.schema import hour_of
 from watcher.store.tables import Rows, decision
 
+_COLUMNS = tuple(column.name for column in decision.c if column.name != "watcher")  # the fields of StoredDecision
+
 
 def put_decisions(mine: Rows, decisions: Iterable[StoredDecision], outcomes: Iterable[DecisionOutcome]) -> None:
     """Store decisions (one with the same time is replaced), then outcomes of these or older decisions."""
-    mine.upsert(decision, [asdict(each) for each in decisions])
+    mine.upsert(decision, [{name: getattr(each, name) for name in _COLUMNS} for each in decisions])
     message = [{"at": each.time, "on": each.node, "became": each.outcome} for each in outcomes]
     if message:
         this = mine.of_watcher(decision) & (decision.c.time == sa.bindparam("at", type_=sa.BigInteger))
@@ -38,8 +39,9 @@ def _of_kind(mine: Rows, kind: DecisionKind) -> sa.ColumnElement[bool]:
 def decisions(mine: Rows, query: DecisionQuery) -> list[StoredDecision]:
     """The decisions of a query."""
     when = decision.c.time
-    columns = (column for column in decision.c if column.name != "watcher")
-    statement = sa.select(*columns).where(_of_kind(mine, query.kind), when >= query.start, when < query.end)
+    statement = sa.select(*(decision.c[name] for name in _COLUMNS)).where(
+        _of_kind(mine, query.kind), when >= query.start, when < query.end
+    )
     if query.pod is not None:
         namespace, pod = query.pod
         statement = statement.where(decision.c.namespace == namespace, decision.c.pod == pod)
