@@ -160,6 +160,7 @@ class Frozen(Service):
         return {**super().environment(), **FROZEN}
 
 
+HISTORY = "/api/v1/history?host=node-1&type=CPU&operator=AVG&from=1767322000&to=1767323100&step=60"
 WATCHER_PATHS = (
     "/watcher",
     "/watcher?window=5m",
@@ -178,7 +179,7 @@ WATCHER_PATHS = (
     "/api/v1/pods",
     "/api/v1/nodemetrics",
     "/api/v1/nodemetrics/node-1",
-    "/api/v1/history?host=node-1&type=CPU&operator=AVG&from=1767322000&to=1767323100&step=60",
+    HISTORY,
     "/api/v1/findings",
     "/api/v1/silent",
     "/api/v1/overview",
@@ -241,7 +242,7 @@ def watcher(keep_database: Path | None = None) -> Texts:
         arguments = ["--provider", "prometheus", "--address", f"http://127.0.0.1:{fake.port}"]
         with Frozen(directory, *arguments, "--set", "refresh.resolution=15s") as service:
             wait_for(lambda: is_whole(service), what="windows of 15 minutes")
-            wait_for(lambda: (directory / "load-watcher.db").exists(), what="the database")
+            wait_for(lambda: '"points"' in service.get(HISTORY).text, what="a point in the database")
             for path in WATCHER_PATHS:
                 found[f"watcher/{file_name(path)}.txt"] = answer(service, path)
             found["watcher/post.txt"] = answer_to(service, "/watcher", "POST")
@@ -296,6 +297,7 @@ def extender() -> Texts:
             body = {"pod": POD_MANIFEST, "nodenames": [*nodes, "unknown"]}
             explain = f"{service.url}/scheduler/default/explain"
             wait_for(lambda: service.session.post(explain, json=body).json()["load"], what="load at the plug-ins")
+            wait_for(lambda: '"priority"' in service.get("/api/v1/nodemetrics").text, what="pods and their usage")
             for path in DEMO_PATHS:
                 found[f"demo/{file_name(path)}.txt"] = answer(service, path)
             for verb in ("filter", "prioritize", "explain"):

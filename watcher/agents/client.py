@@ -64,8 +64,9 @@ class AgentClient:
     async def close(self) -> None:
         """Stop the discovery and close all connections."""
         await self._discovery.close()
-        if self._session is not None:
-            await self._session.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -38,6 +38,7 @@ pods = "{pods}"
 """
 PAGES = """
 [agents]
+pod_usage = false
 pods = { selector = "app.kubernetes.io/name=load-watcher-agent", namespace = "load-watcher-agent" }
 [qrms]
 pods = { selector = "app.kubernetes.io/name=load-watcher-qrm", namespace = "load-watcher-qrm" }
