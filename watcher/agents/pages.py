@@ -89,7 +89,7 @@ async def _page(client: AgentClient, endpoint: AgentEndpoint, path: str) -> byte
     try:
         status, body = await client.get(endpoint, path, largest=MAX_BODY)
     except ProviderRefused as error:
-        hint = error.hint or f"check {section}.token_file and {section}.ca_file; a token is one line of text"
+        hint = f"check {section}.token_file and {section}.ca_file; a token is one line of text"
         raise AgentError("agent_refused", str(error), hint=hint) from error
     except AnswerTooLarge as error:
         raise AgentError("agent_failed", f"{name}: {error}", hint=TOO_LARGE_HINT) from error

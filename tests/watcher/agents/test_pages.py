@@ -153,8 +153,10 @@ def test_the_token_is_sent_and_told_to_nobody(tmp_path: Path, caplog: pytest.Log
             refused = page(live, agent.port)
             assert (502, "agent_refused") == (refused.status, refused.error["code"])
             assert TOKEN.encode() not in refused.body
+            assert "agents.token_file" in refused.error["hint"]
         file.unlink()
         assert (502, "agent_refused") == ((gone := page(live, agent.port)).status, gone.error["code"])
+        assert "agents.token_file" in gone.error["hint"]
     assert TOKEN not in caplog.text
 
 

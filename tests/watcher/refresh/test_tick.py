@@ -270,6 +270,32 @@ def test_a_gap_is_fetched_newest_first() -> None:
     play(story)
 
 
+@pytest.mark.parametrize(
+    ("remembers", "reported"),
+    [
+        (True, [f"metrics can be fetched again, backfilling the gap: {MEMORY.name}"]),
+        (False, [f"metrics can be fetched again: {MEMORY.name}"]),
+    ],
+)
+def test_the_recovery_of_a_metric_is_logged_once(
+    remembers: bool, reported: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A gap is backfilled only from a source that remembers it."""
+    source = MemorySource(remembers=remembers)
+
+    async def story(refresher: Refresher, source: MemorySource, clock: FakeClock, records: Records) -> None:
+        for metric in (CPU, MEMORY):
+            source.put("a", every(15, T0 - 1200, T0 + 1200), wave, metric=metric)
+        for fails in (False, True, False, False):
+            source.failing = {MEMORY.name: ProviderUnreachable("503")} if fails else {}
+            await refresher.tick()
+            clock.pass_time(60)
+
+    with caplog.at_level(logging.INFO, logger="watcher"):
+        play(story, source=source)
+    assert reported == [line for line in caplog.messages if "can be fetched again" in line]
+
+
 @pytest.mark.parametrize("hangs", [True, False])
 def test_a_past_that_cannot_be_had_is_no_failure_of_the_source(hangs: bool, caplog: pytest.LogCaptureFixture) -> None:
     """It has answered for the present, so it is up; what is missing is asked for again at the next tick."""
