@@ -15,6 +15,7 @@ from hatchling.builders.wheel import WheelBuilder
 import watcher
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+PACKAGES = ("load_watcher", "watcher", "scorers", "agent")
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +98,11 @@ def test_the_dashboard_s_files_of_others_are_as_published(wheel):
     del files["README.md"]
     assert told == files
     assert {f"watcher/web/{path.relative_to(web)}" for path in web.rglob("*") if path.is_file()} <= wheel.keys()
+
+
+def test_no_text_installs_a_package_that_is_not_published():
+    """The owner of that name on PyPI could run code on the machines of users."""
+    texts = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "deploy").rglob("*.*")]
+    texts += [path for name in PACKAGES for path in (REPOSITORY / name).rglob("*.py")]
+    installs = re.compile(r"pip(?:x)? install .{0,12}load-watcher\b|uvx load-watcher\b")
+    assert not [str(path) for path in texts if installs.search(path.read_text("utf-8"))]

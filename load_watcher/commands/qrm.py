@@ -11,6 +11,7 @@ import click
 from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.options import CONFIG, IN_SECONDS, LOGGING, SET, listening_options, node_option, with_options
 from load_watcher.cli.settings import load_part_or_exit
+from watcher.core.messages import install_extra
 
 if TYPE_CHECKING:
     from agent.qrm.settings import QrmSettings
@@ -76,7 +77,7 @@ def qrm(**given: Any) -> None:
     shows them on the HTTP pages. It runs until SIGTERM or SIGINT; containers then keep their allocations.
 
     Exit code 0: stopped by a signal; 1: it could not start; 2: the arguments or the settings are invalid, or the extra
-    package load-watcher[qrm] is not installed.
+    qrm is not installed.
     """
     settings, everything = _settings(given)
     try:
@@ -84,7 +85,7 @@ def qrm(**given: Any) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("grpc", "google"):
             raise
-        print_error("the extra qrm is not installed", "run pip install 'load-watcher[qrm]'", of="load-watcher qrm")
+        print_error("the extra qrm is not installed", install_extra("qrm"), of="load-watcher qrm")
         raise SystemExit(FAILED) from None
     from watcher.platform.logs import setup_logging
 

@@ -40,9 +40,9 @@ _SIMULATION_OPTIONS = (
     click.option("--series", type=click.Path(path_type=Path, dir_okay=False), help="CSV file to write, with the state "
                  "of the cluster in each minute under each policy; an existing file is overwritten."),
     click.option("--png", type=click.Path(path_type=Path, dir_okay=False), help="PNG file to write, with charts of the "
-                 "results; an existing file is overwritten. Needs load-watcher[simulate]."),
+                 "results; an existing file is overwritten. Needs the extra simulate."),
     click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="HTML report to write, with the "
-                 "results and charts; an existing file is overwritten. Needs load-watcher[simulate]."),
+                 "results and charts; an existing file is overwritten. Needs the extra simulate."),
 )  # fmt: skip
 _TRACE_OPTIONS = (
     click.option("--generate", "scenario", metavar="SCENARIO", help="Generate a trace instead of simulating. SCENARIO "

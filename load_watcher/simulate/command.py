@@ -12,6 +12,7 @@ from load_watcher.simulate.engine import EvictionPlanner, SimulationOptions, sim
 from load_watcher.simulate.policies import PlacementPolicy, check_unique_names, find_policy
 from load_watcher.simulate.results import SimulationRun
 from load_watcher.simulate.trace_columns import STEP_S, TraceColumns, read_course
+from watcher.core.messages import install_extra
 from watcher.traces.files import open_writer, read_trace
 from watcher.traces.records import Record
 
@@ -66,7 +67,7 @@ class OutputFiles:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "matplotlib":
                 raise
-            hint = "pip install 'load-watcher[simulate]', or omit --png and --html"
+            hint = f"{install_extra('simulate')}, or omit --png and --html"
             raise SimulateError("charts need matplotlib, which is not installed", hint) from None
 
 

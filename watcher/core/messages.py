@@ -1,4 +1,5 @@
-"""Names and texts of others in messages: the nearest known name, lists cut short, and text made printable."""
+"""Names and texts of others in messages (the nearest known name, lists cut short, text made printable), and a hint that
+several errors share."""
 
 from __future__ import annotations
 
@@ -30,3 +31,8 @@ def printable(text: str) -> str:
     """Make text from another system safe for a message: printable, on one line, at most SHOWN_CHARACTERS long."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * SHOWN_CHARACTERS]).split())
     return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"
+
+
+def install_extra(extra: str) -> str:
+    """Format the command that installs the packages of an extra in pyproject.toml, for the hint of an error."""
+    return f"run pip install '.[{extra}]' in a clone of load-watcher"

@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from watcher.core.messages import install_extra
 from watcher.store import schema
 from watcher.store import tables as store_tables
 from watcher.store.database import READERS, Database, DatabaseCheck, create_or_migrate, reason_of
@@ -60,9 +61,7 @@ def server_of(url: sa.URL, *, watcher: str, password_file: Path | None) -> Postg
     try:
         import psycopg
     except ImportError as error:
-        raise StoreError(
-            f"PostgreSQL requires the package psycopg: {error}", hint='run pip install "load-watcher[postgres]"'
-        ) from error
+        raise StoreError(f"PostgreSQL requires the package psycopg: {error}", hint=install_extra("postgres")) from error
     return PostgresqlServer(
         url.set(drivername="postgresql+psycopg"), watcher=watcher, password_file=password_file, driver=psycopg
     )

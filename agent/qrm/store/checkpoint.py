@@ -78,7 +78,7 @@ def _info(text: str, from_message: Callable[[bytes], AllocationInfo] | None) -> 
     if "\ufffd" in text:
         raise ValueError("a protobuf message that the kubelet damaged when it wrote it as text")
     if from_message is None:
-        raise ValueError("a protobuf message, which needs the optional dependencies: pip install 'load-watcher[qrm]'")
+        raise ValueError("a protobuf message, which needs grpcio: run pip install '.[qrm]' in a clone of load-watcher")
     return from_message(text.encode())
 
 

@@ -127,7 +127,10 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path):
         [sys.executable, "-c", without], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert told.returncode == 2
-    assert told.stderr == "load-watcher qrm: the extra qrm is not installed\n  run pip install 'load-watcher[qrm]'\n"
+    assert (
+        told.stderr
+        == "load-watcher qrm: the extra qrm is not installed\n  run pip install '.[qrm]' in a clone of load-watcher\n"
+    )
 
 
 def test_the_documentation_has_every_setting():

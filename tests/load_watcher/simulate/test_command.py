@@ -185,5 +185,5 @@ def test_without_matplotlib_pictures_are_refused_before_the_work(trace: Path, tm
             cwd=tmp_path, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert code == done.returncode, done.stderr
-        assert ("pip install 'load-watcher[simulate]'" in done.stderr) == (code == 2)
+        assert ("pip install '.[simulate]' in a clone" in done.stderr) == (code == 2)
     assert ["a.csv"] == [path.name for path in tmp_path.iterdir()]

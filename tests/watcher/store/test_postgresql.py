@@ -427,4 +427,4 @@ def test_without_psycopg_the_extra_is_named() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "PostgreSQL requires the package psycopg" in answer.stdout
-    assert 'pip install "load-watcher[postgres]"' in answer.stdout
+    assert "pip install '.[postgres]' in a clone" in answer.stdout

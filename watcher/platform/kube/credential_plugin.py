@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watcher.core.kubernetes.errors import KubeRefused, KubeUnreachable
-from watcher.core.messages import printable
+from watcher.core.messages import install_extra, printable
 
 if TYPE_CHECKING:
     from watcher.platform.kube.credential_loader import Loader
 
 TIMEOUT_S = 30.0
-MISSING = "Install the extra for such credentials: pip install 'load-watcher[kube]'"
+MISSING = f"For such credentials, {install_extra('kube')}"
 
 
 class CredentialPlugin:

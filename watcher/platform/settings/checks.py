@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from watcher.core.messages import install_extra
 from watcher.core.queries.influxdb import SINCE, UNTIL, is_template
 from watcher.core.queries.promql import is_plain
 from watcher.core.windows.slot_widths import usable_widths
@@ -196,7 +197,7 @@ def _influxdb(settings: Settings) -> Iterator[Conflict]:
             yield Conflict(("provider.bucket", "provider.dialect"), message, cure)
         if find_spec("influxdb_client") is None:
             message = f"{dialect} needs the library influxdb-client, which is not installed"
-            yield Conflict(("provider.dialect",), message, 'run pip install "load-watcher[influxdb]", or use influxql')
+            yield Conflict(("provider.dialect",), message, f"{install_extra('influxdb')}, or use influxql")
     for name, query in provider.queries.items():
         if not is_template(query.expression):
             message = f"is {write_text(query.expression)}, which has no time range"
@@ -280,7 +281,7 @@ def _server_store(settings: Settings) -> Iterator[Conflict]:
     """Check the settings that only a PostgreSQL server needs."""
     if find_spec("psycopg") is None:
         message = f"{_is(settings, 'store.url')} needs the library psycopg, which is not installed"
-        yield Conflict(("store.url",), message, 'run pip install "load-watcher[postgres]"')
+        yield Conflict(("store.url",), message, install_extra("postgres"))
     if settings.store.password_file is not None and has_password(settings.store.url):
         message = "contains a password, and store.password_file is set as well"
         yield Conflict(("store.url", "store.password_file"), message, "remove one of them")

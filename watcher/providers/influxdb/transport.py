@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from watcher.core.messages import printable
+from watcher.core.messages import install_extra, printable
 from watcher.platform.sources.connection import Credentials, SourceConnection
 from watcher.platform.sources.errors import ProviderRefused
 from watcher.providers.influxdb.cpu_load import Points
@@ -131,7 +131,7 @@ class InfluxTransport:
         except ImportError as error:
             raise ProviderRefused(
                 f"dialect flux needs a library that is not installed ({error.name})",
-                hint='Install load-watcher[influxdb], or set provider.dialect to "influxql" and provider.database.',
+                hint=f"Set provider.dialect = 'influxql' and provider.database, or {install_extra('influxdb')}.",
             ) from error
         language = Flux(self._config, self._connection, self._credentials)
         self._languages.append(language)

@@ -110,7 +110,7 @@ def test_the_patched_kubelets_message_that_json_damaged_is_refused():
 
 
 def test_without_protobuf_its_form_names_what_is_needed():
-    with pytest.raises(BadCheckpoint, match=r"pip install 'load-watcher\[qrm\]'"):
+    with pytest.raises(BadCheckpoint, match=r"pip install '\.\[qrm\]' in a clone"):
         decode(file_with("\n\x01a"))
 
 

@@ -192,7 +192,7 @@ def test_without_the_extra_the_command_that_installs_it_is_named(tmp_path: Path,
         path = edited(server.kubeconfig(tmp_path / "config"), user=program(tmp_path, answer(tmp_path, token="t")))
         with pytest.raises(KubeRefused, match="bring needs kubernetes-asyncio") as caught:
             listed(by_kubeconfig(path))
-    assert "pip install 'load-watcher[kube]'" in caught.value.hint
+    assert "pip install '.[kube]' in a clone" in caught.value.hint
 
 
 def test_the_extra_is_imported_by_none_who_does_not_use_it():

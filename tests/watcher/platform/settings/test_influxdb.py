@@ -77,4 +77,4 @@ def test_flux_without_its_library_names_the_extra(tmp_path: Path, monkeypatch: p
     ((key, message, cure),) = problems(tmp_path, FLUX)
     assert "provider.dialect" == key
     assert "influxdb-client" in message
-    assert 'pip install "load-watcher[influxdb]"' in cure
+    assert "pip install '.[influxdb]' in a clone" in cure

@@ -77,4 +77,4 @@ def test_without_psycopg_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
         loaded(tmp_path, SERVER)
     (problem,) = refused.value.problems
     assert "store.url" == problem.key
-    assert 'pip install "load-watcher[postgres]"' in problem.cure
+    assert "pip install '.[postgres]' in a clone" in problem.cure
