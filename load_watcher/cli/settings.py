@@ -43,7 +43,12 @@ def load(
     flags = _flags(given) | dict(overrides or {})
     validators = {"scheduler": _check_scheduler, "agent": _check_agent, "qrm": _check_qrm}
     loaded = loading.load(
-        flags=flags, environ=os.environ, file=given["config"], cwd=Path.cwd(), part_validators=validators
+        flags=flags,
+        assigned=given["assigned"],
+        environ=os.environ,
+        file=given["config"],
+        cwd=Path.cwd(),
+        part_validators=validators,
     )
     if own_windows is None:
         own_windows = loaded.extender.watcher is None
@@ -78,9 +83,7 @@ def load_part_or_exit(
 
 def _flags(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the options by full setting key."""
-    flags = {**given["assigned"]}
-    if given.get("verbose"):
-        flags["log.level"] = "debug"
+    flags = {"log.level": "debug"} if given.get("verbose") else {}
     return flags | {key: given[name] for name, key in _KEYS.items() if given.get(name) is not None}
 
 

@@ -94,7 +94,7 @@ def test_serve_has_the_flags_that_the_settings_name(run):
     [
         (["--set", "refresh.max_staleness=2m"], 'max_staleness = "2m" # from flag --set refresh.max_staleness'),
         (["--set", "provider.headers=A=b"], 'headers = { "A" = "<hidden>" } # from flag --set provider.headers'),
-        (["--set", "server.port=1", "--set", "server.port=2"], "port = 2 # from flag --port"),
+        (["--set", "server.port=1", "--set", "server.port=2"], "port = 2 # from flag --set server.port"),
         (["--set", "server.port=1", "--port", "3"], "port = 3 # from flag --port"),
         (["-v"], 'level = "debug" # from flag --log-level'),
         (["-v", "--log-level", "error"], 'level = "error" # from flag --log-level'),

@@ -10,6 +10,7 @@ variables in every pod of a namespace; for a service named load-watcher they loo
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from watcher.core.messages import nearest
 from watcher.platform.settings.model_values import LEVEL
 from watcher.platform.settings.problems import Problem
 from watcher.platform.settings.tables import KEYS, PARTS, TABLES
-from watcher.platform.settings.values import InvalidValue, describe, write_text
+from watcher.platform.settings.values import InvalidValue, describe, toml_or_text, write_text
 
 DEFAULT_FILE = "load-watcher.toml"
 PREFIX = "LOAD_WATCHER_"
@@ -54,6 +55,19 @@ class RawValue:
     value: Any
     origin: str
     text: bool = False
+
+    def example(self, key: str, literal: str) -> str:
+        """Format an example of the key in the syntax of this value's source; `literal` is a TOML value."""
+        source, _, name = self.origin.partition(" ")
+        value = toml_or_text(literal)
+        text = value if isinstance(value, str) else literal
+        if source == "environment":
+            return f"{name}={shlex.quote(text)}"
+        if source == "flag":
+            return (
+                f"--set {shlex.quote(f'{key}={text}')}" if name.startswith("--set ") else f"{name} {shlex.quote(text)}"
+            )
+        return f"{key} = {literal}"
 
 
 @dataclass
@@ -180,17 +194,16 @@ def _nearest_key(key: str) -> str:
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
-def flag_layer(flags: Mapping[str, Any]) -> SourceValues:
-    """Read the flags (by full key); None means that the flag was not given."""
+def flag_layer(flags: Mapping[str, Any], assigned: Mapping[str, str]) -> SourceValues:
+    """Read the flags (by full key; None: not given), which take precedence over the keys that --set has `assigned`."""
     layer = SourceValues(part_origin="flag --set")
-    for name, value in flags.items():
+    for name, value in (*assigned.items(), *flags.items()):
         if value is None:
             continue
         key = KEYS.get(name)
         if key is not None:
-            layer.given[name] = RawValue(
-                value, f"flag {key.setting.flag or f'--set {name}'}", text=isinstance(value, str)
-            )
+            option = key.setting.flag if name in flags else None
+            layer.given[name] = RawValue(value, f"flag {option or f'--set {name}'}", text=isinstance(value, str))
         elif name.partition(".")[0] in PARTS:
             _take_part(layer, name, str(value))
         else:
@@ -210,17 +223,9 @@ def _take_part(layer: SourceValues, name: str, text: str) -> None:
             return
         table = inner
     if path:
-        table[path[-1]] = _toml_or_text(text)
+        table[path[-1]] = toml_or_text(text)  # the types in other packages' tables are unknown here
     else:
         layer.problems.append(_no_table(part, text, origin="flag --set"))
-
-
-def _toml_or_text(text: str) -> Any:
-    """Parse the text as a TOML value, or return the text: the types in other packages' tables are unknown here."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
-    except (ValueError, RecursionError):
-        return text
 
 
 # --- the environment -------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from watcher.platform.settings.layers import (
 from watcher.platform.settings.problems import Problem, SettingsError
 from watcher.platform.settings.sections.provider import ProviderSettings, QuerySettings
 from watcher.platform.settings.tables import KEYS, QUERIES, TABLES, Key, Settings
-from watcher.platform.settings.values import InvalidValue, Secret, describe
+from watcher.platform.settings.values import InvalidValue, Secret, describe, read_argument
 
 Validator = Callable[[Mapping[str, Any]], list[Problem]]
 
@@ -60,15 +60,19 @@ def load(
     environ: Mapping[str, str],
     cwd: Path,
     file: Path | None = None,
+    assigned: Mapping[str, str] | None = None,
     part_validators: Mapping[str, Validator] | None = None,
 ) -> Settings:
-    """Load the settings from flags (by full key; None: not given), the environment and the file.
+    """Load the settings from flags (by full key; None: not given), keys `assigned` by --set, the environment and the
+    file.
 
     If `file` is None, the file is LOAD_WATCHER_CONFIG, or else load-watcher.toml in `cwd` if it exists.
     `part_validators` check the tables of other packages, by name ("scheduler", "agent", "qrm"). Raises SettingsError
     with all problems.
     """
-    layers = _Layers(_file(file, environ=environ, cwd=cwd), environment_layer(environ), flag_layer(flags))
+    layers = _Layers(
+        _file(file, environ=environ, cwd=cwd), environment_layer(environ), flag_layer(flags, assigned or {})
+    )
     chosen = _choose_provider(layers.merged(legacy_layer(environ, provider="")).get(NAME), environ=environ)
     legacy = legacy_layer(environ, provider=chosen.name)
     reading = _read(layers.merged(legacy), cwd=cwd)
@@ -214,10 +218,10 @@ def _read(given: Mapping[str, RawValue], *, cwd: Path) -> _ParsedValues:
             continue  # see _choose_provider
         kind = KEYS[name].setting.kind
         try:
-            value = kind.read_text(each.value) if each.text else kind.read(each.value)
+            value = read_argument(kind, each.value) if each.text else kind.read(each.value)
         except InvalidValue as unfit:
             detail = str(unfit) or f"given {describe(each.value, private=kind.private)}"
-            cure = f"for example {name} = {KEYS[name].example}"
+            cure = f"for example {each.example(name, KEYS[name].example)}"
             reading.refuse(name, f"must be {kind.accepts}; {detail} ({each.origin})", cure)
         else:
             reading.take(name, cwd / value if isinstance(value, Path) else value, each.origin)

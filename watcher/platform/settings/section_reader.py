@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from watcher.core.messages import nearest
 from watcher.platform.settings.field_metadata import SettingsTable, setting_of, settings_fields
 from watcher.platform.settings.problems import Problem
-from watcher.platform.settings.values import InvalidValue, ValueKind, describe
+from watcher.platform.settings.values import InvalidValue, ValueKind, describe, read_argument
 
 TableT = TypeVar("TableT", bound=SettingsTable)
 
@@ -54,7 +54,7 @@ def _read(kind: ValueKind, value: Any) -> Any:
     except InvalidValue:
         if not isinstance(value, str):
             raise
-        return kind.read_text(value)
+        return read_argument(kind, value)
 
 
 def _default(table: type[SettingsTable], name: str, kind: ValueKind) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,28 @@ class ValueKind:
     write: Callable[[Any], str]
     private: bool = False
     brief: str = ""
+
+
+def toml_or_text(text: str) -> Any:
+    """Parse the text of a flag or variable as a TOML value; return the text if it is not one."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
+    except (ValueError, RecursionError):
+        return text
+
+
+def read_argument(kind: ValueKind, text: str) -> Any:
+    """Parse the text of a flag or variable: a TOML list or table, or the text form of the kind. Raises InvalidValue."""
+    value = toml_or_text(text)
+    if not isinstance(value, (list, dict)):
+        return kind.read_text(text)
+    try:
+        return kind.read(value)
+    except InvalidValue as unfit:
+        try:  # a PromQL expression may look like a TOML table
+            return kind.read_text(text)
+        except InvalidValue:
+            raise unfit from None
 
 
 # --- description of invalid values in messages -----------------------------------------------------------------------
@@ -246,7 +269,7 @@ def choice(names: Iterable[str], *, aliases: Mapping[str, str] | None = None) ->
 
 
 def list_of(item: ValueKind, *, called: str) -> ValueKind:
-    """Return the kind of non-empty lists of `item` without duplicates, comma-separated as text; values are tuples.
+    """Return the kind of non-empty lists of `item` without duplicates; as text, comma-separated. Values are tuples.
     `called` completes "a list of …".
     """
 
@@ -256,6 +279,8 @@ def list_of(item: ValueKind, *, called: str) -> ValueKind:
         return _distinct([_read_item(item, element) for element in value])
 
     def read_text(text: str) -> tuple[Any, ...]:
+        if text.lstrip().startswith("["):
+            raise InvalidValue("it starts with [ but is not a TOML list")
         return _distinct([_read_item(item, element.strip()) for element in text.split(",")])
 
     def write(values: Any) -> str:

@@ -21,12 +21,14 @@ from watcher.platform.settings.values import Secret
 def loaded(tmp_path):
     """Load from a TOML text, flags and an environment, with an empty directory as the working directory."""
 
-    def run(toml="", *, flags=None, environ=None, validators=None):
+    def run(toml="", *, flags=None, assigned=None, environ=None, validators=None):
         (tmp_path / "empty").touch()
         (tmp_path / "blank").write_text(" \n")
         if toml:
             (tmp_path / "load-watcher.toml").write_text(toml)
-        return load(flags=flags or {}, environ=environ or {}, cwd=tmp_path, part_validators=validators)
+        return load(
+            flags=flags or {}, assigned=assigned, environ=environ or {}, cwd=tmp_path, part_validators=validators
+        )
 
     return run
 
@@ -88,6 +90,26 @@ def test_flags_win_over_environment_over_file_over_defaults(loaded, given, secon
 def test_a_weaker_mistake_that_is_overridden_does_no_harm(loaded):
     """Only the value that counts is read."""
     assert loaded('[server]\nport = "x"', flags={"server.port": "0"}).server.port == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "cure"),
+    [
+        ({"toml": "[refresh]\nwindows = 5"}, 'for example refresh.windows = ["5m", "10m", "15m"]'),
+        (
+            {"environ": {"LOAD_WATCHER_REFRESH_WINDOWS": "x"}},
+            """for example LOAD_WATCHER_REFRESH_WINDOWS='["5m", "10m", "15m"]'""",
+        ),
+        ({"assigned": {"refresh.windows": "x"}}, """for example --set 'refresh.windows=["5m", "10m", "15m"]'"""),
+        ({"assigned": {"refresh.interval": "0s"}}, "for example --set refresh.interval=1m"),
+        ({"flags": {"refresh.interval": "0s"}}, "for example --interval 1m"),
+    ],
+)
+def test_the_example_in_a_problem_has_the_syntax_of_the_source(loaded, given, cure):
+    with pytest.raises(SettingsError) as refused:
+        loaded(**given)
+    (problem,) = refused.value.problems
+    assert cure == problem.cure
 
 
 def test_a_flag_without_an_option_of_its_own_says_how_it_was_given(loaded):

@@ -27,6 +27,7 @@ from watcher.platform.settings.values import (
     choice,
     hide_credentials,
     integer,
+    read_argument,
     write_text,
 )
 
@@ -227,3 +228,35 @@ def test_a_secret_tells_nothing_by_itself():
     assert f"{secret} {secret!r} {secret!s}" == "<hidden> <hidden> <hidden>"
     assert secret.reveal() == "s3cret"
     assert secret == Secret("s3cret") != Secret("other")
+
+
+@pytest.mark.parametrize("key", sorted(KEYS))
+def test_the_example_of_a_setting_is_also_its_text(key):
+    """Lists and tables are written in flags and variables as in the file."""
+    kind, value = KEYS[key].setting.kind, tomllib.loads(f"value = {KEYS[key].example}")["value"]
+    assert kind.read(value) == read_argument(kind, value if isinstance(value, str) else KEYS[key].example)
+
+
+@pytest.mark.parametrize("text", ['["5m", "10m"]', '["5m","10m"]', "5m,10m", " 5m , 10m "])
+def test_a_list_is_read_as_toml_or_separated_by_commas(text):
+    windows = read_argument(KEYS["refresh.windows"].setting.kind, text)
+    assert ["5m", "10m"] == [each.label for each in windows]
+
+
+def test_an_expression_that_looks_like_a_table_is_text():
+    kind = KEYS["provider.queries.CPU.expression"].setting.kind
+    assert '{__name__="x"}' == read_argument(kind, '{__name__="x"}')
+
+
+@pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        ('["5m"', "it starts with [ but is not a TOML list"),
+        ('["x"]', 'given "x"'),
+        ("[]", "given an empty list"),
+    ],
+)
+def test_a_wrong_list_is_described_as_a_list(text, detail):
+    with pytest.raises(InvalidValue) as refused:
+        read_argument(KEYS["refresh.windows"].setting.kind, text)
+    assert detail in str(refused.value)
