@@ -203,6 +203,8 @@ def service_url(told: str) -> Callable[[Command], Command]:
     return click.option(
         "--url",
         default=default,
+        envvar="LOAD_WATCHER_URL",
+        show_envvar=True,
         show_default=True,
         callback=to_address,
         metavar="URL",

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 @with_options(*SERVE)
 @click.option(
     "--url",
+    envvar="LOAD_WATCHER_URL",
+    show_envvar=True,
     metavar="URL",
     callback=to_address,
     help="Base URL of a running service to check as well, with the token of server.token_file. [default: the service "

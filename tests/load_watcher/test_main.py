@@ -289,3 +289,12 @@ def test_serve_tells_its_source_and_renews_its_log(run_service):
 
     assert renewed('[log]\nformat = "json"\n')["level"] == "info"
     assert "log.format: must be" in renewed('[log]\nformat = "yaml"\n')["message"]
+
+
+@pytest.mark.parametrize("command", [("why", "shop/web"), ("shadow",), ("score", "docs/examples/pod.yaml")])
+def test_the_address_of_the_service_may_be_in_the_environment(run, monkeypatch, command):
+    monkeypatch.setenv("LOAD_WATCHER_URL", "http://127.0.0.1:9")
+    name, *arguments = command
+    result = run(name, *(str(REPOSITORY / each) if "." in each else each for each in arguments))
+    assert result.exit_code == 1
+    assert "no response from http://127.0.0.1:9/" in result.stderr
