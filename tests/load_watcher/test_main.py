@@ -296,5 +296,5 @@ def test_the_address_of_the_service_may_be_in_the_environment(run, monkeypatch, 
     monkeypatch.setenv("LOAD_WATCHER_URL", "http://127.0.0.1:9")
     name, *arguments = command
     result = run(name, *(str(REPOSITORY / each) if "." in each else each for each in arguments))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "no response from http://127.0.0.1:9/" in result.stderr
