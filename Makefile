@@ -121,7 +121,7 @@ kube: $(VENV)/.installed-dev real-parts ## run the tests that need a real Kubern
 	@$(BIN)/python scripts/go-programs scheduler-plugins
 	LOAD_WATCHER_REQUIRE_REAL=1 $(PYTEST) -m real_apiserver --junitxml=build/kubernetes-$(KUBERNETES).xml tests
 
-compatibility: $(VENV)/.installed-dev ## run make kube on each version of Kubernetes, and write docs/compatibility.md
+compatibility: $(VENV)/.installed-dev ## run make kube on each version of Kubernetes, and write docs/reference/compatibility.md
 	for version in 1.36 1.35 1.34; do $(MAKE) kube KUBERNETES=$$version || exit; done
 	$(BIN)/python -m tests.real.control_plane.compatibility
 

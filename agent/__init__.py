@@ -2,5 +2,5 @@
 
 `service.loop` is the cycle: `state` collects, `decision` plans with the `metrics` and `policy`, `executor` carries the
 plan out through `cgroups` and the Kubernetes API, and `audit` records it. `qrm` is a separate process, the QoS Resource
-Manager. docs/architecture.md has the flow from a policy to a written value.
+Manager. docs/concepts/architecture.md has the flow from a policy to a written value.
 """

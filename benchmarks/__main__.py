@@ -2,7 +2,7 @@
 
     python -m benchmarks                      # all benchmarks: about ten minutes on an idle machine
     python -m benchmarks serving tick         # selected benchmarks
-    python -m benchmarks --write-docs         # also update the tables in docs/performance.md
+    python -m benchmarks --write-docs         # also update the tables in docs/concepts/performance.md
     python -m benchmarks --quick              # small sizes, to check that all run; the numbers are meaningless
 
 The output of `bench_NAME.py` is Markdown. `--write-docs` inserts it between the lines `<!-- benchmark: NAME -->` and
@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.report import machine
 
 HERE = Path(__file__).parent
-DOCUMENT = HERE.parent / "docs" / "performance.md"
+DOCUMENT = HERE.parent / "docs" / "concepts" / "performance.md"
 QUICK = {
     "agent": "--pods 5 --cycles 2",
     "kube": "--pods 100",
@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"benchmarks to run: {', '.join(available())} (default: all)"
     )
-    parser.add_argument("--write-docs", action="store_true", help="write the tables to docs/performance.md")
+    parser.add_argument("--write-docs", action="store_true", help="write the tables to docs/concepts/performance.md")
     parser.add_argument("--quick", action="store_true", help="use small sizes to check that all benchmarks run")
     options = parser.parse_args()
     unknown = set(options.names) - set(available())

@@ -4,7 +4,7 @@
     python -m benchmarks.bench_engines --nodes 2000 --scale 10000
 
 Samples and responses are proportional to the number of nodes, so results for more nodes are extrapolated linearly.
-docs/prometheus.md describes the limits of this (server limits and client timeouts).
+docs/tasks/prometheus.md describes the limits of this (server limits and client timeouts).
 """
 
 from __future__ import annotations

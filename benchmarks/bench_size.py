@@ -144,7 +144,8 @@ def size_table(results: Sequence[Measured], *, ticks: int) -> Table:
         )
     table.notes.append(
         f"The database has the samples of the longest window and {ticks} minutes of windows, with its log; the size "
-        "per day is in docs/store.md. CPU includes everything: generating the samples, review, windows, bodies, "
+        "per day is in docs/reference/store.md. CPU includes everything: "
+        "generating the samples, review, windows, bodies, "
         "/metrics, storing."
     )
     return table

@@ -65,8 +65,8 @@ def main() -> None:
     """Real-load-aware scheduling and node protection for Kubernetes.
 
     Settings are read from flags, environment variables (LOAD_WATCHER_<SECTION>_<KEY>) and the TOML file, in this order
-    of precedence; docs/settings.md lists all of them. A command exits with 2 if its arguments or the settings are
-    invalid; doctor reports invalid settings as a failed check and exits with 1.
+    of precedence; docs/reference/settings.md lists all of them. A command exits with 2 if its arguments or the settings
+    are invalid; doctor reports invalid settings as a failed check and exits with 1.
 
     A DURATION is a number with a unit, for example 250ms, 30s, 15m or 1h30m; without a unit it is in seconds.
     """

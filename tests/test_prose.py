@@ -2,7 +2,7 @@
 
 Checked are string literals, docstrings and comments of the packages and migrations, the documentation, the dashboard
 and the manifests. Names and code in backticks, code blocks, and string literals without a space (keys, names) are not
-prose. docs/style.md explains the rules.
+prose. docs/reference/style.md explains the rules.
 """
 
 import ast
@@ -75,7 +75,7 @@ PATTERNS = {
         "It follows the seed's example.",
     ),
     "citation": Pattern(
-        r"contract(?:'s)? (?:§\s?)?\d+(?:\.\d+)*|reference/[\w./-]+\.md|issues? \d{1,3}",
+        r"contract(?:'s)? (?:§\s?)?\d+(?:\.\d+)*|shared/reference/[\w./-]+\.md|issues? \d{1,3}",
         "the rule itself, the published source or a page of docs/",
         "as contract 5.1 requires",
     ),

@@ -12,7 +12,7 @@ u is the usage in cores, q / p the quota in cores (none: unlimited), s the step 
 Lowering never raises a quota: if a lower bound is above the quota, the quota stays. A container that the kernel did not
 throttle gets its original quota in one step, because it does not use its current one. Unlimited is restored once the
 quota exceeds the cores of the node. The rules follow Crane (pkg/ensurance/executor/cpu_usage.go) without its
-faults (docs/differences.md).
+faults (docs/reference/differences.md).
 
 Pure: no I/O, no clock.
 """

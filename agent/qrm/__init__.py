@@ -2,5 +2,5 @@
 
 `main` builds the process. `reconciler` is its loop: it admits pods and applies allocations with `manager`, which calls
 the resource `plugins` through `kubelet` (the gRPC protocols), stores the result with `store`, and sets it with
-`runtime`. docs/architecture.md has the flow from an Allocate call to a cpuset.
+`runtime`. docs/concepts/architecture.md has the flow from an Allocate call to a cpuset.
 """

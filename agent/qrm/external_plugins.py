@@ -1,7 +1,8 @@
 """Resource plug-ins from other packages, each served on its own socket like the built-in plug-ins.
 
 A package provides a plug-in through the entry-point group `load_watcher.qrm_plugins`: a function (or class) that takes
-the machine and the table of roles and returns an `agent.qrm.plugins.base.ResourcePlugin` (docs/own-resource-plugin.md).
+the machine and the table of roles and returns an `agent.qrm.plugins.base.ResourcePlugin`
+(docs/learn/own-resource-plugin.md).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _of_package(entry: str, machine: CpuTopology, roles: RoleTable) -> ResourceP
     if not isinstance(made, ResourcePlugin):
         raise ExtensionError(
             f"the plug-in {entry} of the package {package} is not a resource plug-in but {type(made).__name__}",
-            "See docs/own-resource-plugin.md for the interface that the returned object must have.",
+            "See docs/learn/own-resource-plugin.md for the interface that the returned object must have.",
         )
     if not FILE_NAME.fullmatch(str(made.name)) or not made.resource:
         raise ExtensionError(

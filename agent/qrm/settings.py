@@ -386,7 +386,7 @@ def read_settings(given: Mapping[str, Any], *, cwd: Path) -> tuple[QrmSettings, 
     settings, problems = read_table(QrmSettings, given, section=SECTION, cwd=cwd)
     if str(given.get("mode")).lower() == NRI:
         told = "mode nri is not supported"
-        cure = 'to update running containers, set qrm.mode = "cri" or "cgroup" (docs/qrm.md)'
+        cure = 'to update running containers, set qrm.mode = "cri" or "cgroup" (docs/concepts/qrm.md)'
         problems = [Problem("qrm.mode", told, cure), *(each for each in problems if each.key != "qrm.mode")]
     try:
         settings.roles()

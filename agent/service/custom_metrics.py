@@ -1,7 +1,7 @@
 """The metrics of this installation: built-in metrics, user-defined metrics, and metrics of other packages.
 
 A package adds metrics through the entry-point group `load_watcher.agent_metrics`: a function that takes the sorters
-(`Chains`) and returns a tuple of metrics, like the functions in agent/metrics (docs/own-metric.md)."""
+(`Chains`) and returns a tuple of metrics, like the functions in agent/metrics (docs/learn/own-metric.md)."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ def _of_package(name: str, order: Order) -> tuple[ActionMetric, ...]:
         package = entry_points.packages_of(ENTRY_POINT_GROUP, name)
         raise ExtensionError(
             f"entry point {name} of package {package} must return a tuple of metrics, not {type(made).__name__}",
-            "See docs/own-metric.md for the return value.",
+            "See docs/learn/own-metric.md for the return value.",
         )
     return made

@@ -51,10 +51,13 @@ LOOK_AGAIN_S = 0.05
 DISABLED = "the kubelet enables it for groups it creates (--cgroups-per-qos); on cgroup v2, see cgroup.subtree_control"
 ROOT = "run the agent as root, with the host's /sys/fs/cgroup mounted read-write, as deploy/agent does"
 ALONE = "remove one of the two from this node: they would undo each other's changes (or set agent.beside_others)"
-UNSEEN = "the rule takes no action until the metric is available; docs/agent-state.md lists what each metric requires"
-POD_SOURCE = 'see docs/agent-running.md#pods: the kubelet\'s address and certificate, or agent.pods = "api"'
+UNSEEN = (
+    "the rule takes no action until the metric is available; "
+    "docs/reference/agent-state.md lists what each metric requires"
+)
+POD_SOURCE = 'see docs/tasks/agent-running.md#pods: the kubelet\'s address and certificate, or agent.pods = "api"'
 NO_GROUP = "kubectl apply -f deploy/agent/crds.yaml, or set a directory (agent.policies)"
-NONE_YET = "write policies: see docs/agent-policies.md, and the samples in deploy/agent/policies"
+NONE_YET = "write policies: see docs/reference/agent-policies.md, and the samples in deploy/agent/policies"
 
 
 class _ExplainResponse(msgspec.Struct):
@@ -131,7 +134,9 @@ def _explained(told: _ExplainResponse, own: AgentSettings, url: str) -> Iterator
     stance = told.stance or "waiting for policies"
     what = f"an agent runs at {url}: node {told.node}, cycle {told.cycle}, {stance}"
     if own.mode == "enforce" and told.stance != "enforce":
-        cure = "see docs/agent-safety.md for the conditions; an agent that was started in preview needs a restart"
+        cure = (
+            "see docs/concepts/agent-safety.md for the conditions; an agent that was started in preview needs a restart"
+        )
         yield warn(f"{what}, although these settings enable enforce: {told.why or 'it was started in preview'}", cure)
     else:
         yield ok(f"{what}{f' ({told.why})' if told.why else ''}")

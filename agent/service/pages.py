@@ -96,7 +96,7 @@ class AgentPages:
 
     async def pods(self, _request: web.Request, _captured: Sequence[str]) -> web.Response:
         """The pods of the last cycle with their usage (cores, bytes), for a load-watcher without another source of pod
-        usage (docs/pods.md)."""
+        usage (docs/reference/pods.md)."""
         agent = self._made.agent
         state = agent.last.state
         if (missing := state.missing.get(PODS)) is not None or not agent.last.number:

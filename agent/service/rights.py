@@ -1,7 +1,7 @@
 """Rights that the agent's settings need in the Kubernetes API; the doctor checks them.
 
 `deploy/agent` grants the rights of preview mode, and each component in `deploy/components` the rights of what it
-enables; the chart grants them by its values. docs/agent-safety.md lists them.
+enables; the chart grants them by its values. docs/concepts/agent-safety.md lists them.
 """
 
 from __future__ import annotations

@@ -331,8 +331,8 @@ _HEADER = """\
 
 The node agent reads the table `[agent]` of `load-watcher.toml`, and the tables `[log]`, `[kubernetes]` and `[cluster]`
 of the [watcher](settings.md). Each key can also be set with `--set agent.KEY=VALUE`, or with the environment variable
-`LOAD_WATCHER_AGENT_KEY`. Generate this page with `python -m agent.service.settings > docs/agent-settings.md`; a test
-compares it.
+`LOAD_WATCHER_AGENT_KEY`. Generate this page with `python -m agent.service.settings > docs/reference/agent-settings.md`;
+a test compares it.
 """
 _OWN = (
     "The DaemonSet sets `control`, `policies`, `proc`, `cgroup` and `state_file`, because its pods mount the host and "
@@ -344,7 +344,7 @@ _QUERIES = (
 
 
 def documentation() -> str:
-    """The content of the page docs/agent-settings.md."""
+    """The content of the page docs/reference/agent-settings.md."""
     own = [Key((SECTION,), each) for each in settings_fields(AgentSettings) if each.metadata]
     queries = [Key((SECTION, "queries", "NAME"), each) for each in settings_fields(Query)]
     tables = [format_table("## `[agent]`", _OWN, own), format_table("## `[agent.queries.NAME]`", _QUERIES, queries)]

@@ -41,7 +41,8 @@ MAX_BODY = 64 << 20
 TIMEOUT_S = 5.0
 UNTRUSTED = (
     "Name the authority that signed it (kubelet_ca_file) and the name in it (kubelet_name); a self-signed one is its "
-    "own authority, in the kubelet's file pki/kubelet.crt. Or read the pods from the API: docs/agent-running.md#pods."
+    "own authority, in the kubelet's file pki/kubelet.crt. Or read the "
+    "pods from the API: docs/tasks/agent-running.md#pods."
 )
 
 _LIST = msgspec.json.Decoder(ObjectList[msgspec.Raw])  # type: ignore[type-var]  # Raw has no metadata

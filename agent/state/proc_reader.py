@@ -1,8 +1,8 @@
 """Current load of the node, from /proc.
 
 Each file is read and parsed separately: an error affects only the metrics of that file, which report it as the reason.
-Metric names and units are Crane's; docs/agent-state.md lists them, including the differences between Crane's names and
-their meaning.
+Metric names and units are Crane's; docs/reference/agent-state.md lists them, including the differences between Crane's
+names and their meaning.
 """
 
 from __future__ import annotations

@@ -90,7 +90,8 @@ SET = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     callback=_assignments,
-    help="Set any setting by its full key, for example refresh.max_staleness=2m; can be repeated. docs/settings.md "
+    help="Set any setting by its full key, for example "
+    "refresh.max_staleness=2m; can be repeated. docs/reference/settings.md "
     "lists the keys. If a key has an option of its own, that option takes precedence.",
 )
 LOGGING = (

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     metavar="CHECK",
     help="Run only this check and the checks that it needs; can be repeated. CHECK is settings, surroundings, port, "
     "service, database, source, series, freshness, cadence, clock, samples, addresses, pods, kubernetes, permissions, "
-    "nodes, dashboard, scheduler or agent; docs/doctor.md describes them. [default: all]",
+    "nodes, dashboard, scheduler or agent; docs/tasks/doctor.md describes them. [default: all]",
 )
 @OUTPUT
 def doctor(

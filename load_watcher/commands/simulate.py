@@ -89,7 +89,7 @@ def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
     --alibaba, with --nodes, --pods, --hours, --start, --seed and -o. A simulation ignores --nodes, --pods, --hours and
     --start.
 
-    docs/simulation.md describes the trace format and the limits of the simulation.
+    docs/concepts/simulation.md describes the trace format and the limits of the simulation.
 
     Exit code 0: done; 2: the arguments, the trace, a policy, a file or the settings are invalid, or matplotlib is
     missing for --png or --html.

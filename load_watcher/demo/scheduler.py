@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 Shape = TypeVar("Shape")
 
 DEFAULT_SCHEDULER: Mapping[str, Any] = {
-    # The example of docs/scheduling.md: pack nodes to a target that leaves capacity for bursts, and exclude hot nodes.
+    # The example of docs/concepts/scheduling.md: pack nodes to a target that leaves capacity for bursts, and exclude
+    # hot nodes.
     "default": {
         "plugins": [
             {

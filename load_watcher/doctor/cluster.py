@@ -39,7 +39,7 @@ PAGES = "the pages of agents in the dashboard (agents.pods, qrms.pods)"
 NAMED_AT_MOST = 5
 LABEL_CURE = (
     "set provider.node_label to the label with the node name, or relabel __meta_kubernetes_pod_node_name to node when "
-    "scraping (docs/prometheus.md)"
+    "scraping (docs/tasks/prometheus.md)"
 )
 
 
@@ -52,7 +52,7 @@ class ClusterAccess:
 
 
 def required_permissions(found: Settings, environ: Mapping[str, str]) -> Sequence[Permission]:
-    """Return the permissions that the service needs with these settings (docs/kubernetes.md)."""
+    """Return the permissions that the service needs with these settings (docs/reference/kubernetes.md)."""
     source = found.provider.name == "metrics-server"
     names, must_name = cluster_nodes.wanted(found, environ=environ), found.kubernetes.node_names == "on"
     needed = [*_of_the_extender(found.parts.get("scheduler", {})), *_of_node_metrics(found), *_of_agents(found)]
@@ -177,7 +177,10 @@ async def addresses(examination: CheckContext) -> Sequence[CheckResult]:
     wrong = addresses_among(names)
     if wrong:
         message = f"the source names these nodes by IP address: {shorten_nodes(wrong, names)}"
-        cure = f"configure the cluster, so that addresses are mapped to nodes (docs/node-names.md), or {LABEL_CURE}"
+        cure = (
+            "configure the cluster, so that addresses are mapped to nodes "
+            f"(docs/reference/node-names.md), or {LABEL_CURE}"
+        )
         why = "these are not names of Kubernetes nodes, so schedulers find no load for the nodes"
         return [fail(f"{message}; {why}", LABEL_CURE if visit.named else cure)]
     return [ok(f"node names of the source: {shorten_names(names)}")]
@@ -240,4 +243,4 @@ def _cure(visit: TickResult, *, whole: bool = False) -> str:
         return f"ignore this if it is a machine outside the cluster; otherwise {LABEL_CURE}"
     if visit.refresher.provider.source == "Host":
         return "set NODE_NAME to the name of this node, in a pod with fieldRef spec.nodeName (the downward API)"
-    return f"set kubernetes.node_names to auto or on (docs/node-names.md), or {LABEL_CURE}"
+    return f"set kubernetes.node_names to auto or on (docs/reference/node-names.md), or {LABEL_CURE}"

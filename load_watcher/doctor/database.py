@@ -36,7 +36,7 @@ async def database(examination: CheckContext) -> Sequence[CheckResult]:
                 else "serve will rename it and create a new one"
             )
             return [warn(f"{error}; {then}", error.hint)]
-        return [fail(str(error), error.hint or "see docs/store.md for the requirements of the database")]
+        return [fail(str(error), error.hint or "see docs/reference/store.md for the requirements of the database")]
     return list(_judge(seen, found, serving=bool(serving)))
 
 

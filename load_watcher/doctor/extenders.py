@@ -32,7 +32,7 @@ PATH = re.compile(r"/+scheduler/+(?P<profile>[^/]+)(?P<rest>(?:/.*)?)")
 ADDRESS = "http://load-watcher.load-watcher.svc:2020/scheduler/default"
 SHORTEST_S, LONGEST_S, DEFAULT_S = 0.05, 1.0, 5.0
 """Recommended range and default of httpTimeout in seconds. All plug-ins with 5,000 nodes take up to 25 ms
-(docs/performance.md), without the network."""
+(docs/concepts/performance.md), without the network."""
 DURATIONS = "load_watcher_scheduler_request_duration_seconds_bucket"
 RARE, ENOUGH = 0.01, 100
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -238,7 +238,10 @@ def _waiting(extender: Mapping[str, Any], where: str, *, slow: Mapping[str, floa
         yield warn(message, "set httpTimeout: 200ms")
     elif seconds <= longer:
         message = f"{where}: the timeout is {1000 * seconds:g} ms, but more than 1 % of the requests take longer"
-        yield warn(message, f"set httpTimeout to more than {1000 * longer:g} ms; docs/performance.md has typical times")
+        yield warn(
+            message,
+            f"set httpTimeout to more than {1000 * longer:g} ms; docs/concepts/performance.md has typical times",
+        )
     elif seconds < SHORTEST_S:
         message = f"{where}: the timeout is {1000 * seconds:g} ms, which may be too short for a large cluster"
         yield warn(message, "set httpTimeout: 200ms")

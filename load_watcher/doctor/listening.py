@@ -174,7 +174,8 @@ async def service(examination: CheckContext) -> Sequence[CheckResult]:
         async with _session(found, url=url) as session:
             if not await _is_ours(session, url):
                 cure = (
-                    "check --url; the Go load-watcher cannot be checked, since it has no /healthz (docs/migrating.md)"
+                    "check --url; the Go load-watcher cannot be checked, since it has no "
+                    "/healthz (docs/tasks/migrating.md)"
                 )
                 return [fail(f"the server at {where} is not a load-watcher", cure)]
             token = await in_thread(lambda: token_of(found))
@@ -249,7 +250,7 @@ def summarize_findings(findings: Sequence[FindingEntry]) -> Iterator[CheckResult
         of = " ".join(part for part in (newest.node, newest.metric) if part)
         others = f" (and {count(len(entries) - 1, 'other')} of this kind)" if len(entries) > 1 else ""
         message = f"{kind}: {f'{of}: ' if of else ''}{newest.reason}{others}"
-        cure = f"see docs/review.md for {kind}; /api/v1/findings lists all findings"
+        cure = f"see docs/reference/review.md for {kind}; /api/v1/findings lists all findings"
         yield fail(message, cure) if kind == FindingKind.PARTIAL_OUTAGE else warn(message, cure)
 
 

@@ -49,7 +49,7 @@ def _trimaran(name: str, args: Mapping[str, Any], *, where: str) -> Iterator[Che
         read_arguments(name, factory_of(name).arguments, args)
     except ArgumentsError as error:
         for problem in error.problems:
-            yield fail(f"{where}: {problem}", f"see the arguments of {name} in docs/scheduling.md")
+            yield fail(f"{where}: {problem}", f"see the arguments of {name} in docs/concepts/scheduling.md")
 
 
 def address_problems(address: str, *, where: str) -> Iterator[CheckResult]:

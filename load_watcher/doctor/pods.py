@@ -43,7 +43,7 @@ async def pods(examination: CheckContext) -> Sequence[CheckResult]:
             f" cores from {' '.join(origin.cores.split())}, bytes ({origin.memory_kind}) from {origin.memory}"
         )
     ]
-    cure = "see docs/pods.md for the queries and for the handling of invalid readings"
+    cure = "see docs/reference/pods.md for the queries and for the handling of invalid readings"
     results += [warn(finding.reason, cure) for finding in fetch.findings]
     visit = examination.get(TickResult)
     strange = sorted(set(nodes) - {*visit.nodes, *visit.names})

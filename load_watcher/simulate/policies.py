@@ -143,7 +143,9 @@ class ProfilePolicy:
         try:
             profile = ProfileRunner(self.settings, table)
         except ValueError as error:
-            raise PolicyError(f"{self.name}: {error}", "docs/scheduling.md lists the arguments of plug-ins") from error
+            raise PolicyError(
+                f"{self.name}: {error}", "docs/concepts/scheduling.md lists the arguments of plug-ins"
+            ) from error
         if table.needs.pods or table.needs.node_metrics:
             hint = 'a trace has neither NodeMetrics nor pod readings: set nodeMetricSource = "windows"'
             raise PolicyError(f"{self.name} cannot be simulated", hint)

@@ -26,7 +26,8 @@ EXACT = 1e15  # whole floats below are printed with all digits
 
 _ALL_PATHS = "/openapi.json"  # occurs in the hint of a 404 for an unknown path
 _NO_SCHEDULER = (
-    "add [scheduler.NAME] to the settings of that service (docs/scheduling.md), or try load-watcher demo, which has one"
+    "add [scheduler.NAME] to the settings of that service "
+    "(docs/concepts/scheduling.md), or try load-watcher demo, which has one"
 )
 
 _UNIT_S = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}

@@ -146,6 +146,6 @@ class RemoteHost:
         if needs.minutes and not offered.has_minutes:
             return f"the minutes of pods (/api/v1/pods?minutes=), {where}", UPGRADE
         if needs.pods and offered.pods is not None and offered.pods.reason:
-            cure = 'use a source with pod usage (docs/pods.md) and refresh.pods = "auto" in the watcher'
+            cure = 'use a source with pod usage (docs/reference/pods.md) and refresh.pods = "auto" in the watcher'
             return f"pod usage (/api/v1/pods), {where}: {offered.pods.reason}", cure
         return None

@@ -123,7 +123,7 @@ class SchedulingService:
             try:
                 ProfileRunner(each, trial)
             except ValueError as error:
-                cure = "see docs/scheduling.md for the arguments of plug-ins"
+                cure = "see docs/concepts/scheduling.md for the arguments of plug-ins"
                 raise SettingsError([Problem(f"scheduler.{each.name}", str(error), cure)]) from error
         if trial.needs.node_metrics and not self._follows_node_metrics:
             message = 'nodeMetricSource "cluster" was not set at the start, so NodeMetrics are not watched'

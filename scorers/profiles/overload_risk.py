@@ -1,4 +1,4 @@
-"""Profiles that overload more nodes than the default scheduler in a scenario of docs/simulation.md."""
+"""Profiles that overload more nodes than the default scheduler in a scenario of docs/concepts/simulation.md."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def overload_notices(profile: ProfileSettings) -> tuple[str, ...]:
     risks = {each.name: overload_risk(each.name, each.args) for each in profile.plugins if "score" in each.points}
     return tuple(
         f"{name} with these arguments overloads more nodes than the default scheduler {risk.condition}; {risk.remedy} "
-        "(docs/simulation.md)"
+        "(docs/concepts/simulation.md)"
         for name, risk in risks.items()
         if risk is not None
     )

@@ -206,7 +206,8 @@ def _checked_plugin(
             reading.wrong(
                 f"{key}.args.{argument}",
                 what,
-                f"for the arguments of {name}, see docs/scheduling.md or GET /scheduler/plugins of a running service",
+                f"for the arguments of {name}, see docs/concepts/scheduling.md or GET "
+                "/scheduler/plugins of a running service",
             )
         return None
     reading.notices.extend(notices)

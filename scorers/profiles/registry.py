@@ -75,7 +75,7 @@ def _checked(name: str, factory: Any) -> PluginFactory[ScorePlugin | FilterPlugi
     if not extension_points(factory):
         lacking.append("score or filter")
     if lacking:
-        cure = "see docs/own-plugin.md for the required attributes"
+        cure = "see docs/learn/own-plugin.md for the required attributes"
         raise UnknownPlugin(f"plug-in {name} lacks {', '.join(lacking)}", cure)
     made: PluginFactory[ScorePlugin | FilterPlugin] = factory
     return made

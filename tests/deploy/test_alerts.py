@@ -64,12 +64,12 @@ def test_an_alert_says_what_it_is_about_and_where_to_read_on(name: str) -> None:
 
 
 def test_no_section_is_about_an_alert_that_is_gone() -> None:
-    sections = re.findall(r"^### (\S+)$", (REPOSITORY / "docs" / "alerts.md").read_text(), flags=re.MULTILINE)
+    sections = re.findall(r"^### (\S+)$", (REPOSITORY / "docs" / "tasks" / "alerts.md").read_text(), flags=re.MULTILINE)
     assert sections == list(ALERTS)  # in the order of the rules, too
 
 
 def test_the_links_of_the_page_lead_somewhere() -> None:
-    page = REPOSITORY / "docs" / "alerts.md"
+    page = REPOSITORY / "docs" / "tasks" / "alerts.md"
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         path, _, anchor = target.partition("#")
-        assert not anchor or anchor in anchors(page.with_name(path) if path else page), target
+        assert not anchor or anchor in anchors(page.parent / path if path else page), target

@@ -178,7 +178,7 @@ def test_the_chart_is_what_kubernetes_takes(name: str) -> None:
     ],
 )
 def test_the_memory_limit_follows_the_number_of_nodes(values: dict[str, Any], request_: str, limit: str) -> None:
-    """Also that of a separate extender. docs/deploy.md has the formula; an explicit value replaces it."""
+    """Also that of a separate extender. docs/tasks/deploy.md has the formula; an explicit value replaces it."""
     own = {"resources": values["resources"]} if "resources" in values else {}
     rendered = charted({**values, "scheduler": {"enabled": True, "separate": True, **own}})
     deployments = [each for each in rendered if each["kind"] == "Deployment"]
@@ -485,7 +485,7 @@ def test_any_profile_can_be_given_as_values() -> None:
 
 DOCUMENTED = [
     yaml.safe_load(text)
-    for text in re.findall(r"```yaml\n(.*?)```", (REPOSITORY / "docs" / "deploy.md").read_text(), re.DOTALL)
+    for text in re.findall(r"```yaml\n(.*?)```", (REPOSITORY / "docs" / "tasks" / "deploy.md").read_text(), re.DOTALL)
 ]
 EXAMPLES = [values for values in DOCUMENTED if "config" in values]
 
@@ -696,7 +696,7 @@ def test_the_extender_is_the_documented_one_and_asks_what_is_installed(manifests
     (extender,) = yaml.safe_load(text)["extenders"]
     (profile,) = yaml.safe_load(text)["profiles"]
     assert "plugins" not in profile  # while load-watcher is away, kube-scheduler ranks nodes as it comes
-    page = (REPOSITORY / "docs" / "scheduling.md").read_text()
+    page = (REPOSITORY / "docs" / "concepts" / "scheduling.md").read_text()
     (block,) = re.findall(r"```yaml\n(extenders:.*?)```", page, re.DOTALL)
     (documented,) = yaml.safe_load(block)["extenders"]
     assert "filter" == documented.pop("filterVerb")  # ours has it as a comment: its profile filters nothing

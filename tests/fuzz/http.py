@@ -1,8 +1,8 @@
 """Sends random requests, derived from /openapi.json and as raw bytes, to a demo that runs as a process of its own.
 
-A seed always gives the same requests. A fault is: a 5xx whose code docs/api.md does not list, an answer that is not
-HTTP or not valid JSON where it says so, an answer without the security headers, a traceback in the log, or the end of
-the process.
+A seed always gives the same requests. A fault is: a 5xx whose code docs/reference/api.md does not list, an answer that
+is not HTTP or not valid JSON where it says so, an answer without the security headers, a traceback in the log, or the
+end of the process.
 
     python -m tests.fuzz.http --requests 20000 --seed 1
 """
@@ -210,8 +210,8 @@ class Fuzzer:
 
 
 def documented_codes() -> frozenset[str]:
-    """The error codes of 5xx responses in docs/api.md, without `internal`."""
-    rows = re.findall(r"^\| 5\d\d \| ([^|]+)\|", (REPOSITORY / "docs/api.md").read_text(), re.MULTILINE)
+    """The error codes of 5xx responses in docs/reference/api.md, without `internal`."""
+    rows = re.findall(r"^\| 5\d\d \| ([^|]+)\|", (REPOSITORY / "docs/reference/api.md").read_text(), re.MULTILINE)
     return frozenset(code for row in rows for code in re.findall(r"`(\w+)`", row)) - {"internal"}
 
 

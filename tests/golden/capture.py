@@ -103,7 +103,7 @@ def settings() -> Texts:
     return {
         "config-show.txt": shown,
         "config-check-example.txt": example.replace(str(REPOSITORY), "REPOSITORY"),
-        "settings.md": (REPOSITORY / "docs" / "settings.md").read_text("utf-8"),
+        "settings.md": (REPOSITORY / "docs" / "reference" / "settings.md").read_text("utf-8"),
     }
 
 

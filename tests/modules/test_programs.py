@@ -135,7 +135,7 @@ def test_sigterm_ends_the_build(tmp_path: Path, own_cache: Path) -> None:
     assert not any((own_cache / "kubernetes").iterdir())
 
 
-# --- docs/compatibility.md -------------------------------------------------------------------------------------------
+# --- docs/reference/compatibility.md ----------------------------------------------------------------------------------
 
 
 def test_the_page_names_the_versions_and_functions_of_the_tests() -> None:

@@ -40,9 +40,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceClass:
-    """A documented class of differences; docs/differences.md contains its `name`. `citation` is a place in the compared
-    version of the original (file:line, issue or pull request). `explains` returns whether the class explains exactly
-    this difference; it is called only for unequal outcomes of the `checks`, by default of all."""
+    """A documented class of differences; docs/reference/differences.md contains its `name`. `citation` is a place in
+    the compared version of the original (file:line, issue or pull request). `explains` returns whether the class
+    explains exactly this difference; it is called only for unequal outcomes of the `checks`, by default of all."""
 
     name: str
     citation: str

@@ -17,7 +17,7 @@ from tests.originals.__main__ import NAMES, load
 from tests.originals.frame import CaseComparison, Outcome
 from tests.originals.recording import LIMIT, read_records, recorded_file
 
-PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "differences.md"
 SECTIONS = {
     "crane": "## Crane",
     "katalyst": "## Katalyst",

@@ -1,5 +1,5 @@
-"""The arithmetic of the plan checker, written from docs/agent.md: which steps reduce which metric, the order of pods,
-gaps, and quotas. It uses values of agent.model and no function of the product."""
+"""The arithmetic of the plan checker, written from docs/concepts/agent.md: which steps reduce which metric, the order
+of pods, gaps, and quotas. It uses values of agent.model and no function of the product."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ CLASSES = ("", "BestEffort", "Burstable", "Guaranteed")
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A metric as docs/agent.md lists it. `throttle` and `evict` are "gap" (until the gap is closed), "all" (all
-    pods of its rules) or "" (no pods); `capacity` is the metric in hundredths of which a percentage is measured."""
+    """A metric as docs/concepts/agent.md lists it. `throttle` and `evict` are "gap" (until the gap is closed), "all"
+    (all pods of its rules) or "" (no pods); `capacity` is the metric in hundredths of which a percentage is
+    measured."""
 
     resource: str = ""
     urgency: int = 0

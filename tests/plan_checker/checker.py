@@ -1,4 +1,4 @@
-"""Checks each plan of a closed loop against the rules of docs/agent.md.
+"""Checks each plan of a closed loop against the rules of docs/concepts/agent.md.
 
 The checker reads the public data of a plan, and computes verdicts, gaps, quotas, orders and pending effects again with
 its own arithmetic. A finding is a sentence about a step that should not be there, or about one that is missing.

@@ -1,4 +1,4 @@
-"""The pending effects of earlier steps, computed again as the table in docs/agent.md describes."""
+"""The pending effects of earlier steps, computed again as the table in docs/concepts/agent.md describes."""
 
 from __future__ import annotations
 

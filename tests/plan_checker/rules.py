@@ -1,4 +1,4 @@
-"""The states of rules, evaluated again from their samples as docs/agent.md describes."""
+"""The states of rules, evaluated again from their samples as docs/concepts/agent.md describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of the agent keep the rules of docs/agent.md, and the checker notices plans that break them."""
+"""Plans of the agent keep the rules of docs/concepts/agent.md, and the checker notices plans that break them."""
 
 from __future__ import annotations
 

@@ -98,8 +98,8 @@ def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def test_the_query_of_the_documents_is_valid_flux(compiler: FluxCompiler):
-    """docs/influxdb.md, with its times filled in."""
-    page = (Path(__file__).parents[2] / "docs" / "influxdb.md").read_text()
+    """docs/tasks/influxdb.md, with its times filled in."""
+    page = (Path(__file__).parents[2] / "docs" / "tasks" / "influxdb.md").read_text()
     query = page.partition("```flux\n")[2].partition("```")[0]
     assert compiler.compile(QueryTemplate(query).flux(0, 1, bucket="unused")) is not None
 

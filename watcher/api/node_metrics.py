@@ -34,7 +34,7 @@ from watcher.platform.http.routing import JSON, ApiError
 
 CAPACITY_HINT = (
     'absolute amounts need the capacity of nodes: set kubernetes.node_names = "on" (and kubernetes.kubeconfig outside '
-    "the cluster), or use metrics-server as the source; see docs/api.md"
+    "the cluster), or use metrics-server as the source; see docs/reference/api.md"
 )
 
 

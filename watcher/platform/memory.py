@@ -18,7 +18,7 @@ LARGEST = 2 << 30
 SMALLEST = 64 << 20
 HISTORY_SHARE = 0.1
 """Share of the memory limit that the samples of the history may use. The computation of a tick, the encoded documents,
-the requests that are handled at once and the rest of the process need the remainder (docs/scale.md)."""
+the requests that are handled at once and the rest of the process need the remainder (docs/concepts/scale.md)."""
 WITHOUT_LIMIT = 256 << 20
 """Bytes for the samples of the history if the process has no memory limit."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")

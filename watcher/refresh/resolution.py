@@ -108,7 +108,9 @@ class ResolutionChooser:
         if self.width > self._widths[-1]:
             return "Finer slots need more memory than allowed: raise the memory limit of the container"
         if cadence.seconds < FINEST_S:
-            return "Set refresh.resolution to the interval of the samples, if the memory suffices (docs/scale.md)"
+            return (
+                "Set refresh.resolution to the interval of the samples, if the memory suffices (docs/concepts/scale.md)"
+            )
         return "Set refresh.resolution to a shorter interval than that of the samples, which are not regular"
 
 

@@ -11,8 +11,8 @@ have different formats:
   of successive minutes are similar: 28 bits of each float32 (relative error of at most 1e-6) are stored as differences
   in time, and each rank of bytes is compressed separately.
 
-Pure: no I/O, no clock. docs/store.md contains measured sizes and times. The formats belong to the schema revision: a
-change of format needs a migration.
+Pure: no I/O, no clock. docs/reference/store.md contains measured sizes and times. The formats belong to the schema
+revision: a change of format needs a migration.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ MINUTES_PER_SLICE = 10
 CHUNKS_PER_SLICE = 40
 DECISIONS_PER_SLICE = 1000
 DEFAULT_MAX_SIZE = 2 << 30  # bytes, for small fleets
-STORED_BYTES_PER_VALUE = 2.4  # measured for smooth load (docs/store.md)
+STORED_BYTES_PER_VALUE = 2.4  # measured for smooth load (docs/reference/store.md)
 LIMIT_BYTES_PER_VALUE = 4  # a float32 before compression
 
 

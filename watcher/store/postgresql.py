@@ -311,7 +311,7 @@ class PostgresqlServer(Database):
 
 
 _OTHER_NAME = "stop the other process, or set a different store.watcher_id for this one"
-_PAGE = "docs/store.md describes store.url and the requirements for the database"
+_PAGE = "docs/reference/store.md describes store.url and the requirements for the database"
 _GRANT = "allow the user of store.url to create tables in its schema and write them: GRANT CREATE, USAGE ON SCHEMA …"
 _FIRST_RIGHTS = """
     SELECT NOT pg_is_in_recovery() AND has_schema_privilege(current_schema(), 'CREATE')

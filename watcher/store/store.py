@@ -10,7 +10,7 @@ A database server may be unreachable at the start or for hours. The service then
 data when the server is reachable again.
 
 codec.py encodes data, schema.py contains tables and statements, database.py the interface to a database, and
-compaction.py retention and compaction. docs/store.md describes the layout and the measured sizes.
+compaction.py retention and compaction. docs/reference/store.md describes the layout and the measured sizes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Traces: the events of a cluster as CSV, which a spreadsheet can open; docs/simulation.md describes the format.
+"""Traces: the events of a cluster as CSV, which a spreadsheet can open; docs/concepts/simulation.md describes the
+format.
 
 `load-watcher record` and `load-watcher simulate --generate` write traces; `load-watcher simulate` and the provider
 `replay` read them. `records` defines the kinds of records and their order, `parsing` and `writing` convert them from

@@ -27,7 +27,7 @@ from watcher.traces.records import (
 LARGEST = 1e18
 """Maximum of all numbers in a trace."""
 MAX_QUOTED = 60  # maximum length of an invalid value quoted in an error
-DOCUMENTED = "see docs/simulation.md#format for the columns of each record"
+DOCUMENTED = "see docs/concepts/simulation.md#format for the columns of each record"
 
 
 class TraceError(ValueError):

@@ -20,7 +20,7 @@ export function agentsView(app) {
 
   function update() {
     if (app.state.overview && !app.state.overview.agents) {
-      root.replaceChildren(told("No agents are configured.", "Set urls or pods in the settings [agents] or [qrms]: docs/dashboard.md."));
+      root.replaceChildren(told("No agents are configured.", "Set urls or pods in the settings [agents] or [qrms]: docs/reference/dashboard.md."));
     }
   }
 

@@ -22,7 +22,7 @@ export function scoreView(app) {
   function update() {
     const { overview } = app.state;
     if (overview && !overview.scheduler) {
-      root.replaceChildren(told("No scheduling plug-ins are configured.", "Configure them in [scheduler.NAME] of the settings (docs/scheduling.md), or run load-watcher demo."));
+      root.replaceChildren(told("No scheduling plug-ins are configured.", "Configure them in [scheduler.NAME] of the settings (docs/concepts/scheduling.md), or run load-watcher demo."));
     } else if (last && explained !== app.params.get("node")) show();
   }
 

@@ -31,7 +31,7 @@ export function shadowView(app) {
     place.replaceChildren(el("section.card.stack", {}, el("p", {}, message), hint ? el("p.quiet", {}, hint) : null,
       el("p", {}, "To enable it, add these lines to the settings:"), el("pre", { tabIndex: 0, "aria-label": "Settings" }, SETTINGS),
       el("p.quiet", {}, "If the settings already contain a table [scheduler], add the last two lines to it and send SIGHUP; otherwise "
-        + "restart load-watcher. Shadow mode needs read access to nodes and pods, and does not place pods: docs/shadow.md.")));
+        + "restart load-watcher. Shadow mode needs read access to nodes and pods, and does not place pods: docs/tasks/shadow.md.")));
   }
 
   async function refresh() {

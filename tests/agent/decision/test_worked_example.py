@@ -1,4 +1,4 @@
-"""The example of docs/agent.md, decided again."""
+"""The example of docs/concepts/agent.md, decided again."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def decided() -> list[Plan]:
 
 
 def test_the_page_tells_what_is_decided():
-    page = (REPOSITORY / "docs" / "agent.md").read_text()
+    page = (REPOSITORY / "docs" / "concepts" / "agent.md").read_text()
     shown = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     plans = decided()
     told = ["".join(f"{line}\n" for line in plans[place].sentences) for place in (1, 2, 5)]
@@ -86,7 +86,7 @@ def test_the_page_tells_what_is_decided():
 
 
 def test_the_page_names_every_metric():
-    page = (REPOSITORY / "docs" / "agent.md").read_text()
+    page = (REPOSITORY / "docs" / "concepts" / "agent.md").read_text()
     short = {re.sub(r"_(some|full)_avg\d+$", "", name) for name in Metrics()}
     families = {"psi_cpu": "psi_cpu_", "psi_memory": "psi_memory_", "psi_io": "psi_io_"}
     missing = [name for name in sorted(short) if families.get(name, f"`{name}`") not in page]

@@ -125,7 +125,7 @@ def test_metrics_of_the_user_stand_beside_them():
 
 def test_the_page_shows_the_package_as_it_is():
     """Who copies from the page has what is tested here."""
-    page = (REPOSITORY / "docs" / "own-metric.md").read_text()
+    page = (REPOSITORY / "docs" / "learn" / "own-metric.md").read_text()
     (module,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert module == (OUTSIDE / f"{MODULE}.py").read_text()
     project = (OUTSIDE / "pyproject.toml").read_text()

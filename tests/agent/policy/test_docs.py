@@ -15,8 +15,8 @@ from agent.service.build import known_metrics
 from tests.agent.policy.writing import METRICS, a_rule, an_object, node_qos, text_of, throttling
 
 DOCS = Path(__file__).parents[3] / "docs"
-POLICIES = (DOCS / "agent-policies.md").read_text()
-SAFETY = (DOCS / "agent-safety.md").read_text()
+POLICIES = (DOCS / "reference" / "agent-policies.md").read_text()
+SAFETY = (DOCS / "concepts" / "agent-safety.md").read_text()
 
 
 def block(marker: str) -> str:

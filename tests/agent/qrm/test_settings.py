@@ -134,6 +134,6 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path):
 
 
 def test_the_documentation_has_every_setting():
-    page = (Path(__file__).parents[3] / "docs" / "qrm.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "concepts" / "qrm.md").read_text()
     lacking = [field.name for field in settings_fields(QrmSettings) if f"| `{field.name}` |" not in page]
     assert not lacking

@@ -85,7 +85,7 @@ def test_policies_that_are_wrong_or_not_there(place: Place):
     )
     for file in (place.root / "policies").iterdir():
         file.unlink()
-    place.told().one("agent", "warn", "no policies for this node", "docs/agent-policies.md")
+    place.told().one("agent", "warn", "no policies for this node", "docs/reference/agent-policies.md")
     place.told(policies=place.root / "elsewhere").one("agent", "fail", "elsewhere", "cannot be read")
 
 

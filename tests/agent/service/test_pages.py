@@ -28,7 +28,7 @@ def test_lines_of_the_audit_follow_each_other_on_standard_output(tmp_path: Path,
 
 
 def test_the_documented_line_of_the_audit_has_the_keys_and_texts_of_a_real_one():
-    page = (REPOSITORY / "docs" / "agent-safety.md").read_text()
+    page = (REPOSITORY / "docs" / "concepts" / "agent-safety.md").read_text()
     (shown,) = [json.loads(line)["audit"] for line in page.splitlines() if line.startswith('{"audit"')]
     assert shown == json.loads(json.dumps(AuditEntry(**shown).as_json()))
     assert list(shown) == list(AuditEntry(time=NOW, kind="throttle").as_json())

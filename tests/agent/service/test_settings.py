@@ -86,7 +86,7 @@ def test_a_metric_of_the_users_own():
 
 
 def test_the_documentation_is_what_the_table_says():
-    """docs/agent-settings.md is made by `python -m agent.service.settings`, and has every key."""
+    """docs/reference/agent-settings.md is made by `python -m agent.service.settings`, and has every key."""
     text = documentation()
-    assert (REPOSITORY / "docs" / "agent-settings.md").read_text() == text
+    assert (REPOSITORY / "docs" / "reference" / "agent-settings.md").read_text() == text
     assert all(f"| `{each.name}`" in text for each in fields(AgentSettings) if each.name != "queries")

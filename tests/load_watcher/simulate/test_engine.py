@@ -243,8 +243,8 @@ def courses(draw: st.DrawFn) -> TraceColumns:
 
 
 class Slow:
-    """The same by loops over dicts, from the words of docs/simulation.md: for nodes that stay, no limits of memory, and
-    two policies."""
+    """The same by loops over dicts, from the words of docs/concepts/simulation.md: for nodes that stay, no limits of
+    memory, and two policies."""
 
     def __init__(self, of: TraceColumns, policy: str) -> None:
         self.of, self.policy = of, policy

@@ -1,4 +1,4 @@
-"""The places in the code of Crane that docs/differences.md names."""
+"""The places in the code of Crane that docs/reference/differences.md names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.originals.crane.classes import CLASSES
 from tests.originals.frame import DifferenceClass
 
-PAGE = Path(__file__).parents[3] / "docs" / "differences.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "differences.md"
 
 
 @pytest.mark.parametrize("each", CLASSES, ids=lambda each: each.name)

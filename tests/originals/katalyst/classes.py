@@ -1,4 +1,4 @@
-"""Documented classes of differences from Katalyst's dynamic policies; docs/differences.md describes them.
+"""Documented classes of differences from Katalyst's dynamic policies; docs/reference/differences.md describes them.
 
 A difference in CPUs of pools is explained only if the product's plug-in with a rule of v0.5.0 (see `version`) gives
 exactly Katalyst's answer.

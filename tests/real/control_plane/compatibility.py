@@ -1,4 +1,4 @@
-"""Write the table of docs/compatibility.md from the results of `make kube` on each version:
+"""Write the table of docs/reference/compatibility.md from the results of `make kube` on each version:
 
     make compatibility
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.modules.programs import MODULES, kubernetes
 from tests.real.parts import REPOSITORY
 
-PAGE = REPOSITORY / "docs" / "compatibility.md"
+PAGE = REPOSITORY / "docs" / "reference" / "compatibility.md"
 MARKER = "real_apiserver"
 BEGIN, END = "<!-- table: make compatibility -->", "<!-- end of the table -->"
 

@@ -44,7 +44,7 @@ class BrakeKubectl:
         self.run("apply", *self.options, "-f", file)
 
     def brake(self, value: str) -> None:
-        """Set the brake as docs/agent-safety.md describes it."""
+        """Set the brake as docs/concepts/agent-safety.md describes it."""
         patch = f'{{"data":{{"enforcement":"{value}"}}}}'
         self.run("-n", "load-watcher-agent", "patch", "configmap", "agent-control", "--type", "merge", "-p", patch)
 
@@ -77,8 +77,9 @@ def test_the_brake_stays_when_the_manifests_are_applied_again(kubectl: BrakeKube
 
 
 def test_an_upgrade_from_manifests_that_set_the_brake_needs_a_second_look(kubectl: BrakeKubectl, way: str) -> None:
-    """Client-side apply removes the key once, because the last applied configuration had it; docs/agent-safety.md says
-    to set the brake again. Server-side apply leaves it, because the patch made it a field of another manager."""
+    """Client-side apply removes the key once, because the last applied configuration had it;
+    docs/concepts/agent-safety.md says to set the brake again. Server-side apply leaves it, because
+    the patch made it a field of another manager."""
     kubectl.apply(enforcement="on")
     kubectl.brake("off")
     kubectl.apply()

@@ -10,8 +10,8 @@ from enum import Enum
 
 
 class CraneFault(Enum):
-    """A rule of Crane that the agent of this project does not follow. docs/differences.md contains its `sentence`. If
-    several faults affect an answer, the first one counts as the reason."""
+    """A rule of Crane that the agent of this project does not follow. docs/reference/differences.md contains its
+    `sentence`. If several faults affect an answer, the first one counts as the reason."""
 
     def __init__(self, sentence: str, citation: str, reason: str) -> None:
         self.sentence = sentence

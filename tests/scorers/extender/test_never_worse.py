@@ -1,5 +1,5 @@
 """Never worse: without load, with that of few nodes, or with load that is too old, no profile ranks nodes worse than
-kube-scheduler's own plug-ins (docs/scheduling.md, "Never worse").
+kube-scheduler's own plug-ins (docs/concepts/scheduling.md, "Never worse").
 
 Whole clusters are made up, with any profile of the plug-ins that come with load-watcher; the other side of each
 comparison is computed node by node from the same pods (`reference`), or by the same profile in a cluster that never had

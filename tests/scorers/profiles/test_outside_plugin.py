@@ -74,7 +74,7 @@ def test_a_class_that_is_no_plug_in_is_told_what_it_lacks(reachable: Path):
     (reachable / f"{MODULE}.py").write_text("class FewestPods:\n    name = 'FewestPods'\n")
     _, message, cure = problem()
     assert message == "plug-in FewestPods lacks arguments, score or filter"
-    assert "docs/own-plugin.md" in cure
+    assert "docs/learn/own-plugin.md" in cure
 
 
 def test_two_packages_of_one_name_are_named(reachable: Path):
@@ -91,7 +91,7 @@ def test_two_packages_of_one_name_are_named(reachable: Path):
 
 def test_the_page_shows_the_package_as_it_is():
     """Who copies from the page has what is tested here."""
-    page = (REPOSITORY / "docs" / "own-plugin.md").read_text()
+    page = (REPOSITORY / "docs" / "learn" / "own-plugin.md").read_text()
     (module,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert module == (OUTSIDE / f"{MODULE}.py").read_text()
     project = (OUTSIDE / "pyproject.toml").read_text()

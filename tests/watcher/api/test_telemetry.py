@@ -321,12 +321,12 @@ def test_a_page_without_a_service_is_valid(encoding):
 
 
 def test_every_metric_is_in_the_documentation():
-    """docs/api.md, by its full name or behind that of its family."""
+    """docs/reference/api.md, by its full name or behind that of its family."""
     telemetry = Telemetry(version="1", view=EVERYTHING)
     fleet = {"n": {metric.key: steady(50) for metric in METRICS}}
     telemetry.watch(FakeService(published=publish(snapshot_of(fleet))).view)
     telemetry.observe_refresh("tick", 0.1)
-    text = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "api.md").read_text()
     families = {family.name for family in text_string_to_metric_families(telemetry.exposition().decode())}
     ours = {name for name in families if name.startswith("load_watcher_")}
 

@@ -15,7 +15,7 @@ DAY = 86400.0
 
 
 def test_the_default_limit_holds_the_retention_of_any_fleet() -> None:
-    """At least 2 GiB; 50,000 nodes with three windows of four columns take 2.04 GB a day (docs/store.md)."""
+    """At least 2 GiB; 50,000 nodes with three windows of four columns take 2.04 GB a day (docs/reference/store.md)."""
     assert 2 * GIB == default_max_size(0, retention=DAY) == default_max_size(12 * 5_000, retention=DAY)
     assert 2.04e9 < default_max_size(12 * 50_000, retention=DAY) == 3_456_000_000
     assert 2 * 3_456_000_000 == default_max_size(12 * 50_000, retention=2 * DAY)

@@ -128,7 +128,7 @@ def test_columns_may_be_in_any_order_and_left_out(tmp_path: Path):
 
 
 def test_the_example_of_the_documentation_is_one(tmp_path: Path):
-    text = (Path(__file__).parents[3] / "docs/simulation.md").read_text("utf-8")
+    text = (Path(__file__).parents[3] / "docs/concepts/simulation.md").read_text("utf-8")
     path = tmp_path / "trace.csv"
     path.write_text(text.partition("```csv\n")[2].partition("```")[0])
     assert 7 == len(list(read_trace(path)))

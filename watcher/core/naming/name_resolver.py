@@ -8,7 +8,7 @@ match the same node.
 
 This module resolves a list of names at one moment; renames.py follows changes over time.
 
-Pure: no I/O, no clock. docs/node-names.md has the rules for operators.
+Pure: no I/O, no clock. docs/reference/node-names.md has the rules for operators.
 """
 
 from __future__ import annotations

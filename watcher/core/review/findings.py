@@ -4,7 +4,7 @@ A problem may affect one node or fifty thousand, and is found again at every tic
 more than 50 nodes is therefore one finding with their number and the first three names; equal findings are one entry
 with a count; and the number of entries is bounded. The counters never decrease: /metrics shows them.
 
-Pure: no I/O, no clock. docs/review.md explains each kind for operators.
+Pure: no I/O, no clock. docs/reference/review.md explains each kind for operators.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ Two rules come first. No change is silent: every value that is dropped or altere
 the load that schedulers see: an upward jump is reported and the sample is used, because it may be true.
 
 Pure: no I/O, no clock (`now` is an argument, in unix seconds). Works on arrays, so that 50,000 nodes take milliseconds;
-a problem of more than 50 nodes is one finding with their number. docs/review.md explains each kind for operators.
+a problem of more than 50 nodes is one finding with their number. docs/reference/review.md explains each kind for
+operators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prints the generated pages: `python -m watcher.platform.settings docs > docs/settings.md`, or `example`."""
+"""Prints the generated pages: `python -m watcher.platform.settings docs > docs/reference/settings.md`, or `example`."""
 
 import sys
 

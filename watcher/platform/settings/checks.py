@@ -201,7 +201,7 @@ def _influxdb(settings: Settings) -> Iterator[Conflict]:
     for name, query in provider.queries.items():
         if not is_template(query.expression):
             message = f"is {write_text(query.expression)}, which has no time range"
-            cure = f"use {SINCE} and {UNTIL} for the begin and end of the range (docs/influxdb.md)"
+            cure = f"use {SINCE} and {UNTIL} for the begin and end of the range (docs/tasks/influxdb.md)"
             yield Conflict((".".join((*QUERIES, name, "expression")),), message, cure)
 
 

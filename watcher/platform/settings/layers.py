@@ -188,7 +188,7 @@ def _nearest_key(key: str) -> str:
         return f"did you mean {guess}?"
     if siblings:
         return f"{table} has {', '.join(siblings)}"
-    return "docs/settings.md lists all settings"
+    return "docs/reference/settings.md lists all settings"
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def _unknown_variable(variable: str, known: Mapping[str, str]) -> Problem:
     guess = next((each for each in names if each.endswith(f"_{name}")), None) or nearest(name, names)
     if new := next((new for old, new in MOVED.items() if old.replace(".", "_").upper() == name), None):
         return Problem(_printable(variable), "unknown setting (environment)", f"use {new}")
-    cure = f"did you mean {PREFIX}{guess}?" if guess else "docs/settings.md lists all settings"
+    cure = f"did you mean {PREFIX}{guess}?" if guess else "docs/reference/settings.md lists all settings"
     return Problem(_printable(variable), "unknown setting (environment)", cure)
 
 

@@ -1,8 +1,8 @@
 """All settings: name, type, default, meaning and kind of value.
 
 Each setting is declared once. The parsing of the TOML file, the names and the parsing of environment variables,
-`config show`, docs/settings.md and load-watcher.example.toml are derived from these tables, so a new setting needs only
-a field in its section (the folder `sections`).
+`config show`, docs/reference/settings.md and load-watcher.example.toml are derived from these tables, so a new setting
+needs only a field in its section (the folder `sections`).
 
 Durations are float seconds, sizes int bytes. None means "not set"; the meaning then describes the default.
 """

@@ -323,7 +323,7 @@ def _translate(error: KubeError) -> ProviderError:
     """Convert an error of the Kubernetes API to a ProviderError with a hint."""
     hint = error.hint or "Check that the API server of this cluster is available and reachable."
     if isinstance(error, KubeForbidden):
-        hint += " docs/metrics-server.md lists all required permissions."
+        hint += " docs/tasks/metrics-server.md lists all required permissions."
     if isinstance(error, KubeNotFound):
         hint = "Check that metrics-server is installed: `kubectl get apiservice v1beta1.metrics.k8s.io`."
     if isinstance(error, KubeUnreachable):

@@ -237,7 +237,7 @@ helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | re
 {{- include "load-watcher.toml" (dict "table" $config "path" "") -}}
 {{- end -}}
 
-{{- /* The given resources, with the memory for the number of nodes (docs/deploy.md). */ -}}
+{{- /* The given resources, with the memory for the number of nodes (docs/tasks/deploy.md). */ -}}
 {{- define "load-watcher.resources" -}}
 {{- $limit := max 512 (add 420 (div (mul 18 (int .nodes)) 1000)) -}}
 {{- $memory := dict "requests" (dict "memory" (printf "%dMi" (div $limit 2))) "limits" (dict "memory" (printf "%dMi" $limit)) -}}

@@ -145,7 +145,7 @@ def test_two_packages_of_one_name_are_named(reachable: Path) -> None:
 
 def test_the_page_shows_the_package_as_it_is() -> None:
     """Who copies from the page has what is tested here."""
-    page = (REPOSITORY / "docs" / "own-resource-plugin.md").read_text()
+    page = (REPOSITORY / "docs" / "learn" / "own-resource-plugin.md").read_text()
     (module,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert module == (OUTSIDE / f"{MODULE}.py").read_text()
     project = (OUTSIDE / "pyproject.toml").read_text()

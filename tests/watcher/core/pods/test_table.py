@@ -249,7 +249,7 @@ def test_pods_are_sorted_like_sorted_does_it():
 
 
 def test_memory_of_a_thousand_pods():
-    """docs/pods.md says 0.42 MB, names of 55 characters included; a column more would show here."""
+    """docs/reference/pods.md says 0.42 MB, names of 55 characters included; a column more would show here."""
     names = [
         (f"team-{number % 20:03d}-production", f"deployment-{number:05d}-7d9f8b6c5-x{number:05d}")
         for number in range(2000)

@@ -614,6 +614,6 @@ def test_every_metric_of_the_table_can_be_reviewed(metric):
 
 @pytest.mark.parametrize("word", [*FindingKind, *Remedy])
 def test_every_kind_and_remedy_is_explained(word):
-    """docs/review.md says of each what it means and what to do."""
-    page = Path(__file__).resolve().parents[4] / "docs" / "review.md"
+    """docs/reference/review.md says of each what it means and what to do."""
+    page = Path(__file__).resolve().parents[4] / "docs" / "reference" / "review.md"
     assert f"`{word.value}`" in page.read_text(encoding="utf-8")

@@ -105,9 +105,9 @@ def test_every_path_is_described(document):
 
 
 def test_every_path_parameter_and_code_is_in_the_documentation(document):
-    """docs/api.md; what is not written there does not exist for most people."""
+    """docs/reference/api.md; what is not written there does not exist for most people."""
     repository = Path(__file__).parents[4]
-    text = (repository / "docs" / "api.md").read_text()
+    text = (repository / "docs" / "reference" / "api.md").read_text()
 
     for path, operations in document["paths"].items():
         assert f"`{path}`" in text

@@ -58,7 +58,7 @@ def test_the_old_name_means_it(tmp_path: Path, name: str):
         (BASE + 'dialect = "flux"', "provider.bucket", 'provider.dialect = "flux"', "provider.org"),
         (FLUX + 'username = "u"\npassword = "p"', "provider.token", "Authorization", "remove one of them"),
         (BASE + QUERY + "'SELECT 1'", "provider.queries.CPU.expression", "has no time range", "<since> and <until>"),
-        (BASE + QUERY + "'<since>'", "provider.queries.CPU.expression", "has no time range", "docs/influxdb.md"),
+        (BASE + QUERY + "'<since>'", "provider.queries.CPU.expression", "has no time range", "docs/tasks/influxdb.md"),
     ],
 )
 def test_what_is_missing_or_wrong_is_told(tmp_path: Path, toml: str, key: str, says: str, cure: str):

@@ -152,8 +152,8 @@ def test_what_is_shown_can_be_loaded_again(tmp_path):
 
 
 def test_the_documentation_is_what_the_tables_say():
-    """docs/settings.md is made by `python -m watcher.platform.settings docs`, and is up to date."""
-    assert (REPOSITORY / "docs/settings.md").read_text() == documentation()
+    """docs/reference/settings.md is made by `python -m watcher.platform.settings docs`, and is up to date."""
+    assert (REPOSITORY / "docs/reference/settings.md").read_text() == documentation()
 
 
 def test_the_documentation_has_every_setting():

@@ -546,7 +546,7 @@ def test_what_is_misspelt_names_the_nearest(problems, toml, cure):
         ("LOAD_WATCHER_INTERVAL", "did you mean LOAD_WATCHER_REFRESH_INTERVAL?"),
         ("LOAD_WATCHER_PORT", "did you mean LOAD_WATCHER_SERVER_PORT?"),
         ("LOAD_WATCHER_PROVIDER_QUERIES_CPU_EXPRESION", "did you mean LOAD_WATCHER_PROVIDER_QUERIES_CPU_EXPRESSION?"),
-        ("LOAD_WATCHER_XYZZY_PLUGH_FROTZ", "docs/settings.md lists"),
+        ("LOAD_WATCHER_XYZZY_PLUGH_FROTZ", "docs/reference/settings.md lists"),
     ],
 )
 def test_an_unknown_variable_names_the_nearest(problems, variable, cure):

@@ -320,7 +320,7 @@ def test_a_missing_permission_is_named_with_verb_and_resource(resource: str):
     assert isinstance(error, ProviderRefused)
     assert "403" in str(error)
     assert f'{{apiGroups: ["{group}"], resources: ["nodes"], verbs: ["list"]}}' in error.hint
-    assert "docs/metrics-server.md" in error.hint
+    assert "docs/tasks/metrics-server.md" in error.hint
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ class KubernetesSettings(SettingsTable):
     node_names: str = setting(
         "auto",
         values.choice(("auto", "on", "off")),
-        "Whether the source's node names are mapped to the node names of the cluster (docs/node-names.md). auto: "
+        "Whether the source's node names are mapped to the node names of the "
+        "cluster (docs/reference/node-names.md). auto: "
         "on if there is a kubeconfig or the process runs in a cluster, unless the provider is host, metrics-server "
         "or replay.",
     )

@@ -59,7 +59,8 @@ _REQUEST_TIMEOUT = quantities.duration(lowest=0.1, highest=10)
 @dataclass(frozen=True, repr=False)
 class AgentsSettings(SettingsTable):
     """The node agents of the cluster (load-watcher agent). The dashboard shows their plans and audit logs
-    (docs/dashboard.md), and the usage of pods is read from them and not from the source (docs/pods.md)."""
+    (docs/reference/dashboard.md), and the usage of pods is read from them and not from the source
+    (docs/reference/pods.md)."""
 
     urls: tuple[str, ...] | None = setting(
         None,
@@ -96,7 +97,7 @@ class AgentsSettings(SettingsTable):
 @dataclass(frozen=True, repr=False)
 class QrmsSettings(SettingsTable):
     """The QoS Resource Managers of the cluster (load-watcher qrm). The dashboard shows their pools and CPUs
-    (docs/dashboard.md)."""
+    (docs/reference/dashboard.md)."""
 
     urls: tuple[str, ...] | None = setting(
         None,

@@ -28,7 +28,7 @@ class RefreshSettings(SettingsTable):
         quantities.whole_seconds_or_auto(lowest=1, highest=60),
         "Width of a slot of the history. If a slot has several samples, the last is used. auto: the interval of "
         "the source's samples, from 5s to 15s, unless the samples would need more than a tenth of the memory limit "
-        "of the container, or 256 MiB without a limit; 15s for sources without history (docs/scale.md).",
+        "of the container, or 256 MiB without a limit; 15s for sources without history (docs/concepts/scale.md).",
     )
     windows: tuple[model.Window, ...] = setting(
         DEFAULT_WINDOWS,
@@ -39,7 +39,8 @@ class RefreshSettings(SettingsTable):
     pods: str = setting(
         "auto",
         values.choice(("auto", "on", "off")),
-        "Whether the usage of pods is fetched once a minute (docs/pods.md); this costs the source more than all "
+        "Whether the usage of pods is fetched once a minute "
+        "(docs/reference/pods.md); this costs the source more than all "
         "node metrics. auto: from the first request for pod usage until 15 minutes after the last one.",
     )
     max_staleness: float = setting(

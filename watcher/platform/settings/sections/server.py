@@ -114,7 +114,8 @@ class KoordinatorSettings(SettingsTable):
     publish: bool = setting(
         False,
         values.BOOLEAN,
-        "Write NodeMetrics to the cluster, for koord-scheduler. docs/koordinator.md lists the permissions. Nodes "
+        "Write NodeMetrics to the cluster, for koord-scheduler. "
+        "docs/concepts/koordinator.md lists the permissions. Nodes "
         "that are reported by a koordlet are skipped.",
     )
     writes_per_second: int = setting(
