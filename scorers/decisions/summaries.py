@@ -1,7 +1,4 @@
-"""One decision in a list: the outcome, one sentence with numbers, and the number of rejected nodes by reason.
-
-Pure: no I/O, no clock.
-"""
+"""One decision in a list: the outcome, one sentence with numbers, and the number of rejected nodes by reason."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from scorers.cluster.table import ClusterTable
+from scorers.decisions.listing import PlacementsHandler
 from scorers.decisions.log import DECISION_SPAN_S, HELD_S, DecisionLog, RankedResponse
 from scorers.decisions.pages import DecisionsHandler
 from scorers.decisions.recorder import MOST_NEW, DecisionRecorder
@@ -62,7 +63,9 @@ class Served:
         profiles = {name: ProfileRunner(replace(settings, name=name), self.table) for name in ("p", "q")}
         extender = Extender(self.table, profiles, now=self.clock, bind=self._bind, decisions=self.log)
         answers = DecisionsHandler(recorder, now=self.clock, pod=self.pods.get)
-        self.live = Live(routes=[*extender.routes(), *answers.routes()], protection=protection)
+        listed = PlacementsHandler(recorder, now=self.clock, pod=self.pods.get)
+        routes = [*extender.routes(), *answers.routes(), *listed.routes()]
+        self.live = Live(routes=routes, protection=protection)
 
     async def _bind(self, args: ExtenderBindingArgs) -> None:
         self.table.reserve(pod(args.name, uid=args.uid), args.node, now=self.clock.now, until=NOW + 1e6)
