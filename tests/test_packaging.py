@@ -152,3 +152,37 @@ def test_each_way_to_install_what_is_not_published_is_found(line):
 )
 def test_an_installation_from_the_sources_is_not(line):
     assert not INSTALLS.search(line)
+
+
+STATUS = {
+    "stable": (
+        "learn/demo learn/own-source reference/api reference/dashboard reference/node-names reference/pods "
+        "reference/review reference/store tasks/alerts tasks/doctor tasks/grafana tasks/influxdb tasks/metrics-server "
+        "tasks/migrating tasks/operations tasks/prometheus tasks/record tasks/replay"
+    ),
+    "beta": "concepts/scheduling concepts/simulation learn/own-plugin tasks/shadow",
+    "alpha": (
+        "concepts/agent concepts/agent-safety learn/own-metric reference/agent-policies reference/agent-state "
+        "tasks/agent-running"
+    ),
+    "experimental": "concepts/qrm learn/own-resource-plugin",
+}
+
+
+@pytest.mark.parametrize("status", STATUS)
+def test_the_pages_of_a_part_state_its_status_in_their_third_line(status):
+    """A merged page may be missing here; a page that exists states the status of the table in README.md."""
+    pages = [path for name in STATUS[status].split() if (path := REPOSITORY / "docs" / f"{name}.md").exists()]
+    assert pages
+    assert not [str(path) for path in pages if not path.read_text().split("\n")[2].startswith(f"Status: {status}")]
+
+
+def test_the_changelog_has_each_heading_once():
+    """The entries of all branches are merged by union, which can duplicate a heading or an entry."""
+    text = (REPOSITORY / "CHANGELOG.md").read_text()
+    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        headings = re.findall(r"^### (.+)", section, flags=re.MULTILINE)
+        assert len(set(headings)) == len(headings), headings
+        assert set(headings) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+        entries = re.split(r"^(?:- |### )", section, flags=re.MULTILINE)[1:]
+        assert len(set(entries)) == len(entries), [each for each in entries if entries.count(each) > 1]
