@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from load_watcher.main import main
-from scorers.cli.score import MOST_SHOWN, as_tables, by_plugins, number
+from scorers.cli.numbers import number
+from scorers.cli.score import MOST_SHOWN, as_tables, by_plugins
 from scorers.extender.handlers import Extender
 from scorers.extender.manifest import POD_TEMPLATE_PATHS, read_pod
 from scorers.profiles.profiles import PluginSettings, ProfileSettings
