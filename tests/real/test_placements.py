@@ -86,10 +86,10 @@ def test_a_profile_of_ones_own_is_scored_without_scheduling_plug_ins(tmp_path: P
                 ("LoadVariationRiskBalancing", "scores lowest: load with the pod"),
                 (
                     "LowRiskOverCommitment",
-                    "LowRiskOverCommitment is left out: it needs requests and limits of the pods",
+                    "is left out: it needs requests and limits of the pods",
                 ),
                 ("Peaks", "Why node-1?"),
-                ("KubeSchedulerConfiguration", "of the target"),
+                ("KubeSchedulerConfiguration", "target"),
             ):
                 light.page.get_by_label("Start from").select_option(name)
                 light.page.get_by_role("button", name="Rank nodes").click()
