@@ -176,8 +176,8 @@ def test_every_number_is_explained(live: Live) -> None:
     assert "unknown nodes: nobody" in result.stdout
     assert "TargetLoadPacking: cpu would be at 40.0 %, 0.0 below the target: 100" in result.stdout
     assert "instance:node_cpu:ratio: AVG 15 over 15m; newest sample 7 s old" in result.stdout
-    assert "cpu load %: 15" in result.stdout
-    assert "podDemand: cpu 1000" in result.stdout
+    assert "cpu load: 15.0 %" in result.stdout
+    assert "podDemand: cpu 1.0 cores" in result.stdout
     assert "failOpen: yes" in result.stdout
     assert "\nb" not in result.stdout
 
