@@ -36,7 +36,7 @@ class TrialModule:
     section = ""
 
     def build(self, _table: Mapping[str, Any], serving: ModuleHost) -> BuiltModule:
-        """Build the route."""
+        """Return the module with its only route; `_table` is empty."""
         answers = {
             200: ResponseSpec("as score, with `notes`, and `left_out`, the plug-ins that lack data", dict[str, Any]),
             400: failure("the pod, the profile or the size of the nodes is invalid"),
