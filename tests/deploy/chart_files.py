@@ -1,5 +1,5 @@
-"""Write what the Helm chart has from elsewhere: copies of the alerts, the policy definitions and the dashboards, because
-a chart cannot read files outside of its directory, and the JSON schema of the settings in values.schema.json.
+"""Write what the Helm chart has from elsewhere: copies of the alerts, the policy definitions and the dashboards, as a
+chart cannot read files outside of its directory, and the JSON schema of the settings in values.schema.json.
 
     python -m tests.deploy.chart_files
 

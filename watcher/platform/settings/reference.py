@@ -238,8 +238,8 @@ def _example_lines(key: Key, *, commented: bool = False) -> list[str]:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of a settings file, with null for any value that is not set, as in the values of the chart.
-    The tables of other packages are not described.
+    """Return the JSON schema of a settings file in which null stands for a value that is not set, as in the values of
+    the chart. The tables of other packages are not described.
     """
     tables = {name: table_schema(table) for name, table in TABLES.items()}
     query = table_schema(QuerySettings)

@@ -54,8 +54,8 @@ class ValueKind:
 
     `accepts` completes "must be …"; `brief` is a shorter form for documentation tables. `read` parses a TOML value,
     `read_text` text from the environment or a flag; both raise Unfit and nothing else. `write` returns a TOML literal
-    with secrets hidden. Values of a `private` kind are not quoted in problems. `schema` is the JSON schema of the TOML
-    values: it accepts every valid value, and refuses what a schema can. Its patterns are also valid in Go and JavaScript.
+    with secrets hidden. Values of a `private` kind are not quoted in problems. `schema` is the JSON schema of TOML
+    values: it accepts each valid value, and refuses what a schema can. Its patterns are valid in Go and JavaScript too.
     """
 
     accepts: str
@@ -159,18 +159,14 @@ def _read_name(value: Any) -> str:
     return text
 
 
-NAME = ValueKind(
-    "a name of at most 253 printable characters", _read_name, _read_name, write_text, schema=_NOT_BLANK
-)
+NAME = ValueKind("a name of at most 253 printable characters", _read_name, _read_name, write_text, schema=_NOT_BLANK)
 
 
 def _read_path(value: Any) -> Path:
     return Path(_read_text(value))
 
 
-PATH = ValueKind(
-    "the path of a file", _read_path, _read_path, lambda path: write_text(str(path)), schema=_NOT_BLANK
-)
+PATH = ValueKind("the path of a file", _read_path, _read_path, lambda path: write_text(str(path)), schema=_NOT_BLANK)
 
 
 def _read_secret(value: Any) -> Secret:
