@@ -3,10 +3,11 @@
 
 import json
 import sys
+from collections.abc import Callable
 
 from watcher.platform.settings.reference import documentation, example, json_schema
 
-PAGES = {
+PAGES: dict[str, Callable[[], str]] = {
     "docs": documentation,
     "example": example,
     "schema": lambda: json.dumps(json_schema(), indent=2) + "\n",
