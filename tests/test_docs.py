@@ -70,3 +70,10 @@ def test_the_pages_that_the_code_names_exist() -> None:
     assert {name: where for name, where in named.items() if not (REPOSITORY / name.partition("#")[0]).is_file()} == {}
     with_anchor = [name.partition("#")[::2] for name in named if "#" in name]
     assert [name for name, anchor in with_anchor if anchor not in anchors(REPOSITORY / name)] == []
+
+
+@pytest.mark.xfail(strict=True, reason="other pages are still too long; remove this mark once they are shorter")
+def test_the_pages_stay_short() -> None:
+    """Words as `wc -w` counts them, without generated pages."""
+    counts = {str(p.relative_to(REPOSITORY)): len(p.read_text().split()) for p in PAGES if p.name not in GENERATED}
+    assert sum(counts.values()) <= MOST_WORDS, sorted(counts.items(), key=lambda each: -each[1])[:10]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scorers.cli.score import number
+from scorers.cli.numbers import number
 from scorers.profiles.profiles import read_profiles
 from tests.agent.qrm.test_main import RESERVED, Qrm, the_seeds_machine
 from tests.agent.service.test_process import POD, AgentProcess, Machine, agent
@@ -97,13 +97,16 @@ VIEWS = {
     "fleet": "Distribution of CPU",
     "fleet?as=table&metric=memory": "Distribution of Memory",
     "risk": "is configured in the profile default",
+    "placements": "placements shown",
+    "placements/nobody/none": "load-watcher does not know a node of this pod.",
     "score": "Ranking of 24 nodes by default",
+    "score?profile=your own": "by the pasted profile",
     "shadow": "Placement by each profile",
     "findings": "Queries to the source",
     "node/general-a-01": "node-exporter-",
     "node/nobody": "No metrics for node nobody",
 }
-SPOKEN = {"node/nobody"}  # of which the console tells that the API refused something
+SPOKEN = {"node/nobody", "placements/nobody/none"}  # of which the console tells that the API refused something
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -176,7 +179,7 @@ def test_a_pasted_pod_is_ranked_and_explained(demo: Demo, light: Tab) -> None:
     light.page.get_by_role("button", name=last).press("Enter")
     light.wait_for(f"Why {last}?")
     assert f"node={last}" in light.page.url
-    assert light.page.get_by_text("usageThresholds").is_visible()
+    assert light.page.get_by_text("usageThresholds").first.is_visible()
     assert [] == light.wrong
 
 
@@ -578,10 +581,9 @@ def test_numbers_are_told_as_load_watcher_score_tells_them(light: Tab) -> None:
         assert "quota unlimited, period 100000" == light.page.evaluate(script)
 
 
-def test_without_scheduling_plug_ins_the_explorer_says_so(light: Tab) -> None:
+def test_without_scheduling_plug_ins_the_node_says_so(light: Tab) -> None:
     """And where to find out."""
     with Live() as live:
-        light.open(f"{url(live)}#/score", shows="No scheduling plug-ins are configured.")
         light.open(f"{url(live)}#/node/node-1", shows="No scheduling plug-ins are configured ([scheduler.NAME]).")
         assert [] == light.errors()
 
