@@ -5,8 +5,10 @@ why.py (past decisions) and shadow.py (shadow mode) use it too.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,6 +19,7 @@ from rich.table import Table
 
 from watcher.core.messages import printable
 from watcher.platform.net.decoding import decode_json
+from watcher.platform.net.failures import cluster_hint, failure_reason
 from watcher.platform.net.http_body import TOO_LARGE_HINT, AnswerTooLarge, answer_bound, read_body
 from watcher.platform.settings.quantities import write_size
 
@@ -111,9 +114,10 @@ async def ask(
     except AnswerTooLarge as error:
         raise ExtenderClientError(f"{url}: {error}", hint=TOO_LARGE_HINT) from error
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        reason = str(error) or type(error).__name__
         hint = "check that load-watcher runs at this address and has [scheduler.NAME] in its settings"
-        raise ExtenderClientError(f"no response from {url}: {reason}", hint=hint) from error
+        more = cluster_hint(url, environ=os.environ, home=Path.home())
+        message = f"no response from {url}: {failure_reason(error)}"
+        raise ExtenderClientError(message, hint="\n  ".join(filter(None, (hint, more)))) from error
     try:
         document: dict[str, Any] = decode_json(answer, type=dict[str, Any])
     except msgspec.DecodeError:
@@ -123,11 +127,11 @@ async def ask(
         ) from None
     if status != 200:
         found = document.get("error")
-        message: Mapping[str, Any] = found if isinstance(found, dict) else {}
-        hint = printable(str(message.get("hint", "")))
+        problem: Mapping[str, Any] = found if isinstance(found, dict) else {}
+        hint = printable(str(problem.get("hint", "")))
         if status == 404 and _ALL_PATHS in hint:
             raise ExtenderClientError(f"{url} does not exist", hint=_NO_SCHEDULER)
-        raise ExtenderClientError(printable(str(message.get("message", f"status {status}"))), hint=hint)
+        raise ExtenderClientError(printable(str(problem.get("message", f"status {status}"))), hint=hint)
     return document
 
 
