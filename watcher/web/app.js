@@ -18,6 +18,7 @@ const SIMULATED = {
 const VIEWS = {
   fleet: { label: "Fleet", make: fleetView },
   risk: { label: "Risk", load: async () => (await import("./risk.js")).riskView },
+  placements: { label: "Placements", css: "placements/placements.css", load: async () => (await import("./placements/list.js")).placementsView },
   score: { label: "Score", load: async () => (await import("./score.js")).scoreView },
   shadow: { label: "Shadow", load: async () => (await import("./shadow.js")).shadowView },
   findings: { label: "Findings", load: async () => (await import("./findings.js")).findingsView },
