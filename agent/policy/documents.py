@@ -16,7 +16,6 @@ import msgspec
 import yaml
 
 from agent.policy.problems import PolicyLocation, ProblemCollector, shown
-from watcher.platform.yaml_text import yaml_problem
 
 LARGEST_FILE = 1 << 20
 """Characters; a ConfigMap cannot be larger."""
@@ -96,7 +95,7 @@ def one_value(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_StrictYamlLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ValueError(yaml_problem(error)) from error
+        raise ValueError(_in_one_line(error)) from error
 
 
 def read_text(origin: str, text: str, complaints: ProblemCollector) -> tuple[PolicyDocument, ...] | None:
@@ -112,7 +111,7 @@ def read_text(origin: str, text: str, complaints: ProblemCollector) -> tuple[Pol
         )
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         complaints.problem(
-            f"is not YAML: {yaml_problem(error)}", "Check the file with kubectl apply --dry-run=client -f FILE."
+            f"is not YAML: {_in_one_line(error)}", "Check the file with kubectl apply --dry-run=client -f FILE."
         )
         return None
     documents: list[PolicyDocument] = []
@@ -128,6 +127,13 @@ def _is_json(text: str) -> bool:
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return False  # may be a YAML mapping in braces
     return True
+
+
+def _in_one_line(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
 
 
 def _objects(value: Any, complaints: ProblemCollector) -> Iterator[PolicyDocument]:

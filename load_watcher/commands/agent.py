@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from load_watcher.cli.exit_codes import BAD_SETTINGS, FAILED, print_error
-from load_watcher.cli.options import CONFIG, LOGGING, OUTPUT, SET, listening_options, node_option, with_options
+from load_watcher.cli.options import (
+    CONFIG,
+    LOGGING,
+    OUTPUT,
+    SET,
+    listening_options,
+    node_option,
+    watcher_url,
+    with_options,
+)
 from load_watcher.cli.printing import print_facts, print_json
 from load_watcher.cli.settings import load_part_or_exit
 
@@ -33,14 +42,18 @@ _OPTIONS = (
         help="Directory with the policies in YAML (agent.policies). [default: read from the Kubernetes API]",
     ),
     _STATE_FILE,
+    watcher_url(
+        "the load-watcher service whose load windows of this node become metrics (agent.watcher). [default: "
+        "agent.watcher; without it, there are no such metrics]"
+    ),
     *listening_options("agent", port=2021, protected=True),
     *LOGGING,
     SET,
 )
-_OWN = ("node", "policies", "state_file", "host", "port")
+_OWN = ("node", "policies", "state_file", "watcher", "host", "port")
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, short_help="Throttle and evict pods on this node.")
 @click.option(
     "--preview",
     is_flag=True,
@@ -101,7 +114,7 @@ def agent(
     raise SystemExit(main.run(settings, everything))
 
 
-@agent.command("restore")
+@agent.command("restore", short_help="Restore the limits that the agent changed.")
 @with_options(CONFIG, _STATE_FILE, SET, OUTPUT)
 @click.option("--missing-ok", is_flag=True, help="Exit with 0 if the state file does not exist. [default: exit with 1]")
 @click.pass_obj

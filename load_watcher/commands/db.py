@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from watcher.store.database import Database
 
 
-@click.group()
+@click.group(short_help="Upgrade, inspect or copy the database.")
 def db() -> None:
     """Upgrade, inspect, compact and copy the database."""
 
 
-@db.command()
+@db.command(short_help="Upgrade or create the database.")
 @with_options(CONFIG, STORE_URL, SET, OUTPUT)
 def upgrade(**given: Any) -> None:
     """Upgrade or create the database.
@@ -40,7 +40,7 @@ def upgrade(**given: Any) -> None:
     _run_on_database(commands.upgrade, given)
 
 
-@db.command()
+@db.command(short_help="Print the schema version of the database.")
 @with_options(CONFIG, STORE_URL, SET, OUTPUT)
 def current(**given: Any) -> None:
     """Print the schema version of the database, and whether it needs an upgrade. Changes nothing.
@@ -53,7 +53,7 @@ def current(**given: Any) -> None:
     _run_on_database(commands.current, given)
 
 
-@db.command()
+@db.command(short_help="Return unused disk space of the database.")
 @with_options(CONFIG, STORE_URL, SET, OUTPUT)
 def vacuum(**given: Any) -> None:
     """Return the disk space of deleted rows to the file system.
@@ -67,7 +67,7 @@ def vacuum(**given: Any) -> None:
     _run_on_database(commands.vacuum, given)
 
 
-@db.command("copy")
+@db.command("copy", short_help="Copy the rows to another database.")
 @click.option(
     "--from",
     "source",

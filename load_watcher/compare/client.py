@@ -108,7 +108,7 @@ async def _ask(session: aiohttp.ClientSession, side: Side) -> ServiceLoads:
         hint = "check that the service is running and that the address equals watcherAddress of the scheduler"
         more = cluster_hint(side.url, environ=os.environ, home=Path.home())
         message = f"no response from {side.name}, {side.url}: {failure_reason(error)}"
-        raise CompareError(message, hint="\n  ".join(filter(None, (hint, more)))) from error
+        raise CompareError(message, hint="\n".join(filter(None, (hint, more)))) from error
     try:
         return read_answer(body)
     except ValueError as error:

@@ -167,9 +167,7 @@ async def service(examination: CheckContext) -> Sequence[CheckResult]:
     found = examination.get(Settings)
     url = examination.url or examination.get(DetectedService).url
     if not url:
-        return [
-            skipped(f"no service runs at {own_url(found)}", "to check another service, give its address with --url")
-        ]
+        return [skipped(f"no service runs at {own_url(found)}; --url checks another one")]
     where = without_credentials(url)
     try:
         async with _session(found, url=url) as session:

@@ -175,7 +175,7 @@ class _RecordedService:
             message = f"no response from {self._url}: {failure_reason(error)}"
             hint = "check that load-watcher is running at this address; --url URL selects another service"
             more = cluster_hint(self._url, environ=os.environ, home=Path.home())
-            raise _ServiceError(message, "\n  ".join(filter(None, (hint, more))), is_final=True) from error
+            raise _ServiceError(message, "\n".join(filter(None, (hint, more))), is_final=True) from error
         if status == 200:
             try:
                 return await asyncio.to_thread(decode_json, body, type=ClusterSnapshot)
