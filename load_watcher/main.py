@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from load_watcher.cli.exit_codes import FAILED, print_error
+from load_watcher.cli.version import print_version, version_line
 from load_watcher.commands import (
     agent,
     compare,
@@ -24,7 +25,6 @@ from load_watcher.commands import (
     simulate,
     why,
 )
-from watcher import __version__
 
 COMMANDS: tuple[click.Command, ...] = (
     serve.serve,
@@ -72,7 +72,15 @@ class CommandGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=COMPLETION,
 )
-@click.version_option(__version__, "-V", "--version", prog_name="load-watcher", message="%(prog)s %(version)s")
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """Real-load-aware scheduling and node protection for Kubernetes.
 
@@ -88,7 +96,7 @@ def main() -> None:
 @main.command("version", hidden=True)
 def show_version() -> None:
     """Print the version, as --version does."""
-    click.echo(f"load-watcher {__version__}")
+    click.echo(version_line())
 
 
 @main.command("help", hidden=True)

@@ -103,7 +103,7 @@ def agent(
     if preview and enforce:
         raise click.UsageError("--preview and --enforce are mutually exclusive; remove one of them")
     asked = "enforce" if enforce else "preview" if preview else None
-    settings, everything = _settings(given, mode="preview" if once else asked)
+    settings, everything = settings_of(given, mode="preview" if once else asked)
     if check is not None:
         raise SystemExit(_check_policies(check, settings, output=given["output"]))
     setup_logging(everything.log, cluster=everything.cluster.name or "")
@@ -137,7 +137,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     from agent.service.node_server import CannotRun
 
     given = {**before, **{name: value for name, value in own.items() if value}}
-    settings, everything = _settings(given, mode=None)
+    settings, everything = settings_of(given, mode=None)
     if missing_ok and not settings.state_file.exists():
         text = f"{settings.state_file} does not exist: no agent has run on this node; nothing to restore"
         print_facts({"values": [], "taint_left": False, "text": text}, text, output=given["output"])
@@ -175,7 +175,7 @@ def _print_restored(found: RestoreSummary, *, output: str) -> None:
         click.echo(f"{count} recorded values processed" if count else "no recorded values: nothing to restore")
 
 
-def _settings(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSettings, Settings]:
+def settings_of(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSettings, Settings]:
     """Return the agent's settings and all settings; exit with code 2 if they are invalid."""
     from agent.service.settings import read_settings
 
