@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install dev serve demo test test-fast lint format types check bench soak hostile fuzz removal alerts constraints \
-        lock image-digests image image-agent kube compatibility kubernetes originals plans fleet real-parts clean
+        lock image-digests image image-agent kube compatibility kubernetes helm originals plans fleet real-parts clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ serve: $(VENV)/.installed ## run the service with its default settings; pass fla
 demo: $(VENV)/.installed ## run the service with a simulated cluster and the extender; ARGS="--nodes 100"
 	$(BIN)/load-watcher demo $(ARGS)
 
-test: $(VENV)/.installed-dev real-parts kubernetes ## run all tests, including those with a real Prometheus and other real components
+test: $(VENV)/.installed-dev real-parts kubernetes helm ## run all tests, including those with a real Prometheus and other real components
 	$(PYTEST)
 
 test-fast: $(VENV)/.installed-dev ## run the tests not marked slow: under a minute on two cores
@@ -127,6 +127,9 @@ compatibility: $(VENV)/.installed-dev ## run make kube on each version of Kubern
 
 kubernetes: $(VENV)/.made ## build Kubernetes into the cache if missing
 	@$(BIN)/python scripts/go-programs --optional kubernetes $(KUBERNETES)
+
+helm: $(VENV)/.made ## build Helm into the cache if missing
+	@$(BIN)/python scripts/go-programs --optional helm
 
 originals: $(VENV)/.installed-dev ## compare with Koordinator, Trimaran, Crane, and Katalyst; ARGS="--seed 7 crane"
 	$(BIN)/python -m tests.originals $(ARGS)

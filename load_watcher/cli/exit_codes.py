@@ -1,13 +1,16 @@
-"""Error output of commands on standard error, and their exit codes."""
+"""Error output of commands on standard error, and their exit codes. With --output json, an error is one line of JSON:
+`{"error": {"message", "hint"}}`, or `{"error": {"message", "problems": [{"key", "message", "cure"}]}}` for settings."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from watcher.platform.settings.problems import SettingsError
+    from watcher.platform.settings.problems import Problem, SettingsError
 
 BAD_SETTINGS = 2
 FAILED = 2
@@ -15,13 +18,31 @@ FAILED = 2
 
 def print_error(told: object, hint: str = "", *, of: str = "load-watcher") -> None:
     """Print an error to standard error, and the hint on a second line. `of` is the command that failed."""
-    click.echo(f"{of}: {told}" + (f"\n  {hint}" if hint else ""), err=True)
+    if _prints_json():
+        click.echo(json.dumps({"error": {"message": str(told), "hint": hint}}, ensure_ascii=False), err=True)
+    else:
+        click.echo(f"{of}: {told}" + (f"\n  {hint}" if hint else ""), err=True)
 
 
 def print_settings_problems(error: SettingsError) -> None:
     """Print every problem of the settings, each with its fix, to standard error."""
     count = len(error.problems)
-    print_error(f"{count} problem{'s' if count > 1 else ''} in the settings")
+    message = f"{count} problem{'s' if count > 1 else ''} in the settings"
+    if _prints_json():
+        document = {"error": {"message": message, "problems": problem_documents(error.problems)}}
+        click.echo(json.dumps(document, ensure_ascii=False), err=True)
+        return
+    print_error(message)
     for problem in error.problems:
         click.echo(f"\n{click.style(problem.key, bold=True)}: {problem.message}", err=True)
         click.echo(f"  {click.style('fix:', fg='green')} {problem.cure}", err=True)
+
+
+def problem_documents(problems: Iterable[Problem]) -> list[dict[str, Any]]:
+    return [{"key": each.key, "message": each.message, "cure": each.cure} for each in problems]
+
+
+def _prints_json() -> bool:
+    """Whether the running command has the option --output with the value json."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.params.get("output") == "json"

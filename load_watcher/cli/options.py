@@ -219,9 +219,30 @@ def token_file(told: str) -> Callable[[Command], Command]:
 
 TOKEN_FILE = token_file("File with the service's bearer token, if it requires one. [default: no token]")
 CLIENT_OPTIONS = (service_url("Base URL of the service."), TOKEN_FILE)
-OUTPUT = click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Format of the output. [default: text]"
-)
+
+
+class OutputFormat(click.Choice[str]):
+    """The formats of --output. The message for any other value names the option for files."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in self.choices and ("." in str(value) or "/" in str(value)):
+            formats = ", ".join(self.choices)
+            self.fail(f"is a format ({formats}), given {value!r}; to name a file, use --file {value}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def output_option(*more: str) -> Option:
+    """Return --output: the format of what a command prints, text, json or one of `more`."""
+    return click.option(
+        "-o",
+        "--output",
+        type=OutputFormat(("text", "json", *more)),
+        default="text",
+        help="Format of the output. [default: text]",
+    )
+
+
+OUTPUT = output_option()
 
 
 def read_token(file: Path | None) -> str | None:

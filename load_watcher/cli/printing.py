@@ -25,7 +25,22 @@ def print_tables(document: Iterable[RenderableType]) -> None:
     console.print(*document, sep="\n")
 
 
-def _print_answer(
+def print_json(document: Any) -> None:
+    """Print one JSON document on standard output. Raises ValueError for NaN and infinity."""
+    import json
+
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_facts(document: Mapping[str, Any], text: str, *, output: str) -> None:
+    """Print the document if `output` is json, otherwise the text."""
+    if output == "json":
+        print_json(document)
+    else:
+        click.echo(text)
+
+
+def print_answer(
     asked: Coroutine[Any, Any, dict[str, Any]],
     tables: Callable[[Mapping[str, Any]], Iterator[RenderableType]],
     *,
@@ -42,8 +57,6 @@ def _print_answer(
         print_error(error, error.hint)
         raise SystemExit(FAILED) from None
     if output == "json":
-        import json
-
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
     else:
         print_tables(tables(document))

@@ -12,13 +12,14 @@ import click
 from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.options import (
     IN_SECONDS,
+    OUTPUT,
     TOKEN_FILE,
     read_token,
     service_url,
-    to_address,
     to_seconds,
     to_seconds_or_none,
 )
+from load_watcher.cli.printing import print_facts
 
 if TYPE_CHECKING:
     from load_watcher.recording.recorder import Recording, RecordingProgress
@@ -28,13 +29,12 @@ if TYPE_CHECKING:
 @service_url(
     "Base URL of the service. Its settings must contain a [scheduler.NAME] table; without one it provides no pods."
 )
-@click.option("--watcher", "url_by_its_old_name", callback=to_address, metavar="URL", hidden=True)
 @TOKEN_FILE
 @click.option(
-    "-o",
-    "--output",
+    "--file",
     required=True,
     type=click.Path(path_type=Path),
+    metavar="FILE",
     help="Trace file to create, in CSV; compressed if the name ends in .gz. It must not exist.",
 )
 @click.option(
@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     metavar="DURATION",
     help=f"Interval between requests to the service, at least 1s; {IN_SECONDS}.",
 )
-def record(url: str, output: Path, duration: float | None, every: float, **given: Any) -> None:
+@OUTPUT
+def record(url: str, file: Path, duration: float | None, every: float, output: str, **given: Any) -> None:
     """Record a trace of the cluster of a running service.
 
     The trace file contains node load, pods and bindings, for `load-watcher simulate` and the provider replay. It is
@@ -65,11 +66,11 @@ def record(url: str, output: Path, duration: float | None, every: float, **given
 
     if every < 1.0:
         raise click.BadParameter("must be at least 1s", param_hint="--every")
-    asked = given["url_by_its_old_name"] or url
-    raise SystemExit(_record(Recording(asked, duration, every, read_token(given["token_file"])), output))
+    recording = Recording(url, duration, every, read_token(given["token_file"]))
+    raise SystemExit(_record(recording, file, output=output))
 
 
-def _record(recording: Recording, output: Path) -> int:
+def _record(recording: Recording, path: Path, *, output: str) -> int:
     import asyncio
     import signal
     from contextlib import suppress
@@ -86,26 +87,29 @@ def _record(recording: Recording, output: Path) -> int:
             return await recorder.record(recording, file, stop=stop, on_progress=tell)
 
     try:
-        with recording_file.RecordingFile(output) as file:
+        with recording_file.RecordingFile(path) as file:
             done = asyncio.run(run(file))
     except recorder.RecordError as error:
-        output.unlink()
+        path.unlink()
         print_error(error, error.hint)
         return FAILED
     except FileExistsError:
-        print_error(f"{output} already exists", "recordings are not overwritten: name another file")
+        print_error(f"{path} already exists", "recordings are not overwritten: name another file")
         return FAILED
     except OSError as error:
-        hint = "it contains the recording up to the error" if output.exists() else "check the path; nothing recorded"
-        print_error(f"cannot write {output}: {error.strerror or error}", hint)
+        hint = "it contains the recording up to the error" if path.exists() else "check the path; nothing recorded"
+        print_error(f"cannot write {path}: {error.strerror or error}", hint)
         return FAILED
     if not done.records:
-        output.unlink()
+        path.unlink()
         print_error("nothing was recorded; the empty file was removed")
         return FAILED
-    click.echo(
-        f"{done.records:,} records in {output}: {done.nodes:,} nodes, {done.pods:,} pods at the end, "
-        f"{done.bindings:,} bindings; {done.missed:,} of {done.polls:,} requests returned no load"
+    names = ("records", "nodes", "pods", "bindings", "polls", "missed")
+    print_facts(
+        {"file": str(path), **{name: getattr(done, name) for name in names}},
+        f"{done.records:,} records in {path}: {done.nodes:,} nodes, {done.pods:,} pods at the end, "
+        f"{done.bindings:,} bindings; {done.missed:,} of {done.polls:,} requests returned no load",
+        output=output,
     )
     return 0
 

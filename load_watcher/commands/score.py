@@ -9,7 +9,7 @@ import click
 
 from load_watcher.cli.exit_codes import FAILED, print_error
 from load_watcher.cli.options import CLIENT_OPTIONS, OUTPUT, read_token, with_options
-from load_watcher.cli.printing import _print_answer
+from load_watcher.cli.printing import print_answer
 
 if TYPE_CHECKING:
     pass
@@ -62,4 +62,4 @@ def score(manifest: Any, **given: Any) -> None:
         raise SystemExit(FAILED) from None
     wanted = {"nodes": given["nodes"], "plugins": given["plugins"], "token": read_token(given["token_file"])}
     asked = cli_score.explain(given["url"], given["profile"], pod, **wanted)
-    _print_answer(asked, partial(cli_score.as_tables, explained=given["explain"]), output=given["output"])
+    print_answer(asked, partial(cli_score.as_tables, explained=given["explain"]), output=given["output"])

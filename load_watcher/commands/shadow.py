@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from load_watcher.cli.options import CLIENT_OPTIONS, MOMENT, OUTPUT, read_token, with_options
-from load_watcher.cli.printing import _print_answer
+from load_watcher.cli.printing import print_answer
 
 
 @click.command()
@@ -29,4 +29,4 @@ def shadow(since: str | None, **given: Any) -> None:
     from scorers.cli import shadow as cli_shadow
 
     asked = cli_shadow.shadow(given["url"], since=since, token=read_token(given["token_file"]))
-    _print_answer(asked, cli_shadow.as_tables, output=given["output"])
+    print_answer(asked, cli_shadow.as_tables, output=given["output"])

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from load_watcher.cli.exit_codes import BAD_SETTINGS, FAILED, print_error, print_settings_problems
-from load_watcher.cli.options import CONFIG, IN_SECONDS, SET, finite, to_seconds, with_options
+from load_watcher.cli.options import CONFIG, IN_SECONDS, SET, finite, output_option, to_seconds, with_options
+from load_watcher.cli.printing import print_facts, print_json
 from load_watcher.cli.progress import progress_of
 from load_watcher.cli.settings import NO_SOURCE, load_or_exit
 
@@ -35,8 +36,6 @@ _SIMULATION_OPTIONS = (
                  "counts as overloaded; also the watermark of the simulated evictions."),
     click.option("--anew", is_flag=True, help="Also place the pods that already run when the trace begins. [default: "
                  "they stay on their recorded nodes]"),
-    click.option("--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="CSV file to write, with "
-                 "the results of each policy; an existing file is overwritten."),
     click.option("--series", type=click.Path(path_type=Path, dir_okay=False), help="CSV file to write, with the state "
                  "of the cluster in each minute under each policy; an existing file is overwritten."),
     click.option("--png", type=click.Path(path_type=Path, dir_okay=False), help="PNG file to write, with charts of the "
@@ -61,7 +60,7 @@ _TRACE_OPTIONS = (
     click.option("--start", default=0.0, show_default=True, type=click.FloatRange(0.0, 1000.0), callback=finite,
                  metavar="H", help="Hour of the --alibaba trace at which the conversion "
                  "begins; used only with --alibaba."),
-    click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    click.option("--file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
                  help="Trace file to write, required with --generate and --alibaba; compressed if the name ends in "
                  ".gz. An existing file is overwritten."),
 )  # fmt: skip
@@ -78,16 +77,16 @@ _TRACE_OPTIONS = (
     help="Random seed (whole number): of the trace made by --generate, and of the choice between equally good nodes in "
     "a simulation.",
 )
-@with_options(*_TRACE_OPTIONS, CONFIG, SET)
+@with_options(*_TRACE_OPTIONS, CONFIG, SET, output_option("csv"))
 def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
     """Simulate scheduling policies on a trace, or create a trace.
 
     Simulation of TRACE: places its pods under each policy and compares the resulting load of the nodes. Options:
-    --policy to --html, --seed, --config and --set.
+    --policy to --html, --seed, --config, --set and --output; -o csv prints all results of each policy as CSV.
 
-    Creation of a trace, for example: load-watcher simulate --generate daily -o trace.csv.gz. Options: --generate or
-    --alibaba, with --nodes, --pods, --hours, --start, --seed and -o. A simulation ignores --nodes, --pods, --hours and
-    --start.
+    Creation of a trace, for example: load-watcher simulate --generate daily --file trace.csv.gz. Options: --generate or
+    --alibaba, with --nodes, --pods, --hours, --start, --seed and --file. A simulation ignores --nodes, --pods, --hours
+    and --start.
 
     docs/concepts/simulation.md describes the trace format and the limits of the simulation.
 
@@ -95,7 +94,7 @@ def simulate(trace: Path | None, scenario: str | None, **given: Any) -> None:
     missing for --png or --html.
     """
     if sum(each is not None for each in (trace, scenario, given["alibaba"])) != 1:
-        raise click.UsageError("need exactly one of TRACE, --generate SCENARIO -o FILE, --alibaba DIRECTORY -o FILE")
+        raise click.UsageError("need exactly one of TRACE, --generate SCENARIO and --alibaba DIRECTORY")
     if trace is None:
         _make_trace(scenario, given)
     else:
@@ -112,9 +111,11 @@ def _make_trace(scenario: str | None, given: Mapping[str, Any]) -> None:
         raise click.BadParameter(
             f"unknown scenario {scenario!r}; known scenarios: {', '.join(SCENARIOS)}", param_hint="--generate"
         )
-    if given["output"] is None:
-        raise click.UsageError("the file for the trace is missing: add -o FILE")
-    if any(given[name] for name in ("policies", "csv_file", "series", "png", "html")):
+    if given["file"] is None:
+        raise click.UsageError("the file for the trace is missing: add --file FILE")
+    if given["output"] == "csv":
+        raise click.UsageError("-o csv is only for the results of a simulation; a trace is CSV in any case")
+    if any(given[name] for name in ("policies", "series", "png", "html")):
         raise click.UsageError("options of a simulation given: create the trace first, then simulate it")
     nodes, hours = given["nodes"], given["hours"]
     if scenario is not None:
@@ -125,21 +126,23 @@ def _make_trace(scenario: str | None, given: Mapping[str, Any]) -> None:
             given["alibaba"], machines=nodes, start=given["start"], hours=hours, on_progress=reading
         )
     with _simulate_errors(), progress_of("writing", unit="minutes") as tell:
-        count = command.write_trace(records, given["output"], minutes=round(60 * hours), on_progress=tell)
-    click.echo(f"{given['output']}: {count:,} records" + (f"; {SCENARIOS[scenario].description}" if scenario else ""))
+        count = command.write_trace(records, given["file"], minutes=round(60 * hours), on_progress=tell)
+    text = f"{given['file']}: {count:,} records" + (f"; {SCENARIOS[scenario].description}" if scenario else "")
+    print_facts({"file": str(given["file"]), "records": count}, text, output=given["output"])
 
 
 def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
-    """Simulate all policies, write the requested files, and print the results as a table."""
+    """Simulate all policies, write the requested files, and print the results."""
     from rich.console import Console
 
     from load_watcher.simulate import command, report
     from load_watcher.simulate.engine import SimulationOptions
 
-    if given["output"] is not None:
-        raise click.UsageError("-o is only for created traces; write results with --csv, --series, --png or --html")
+    if given["file"] is not None:
+        hint = "print results with --output, and write charts and series with --png, --html and --series"
+        raise click.UsageError(f"--file is the trace that --generate and --alibaba create; {hint}")
     settings = load_or_exit(given, overrides=NO_SOURCE)
-    files = command.OutputFiles(given["csv_file"], given["series"], given["png"], given["html"])
+    files = command.OutputFiles(given["series"], given["png"], given["html"])
     with _simulate_errors():
         options = command.check_options(
             SimulationOptions(given["refresh"], given["delay"], given["overload"] / 100.0, given["seed"], given["anew"])
@@ -154,8 +157,15 @@ def _simulate(trace: Path, given: Mapping[str, Any]) -> None:
         course = command.load_trace(trace)
         with progress_of("simulating", unit="steps") as tell:
             runs = command.run(course, policies, options, evictor=_evictor(given["overload"]), on_progress=tell)
-        command.write(files, trace, course, options, runs)
-    Console().print(report.as_table(run.summary() for run in runs))
+        setup = command.setup_of(trace, course, options)
+        command.write(files, setup, runs)
+    summaries = [run.summary() for run in runs]
+    if given["output"] == "json":
+        print_json(report.as_document(setup, summaries))
+    elif given["output"] == "csv":
+        click.echo(report.as_csv(summaries), nl=False)
+    else:
+        Console().print(report.as_table(summaries))
 
 
 def _evictor(watermark: float) -> EvictionPlanner | None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from load_watcher.cli.options import CLIENT_OPTIONS, MOMENT, OUTPUT, read_token, with_options
-from load_watcher.cli.printing import _print_answer
+from load_watcher.cli.printing import print_answer
 
 
 @click.command()
@@ -40,4 +40,4 @@ def why(pod: str, at: str | None, **given: Any) -> None:
     from scorers.cli import why as cli_why
 
     asked = cli_why.why(given["url"], pod, at=at, limit=given["others"], token=read_token(given["token_file"]))
-    _print_answer(asked, partial(cli_why.as_tables, explained=given["explain"]), output=given["output"])
+    print_answer(asked, partial(cli_why.as_tables, explained=given["explain"]), output=given["output"])

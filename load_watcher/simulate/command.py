@@ -43,7 +43,6 @@ class SimulateError(Exception):
 class OutputFiles:
     """Paths of the output files; None: not written."""
 
-    csv: Path | None = None
     series: Path | None = None
     png: Path | None = None
     html: Path | None = None
@@ -52,7 +51,7 @@ class OutputFiles:
         """Check the paths before the simulation. Raises SimulateError if a file could not be written or would overwrite
         another output or the trace, because a recording cannot be repeated."""
         taken = {trace.resolve(): "the trace"}
-        for name in ("csv", "series", "png", "html"):
+        for name in ("series", "png", "html"):
             path: Path | None = getattr(self, name)
             if path is None:
                 continue
@@ -119,12 +118,8 @@ def run(
     return tuple(simulate(course, each, options, evictor=evictor, progress=progress) for each in policies)
 
 
-def write(
-    files: OutputFiles, trace: Path, course: TraceColumns, options: SimulationOptions, runs: Sequence[SimulationRun]
-) -> None:
-    """Write the requested files. Raises OSError."""
-    summaries = [each.summary() for each in runs]
-    setting = report.SimulationSetup(
+def setup_of(trace: Path, course: TraceColumns, options: SimulationOptions) -> report.SimulationSetup:
+    return report.SimulationSetup(
         trace.name,
         course.note,
         len(course.names),
@@ -136,19 +131,23 @@ def write(
         options.seed,
         options.place_existing,
     )
-    if files.csv is not None:
-        files.csv.write_text(report.as_csv(summaries), encoding="utf-8", newline="")
+
+
+def write(files: OutputFiles, setup: report.SimulationSetup, runs: Sequence[SimulationRun]) -> None:
+    """Write the requested files. Raises OSError."""
     if files.series is not None:
         files.series.write_text(report.series_csv(runs), encoding="utf-8", newline="")
     if files.png is None and files.html is None:
         return
     from load_watcher.simulate.charts import draw
 
-    picture = draw(setting, runs)
+    picture = draw(setup, runs)
     if files.png is not None:
         files.png.write_bytes(picture)
     if files.html is not None:
-        files.html.write_text(report.as_page(setting, summaries, picture), encoding="utf-8", newline="")
+        files.html.write_text(
+            report.as_page(setup, [each.summary() for each in runs], picture), encoding="utf-8", newline=""
+        )
 
 
 def write_trace(records: Iterable[Record], path: Path, *, minutes: int, on_progress: ProgressCallback) -> int:

@@ -11,8 +11,9 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from html import escape
+from typing import Any
 
 from rich import markup
 from rich.table import Table
@@ -74,6 +75,28 @@ def as_table(summaries: Iterable[RunSummary]) -> Table:
     for summary in summaries:
         table.add_row(markup.escape(summary.policy), *(_shown(getattr(summary, name)) for name, _ in NARROW))
     return table
+
+
+def as_document(setup: SimulationSetup, summaries: Iterable[RunSummary]) -> dict[str, Any]:
+    """The document of --output json: `{"trace", "nodes", "pods", "minutes", "refresh_s", "delay_s", "overload_percent",
+    "seed", "place_existing", "policies": [RunSummary]}`; unknown values are null."""
+    return {
+        "trace": setup.trace,
+        "note": setup.note,
+        "nodes": setup.nodes,
+        "pods": setup.pods,
+        "minutes": setup.minutes,
+        "refresh_s": setup.refresh,
+        "delay_s": setup.delay,
+        "overload_percent": 100.0 * setup.overload,
+        "seed": setup.seed,
+        "place_existing": setup.anew,
+        "policies": [{name: _known(value) for name, value in asdict(summary).items()} for summary in summaries],
+    }
+
+
+def _known(value: str | float | None) -> str | float | None:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def as_csv(summaries: Iterable[RunSummary]) -> str:

@@ -141,7 +141,7 @@ def _as_told(score: float, ranking: RankingRecord) -> int:
 
 def _outcome(decision: PlacementDecision, became: OutcomeState) -> dict[str, Any]:
     outcome = became.outcome
-    stood = None if outcome is None else _where_it_stood(decision.ranking, outcome)
+    stood = None if outcome is None else standing_of(decision.ranking, outcome)
     return {
         "kind": became.kind,
         "time": became.time if outcome is None else outcome.time,
@@ -152,7 +152,7 @@ def _outcome(decision: PlacementDecision, became: OutcomeState) -> dict[str, Any
     }
 
 
-def _where_it_stood(ranking: RankingRecord | None, outcome: PlacementOutcome) -> tuple[int, float] | None:
+def standing_of(ranking: RankingRecord | None, outcome: PlacementOutcome) -> tuple[int, float] | None:
     """Return rank and score of the node that the pod was bound to, None if unknown."""
     if ranking is None:
         return None
@@ -191,7 +191,7 @@ def _standing(decision: PlacementDecision, outcome: PlacementOutcome) -> str:
         return f"kube-scheduler requested no scores, {why}"
     if not outcome.asked:
         return "the extender did not rank this node: it was not in the request, or it is unknown"
-    stood = _where_it_stood(ranking, outcome)
+    stood = standing_of(ranking, outcome)
     if stood is None:
         return f"not among the extender's best {len(ranking.best.names)} of {ranking.of:,} nodes; rank not recorded"
     return _compared(ranking, outcome.node, *stood)

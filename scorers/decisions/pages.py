@@ -8,11 +8,12 @@ from typing import Any, NoReturn
 
 from aiohttp import web
 
-from scorers.cluster.pods import identity, scheduled_at
+from scorers.cluster.pods import scheduled_at
 from scorers.decisions import records
-from scorers.decisions.decision_document import ASKED_AGAIN, BOUND, PENDING, UNKNOWN, OutcomeState, decision_document
+from scorers.decisions.decision_document import ASKED_AGAIN, decision_document
+from scorers.decisions.outcome_states import outcome_state
 from scorers.decisions.recorder import DecisionRecorder, storable
-from scorers.decisions.records import PlacementDecision, PlacementOutcome
+from scorers.decisions.records import PlacementDecision
 from watcher.core.decisions import MICROSECONDS, DecisionQuery, DecisionsUnavailable, StoredDecision
 from watcher.core.kubernetes.objects import Pod
 from watcher.core.kubernetes.times import time_text
@@ -57,7 +58,7 @@ class DecisionsHandler:
                 "the decision, its reasons and outcome, and other decisions about the pod", dict[str, Any]
             ),
             400: failure("the pod is missing or the time is invalid"),
-            404: failure("no such decision; `log` describes the contents of the log"),
+            404: failure("no such decision; `log` describes the contents of the log, `pod` the node of the pod"),
             503: failure("decisions_unavailable: the store cannot answer"),
         }
         operation = Operation("explain the placement of a pod", answers, (_POD, _AT, _LIMIT))
@@ -88,28 +89,13 @@ class DecisionsHandler:
         decision = _readable(row)
         listed = await self._store.decisions(replace(newest, limit=limit + 1))
         after = await self._store.decisions(replace(newest, start=row.time + 1, newest=False))
-        became = self._outcome_state(row, next((each for each in after if each.uid == row.uid), None))
+        became = outcome_state(row, next((each for each in after if each.uid == row.uid), None), self._pod)
         return {
             "pod": "/".join(pod),
             "decision": decision_document(decision, became, now=self._now()),
             "others": [_brief(each, listed) for each in listed if each.time != row.time][:limit],
             "log": await self._log_status(),
         }
-
-    def _outcome_state(self, row: StoredDecision, next_one: StoredDecision | None) -> OutcomeState:
-        """Return the recorded outcome; without one, derive it from a later decision or the pod's current state."""
-        outcome = records.decode_outcome(row.outcome)
-        if outcome is not None:
-            return OutcomeState(outcome.kind, outcome)
-        if next_one is not None:
-            return OutcomeState(ASKED_AGAIN, time=next_one.time / MICROSECONDS)
-        pod = self._pod(f"{row.namespace}/{row.pod}")
-        if pod is None or identity(pod) != row.uid:
-            return OutcomeState(UNKNOWN)
-        if not pod.spec.node_name:
-            return OutcomeState(PENDING)
-        at = max(scheduled_at(pod) or 0.0, row.time / MICROSECONDS)
-        return OutcomeState(BOUND, PlacementOutcome(BOUND, at, pod.spec.node_name))
 
     async def _refuse(self, pod: tuple[str, str], *, at: int | None) -> NoReturn:
         """Raise 404 with a hint about the decisions in the log."""
@@ -126,7 +112,13 @@ class DecisionsHandler:
             )
         elif not log_now["count"]:
             hint = "the log is empty: check that kube-scheduler is configured to call this extender"
-        raise ApiError(404, "not_found", message, hint, extra={"log": log_now})
+        raise ApiError(404, "not_found", message, hint, extra={"log": log_now, "pod": self._current(pod)})
+
+    def _current(self, pod: tuple[str, str]) -> dict[str, Any] | None:
+        """The node of the pod now (null: none) and since when (unix seconds, null if unknown); None for an unknown
+        pod."""
+        there = self._pod("/".join(pod))
+        return None if there is None else {"node": there.spec.node_name or None, "since": scheduled_at(there)}
 
     async def _log_status(self) -> dict[str, Any]:
         held = await self._store.placements_held()

@@ -26,6 +26,7 @@ from scorers.cluster.koordinator_classes import priority_class, qos_of
 from scorers.cluster.node_metrics import NodeMetricObject, PodKey, read_node_metric
 from scorers.cluster.pages import ClusterHandler
 from scorers.cluster.table import ClusterTable
+from scorers.decisions.listing import PlacementsHandler
 from scorers.decisions.log import DecisionLog
 from scorers.decisions.pages import DecisionsHandler
 from scorers.decisions.recorder import DecisionRecorder
@@ -100,9 +101,10 @@ class SchedulingService:
         """Return the routes, lifecycle, and telemetry for the service."""
         serving = self._serving
         answers = DecisionsHandler(self.recorder, now=serving.now, pod=self._cluster.pod)
+        listed = PlacementsHandler(self.recorder, now=serving.now, pod=self._cluster.pod)
         shadows = ShadowHandler(self.shadow, self.recorder, now=serving.now, window=partial(window_label, serving))
         cluster = ClusterHandler(self.table, now=serving.now, is_whole=self._cluster.is_synced)
-        routes = (*self.extender.routes(), *answers.routes(), *shadows.routes(), *cluster.routes())
+        routes = (*self.extender.routes(), *answers.routes(), *listed.routes(), *shadows.routes(), *cluster.routes())
         telemetry = (self.extender.telemetry, ShadowTelemetry(self.shadow))
         return BuiltModule(routes, (self.life,), telemetry, renew=self.prepare_reload, pod_classes=self.pod_classes)
 

@@ -12,6 +12,7 @@ unknown load passes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -79,4 +80,17 @@ class HighLoadFilter:
         if not self.args.fail_open:
             codes = np.where((codes == 0) & unknown, np.where(stale, _STALE, _UNKNOWN), codes)
         inputs = {"usageThresholds": dict(self.args.usage_thresholds), "failOpen": self.args.fail_open}
-        return Verdicts(codes, REASONS, steps, inputs)
+        return Verdicts(codes, REASONS, steps, inputs, details=lambda i: self._details(i, int(codes[i]), steps))
+
+    def _details(self, i: int, code: int, steps: Mapping[str, npt.NDArray[Any]]) -> str:
+        """The expected load and the threshold: of the resource that rejects the node, otherwise of both."""
+        wanted = RESOURCES[code - 1 : code] if 0 < code < _UNKNOWN else RESOURCES
+        return "; ".join(self._compared(each, float(steps[f"{each} expected %"][i])) for each in wanted)
+
+    def _compared(self, resource: str, expected: float) -> str:
+        threshold = self.args.usage_thresholds.get(resource, 100.0)
+        if np.isnan(expected):
+            return f"{resource} unknown"
+        if np.isinf(expected):
+            return f"no {resource} is allocatable"
+        return f"{resource} {expected:.1f} %, {'above' if expected > threshold else 'at most'} {threshold:g} %"

@@ -111,14 +111,15 @@ def simulations() -> Texts:
     """A generated trace, and the results of two policies on it."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        make = ["--generate", "daily", "--nodes", "8", "--pods", "60", "--hours", "2", "--seed", "7", "-o", "trace.csv"]
-        run("simulate", *make, directory=directory)
-        policies = ["--policy", "LeastAllocated", "--policy", "TargetLoadPacking", "--csv", "results.csv"]
+        make = ["--generate", "daily", "--nodes", "8", "--pods", "60", "--hours", "2", "--seed", "7"]
+        run("simulate", *make, "--file", "trace.csv", directory=directory)
+        policies = ["--policy", "LeastAllocated", "--policy", "TargetLoadPacking"]
         table = run("simulate", "trace.csv", *policies, "--series", "series.csv", directory=directory)
+        results = run("simulate", "trace.csv", *policies, "-o", "csv", directory=directory)
         return {
             "simulate/trace-head.csv": "".join((directory / "trace.csv").read_text().splitlines(keepends=True)[:400]),
             "simulate/table.txt": table,
-            "simulate/results.csv": (directory / "results.csv").read_text(),
+            "simulate/results.csv": results,
             "simulate/series.csv": (directory / "series.csv").read_text(),
         }
 

@@ -2,6 +2,7 @@
 
     <cache>/kubernetes/v1.36.3/{kube-apiserver,kube-scheduler,kubectl,etcd}
     <cache>/scheduler-plugins/v0.34.7/scheduler
+    <cache>/helm/v3.22.0/helm
     <cache>/originals/NAME/<hash of the module's files>/NAME
     <cache>/go/1.26.6/go/bin/go        only if the machine has no suitable Go
 
@@ -33,13 +34,15 @@ class UnknownModuleError(Exception):
 @dataclass(frozen=True)
 class GoModule:
     """A Go module in the repository and the programs built from it. `programs` maps a program to the name under which
-    Go builds it; `version` is that of Kubernetes in the module, "" if the programs do not report one."""
+    Go builds it; `version` is that of Kubernetes in the module, or of Helm. `stamps` are the variables that the linker
+    sets, by their full name; a module with stamps builds the `tool` lines of go.mod, without cgo."""
 
     title: str
     source: Path
     directory: Path
     programs: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
+    stamps: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def missing(self) -> list[str]:
@@ -64,7 +67,8 @@ def kubernetes(version: str = "") -> GoModule:
         raise UnknownModuleError(f"no module for Kubernetes {wanted}: tests/modules has {known}")
     own = {name: name for name in ("kube-apiserver", "kube-scheduler", "kubectl")}
     directory = cache_root() / "kubernetes" / f"v{found}"
-    return GoModule(f"Kubernetes {found}", source, directory, {**own, "etcd": "server"}, found)
+    title = f"Kubernetes {found}"
+    return GoModule(title, source, directory, {**own, "etcd": "server"}, found, _kubernetes_stamps(found))
 
 
 def scheduler_plugins() -> GoModule:
@@ -73,7 +77,20 @@ def scheduler_plugins() -> GoModule:
     found = _version(source, "sigs.k8s.io/scheduler-plugins")
     directory = cache_root() / "scheduler-plugins" / f"v{found}"
     title = f"scheduler-plugins {found}"
-    return GoModule(title, source, directory, {"scheduler": "scheduler"}, _version(source, "k8s.io/kubernetes"))
+    version = _version(source, "k8s.io/kubernetes")
+    return GoModule(title, source, directory, {"scheduler": "scheduler"}, version, _kubernetes_stamps(version))
+
+
+def helm() -> GoModule:
+    """Return the program helm, which packages and installs the chart."""
+    source = MODULES / "helm"
+    found = _version(source, "helm.sh/helm/v3")
+    _, minor, _ = _version(source, "k8s.io/client-go").split(".")
+    package = "helm.sh/helm/v3"
+    stamps = {f"{package}/internal/version.version": f"v{found}"}
+    for name in ("pkg/lint/rules", "pkg/chartutil"):  # the default of Capabilities.KubeVersion, as in Helm's Makefile
+        stamps |= {f"{package}/{name}.k8sVersionMajor": "1", f"{package}/{name}.k8sVersionMinor": minor}
+    return GoModule(f"Helm {found}", source, cache_root() / "helm" / f"v{found}", {"helm": "helm"}, found, stamps)
 
 
 def original(name: str, originals: Path = ORIGINALS) -> GoModule:
@@ -91,6 +108,13 @@ def _version(source: Path, module: str) -> str:
     text = (source / "go.mod").read_text()
     found = re.findall(rf"^\s*(?:require )?{re.escape(module)} (?:=> \S+ )?v(\S+)", text, re.MULTILINE)
     return found[-1] if found else ""
+
+
+def _kubernetes_stamps(version: str) -> dict[str, str]:
+    """Return what the programs of a version of Kubernetes report."""
+    major, minor, _ = version.split(".")
+    values = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    return {f"k8s.io/component-base/version.{name}": value for name, value in values.items()}
 
 
 def _hash(source: Path) -> str:

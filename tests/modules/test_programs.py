@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.modules.programs import UnknownModuleError, kubernetes, original, scheduler_plugins
+from tests.modules.programs import UnknownModuleError, helm, kubernetes, original, scheduler_plugins
 from tests.real.control_plane import compatibility
 from tests.real.parts import REPOSITORY
 from tests.waiting import wait_for
@@ -55,6 +55,7 @@ def test_a_version_is_found_by_minor_and_by_patch(own_cache: Path) -> None:
     assert "etcd" not in module.missing
     plugins = scheduler_plugins()
     assert (own_cache / "scheduler-plugins" / "v0.34.7", "1.34.4") == (plugins.directory, plugins.version)
+    assert own_cache / "helm" / f"v{helm().version}" == helm().directory
 
 
 def test_the_variable_selects_the_version(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Self
 import pytest
 import requests
 
+from tests.modules.programs import helm
 from tests.real import remote_write
 from tests.real.remote_write import Series
 from tests.waiting import PATIENCE_SECONDS, wait_for
@@ -92,6 +93,17 @@ def find_node_package(package: str) -> Path:
 def find_wheel(package: str) -> Path:
     """The directory of a package of PyPI that `scripts/real-parts` brings; without it the test is skipped or fails."""
     return _find(f"pypi/{package}-*")
+
+
+def find_helm() -> Path:
+    """The program helm; without it the test is skipped, or fails where real parts are required."""
+    module = helm()
+    if not module.missing:
+        return module.directory / "helm"
+    reason = f"{module.directory / 'helm'} is missing: run scripts/go-programs helm"
+    if os.environ.get("LOAD_WATCHER_REQUIRE_REAL") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def find_go_module(module: str) -> Path:

@@ -1,5 +1,6 @@
 """The real components start, take data, and can be hung, killed and protected: what other tests stand on."""
 
+import subprocess
 import time
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import pytest
 import requests
 
 from tests.conftest import StartPrometheus
+from tests.modules.programs import helm
 from tests.real.fleet import Fleet, between, by_node_label, make_fleet, node_exporter_series, recording_rule_series
-from tests.real.parts import NodeExporter, Prometheus, new_secret, run_program
+from tests.real.parts import NodeExporter, Prometheus, find_helm, new_secret, run_program
 from tests.real.remote_write import Series
 from tests.waiting import PATIENCE_SECONDS, wait_for
 
@@ -184,6 +186,12 @@ def test_a_configuration_prometheus_refuses_fails_the_test_with_its_words(tmp_pa
 def test_programs_run(program):
     # wrk says its version and usage, and ends with 1; what counts is that its libraries were found.
     assert run_program(program, "--version").stdout.startswith((f"{program} ", f"{program},"))
+
+
+def test_helm_reports_the_version_of_its_module():
+    """The linker sets it; without the stamps of `tests.modules.programs`, it would be v3.22."""
+    done = subprocess.run([find_helm(), "version", "--short"], capture_output=True, text=True, timeout=60, check=True)
+    assert f"v{helm().version}" == done.stdout.strip().partition("+")[0]
 
 
 def test_five_thousand_nodes_load_quickly(prometheus):

@@ -26,7 +26,6 @@ from watcher.platform.http.responses import StaticBody, static_response
 from watcher.platform.http.routing import Access, ApiError, Handler, Route
 
 WEB = Path(__file__).parents[1] / "web"
-VENDOR = "vendor"  # unmodified third-party files
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -66,10 +65,16 @@ def page_route() -> Route:
 
 def file_routes() -> Iterator[Route]:
     """Routes of the files that the page loads. They are not part of the API and not in /openapi.json."""
-    own, vendor = files_of(WEB), files_of(WEB / VENDOR)
-    yield Route("/web/{file}", "page_file", _serving(own), operations.PAGE_FILE, access=Access.OPEN)
-    path = f"/web/{VENDOR}/{{file}}"
-    yield Route(path, "page_vendor_file", _serving(vendor), operations.PAGE_FILE, access=Access.OPEN)
+    yield Route("/web/{file}", "page_file", _serving(files_of(WEB)), operations.PAGE_FILE, access=Access.OPEN)
+    for directory in sorted(path for path in WEB.iterdir() if path.is_dir()):  # vendor: unmodified third-party files
+        path = f"/web/{directory.name}/{{file}}"
+        yield Route(
+            path,
+            f"page_{directory.name}_file",
+            _serving(files_of(directory)),
+            operations.PAGE_FILE,
+            access=Access.OPEN,
+        )
 
 
 def _serving(files: Mapping[str, StaticBody], *, name: str = "") -> Handler:

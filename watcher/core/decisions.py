@@ -58,19 +58,24 @@ class DecisionsExtent:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionQuery:
     """At most `limit` decisions of a kind with start <= time < end (microseconds since 1970), newest or oldest first;
-    `pod` is a namespace and name, None for all pods."""
+    `pod` is a namespace and name, None for all pods. `namespace`, `part` (contained in the pod's name), and `node` (of
+    the outcome; an outcome that is not written yet is missed) select decisions, "" for all."""
 
     kind: DecisionKind
     pod: tuple[str, str] | None = None
+    namespace: str = ""
+    part: str = ""
+    node: str = ""
     start: int = 0
     end: int = 2**63 - 1
     limit: int
     newest: bool = True
 
     def matches(self, decision: StoredDecision) -> bool:
-        """Return whether the decision has this kind, pod, and time."""
+        """Return whether the decision has this kind, pod, node, and time."""
         is_wanted = decision.kind == self.kind and self.pod in (None, (decision.namespace, decision.pod))
-        return is_wanted and self.start <= decision.time < self.end
+        in_place = self.namespace in ("", decision.namespace) and self.node in ("", decision.node)
+        return is_wanted and in_place and self.part in decision.pod and self.start <= decision.time < self.end
 
 
 class DecisionsUnavailable(Exception):

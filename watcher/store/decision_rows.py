@@ -45,6 +45,12 @@ def decisions(mine: Rows, query: DecisionQuery) -> list[StoredDecision]:
     if query.pod is not None:
         namespace, pod = query.pod
         statement = statement.where(decision.c.namespace == namespace, decision.c.pod == pod)
+    if query.namespace:
+        statement = statement.where(decision.c.namespace == query.namespace)
+    if query.part:
+        statement = statement.where(decision.c.pod.contains(query.part, autoescape=True))
+    if query.node:
+        statement = statement.where(decision.c.node == query.node)
     statement = statement.order_by(when.desc() if query.newest else when).limit(query.limit)
     return [StoredDecision(**row) for row in mine.execute(statement).mappings()]
 

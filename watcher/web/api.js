@@ -5,10 +5,10 @@ const MOST_KEPT = 40;
 const TOKEN = "load-watcher-token";
 
 export class ApiError extends Error {
-  /** `status` is the HTTP status; 0 means no response. */
-  constructor(status, code, message, hint) {
+  /** `status` is the HTTP status; 0 means no response. `body` is the document of the response, null without one. */
+  constructor(status, code, message, hint, body = null) {
     super(message);
-    Object.assign(this, { status, code, hint });
+    Object.assign(this, { status, code, hint, body });
   }
 }
 
@@ -70,5 +70,5 @@ async function read(answer) {
   if (answer.ok) return body;
   if (answer.status === 401) unauthorized(sessionStorage.getItem(TOKEN) != null);
   const { code = "error", message = `status ${answer.status}`, hint = "" } = body?.error ?? {};
-  throw new ApiError(answer.status, code, message, hint);
+  throw new ApiError(answer.status, code, message, hint, body);
 }

@@ -14,10 +14,11 @@ const SIMULATED = {
   Demo: "This is a simulated cluster, not a real one.",
   Replay: "This is a replay of a recorded trace, not the current state of a cluster.",
 };
-// Views other than the first one are loaded on demand.
+// Views other than the first one are loaded on demand. `css` is the style sheet of a view, a file in web/.
 const VIEWS = {
   fleet: { label: "Fleet", make: fleetView },
   risk: { label: "Risk", load: async () => (await import("./risk.js")).riskView },
+  placements: { label: "Placements", css: "placements/placements.css", load: async () => (await import("./placements/list.js")).placementsView },
   score: { label: "Score", load: async () => (await import("./score.js")).scoreView },
   shadow: { label: "Shadow", load: async () => (await import("./shadow.js")).shadowView },
   findings: { label: "Findings", load: async () => (await import("./findings.js")).findingsView },
@@ -82,7 +83,8 @@ function decoded(text) {
 async function show(name, next) {
   const first = shown === "";
   shown = next;
-  const make = VIEWS[name].make ?? await VIEWS[name].load();
+  const { css, load } = VIEWS[name];
+  const [make] = await Promise.all([VIEWS[name].make ?? load(), css ? styled(css) : null]);
   if (shown !== next) return; // another view was opened in the meantime
   view?.end?.();
   view = make(app);
@@ -91,6 +93,15 @@ async function show(name, next) {
   view.update();
   if (!first) byId("main").focus();
   poll();
+}
+
+/** Loads the style sheet of a view once; resolves when it applies, so that the view is not painted without it. */
+function styled(file) {
+  const href = `web/${file}`;
+  if (document.querySelector(`link[href="${href}"]`)) return null;
+  return new Promise((resolve) => {
+    document.head.append(el("link", { rel: "stylesheet", href, onload: resolve, onerror: resolve }));
+  });
 }
 
 function navigation() {

@@ -1,5 +1,6 @@
 // Creates elements. Data is set as text nodes and properties, never as markup.
 
+const NARROW = 3; // columns that fit on a small screen
 const SVG = "http://www.w3.org/2000/svg";
 
 /** el("p.quiet", { id: "x", onclick, "aria-label": "…" }, children…); a child is a text, an element, a list, or null. */
@@ -23,16 +24,18 @@ export function svg(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** A table. `columns` are [heading, class]; a cell is a text or an element. The first cell of a row is its heading. */
+/** A table. `columns` are [heading, class]; a cell is a text or an element. The first cell of a row is its heading. On
+ *  small screens, style.css shows each row of a table with many columns as a block of "heading: value" lines. */
 export function table(caption, columns, rows, { empty = "none" } = {}) {
-  const head = columns.map(([text, kind]) => el("th", { className: kind ?? "", scope: "col" }, text));
-  const body = rows.map((cells) => el("tr", {}, cells.map((cell, i) => {
+  const head = columns.map(([text, kind]) => el("th", { className: kind ?? "", scope: "col", role: "columnheader" }, text));
+  const body = rows.map((cells) => el("tr", { role: "row" }, cells.map((cell, i) => {
     const kind = columns[i][1] ?? "";
-    return i === 0 ? el("th", { className: kind, scope: "row" }, cell) : el("td", { className: kind }, cell);
+    return i === 0 ? el("th", { className: kind, scope: "row", role: "rowheader" }, cell)
+      : el("td", { className: kind, role: "cell", "data-label": columns[i][0] }, cell);
   })));
   if (!rows.length) body.push(el("tr", {}, el("td.quiet", { colSpan: columns.length }, empty)));
   return el("div.scroll", { tabIndex: 0, role: "region", "aria-label": `${caption}, table` },
-    el("table", {}, el("caption.hidden-text", {}, caption), el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)));
+    el(`table${columns.length > NARROW ? ".stacked" : ""}`, { role: "table" }, el("caption.hidden-text", {}, caption), el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, head)), el("tbody", { role: "rowgroup" }, body)));
 }
 
 let ids = 0;

@@ -36,6 +36,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -331,7 +332,21 @@ class LoadAwareScheduling:
         }
         inputs = self._inputs(pod) | {"comparison": self.args.comparison}
         inputs |= {"expiredNodesPass": why_not_by_age} if why_not_by_age else {}
-        return Verdicts(codes, reasons, steps, inputs, details=view.silent_since)
+        compared = partial(self._details, percent=percent, limits=limits, over=over)
+        return Verdicts(codes, reasons, steps, inputs, details=lambda i: view.silent_since(i) or compared(i))
+
+    def _details(self, i: int, *, percent: F64, limits: I64, over: Bool) -> str:
+        """The usage with the pod and the threshold: of the first resource that exceeds it, otherwise of all that have
+        one."""
+        which = [int(over[:, i].argmax())] if over[:, i].any() else np.flatnonzero(limits[:, i] > 0).tolist()
+        reached = "not below" if self.args.comparison == "ge" else "above"
+        passing = "below" if self.args.comparison == "ge" else "at most"
+        return "; ".join(
+            f"{self._names[r]} unknown"
+            if np.isnan(percent[r, i])
+            else f"{self._names[r]} {percent[r, i]:.0f} %, {reached if over[r, i] else passing} {limits[r, i]} %"
+            for r in which
+        )
 
     def score(self, pod: PodInfo, table: ClusterTable, rows: I64, *, now: float) -> Scores:
         """Score the nodes in `rows` from 0 to 100; see the module docstring for the rules."""

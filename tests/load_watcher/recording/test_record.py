@@ -374,19 +374,17 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     there.write_text("mine")
     run = CliRunner()
     nobody = ["--url", "http://127.0.0.1:1"]
-    told = run.invoke(main, ["record", *nobody, "-o", str(there)])
+    told = run.invoke(main, ["record", *nobody, "--file", str(there)])
     assert (2, "mine") == (told.exit_code, there.read_text())
     assert "already exists" in told.stderr
-    told = run.invoke(main, ["record", *nobody, "-o", str(tmp_path / "new.csv")])
+    told = run.invoke(main, ["record", *nobody, "--file", str(tmp_path / "new.csv")])
     assert (2, False) == (told.exit_code, (tmp_path / "new.csv").exists())
     assert "check that load-watcher is running at this address; --url URL selects another service" in told.stderr
-    by_its_old_name = run.invoke(main, ["record", "--watcher", "http://127.0.0.1:1", "-o", str(tmp_path / "new.csv")])
-    assert (2, told.stderr) == (by_its_old_name.exit_code, by_its_old_name.stderr)
-    told = run.invoke(main, ["record", "-o", str(tmp_path / "no" / "a.csv")])
+    told = run.invoke(main, ["record", "--file", str(tmp_path / "no" / "a.csv")])
     assert 2 == told.exit_code
     assert "check the path; nothing recorded" in told.stderr
-    assert 2 == run.invoke(main, ["record", "-o", str(tmp_path / "a.csv"), "--every", "0s"]).exit_code
-    assert 2 == run.invoke(main, ["record", "-o", str(tmp_path / "a.csv"), "--for", "soon"]).exit_code
+    assert 2 == run.invoke(main, ["record", "--file", str(tmp_path / "a.csv"), "--every", "0s"]).exit_code
+    assert 2 == run.invoke(main, ["record", "--file", str(tmp_path / "a.csv"), "--for", "soon"]).exit_code
 
 
 class Demo(Service):
@@ -410,7 +408,7 @@ def test_the_demo_is_recorded_whatever_becomes_of_who_records_it(running: Any, t
             "record",
             "--url",
             demo.url,
-            "-o",
+            "--file",
             str(path),
             "--every",
             "1s",

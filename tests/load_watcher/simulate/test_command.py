@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -50,8 +51,9 @@ def test_without_a_policy_the_usual_ones_are_compared(trace: Path):
 
 
 def test_numbers_and_minutes_as_csv(trace: Path, tmp_path: Path):
-    assert 0 == simulate(trace, *POLICIES, "--csv", tmp_path / "a.csv", "--series", tmp_path / "s.csv").exit_code
-    least, packing = csv.DictReader((tmp_path / "a.csv").read_text().splitlines())
+    result = simulate(trace, *POLICIES, "--output", "csv", "--series", tmp_path / "s.csv")
+    assert 0 == result.exit_code
+    least, packing = csv.DictReader(result.stdout.splitlines())
     assert ("LeastAllocated", "2", "1") == (least["policy"], least["pods"], least["unschedulable"])
     assert "20" == packing["cpu_overload_node_minutes"]
     minutes = list(csv.DictReader((tmp_path / "s.csv").read_text().splitlines()))
@@ -67,14 +69,14 @@ def test_the_same_trace_and_seed_give_the_same_bytes_in_another_process(tmp_path
         here = tmp_path / run
         here.mkdir()
         for line in (
-            "simulate --generate daily --nodes 3 --pods 20 --hours 0.5 --seed 7 -o trace.csv.gz",
-            "simulate trace.csv.gz --csv a.csv --series s.csv --png p.png --html h.html --policy MostAllocated",
+            "simulate --generate daily --nodes 3 --pods 20 --hours 0.5 --seed 7 --file trace.csv.gz",
+            "simulate trace.csv.gz -o csv --series s.csv --png p.png --html h.html --policy MostAllocated",
         ):
-            subprocess.run(
+            done = subprocess.run(
                 [sys.executable, "-m", "load_watcher", *line.split()], check=True, cwd=here, stdout=subprocess.PIPE
             )
-        made.append({path.name: path.read_bytes() for path in sorted(here.iterdir())})
-    assert ["a.csv", "h.html", "p.png", "s.csv", "trace.csv.gz"] == list(made[0])
+        made.append({path.name: path.read_bytes() for path in sorted(here.iterdir())} | {"printed": done.stdout})
+    assert ["h.html", "p.png", "s.csv", "trace.csv.gz", "printed"] == list(made[0])
     assert made[0] == made[1]
 
 
@@ -90,6 +92,22 @@ class _Links(HTMLParser):
         found = [value or "" for name, value in attrs if name in ("src", "href")]
         self.pictures += [each for each in found if each.startswith("data:image/png;base64,")]
         self.elsewhere += [each for each in found if not each.startswith("data:")]
+
+
+def test_results_as_json(trace: Path):
+    result = simulate(trace, *POLICIES, "-o", "json")
+    told = json.loads(result.stdout)
+    assert {"trace": "trace.csv.gz", "nodes": 2, "pods": 2, "minutes": 30, "refresh_s": 60.0}.items() <= told.items()
+    assert ["LeastAllocated", "TargetLoadPacking"] == [each["policy"] for each in told["policies"]]
+    assert {20} == {each["cpu_overload_node_minutes"] for each in told["policies"]}
+
+
+def test_errors_as_json(tmp_path: Path):
+    result = simulate(tmp_path / "none.csv", "-o", "json")
+    assert (2, "") == (result.exit_code, result.stdout)
+    error = json.loads(result.stderr.splitlines()[-1])["error"]
+    assert "cannot be read: No such file" in error["message"]
+    assert "hint" in error
 
 
 def test_one_page_with_everything_in_it(trace: Path, tmp_path: Path):
@@ -111,7 +129,7 @@ def test_one_page_with_everything_in_it(trace: Path, tmp_path: Path):
 
 def test_a_scenario_becomes_a_trace(tmp_path: Path):
     path = tmp_path / "t.csv"
-    result = simulate("--generate", "herd", "--nodes", 3, "--pods", 20, "--hours", 1, "-o", path)
+    result = simulate("--generate", "herd", "--nodes", 3, "--pods", 20, "--hours", 1, "--file", path)
     assert 0 == result.exit_code, result.output
     count = len(path.read_text().splitlines()) - 1
     assert f"{count:,} records" in result.stdout
@@ -126,7 +144,7 @@ def test_alibabas_tables_become_a_trace(tmp_path: Path):
         "container_usage": "c_1,m_1,0,50,80",
     }.items():
         (tmp_path / f"{name}.csv").write_text(text)
-    result = simulate("--alibaba", tmp_path, "--hours", 1, "-o", tmp_path / "t.csv")
+    result = simulate("--alibaba", tmp_path, "--hours", 1, "--file", tmp_path / "t.csv")
     assert 0 == result.exit_code, result.output
     assert "t.csv: 7 records" in result.stdout
     assert f"reading {tmp_path / 'container_usage.csv'}" in result.stderr
@@ -138,22 +156,24 @@ def test_alibabas_tables_become_a_trace(tmp_path: Path):
     [
         ([], "need exactly one of TRACE, --generate"),
         (["TRACE", "--generate", "daily"], "need exactly one of TRACE, --generate"),
-        (["--generate", "daily"], "the file for the trace is missing: add -o FILE"),
-        (["--generate", "dayly", "-o", "x.csv"], "known scenarios: steady, burst, daily, herd, overcommit"),
-        (["--generate", "daily", "-o", "x.csv", "--policy", "LeastAllocated"], "create the trace first"),
-        (["--generate", "daily", "-o", "x.csv", "--png", "x.png"], "create the trace first"),
-        (["--generate", "daily", "-o", "none/x.csv"], "No such file or directory"),
-        (["TRACE", "-o", "x.csv"], "-o is only for created traces"),
+        (["--generate", "daily"], "the file for the trace is missing: add --file FILE"),
+        (["--generate", "dayly", "--file", "x.csv"], "known scenarios: steady, burst, daily, herd, overcommit"),
+        (["--generate", "daily", "--file", "x.csv", "--policy", "LeastAllocated"], "create the trace first"),
+        (["--generate", "daily", "--file", "x.csv", "--png", "x.png"], "create the trace first"),
+        (["--generate", "daily", "--file", "none/x.csv"], "No such file or directory"),
+        (["TRACE", "--file", "x.csv"], "--file is the trace that --generate and --alibaba create"),
+        (["--generate", "daily", "-o", "x.csv"], "to name a file, use --file x.csv"),
+        (["--generate", "daily", "--file", "x.csv", "-o", "csv"], "-o csv is only for the results of a simulation"),
         (["TRACE", "--policy", "TargetLoadPackin"], "did you mean TargetLoadPacking?"),
         (["TRACE", "--policy", "LeastAllocated", "--policy", "LeastAllocated"], "is given twice"),
         (["TRACE", "--policy", "x.yaml"], "cannot be read"),
         (["TRACE", "--refresh", "90s"], "it must be whole minutes"),
         (["TRACE", "--refresh", "0s"], "it must be whole minutes"),
-        (["TRACE", "--csv", "none/a.csv"], "directory none does not exist"),
-        (["TRACE", "--csv", "TRACE"], "would overwrite the trace"),
+        (["TRACE", "--series", "none/a.csv"], "directory none does not exist"),
+        (["TRACE", "--series", "TRACE"], "would overwrite the trace"),
         (["TRACE", "--png", "a.png", "--html", "./a.png"], "would overwrite --png"),
         (["TRACE", "--alibaba", "."], "need exactly one of TRACE, --generate"),
-        (["--alibaba", ".", "-o", "x.csv"], "neither machine_meta.csv nor machine_meta.csv.gz found"),
+        (["--alibaba", ".", "--file", "x.csv"], "neither machine_meta.csv nor machine_meta.csv.gz found"),
         (["none.csv"], "cannot be read: No such file"),
         (["bad.csv"], "bad.csv, line 3, column cpu: 'x' is not a number"),
         (["empty.csv"], "the trace is empty"),
@@ -179,7 +199,7 @@ def test_what_cannot_be_done_is_said_with_a_cure(
 def test_without_matplotlib_pictures_are_refused_before_the_work(trace: Path, tmp_path: Path):
     """And all else goes on without it."""
     hidden = "import sys; sys.modules['matplotlib'] = None; from load_watcher.main import main; main()"
-    for more, code in ((["--png", "p.png"], 2), (["--csv", "a.csv"], 0)):
+    for more, code in ((["--png", "p.png"], 2), (["--series", "a.csv"], 0)):
         done = subprocess.run(
             [sys.executable, "-c", hidden, "simulate", str(trace), "--policy", "LeastAllocated", *more],
             cwd=tmp_path, capture_output=True, text=True, check=False,

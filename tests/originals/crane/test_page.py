@@ -15,5 +15,5 @@ PAGE = Path(__file__).parents[3] / "docs" / "reference" / "differences.md"
 @pytest.mark.parametrize("each", CLASSES, ids=lambda each: each.name)
 def test_the_page_names_the_place_of_the_class(each: DifferenceClass):
     section = PAGE.read_text().partition("## Crane")[2].partition("\n## ")[0].casefold()
-    (row,) = (line for line in section.splitlines() if line.startswith(f"| {each.name.casefold()}"))
+    (row,) = (line for line in section.splitlines() if line.startswith(f"|{each.name.casefold()}"))
     assert each.citation.partition(", ")[0].removeprefix("pkg/ensurance/") in row

@@ -63,7 +63,7 @@ def test_nodes_are_ranked_as_a_table(live: Live) -> None:
         "load from Test, 7 s old",
         "node score age why",
         "a 100.0 7 s cpu would be at 40.0 %, 0.0 below the target: 100",
-        "b rejected 7 s node(s) cpu load with the pod is above the threshold",
+        "b rejected 7 s node(s) cpu load with the pod is above the threshold, cpu 120.0 %, above 100 %",
     ]
 
 
@@ -85,7 +85,7 @@ def test_where_no_terminal_is_a_node_is_a_line(live: Live) -> None:
     command = ["score", "-", "--url", f"http://127.0.0.1:{live.port}"]
     found = CliRunner().invoke(main, command, input=POD, prog_name="load-watcher", env={"COLUMNS": "40"})
     (line,) = [line for line in found.stdout.splitlines() if line.startswith("b ")]
-    assert line.rstrip().endswith("node(s) cpu load with the pod is above the threshold")
+    assert line.rstrip().endswith("above the threshold, cpu 120.0 %, above 100 %")
 
 
 def test_a_ranking_may_be_by_some_of_the_plug_ins(live: Live) -> None:

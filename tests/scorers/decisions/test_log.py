@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from scorers.cluster.table import ClusterTable
+from scorers.decisions.listing import PlacementsHandler
 from scorers.decisions.log import DECISION_SPAN_S, HELD_S, DecisionLog, RankedResponse
 from scorers.decisions.pages import DecisionsHandler
 from scorers.decisions.recorder import MOST_NEW, DecisionRecorder
@@ -62,7 +63,9 @@ class Served:
         profiles = {name: ProfileRunner(replace(settings, name=name), self.table) for name in ("p", "q")}
         extender = Extender(self.table, profiles, now=self.clock, bind=self._bind, decisions=self.log)
         answers = DecisionsHandler(recorder, now=self.clock, pod=self.pods.get)
-        self.live = Live(routes=[*extender.routes(), *answers.routes()], protection=protection)
+        listed = PlacementsHandler(recorder, now=self.clock, pod=self.pods.get)
+        routes = [*extender.routes(), *answers.routes(), *listed.routes()]
+        self.live = Live(routes=routes, protection=protection)
 
     async def _bind(self, args: ExtenderBindingArgs) -> None:
         self.table.reserve(pod(args.name, uid=args.uid), args.node, now=self.clock.now, until=NOW + 1e6)
@@ -139,7 +142,8 @@ def test_filter_and_prioritize_are_one_decision_with_all_that_led_to_it(served: 
     assert {"asked": 16, "unknown": 1, "passed": 15, "reserved": None} == found["filter"]
     assert ("HighLoadFilter", 90.0) == (rejecting["name"], rejecting["inputs"]["usageThresholds"]["cpu"])
     reason = "node(s) cpu load with the pod is above the threshold"
-    assert [{"reason": reason, "count": 1, "nodes": ["n00"]}] == rejecting["rejected"]
+    rejected = {"reason": reason, "count": 1, "nodes": ["n00"], "details": {"n00": "cpu 97.5 %, above 90 %"}}
+    assert [rejected] == rejecting["rejected"]
     ranking = found["ranking"]
     assert (15, 1, 14, 10) == tuple(ranking[key] for key in ("asked", "unknown", "of", "most"))
     assert [("TargetLoadPacking", 3), ("LoadVariationRiskBalancing", 1)] == [

@@ -432,7 +432,7 @@ def test_explain_tells_every_number_and_a_sentence(served: Served) -> None:
     assert packing["reason"] == "cpu would be at 48.8 %, 1.2 below the target: 99"
     assert best["score"] == pytest.approx((3 * 99 + 76) / 4)
     rejected = next(each for each in told["nodes"][2]["plugins"] if each["point"] == "filter")
-    assert rejected["reason"] == "node(s) cpu load with the pod is above the threshold"
+    assert rejected["reason"] == "node(s) cpu load with the pod is above the threshold, cpu 97.5 %, above 90 %"
 
 
 def test_explain_without_nodes_is_about_all(served: Served) -> None:

@@ -128,7 +128,7 @@ def test_between_two_ticks_a_node_does_not_pass() -> None:
     assert reasons(verdicts, "abcx") == {"x": EXPIRED}
     assert scores.reason(3) == "no metrics of this node, silent since 2023-11-14T22:08:21Z: 0"
     assert verdicts.details(3) == "silent since 2023-11-14T22:08:21Z"
-    assert verdicts.details(1) == ""
+    assert verdicts.details(1) == "cpu 19 %, at most 65 %; memory 21 %, at most 95 %"
 
 
 def test_the_stored_decision_says_since_when_a_node_is_silent() -> None:
