@@ -23,7 +23,8 @@ const VIEWS = {
   shadow: { label: "Shadow", load: async () => (await import("./shadow.js")).shadowView },
   findings: { label: "Findings", load: async () => (await import("./findings.js")).findingsView },
   agents: { label: "Agents", wanted: (overview) => overview?.agents, load: async () => (await import("./agents.js")).agentsView },
-  node: { load: async () => (await import("./node.js")).nodeView },
+  node: { tab: "fleet", load: async () => (await import("./node.js")).nodeView },
+  terms: { load: async () => (await import("./definitions.js")).termsView },
 };
 
 const byId = (id) => document.getElementById(id);
@@ -35,6 +36,7 @@ const app = {
   state: { overview: null, overviewAt: 0, columns: null, columnsError: null, silent: null, nodes: [], answered: true, why: null },
   params: new URLSearchParams(),
   argument: "",
+  fleet: new URLSearchParams(), // parameters of the fleet view when it was left
 
   /** Changes parameters in the address of this view; null or "" removes a parameter. */
   set(changes) {
@@ -64,9 +66,10 @@ async function route() {
   app.params = new URLSearchParams(query ?? "");
   if (kept && !app.params.has("window")) app.params.set("window", kept);
   app.argument = argument;
+  if (known === "fleet") app.fleet = app.params;
   const next = argument ? `${known}/${rest.join("/")}` : known;
   for (const link of byId("views").querySelectorAll("a")) {
-    if (link.dataset.view === known) link.setAttribute("aria-current", "page");
+    if (link.dataset.view === (VIEWS[known].tab ?? known)) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   await show(known, next);
