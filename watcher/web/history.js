@@ -5,8 +5,8 @@ import { el } from "./dom.js";
 import { clock, moment, percent } from "./format.js";
 import { colour, onThemeChange } from "./theme.js";
 
-const CHARTS = [["CPU", "AVG", "CPU, mean"], ["Memory", "AVG", "Memory, mean"], ["CPU", "STD", "CPU, deviation"], ["Memory", "STD", "Memory, deviation"]];
-const HEIGHT = 180;
+const CHARTS = [["CPU", "AVG", "CPU, mean by window"], ["Memory", "AVG", "Memory, mean by window"], ["CPU", "STD", "CPU, deviation by window"], ["Memory", "STD", "Memory, deviation by window"]];
+const HEIGHT = 170;
 const DASHES = [[], [8, 4], [2, 3]];
 
 /** Renders into `place`, with the charts of deviations into `more`. */
@@ -47,7 +47,7 @@ export class HistoryCharts {
     return {
       width, height: HEIGHT, legend: { show: false }, cursor: { y: false, points: { size: 7 } },
       scales: { x: { range: () => this.shown }, y: { range: (_, low, high) => [0, Math.max(10, (high ?? 10) * 1.1)] } },
-      axes: [{ ...axis, values: (_, times) => times.map((time) => clock(time).slice(0, 5)) },
+      axes: [{ ...axis, size: 32, values: (_, times) => times.map((time) => clock(time).slice(0, 5)) },
         { ...axis, values: (_, values) => values.map((value) => `${value} %`), size: 52 }],
       series: [{}, ...windows.map((window, i) => (
         { label: window, stroke: colour(`series-${(i % 3) + 1}`), width: 2, dash: DASHES[i % 3], spanGaps: false }))],
@@ -67,7 +67,7 @@ export class HistoryCharts {
     const at = index ?? times.length - 1;
     const entries = windows.map((window, i) => {
       const value = index == null ? series[i].findLast((each) => each != null) : series[i][index];
-      return el("span", {}, key(i), `${window} window: `, el("b", {}, percent(value)));
+      return el("span", {}, key(i), `${window} `, el("b", {}, percent(value)));
     });
     legend.replaceChildren(el("span.quiet", {}, index == null ? `newest, ${clock(times[at])}` : moment(times[at])), ...entries);
   }

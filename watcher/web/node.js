@@ -29,22 +29,23 @@ export function nodeView(app) {
   const deviations = el("details", { open: matchMedia("(min-width: 40rem)").matches }, el("summary", {}, "Deviation"), more);
   const sections = [
     el("section.card", {}, el("h2", {}, "Load"), bars), el("section.card", {}, el("h2", {}, "Pods that make the load"), pods),
-    el("section.card", {}, el("h2", {}, "History"), ranges, charts, deviations),
+    el("section.card", {}, el("h2", {}, "History of the ", term("window", "windows")), ranges, charts, deviations),
     el("div.columns", {}, el("section.card", {}, el("h2", {}, "Findings"), findings), el("section.card", {}, el("h2", {}, "Scores"), scores)),
     known,
   ];
   const root = el("div.stack.node", {}, way, el("div", {}, heading, facts), unknown, ...sections);
   const pictures = new HistoryCharts(charts, more);
-  let built = "", ofScheduler = null, podRows = null, all = false, absent = false;
+  let built = "", ofScheduler = null, podRows = null, all = false, absent = false, nothingStored = false;
 
   const find = () => app.state.nodes.find((each) => each.name === name);
 
   function update() {
     const node = find();
     renew(way, ...wayOf(app, name));
-    renew(heading, `${name} `, ...badge(node));
+    changed(heading, [node], () => [`${name} `, ...badge(node)]);
     facts.replaceChildren(...factsOf(node, ofScheduler));
-    renew(bars, ...(node ? barsOf(node, ofScheduler, app.state.overview) : [el("p.quiet", {}, "The current load is unknown.")]));
+    changed(bars, [node, ofScheduler?.capacity, ofScheduler?.allocatable, ofScheduler?.requested, ofScheduler?.limits, app.state.overview?.scheduler],
+      () => (node ? barsOf(node, ofScheduler, app.state.overview) : [el("p.quiet", {}, "The current load is unknown.")]));
     if (podRows) showPods();
     absent = !node && !app.nothing() && app.state.overview != null;
     if (absent && !pictures.charts.length) unknown.replaceChildren(nowhere(app, name));
@@ -77,6 +78,7 @@ export function nodeView(app) {
       if (absent) update(); // a node that left the fleet, with stored history
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
+      nothingStored = error.code === "unknown_host";
       if (error.status && !absent) charts.replaceChildren(el("p", {}, error.message), el("p.quiet", {}, error.hint));
     }
   }
@@ -99,13 +101,13 @@ export function nodeView(app) {
   function showPods() {
     const capacity = ofScheduler?.capacity ?? {};
     const rows = all ? podRows : podRows.slice(0, FIRST_PODS);
-    const share = (value, of) => (value == null || !of ? NONE : percent((100 * value) / of, 0));
-    const cells = rows.map((pod) => [podLink(pod.namespace, pod.name), cores(pod.cores), share(pod.cores, capacity.cpu / 1000),
-      bytes(pod.bytes), share(pod.bytes, capacity.memory)]);
+    const withShare = (value, write, of) => el("span", {}, write(value), el("small", {}, shareOf(value, of)));
+    const cpu = (value) => withShare(value, (each) => (each == null ? NONE : `${cores(each)} cores`), capacity.cpu / 1000);
+    const cells = rows.map((pod) => [podLink(pod.namespace, pod.name), cpu(pod.cores), withShare(pod.bytes, bytes, capacity.memory)]);
     const outside = outsideOf(podRows, find(), capacity);
-    if (outside) cells.unshift([term("outside", "outside of pods"), cores(outside.cores), share(outside.cores, capacity.cpu / 1000), NONE, NONE]);
+    if (outside) cells.unshift([term("outside"), cpu(outside.cores), NONE]);
     const rest = podRows.length - rows.length;
-    renew(pods, table("Pods of this node", [["Pod", "long"], ["Cores", "number"], ["of CPU", "number"], ["Memory", "number"], ["of memory", "number"]], cells),
+    renew(pods, table("Pods of this node", [["Pod", "long"], ["CPU", "number"], ["Memory", "number"]], cells),
       rest > 0 ? el("button.plain", { type: "button", onclick: () => { all = true; showPods(); } }, `Show ${count(rest, "more pod")}`) : "");
   }
 
@@ -135,7 +137,7 @@ export function nodeView(app) {
   return {
     title: name, root, update,
     async refresh() {
-      const work = [askHistory()];
+      const work = absent && nothingStored ? [] : [askHistory()];
       if (!absent) work.push(into(findings, askFindings), into(pods, askPods, podsMissing));
       if (!absent && app.state.overview?.scheduler) {
         const { body: { profiles } } = await ask("scheduler/plugins");
@@ -151,6 +153,14 @@ export function nodeView(app) {
       pictures.end();
     },
   };
+}
+
+/** Renders the result of `make` into `place` if `about` has changed, so that an open definition stays open otherwise. */
+function changed(place, about, make) {
+  const now = JSON.stringify(about);
+  if (place.dataset.about === now) return;
+  place.dataset.about = now;
+  renew(place, ...make());
 }
 
 /** Renders the result of `make` into `place`. An API error is shown there and does not affect other parts of the view. */
@@ -173,11 +183,11 @@ function wayOf(app, name) {
   const some = chosen(app.state.nodes, { metric, sort, state: left.get("state") ?? "all", text: left.get("text") ?? "" });
   const order = some.some((each) => each.name === name) ? some : chosen(app.state.nodes, { metric, sort });
   const at = order.findIndex((each) => each.name === name), query = left.toString();
-  const beside = (node, label, rel) => (node ? el("a", { href: `#/node/${encodeURIComponent(node.name)}`, rel, title: node.name }, label) : null);
+  const beside = (node, label, rel) => (node ? el("a", { href: `#/node/${encodeURIComponent(node.name)}`, rel, title: node.name }, label) : el("span.quiet", { "aria-hidden": "true" }, label));
   return [el("a", { href: `#/fleet${query ? `?${query}` : ""}` }, "← Fleet"), ...(at < 0 ? [] : [
     el("span.quiet", {}, `${(at + 1).toLocaleString("en")} of ${order.length.toLocaleString("en")} ${ORDERS[sort] ?? ORDERS.load}`),
     beside(order[at - 1], "‹ previous", "prev"), beside(order[at + 1], "next ›", "next"),
-  ])].filter(Boolean);
+  ])];
 }
 
 /** The state of a node in one or two words: of its samples, or of its load if the samples are recent. */
@@ -256,6 +266,12 @@ function outsideOf(pods, node, capacity) {
   if (!node?.cpu || !capacity.cpu || pods.some((pod) => pod.cores == null)) return null;
   const left = (node.cpu.mean * capacity.cpu) / 100_000 - pods.reduce((sum, pod) => sum + pod.cores, 0);
   return (100_000 * left) / capacity.cpu >= OUTSIDE_PERCENT ? { cores: left } : null;
+}
+
+function shareOf(value, capacity) {
+  if (value == null || !capacity) return "";
+  const share = (100 * value) / capacity;
+  return share > 0 && share < 1 ? "<1 %" : percent(share, 0);
 }
 
 function podsMissing(error) {
