@@ -17,6 +17,7 @@ import numpy as np
 from watcher.arrays import F64, Bool
 from watcher.core.koordinator.report import Capacity
 from watcher.core.kubernetes.node_facts import capacities_of
+from watcher.core.kubernetes.objects import ObjectMetadata
 from watcher.core.pods.table import PodOrigin
 from watcher.fleet.cluster import SimulatedCluster
 from watcher.fleet.faults import has_samples, reported_cpu, reported_time
@@ -68,6 +69,11 @@ class DemoProvider:
     async def capacities(self) -> Mapping[str, Capacity]:
         """CPU and memory capacity by node name."""
         return await asyncio.to_thread(capacities_of, self._cluster.nodes)
+
+    def node_metadata(self, node: str) -> ObjectMetadata | None:
+        """Object metadata of a simulated node; None for an unknown node."""
+        known = self._cluster.nodes.get(node)
+        return None if known is None else known.metadata
 
     def node_names(self) -> Collection[str]:
         """Names of the nodes of the simulated cluster."""

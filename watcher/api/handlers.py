@@ -18,9 +18,11 @@ from watcher.api.body_builder import BodyBuilder
 from watcher.api.description import description_route
 from watcher.api.health import HealthHandlers
 from watcher.api.history import HistoryHandlers
+from watcher.api.labels import LabelHandlers
 from watcher.api.node_metrics import NodeMetricHandlers
 from watcher.api.nodes import CurrentSnapshot, NodeHandlers
 from watcher.api.pods import PodHandlers
+from watcher.api.problems import ProblemHandlers
 from watcher.api.service import ServiceView
 from watcher.api.telemetry import Telemetry
 from watcher.platform.http.routing import Access, AccessSettings, Route, Router, may_read
@@ -69,6 +71,8 @@ def _routes(
     pods = PodHandlers(service, current=current, body_builder=body_builder)
     node_metrics = NodeMetricHandlers(service, current=current, body_builder=body_builder)
     past = HistoryHandlers(service, current=current, body_builder=body_builder)
+    problems = ProblemHandlers(service, current=current, body_builder=body_builder)
+    labels = LabelHandlers(service, current=current, body_builder=body_builder)
     return [
         Route("/watcher", "watcher", nodes.watcher, operations.WATCHER),
         Route("/watcher/health", "provider_health", health.provider_health, operations.PROVIDER_HEALTH),
@@ -81,6 +85,8 @@ def _routes(
         Route("/api/v1/findings", "findings", past.findings, operations.FINDINGS),
         Route("/api/v1/overview", "overview", health.overview, operations.OVERVIEW),
         Route("/api/v1/silent", "silent", past.silent, operations.SILENT),
+        Route("/api/v1/problems", "problems", problems.problems, operations.PROBLEMS),
+        Route("/api/v1/labels", "labels", labels.labels, operations.LABELS),
         Route("/api/v1/samples", "samples", past.samples, operations.SAMPLES),
         Route("/healthz", "healthz", health.healthz, operations.HEALTHZ, access=Access.OPEN),
         Route("/readyz", "readyz", health.readyz, operations.READYZ, access=Access.OPEN),

@@ -11,6 +11,8 @@ import msgspec
 
 from watcher.core.koordinator.aggregates import KOORDLET
 from watcher.core.koordinator.report import KoordinatorNodeMetric, KoordinatorNodeMetricList
+from watcher.core.problems.document import ProblemsDocument
+from watcher.core.publishing.labels import LabelsDocument
 from watcher.core.publishing.selection import Shape
 from watcher.core.publishing.wire import (
     ColumnsDocument,
@@ -285,6 +287,18 @@ SILENT = Operation(
     },
     description="Available even if /watcher returns an error. Nodes in quarantine and nodes lost in a partial outage "
     "are listed by /api/v1/overview. For troubleshooting; schedulers do not need it.",
+)
+PROBLEMS = Operation(
+    "Problems of nodes, source and service, the most severe first",
+    {200: ResponseSpec("the problems, possibly none", ProblemsDocument), 304: _NOT_MODIFIED},
+    description="One sentence per problem, with its cure and the next command. A node that is hot, silent, stale, "
+    "lost, quarantined or unheard is in exactly one problem of these kinds; other findings are grouped by node and "
+    "cause. Available in every state of the service.",
+)
+LABELS = Operation(
+    "Labels of the nodes, to group them",
+    {200: ResponseSpec("the labels, or the reason why none are known", LabelsDocument), 304: _NOT_MODIFIED},
+    description="From the Node objects of the Kubernetes API. The ETag changes only with the content.",
 )
 PAGE = Operation("The dashboard", {200: ResponseSpec("HTML", media_type="text/html"), 304: _NOT_MODIFIED})
 PAGE_FILE = Operation(
