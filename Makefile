@@ -12,7 +12,7 @@ export LOAD_WATCHER_KUBERNETES := $(KUBERNETES)
 # each would compile the project again.
 export PYTHONDONTWRITEBYTECODE :=
 # The top-level packages that exist; mypy fails for a missing argument.
-TYPED := $(wildcard load_watcher watcher scorers agent migrations tests benchmarks examples scripts/real-parts scripts/go-programs scripts/soak)
+TYPED := $(wildcard load_watcher watcher scorers agent migrations tests benchmarks examples scripts/real-parts scripts/go-programs scripts/release scripts/soak)
 
 RULE := deploy/components/prometheusrule/prometheusrule.yaml
 
@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install dev serve demo test test-fast lint format types check bench soak hostile fuzz removal alerts constraints \
-        lock image-digests image image-agent kube compatibility kubernetes helm originals plans fleet real-parts clean
+        lock image-digests image image-agent release kube compatibility kubernetes helm originals plans fleet real-parts clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,13 +106,23 @@ image-digests: ## write the current digest of the base image into the Dockerfile
 	    && sed -i "s|^ARG PYTHON_IMAGE=.*|ARG PYTHON_IMAGE=$(firstword $(subst @, ,$(BASE)))@$$digest|" Dockerfile \
 	    && grep '^ARG PYTHON_IMAGE=' Dockerfile
 
+# The labels of an image and the commit that `load-watcher --version` prints.
+COMMIT = $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null)
+SOURCE = $(shell sed -n 's/^Repository = "\(.*\)"/\1/p' pyproject.toml 2>/dev/null)
+LABELS = --build-arg COMMIT="$(COMMIT)" --label org.opencontainers.image.revision="$(COMMIT)" \
+         --label org.opencontainers.image.version="$(lastword $(subst :, ,$(1)))" \
+         $(if $(SOURCE),--label org.opencontainers.image.source="$(SOURCE)")
+
 image: ## build the container image from the locks and a base with a digest; IMAGE=NAME:TAG, ARGS="--platform ... --push"
 	$(require-digest)
-	docker buildx build --tag "$(IMAGE)" $(ARGS) .
+	docker buildx build --tag "$(IMAGE)" $(call LABELS,$(IMAGE)) $(ARGS) .
 
 image-agent: ## build the container image of the node agent in the same way; AGENT_IMAGE=NAME:TAG
 	$(require-digest)
-	docker buildx build --target agent --tag "$(AGENT_IMAGE)" $(ARGS) .
+	docker buildx build --target agent --tag "$(AGENT_IMAGE)" $(call LABELS,$(AGENT_IMAGE)) $(ARGS) .
+
+release: $(VENV)/.installed-dev helm ## build wheel, sdist, images, chart, SBOM, checksums, and notes into dist/
+	@$(BIN)/python scripts/release $(ARGS)
 
 # More pods than in `make test`; the values of the environment take precedence.
 kube: export LOAD_WATCHER_TRIMARAN_PODS ?= 60

@@ -62,10 +62,29 @@ def run(name: str, arguments: Sequence[str]) -> str:
 
 def section(name: str, arguments: Sequence[str], output: str) -> str:
     """Return the section for the document: command and machine, then the output, as a code block unless it is a
-    table."""
+    table. The padding of tables is for terminals only."""
     command = shlex.join(["python", "-m", f"benchmarks.bench_{name}", *arguments])
-    body = output.strip() if "\n|" in output else f"```text\n{output.strip()}\n```"
+    body = tight(output.strip()) if "\n|" in output else f"```text\n{output.strip()}\n```"
     return f"`{command}`, {machine()}\n\n{body}\n"
+
+
+def tight(text: str) -> str:
+    """Return Markdown whose tables have no padding, and the unit of a column in its header if all cells have it."""
+    table = re.compile(r"(?:^\|.*\|$\n?)+", re.MULTILINE)
+    return table.sub(lambda found: _tight_table(found[0].splitlines()) + "\n", text + "\n").rstrip("\n")
+
+
+def _tight_table(lines: Sequence[str]) -> str:
+    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
+    rows[1] = [re.sub("-{3,}", "---", cell) for cell in rows[1]]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    for column in columns[1:]:
+        header, _, *cells = column
+        units = {cell.partition(" ")[2] if cell[0].isdigit() else "" for cell in cells if cell not in ("", "–")}
+        if len(units) == 1 and (unit := units.pop()):
+            column[0] = f"{header}, {unit}".removeprefix(", ")
+            column[2:] = [cell.removesuffix(f" {unit}") for cell in cells]
+    return "\n".join(f"|{'|'.join(row)}|" for row in zip(*columns, strict=True))
 
 
 def written(document: str, name: str, text: str) -> str:

@@ -114,8 +114,8 @@ def report(found: dict[str, float], *, nodes: int, rounds: int) -> str:
     table.add("longest frame while a name filter is typed", amount(found["filter"], "ms"), "")
     table.add("longest frame while the sort order changes", amount(found["sort"], "ms"), "")
     table.notes.append(
-        f"{amount(found['loaded'] / 1e6, 'MB')} are loaded for the first picture. The browser draws without a graphics "
-        "card, on the same two cores as the service; a frame on time takes 17 ms."
+        f"{amount(found['loaded'] / 1e6, 'MB')} are loaded. The browser draws without a graphics card on the "
+        "service's cores; a frame on time takes 17 ms."
     )
     return table.markdown()
 

@@ -68,9 +68,7 @@ def measure(engine: str, nodes: int, *, raw: bool, cpus: int) -> Measured:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=1000, help="measured")
-    parser.add_argument(
-        "--scale", type=int, nargs="*", default=[10_000, 50_000], help="numbers of nodes to extrapolate to"
-    )
+    parser.add_argument("--scale", type=int, nargs="*", default=[], help="numbers of nodes to extrapolate to")
     parser.add_argument("--cpus", type=int, default=4, help="CPUs per node (default 4)")
     options = parser.parse_args()
     table = Table(
@@ -84,9 +82,8 @@ def main() -> None:
             for nodes in (options.nodes, *options.scale):
                 add_row(table, what, found, nodes=nodes, measured=options.nodes)
     table.notes.append(
-        f"Measured: the mean of {FETCHES} steady ticks, each for the last {SPAN_S:.0f} s, on loopback and not "
-        "compressed; CPU is user and system time of the server process, from /proc. Extrapolated: proportional to the "
-        "nodes, except for the time, which depends on the server's cores."
+        f"Measured: mean of {FETCHES} steady ticks, each for the last {SPAN_S:.0f} s, not compressed."
+        + (" Calculated: proportional to the nodes." if options.scale else "")
     )
     print(table.markdown())
 

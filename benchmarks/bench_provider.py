@@ -148,11 +148,9 @@ def main() -> None:
                 at_least(ratio, 20) if raw else "",
             )
     table.notes.append(
-        f"load-watcher: the mean of {FETCHES} steady ticks; own CPU is that of its provider. Both "
-        f"in turns, the round of {ROUNDS} with the median ratio. Go: avg_over_time and "
-        "stddev_over_time over each window of the same seven metrics, of the recording rule as is, of the raw "
-        f"expression as a subquery at {STEP}. Ten of its seventeen metrics, which node exporters do not provide, are "
-        "excluded. CPU is user and system time of the Prometheus process, from /proc."
+        f"Mean of {FETCHES} steady ticks; round of {ROUNDS} with the median ratio; own CPU: load-watcher's provider. "
+        f"Go: avg_over_time and stddev_over_time over each window, of raw expressions as a subquery at {STEP}, "
+        "without the ten metrics that node exporters lack."
     )
     print(table.markdown())
 

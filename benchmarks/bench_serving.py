@@ -175,10 +175,8 @@ def main() -> None:
     for metrics in (METRICS[:2], METRICS):
         print(table(options.nodes, metrics=metrics, seconds=options.seconds, rounds=options.rounds).markdown())
     print(
-        f"wrk, 1 thread, {CONNECTIONS} connections, {options.seconds} s a run, {options.rounds} alternating rounds, "
-        "medians. The service is one process on one core; the peer, `peer/main.go`, uses both. It supports neither "
-        "zstd nor ETags; gzip and the whole list are measured instead. The case with prepared bytes shows the maximum "
-        "throughput of the machine."
+        f"wrk, 1 thread, {CONNECTIONS} connections, {options.seconds} s, {options.rounds} alternating rounds, medians. "
+        "The service uses one core, the peer both; the peer has neither zstd nor ETags."
     )
 
 

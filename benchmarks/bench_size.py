@@ -143,10 +143,8 @@ def size_table(results: Sequence[Measured], *, ticks: int) -> Table:
             amount(one["cpu"], "ms"),
         )
     table.notes.append(
-        f"The database has the samples of the longest window and {ticks} minutes of windows, with its log; the size "
-        "per day is in docs/reference/store.md. CPU includes everything: "
-        "generating the samples, review, windows, bodies, "
-        "/metrics, storing."
+        f"The database has the longest window's samples, {ticks} minutes of windows, and its log. CPU includes "
+        "generating the samples."
     )
     return table
 

@@ -1,5 +1,5 @@
 """Cost of the store: one day of three windows and four columns per minute, and the samples of six metrics, for several
-numbers of nodes. Generates the tables of docs/reference/store.md.
+numbers of nodes. Generates the tables of a stored day in docs/concepts/performance.md.
 
     python -m benchmarks.bench_store                      # realistic load, 1,000 and 5,000 nodes, 24 hours: 3 minutes
     python -m benchmarks.bench_store --nodes 20000 50000 --hours 3

@@ -293,8 +293,8 @@ def stage_table(results: Mapping[int, Measured]) -> Table:
             cells += [amount(measured[key], "ms"), f"{measured[key] / measured['windows']:.1f} × windows"]
         table.add(f"AVG and STD of all windows by {words}", *cells)
     table.notes.append(
-        "The windows of load-watcher also include unrolling the ring, counts, coverage, the sample interval of each "
-        f"node, Latest. The Python loop was measured over at most {NAIVE_NODES} nodes and scaled."
+        "The windows of load-watcher include counts, coverage, sample intervals, Latest. The Python loop is scaled "
+        f"from {NAIVE_NODES} nodes."
     )
     return table
 

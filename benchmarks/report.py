@@ -67,8 +67,6 @@ def machine() -> str:
     """Return one line with the date, the machine, and the versions."""
     facts = [
         f"{os.cpu_count()} cores of {_processor()}",
-        f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
-        f"Linux {platform.release().split('-')[0]}",
         f"{platform.python_implementation()} {platform.python_version()}",
         _version(["go", "version"], words=slice(2, 3)),
         f"commit {_version(['git', 'rev-parse', '--short', 'HEAD'], words=slice(0, 1))}",
@@ -78,7 +76,8 @@ def machine() -> str:
 
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown model")
+    name = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "an unknown processor")
+    return " ".join(name.replace("(R)", "").replace("Processor", "").split())
 
 
 def _version(command: Sequence[str], *, words: slice) -> str:

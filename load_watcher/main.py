@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from load_watcher.cli.exit_codes import FAILED, print_error
+from load_watcher.cli.version import print_version
 from load_watcher.commands import (
     agent,
     compare,
@@ -23,7 +24,6 @@ from load_watcher.commands import (
     simulate,
     why,
 )
-from watcher import __version__
 
 COMMANDS: tuple[click.Command, ...] = (
     serve.serve,
@@ -60,7 +60,14 @@ class CommandGroup(click.Group):
 
 
 @click.group(cls=CommandGroup, commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="load-watcher", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """Real-load-aware scheduling and node protection for Kubernetes.
 

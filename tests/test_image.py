@@ -114,6 +114,30 @@ def test_pages_name_the_license_of_each_package_with_conditions() -> None:
     assert "certifi (MPL-2.0)" in page
 
 
+@pytest.mark.parametrize("target", ["image", "image-agent"])
+def test_an_image_has_the_labels_of_its_version_and_commit(target: str) -> None:
+    """And the commit as build argument, which the wheel in the image prints."""
+    given = [f"BASE=python:3.13-slim@{DIGEST}", "COMMIT=0123456789ab", "SOURCE=https://example.com/x"]
+    names = ["IMAGE=x:1.2", "AGENT_IMAGE=y:1.2"]
+    command = ["make", "--dry-run", target, *given, *names]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
+    (build,) = (line for line in done.stdout.splitlines() if line.startswith("docker buildx build"))
+    labels = dict(re.findall(r'--label org\.opencontainers\.image\.(\w+)="([^"]*)"', build))
+    assert {"version": "1.2", "revision": "0123456789ab", "source": "https://example.com/x"} == labels
+    assert '--build-arg COMMIT="0123456789ab"' in build
+    *_, agent, service = DOCKERFILE.split("\nFROM ${PYTHON_IMAGE}")
+    for stage in (agent, service):
+        assert {"title", "description", "licenses", "vendor"} == set(re.findall(r"image\.(\w+)=", stage))
+
+
+def test_hadolint_finds_no_problem_in_the_dockerfile() -> None:
+    hadolint = Path(sys.executable).parent / "hadolint"
+    if not hadolint.exists():
+        pytest.skip(f"{hadolint} is missing: run make dev")
+    done = subprocess.run([hadolint, REPOSITORY / "Dockerfile"], capture_output=True, text=True, timeout=60)
+    assert (0, "") == (done.returncode, done.stdout)
+
+
 # --- the base --------------------------------------------------------------------------------------------------------
 
 
@@ -189,11 +213,11 @@ def server() -> Iterator[ThreadingHTTPServer]:
         thread.join()
 
 
-def check(directory: Path, settings: str) -> subprocess.CompletedProcess[str]:
+def check(directory: Path, settings: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the health check with the settings file of a container, and with a proxy that must not be used."""
     (directory / "load-watcher.toml").write_text(f'[provider]\nname = "host"\n{settings}')
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
-    command = [sys.executable, "-m", "load_watcher.healthcheck"]
+    command = [sys.executable, "-m", "load_watcher.healthcheck", *arguments]
     return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=30)
 
 
@@ -237,6 +261,64 @@ class _OtherProtocol(StreamRequestHandler):
     def handle(self) -> None:
         self.rfile.readline()
         self.wfile.write(b"not HTTP\r\n")
+
+
+EXTENDER = """
+[extender]
+watcher = "http://127.0.0.1:1"
+[scheduler.default]
+plugins = [ { name = "TargetLoadPacking" } ]
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "settings"),
+    [
+        ("serve --port {port}", "[server]\nport = 1\n"),
+        ("demo --nodes 9 --port {port}", ""),
+        ("agent --port {port} --enforce", ""),
+        ("agent", "[agent]\nport = {port}\n"),
+        ("qrm --host 127.0.0.1", "[qrm]\nport = {port}\n"),
+        ("qrm --set qrm.port={port}", ""),
+        ("extender --port {port}", EXTENDER),
+        ("extender --watcher http://127.0.0.1:9", EXTENDER + "[server]\nport = {port}\n"),
+    ],
+)
+def test_the_health_check_asks_the_server_of_the_command(
+    server: ThreadingHTTPServer, tmp_path: Path, command: str, settings: str
+) -> None:
+    """At the address of its options and of its table."""
+    port = str(server.server_port)
+    done = check(tmp_path, settings.replace("{port}", port), *command.replace("{port}", port).split())
+    assert (0, "") == (done.returncode, done.stderr)
+    server.RequestHandlerClass = _OtherProtocol
+    assert 1 == check(tmp_path, settings.replace("{port}", port), *command.replace("{port}", port).split()).returncode
+
+
+def test_a_command_without_a_server_is_healthy_and_a_wrong_one_is_not(tmp_path: Path) -> None:
+    """Docker defines no other exit code than 0 and 1."""
+    assert 0 == check(tmp_path, "", "simulate", "--generate").returncode
+    done = check(tmp_path, "", "agent", "--prt", "1")
+    assert (1, True) == (done.returncode, "No such option" in done.stderr)
+    done = check(tmp_path, '[qrm]\nport = "x"\n', "qrm")
+    assert (1, True) == (done.returncode, "qrm.port" in done.stderr)
+
+
+def test_the_health_check_reads_the_command_of_the_first_process(server: ThreadingHTTPServer, tmp_path: Path) -> None:
+    """In a namespace of processes of its own, as in a container: the first process has the name of the program."""
+    program = tmp_path / "load-watcher"
+    program.write_text(f"#!/bin/sh\n{sys.executable} -m load_watcher.healthcheck\nexit $?\n")
+    program.chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    isolated = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if shutil.which("unshare") is None or subprocess.run([*isolated, "true"], capture_output=True).returncode:
+        pytest.skip("this process must not create namespaces: run as root")
+    command = [*isolated, str(program), "agent", "--port", str(server.server_port)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30)
+    assert (0, "") == (done.returncode, done.stderr)
+    command[-1] = "1"
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30)
+    assert (1, True) == (done.returncode, "refused" in done.stderr)
 
 
 # --- the agent's image -----------------------------------------------------------------------------------------------

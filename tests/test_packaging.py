@@ -100,9 +100,89 @@ def test_the_dashboard_s_files_of_others_are_as_published(wheel):
     assert {f"watcher/web/{path.relative_to(web)}" for path in web.rglob("*") if path.is_file()} <= wheel.keys()
 
 
+INSTALLS = re.compile(
+    r"\b(?:pip3?|pipx|uv|poetry)\s+(?:pip\s+|tool\s+)?(?:install|run|add|download)\s"
+    r"[^\n&;|`'\"]{0,40}?(?<![\w./-])['\"]?load-watcher\b(?![./-])"
+    r"|\buvx\s+(?:--from\s+)?['\"]?load-watcher\b"
+    r"|\b(?:docker|podman|nerdctl)\s+pull\s[^\n]{0,40}?load-watcher\b"
+    r"|\bhelm\s+(?:install|upgrade|pull|repo add)\s[^\n]{0,60}?(?:oci://|https?://)"
+)
+
+
 def test_no_text_installs_a_package_that_is_not_published():
-    """The owner of that name on PyPI could run code on the machines of users."""
-    texts = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "deploy").rglob("*.*")]
-    texts += [path for name in PACKAGES for path in (REPOSITORY / name).rglob("*.py")]
-    installs = re.compile(r"pip(?:x)? install .{0,12}load-watcher\b|uvx load-watcher\b")
-    assert not [str(path) for path in texts if installs.search(path.read_text("utf-8"))]
+    """The owner of that name on PyPI, or of an image or a chart, could run code on the machines of users."""
+    files = ("*.md", "*.py", "*.yaml", "*.yml", "*.txt", "*.tpl", "*.js", "*.html", "*.toml", "Dockerfile")
+    folders = (REPOSITORY / each for each in (*PACKAGES, "docs", "deploy", "dashboards", "examples", ".github"))
+    texts = [path for folder in folders for pattern in files for path in folder.rglob(pattern)]
+    texts += [path for pattern in files for path in REPOSITORY.glob(pattern)]
+    assert len(texts) > 500
+    assert not [str(path) for path in texts if INSTALLS.search(path.read_text("utf-8"))]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pip install 'load-watcher[simulate]'",
+        "pip install --upgrade load-watcher",
+        "python -m pip install load-watcher==0.1.0",
+        "pipx install load-watcher",
+        "pipx run load-watcher demo",
+        "uvx load-watcher demo",
+        "uvx --from 'load-watcher[qrm]' load-watcher qrm",
+        "uv tool install load-watcher",
+        "uv pip install load-watcher",
+        "docker pull ghcr.io/owner/load-watcher:0.1.0",
+        "helm install load-watcher oci://ghcr.io/owner/charts/load-watcher",
+    ],
+)
+def test_each_way_to_install_what_is_not_published_is_found(line):
+    assert INSTALLS.search(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pip install '.[simulate]'",
+        "pip install ./load-watcher",
+        "pip install . && load-watcher serve",
+        "pip install load-watcher.tar.gz",
+        "helm install load-watcher deploy/helm/load-watcher --set image.repository=registry.example.com/load-watcher",
+        "docker run registry.example.com/load-watcher:0.1.0",
+    ],
+)
+def test_an_installation_from_the_sources_is_not(line):
+    assert not INSTALLS.search(line)
+
+
+STATUS = {
+    "stable": (
+        "learn/demo learn/own-source reference/api reference/dashboard reference/node-names reference/pods "
+        "reference/review reference/store tasks/alerts tasks/doctor tasks/grafana tasks/influxdb tasks/metrics-server "
+        "tasks/migrating tasks/operations tasks/prometheus tasks/record tasks/replay"
+    ),
+    "beta": "concepts/scheduling concepts/simulation learn/own-plugin tasks/shadow",
+    "alpha": (
+        "concepts/agent concepts/agent-safety learn/own-metric reference/agent-policies reference/agent-state "
+        "tasks/agent-running"
+    ),
+    "experimental": "concepts/qrm learn/own-resource-plugin",
+}
+
+
+@pytest.mark.parametrize("status", STATUS)
+def test_the_pages_of_a_part_state_its_status_in_their_third_line(status):
+    """A merged page may be missing here; a page that exists states the status of the table in README.md."""
+    pages = [path for name in STATUS[status].split() if (path := REPOSITORY / "docs" / f"{name}.md").exists()]
+    assert pages
+    assert not [str(path) for path in pages if not path.read_text().split("\n")[2].startswith(f"Status: {status}")]
+
+
+def test_the_changelog_has_each_heading_once():
+    """The entries of all branches are merged by union, which can duplicate a heading or an entry."""
+    text = (REPOSITORY / "CHANGELOG.md").read_text()
+    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        headings = re.findall(r"^### (.+)", section, flags=re.MULTILINE)
+        assert len(set(headings)) == len(headings), headings
+        assert set(headings) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+        entries = re.split(r"^(?:- |### )", section, flags=re.MULTILINE)[1:]
+        assert len(set(entries)) == len(entries), [each for each in entries if entries.count(each) > 1]

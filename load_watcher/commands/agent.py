@@ -88,7 +88,7 @@ def agent(
     if preview and enforce:
         raise click.UsageError("--preview and --enforce are mutually exclusive; remove one of them")
     asked = "enforce" if enforce else "preview" if preview else None
-    settings, everything = _settings(given, mode="preview" if once else asked)
+    settings, everything = settings_of(given, mode="preview" if once else asked)
     if check is not None:
         raise SystemExit(_check_policies(check, settings))
     setup_logging(everything.log, cluster=everything.cluster.name or "")
@@ -122,7 +122,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     from agent.service.node_server import CannotRun
 
     given = {**before, **{name: value for name, value in own.items() if value}}
-    settings, everything = _settings(given, mode=None)
+    settings, everything = settings_of(given, mode=None)
     if missing_ok and not settings.state_file.exists():
         click.echo(f"{settings.state_file} does not exist: no agent has run on this node; nothing to restore")
         return
@@ -141,7 +141,7 @@ def restore(before: Mapping[str, Any], /, *, missing_ok: bool, **own: Any) -> No
     raise SystemExit(1 if found.tainted or any(each.fate is StepOutcome.FAILED for each in found.quotas) else 0)
 
 
-def _settings(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSettings, Settings]:
+def settings_of(given: Mapping[str, Any], *, mode: str | None) -> tuple[AgentSettings, Settings]:
     """Return the agent's settings and all settings; exit with code 2 if they are invalid."""
     from agent.service.settings import read_settings
 

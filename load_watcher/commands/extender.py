@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from load_watcher.cli.exit_codes import BAD_SETTINGS, print_settings_problems
 from load_watcher.cli.options import CONFIG, LOGGING, SET, listening_options, store_url, to_address, with_options
-from load_watcher.cli.settings import NO_SOURCE, load, load_or_exit
+from load_watcher.cli.settings import NO_SOURCE, load
 
 if TYPE_CHECKING:
     from watcher.platform.settings.tables import Settings
@@ -40,19 +41,18 @@ def extender(**given: Any) -> None:
     Exit code 0: stopped by a signal; 1: it could not start, for example because the port is in use; 2: the arguments or
     the settings are invalid, or the watcher does not offer data that a plug-in needs.
     """
-    from load_watcher.extender.process import adapted, start_process
+    from load_watcher.extender.process import start_process
     from watcher.platform.logs import setup_logging
     from watcher.platform.settings.problems import SettingsError
     from watcher.service import main
 
-    overrides = {**NO_SOURCE, **({"extender.watcher": given["watcher"]} if given["watcher"] else {})}
     try:
-        settings = adapted(load_or_exit(given, overrides=overrides, own_windows=False))
+        settings = settings_of(given)
         cluster = settings.cluster.name or ""
         setup_logging(settings.log, cluster=cluster)
 
         def reload() -> Settings:
-            renewed = adapted(load(given, overrides=overrides, own_windows=False))
+            renewed = settings_of(given)
             setup_logging(renewed.log, cluster=cluster)
             return renewed
 
@@ -61,3 +61,11 @@ def extender(**given: Any) -> None:
         print_settings_problems(error)
         raise SystemExit(BAD_SETTINGS) from None
     raise SystemExit(code)
+
+
+def settings_of(given: Mapping[str, Any]) -> Settings:
+    """Return the settings of the process with these options. Raises SettingsError."""
+    from load_watcher.extender.process import adapted
+
+    overrides = {**NO_SOURCE, **({"extender.watcher": given["watcher"]} if given["watcher"] else {})}
+    return adapted(load(given, overrides=overrides, own_windows=False))

@@ -79,7 +79,7 @@ def qrm(**given: Any) -> None:
     Exit code 0: stopped by a signal; 1: it could not start; 2: the arguments or the settings are invalid, or the extra
     qrm is not installed.
     """
-    settings, everything = _settings(given)
+    settings, everything = settings_of(given)
     try:
         from agent.qrm import main
     except ModuleNotFoundError as error:
@@ -93,7 +93,7 @@ def qrm(**given: Any) -> None:
     raise SystemExit(main.run(settings, everything))
 
 
-def _settings(given: Mapping[str, Any]) -> tuple[QrmSettings, Settings]:
+def settings_of(given: Mapping[str, Any]) -> tuple[QrmSettings, Settings]:
     """Return the manager's settings and all settings; exit with code 2 if they are invalid."""
     from agent.qrm.settings import read_settings
 

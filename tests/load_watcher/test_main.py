@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,9 +30,12 @@ def run(tmp_path, monkeypatch):
 
 
 def test_version(run):
-    """--version says the name and the version."""
+    """--version says the name and the version, and in a checkout the commit."""
     result = run("--version")
-    assert (result.exit_code, result.stdout) == (0, f"load-watcher {watcher.__version__}\n")
+    line = rf"load-watcher {re.escape(watcher.__version__)}( \(commit [0-9a-f]{{12,40}}(-dirty)?\))?\n"
+    assert (result.exit_code, bool(re.fullmatch(line, result.stdout))) == (0, True), result.stdout
+    if (REPOSITORY / ".git").exists() and shutil.which("git"):
+        assert "commit" in result.stdout
 
 
 @pytest.mark.parametrize(
