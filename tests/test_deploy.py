@@ -214,6 +214,7 @@ def test_the_build_context_has_what_the_wheel_is_made_of_and_no_more():
         "pyproject.toml",
         "hatch_build.py",
         "LICENSE",
+        "NOTICE",
         "README.md",
         "load_watcher",
         "watcher",

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import PackageNotFoundError, distribution
@@ -136,6 +137,25 @@ def test_hadolint_finds_no_problem_in_the_dockerfile() -> None:
         pytest.skip(f"{hadolint} is missing: run make dev")
     done = subprocess.run([hadolint, REPOSITORY / "Dockerfile"], capture_output=True, text=True, timeout=60)
     assert (0, "") == (done.returncode, done.stdout)
+
+
+def test_the_build_context_makes_the_wheel_with_the_given_commit(tmp_path: Path) -> None:
+    """.dockerignore leaves out .git; the wheel is built as in the Dockerfile, with the names that it admits."""
+    lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    context = tmp_path / "context"
+    for source in (path for line in lines if line.startswith("!") for path in REPOSITORY.glob(line[1:])):
+        target = context / source.relative_to(REPOSITORY)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
+    flags = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(tmp_path / "wheels")]
+    command = [sys.executable, "-m", "pip", "wheel", *flags, str(context)]
+    environment = {**os.environ, "LOAD_WATCHER_COMMIT": "0123456789ab"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    (wheel,) = (tmp_path / "wheels").iterdir()
+    with zipfile.ZipFile(wheel) as archive:
+        assert b"0123456789ab\n" == archive.read("load_watcher/_commit")
+        assert {"LICENSE", "NOTICE"} <= {Path(name).name for name in archive.namelist()}
 
 
 # --- the base --------------------------------------------------------------------------------------------------------

@@ -177,6 +177,25 @@ def test_the_pages_of_a_part_state_its_status_in_their_third_line(status):
     assert not [str(path) for path in pages if not path.read_text().split("\n")[2].startswith(f"Status: {status}")]
 
 
+def test_the_chart_states_the_status_of_each_part():
+    """In its metadata, and above each part in its values; that of README.md."""
+    readme = (REPOSITORY / "README.md").read_text()
+    stated = {
+        part: "".join(re.findall(rf"\| {row}[^|]*\| (\w+) \|", readme))
+        for part, row in {
+            "watcher": "watcher",
+            "scheduler": "scheduling plug-ins",
+            "agent": "node agent",
+            "qrm": "QoS Resource Manager",
+        }.items()
+    }
+    chart = REPOSITORY / "deploy" / "helm" / "load-watcher"
+    listed = ", ".join(f"{part} {status}" for part, status in stated.items())
+    assert f"load-watcher.io/status: {listed}\n" in (chart / "Chart.yaml").read_text()
+    values = (chart / "values.yaml").read_text()
+    assert all(f"\n# Status: {stated[part]}.\n{part}:\n" in values for part in ("scheduler", "agent", "qrm"))
+
+
 def test_the_changelog_has_each_heading_once():
     """The entries of all branches are merged by union, which can duplicate a heading or an entry."""
     text = (REPOSITORY / "CHANGELOG.md").read_text()
