@@ -411,11 +411,10 @@ class Extender:
 
     def _node(self, name: str, reserved: Sequence[str], profile: str) -> dict[str, Any]:
         table, row = self.table, self.table.row[name]
-        load, node = table.load, table.node(name)
+        load = table.load
         made = self.profiles[profile].plugins if profile in self.profiles else ()  # a reload may have removed it
         return {
             "known": bool(table.known[row]),
-            "labels": {} if node is None else dict(node.metadata.labels or {}),
             "sampled": plain(load.sampled()[row]),
             **measured(load.columns, int(load.where[row]), now=self._now()),
             "capacity": table.capacity.of(row),

@@ -120,7 +120,7 @@ def test_a_phone_shows_the_load_first_and_cuts_nothing_off(demo: Demo, browser: 
         opened.wait_for("newest, ")
         page = opened.page
         assert 390 == page.evaluate("document.documentElement.scrollWidth")
-        assert page.locator(".track").first.bounding_box()["y"] < 500
+        assert page.locator(".track").first.bounding_box()["y"] < 700
         wide = """[...document.querySelectorAll('main .scroll')]
             .filter((each) => each.scrollWidth > each.clientWidth + 1).length"""
         assert 0 == page.evaluate(wide)
@@ -163,7 +163,7 @@ def test_a_definition_opens_by_keyboard_by_pointer_and_by_touch(demo: Demo, brow
 def test_the_definitions_name_pages_that_exist(demo: Demo, light: Tab) -> None:
     """Each with a heading or anchor of that name, so that the link of a release leads somewhere."""
     light.open(f"{demo.url}/#/terms", shows="safeVarianceMargin")
-    terms = light.page.evaluate("async () => (await import('./web/definitions.js')).TERMS")
+    terms = light.page.evaluate("async () => (await import('./web/terms/definitions.js')).TERMS")
     assert {"stale", "silent", "unheard", "quarantined", "lost", "window", "margin", "mean", "deviation"} <= set(terms)
     for name, text, page in terms.values():
         path, _, anchor = page.partition("#")

@@ -24,7 +24,7 @@ const VIEWS = {
   findings: { label: "Findings", load: async () => (await import("./findings.js")).findingsView },
   agents: { label: "Agents", wanted: (overview) => overview?.agents, load: async () => (await import("./agents.js")).agentsView },
   node: { tab: "fleet", load: async () => (await import("./node.js")).nodeView },
-  terms: { load: async () => (await import("./definitions.js")).termsView },
+  terms: { load: async () => (await import("./terms/definitions.js")).termsView },
 };
 
 const byId = (id) => document.getElementById(id);

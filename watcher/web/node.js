@@ -1,29 +1,28 @@
 // The view of one node: its load with requests and limits, the pods that make it, history, findings and scores.
 
 import { ApiError, ask, post } from "./api.js";
-import { missing, styles, term } from "./definitions.js";
-import { choice, el, renew, table, told } from "./dom.js";
-import { NONE, bytes, cores, count, moment, percent, plain, seconds } from "./format.js";
-import { HistoryCharts } from "./history.js";
-import { LABELS, METRICS, STATES, chosen } from "./load.js";
+import { choice, el, renew, table } from "./dom.js";
+import { NONE, bytes, cores, count, percent, plain, seconds } from "./format.js";
+import { METRICS, STATES, chosen } from "./load.js";
 import { pasted } from "./manifest.js";
+import { HistoryCharts } from "./node/history.js";
+import { barsOf, condition, outsideOf, shareOf } from "./node/load.js";
 import { podLink } from "./podlink.js";
-import { heat } from "./theme.js";
+import { missing, styles, term } from "./terms/definitions.js";
 import { explanation, reasonOf, scoreOf } from "./why.js";
 
 const RANGES = [["-1h", "1 h", 3600, "1m"], ["-6h", "6 h", 21600, "2m"], ["-24h", "24 h", 86400, "5m"]];
 const FIRST_PODS = 8;
-const HOT_PERCENT = 85, BUSY_PERCENT = 60; // as in the definitions of these terms
-const OUTSIDE_PERCENT = 5; // least share of the capacity that is used outside of pods to be listed
 const ORDERS = { load: "by load", deviation: "by deviation", age: "longest silent first", name: "by name" };
 const LABEL_KEYS = [["node.kubernetes.io/instance-type", ""], ["topology.kubernetes.io/zone", "zone "]];
 const SCHEDULER = `[scheduler.default]
 plugins = [{ name = "TargetLoadPacking" }]`;
 
 export function nodeView(app) {
-  styles("node.css");
+  styles("node/node.css");
   const name = app.argument;
-  const heading = el("h2"), facts = el("p.quiet"), way = el("nav.way", { "aria-label": "Nodes" });
+  const heading = el("h2.title"), facts = el("p.quiet"), way = el("nav.way", { "aria-label": "Nodes" });
+  const problems = el("div", { hidden: true });
   const bars = el("div"), pods = el("div"), findings = el("div"), scores = el("div"), known = el("div"), charts = el("div.columns"), more = el("div.columns");
   const ranges = el("div.tools"), unknown = el("div");
   const deviations = el("details", { open: matchMedia("(min-width: 40rem)").matches }, el("summary", {}, "Deviation"), more);
@@ -33,17 +32,17 @@ export function nodeView(app) {
     el("div.columns", {}, el("section.card", {}, el("h2", {}, "Findings"), findings), el("section.card", {}, el("h2", {}, "Scores"), scores)),
     known,
   ];
-  const root = el("div.stack.node", {}, way, el("div", {}, heading, facts), unknown, ...sections);
+  const root = el("div.stack.node", {}, way, el("div", {}, heading, facts), problems, unknown, ...sections);
   const pictures = new HistoryCharts(charts, more);
-  let built = "", ofScheduler = null, podRows = null, all = false, absent = false, nothingStored = false;
+  let built = "", ofScheduler = null, podRows = null, all = false, absent = false, nothingStored = false, labels = {};
 
   const find = () => app.state.nodes.find((each) => each.name === name);
 
   function update() {
     const node = find();
     renew(way, ...wayOf(app, name));
-    changed(heading, [node], () => [`${name} `, ...badge(node)]);
-    facts.replaceChildren(...factsOf(node, ofScheduler));
+    changed(heading, [node], () => [`${name} `, ...condition(node)]);
+    facts.replaceChildren(...factsOf(node, ofScheduler, labels));
     changed(bars, [node, ofScheduler?.capacity, ofScheduler?.allocatable, ofScheduler?.requested, ofScheduler?.limits, app.state.overview?.scheduler],
       () => (node ? barsOf(node, ofScheduler, app.state.overview) : [el("p.quiet", {}, "The current load is unknown.")]));
     if (podRows) showPods();
@@ -83,11 +82,26 @@ export function nodeView(app) {
     }
   }
 
+  async function askProblems() {
+    const { body } = await ask("api/v1/problems");
+    const mine = body.problems.filter((each) => each.nodes.includes(name));
+    problems.hidden = !mine.length;
+    changed(problems, mine, () => [el("section.card", { "aria-label": "Problems" }, mine.map((each) => el(`div.problem.${each.severity}`, {},
+      el("p", {}, each.text), el("p.quiet", {}, each.cure), each.command ? el("code", { tabIndex: 0 }, each.command) : null)))]);
+  }
+
+  async function askLabels() {
+    const { body } = await ask("api/v1/labels");
+    const at = body.nodes.indexOf(name);
+    labels = at < 0 ? {} : Object.fromEntries(body.labels.filter((each) => each.nodes[at] != null).map((each) => [each.name, each.values[each.nodes[at]]]));
+    facts.replaceChildren(...factsOf(find(), ofScheduler, labels));
+  }
+
   async function askFindings() {
     const { body } = await ask("api/v1/findings");
     const mine = body.findings.filter((each) => each.node === name);
-    return mine.length ? table("Findings of this node", [["Kind"], ["Metric", "code"], ["Reason", "long"], ["Remedy"], ["Last seen", "name"]],
-      mine.map((each) => [each.kind, each.metric || "all", each.reason, each.remedy, `${seconds(Math.max(0, body.timestamp - each.last_seen))} ago`]))
+    return mine.length ? table("Findings of this node", [["Kind"], ["Metrics", "code"], ["Reason", "long"], ["Remedy"], ["Last seen", "name"]],
+      grouped(mine).map(([newest, metrics]) => [newest.kind, metrics, newest.reason, newest.remedy, `${seconds(Math.max(0, body.timestamp - newest.last_seen))} ago`]))
       : el("p.quiet", {}, "no ", term("finding", "findings"));
   }
 
@@ -107,8 +121,8 @@ export function nodeView(app) {
     const outside = outsideOf(podRows, find(), capacity);
     if (outside) cells.unshift([term("outside"), cpu(outside.cores), NONE]);
     const rest = podRows.length - rows.length;
-    renew(pods, table("Pods of this node", [["Pod", "long"], ["CPU", "number"], ["Memory", "number"]], cells),
-      rest > 0 ? el("button.plain", { type: "button", onclick: () => { all = true; showPods(); } }, `Show ${count(rest, "more pod")}`) : "");
+    changed(pods, [cells.length, podRows, outside, capacity], () => [table("Pods of this node", [["Pod", "long"], ["CPU", "number"], ["Memory", "number"]], cells),
+      rest > 0 ? el("button.plain", { type: "button", onclick: () => { all = true; showPods(); } }, `Show ${count(rest, "more pod")}`) : ""]);
   }
 
   async function askScores(profiles) {
@@ -131,14 +145,14 @@ export function nodeView(app) {
     ofScheduler = body.nodes[name];
     const open = known.querySelector("details")?.open ?? false;
     update();
-    return el("details.card", { open }, el("summary", {}, "Labels and state in the scheduling plug-ins"), stateOf(ofScheduler));
+    return el("details.card", { open }, el("summary", {}, "Labels and state in the scheduling plug-ins"), stateOf(ofScheduler, labels));
   }
 
   return {
     title: name, root, update,
     async refresh() {
       const work = absent && nothingStored ? [] : [askHistory()];
-      if (!absent) work.push(into(findings, askFindings), into(pods, askPods, podsMissing));
+      if (!absent) work.push(into(problems, askProblems, () => []), into(facts, askLabels, () => []), into(findings, askFindings), into(pods, askPods, podsMissing));
       if (!absent && app.state.overview?.scheduler) {
         const { body: { profiles } } = await ask("scheduler/plugins");
         const first = profiles.includes("default") ? "default" : profiles[0];
@@ -190,27 +204,8 @@ function wayOf(app, name) {
   ])];
 }
 
-/** The state of a node in one or two words: of its samples, or of its load if the samples are recent. */
-function badge(node) {
-  if (!node) return [];
-  const highest = ["cpu", "memory"].filter((each) => node[each]).sort((a, b) => node[b].mean - node[a].mean)[0];
-  const load = highest ? node[highest].mean : null;
-  const [key, kind] = node.state !== STATES.fresh ? [node.state, node.state === STATES.silent ? "bad" : "warn"]
-    : load >= HOT_PERCENT ? ["hot", "bad"] : load >= BUSY_PERCENT ? ["busy", "warn"] : [null, "good"];
-  const words = node.state !== STATES.fresh ? inWords(node) : key ? `${key}: ${METRICS[highest]} at ${percent(load)}` : load == null ? "load unknown" : "normal load";
-  return [el(`span.badge.${kind}`, {}, key ? term(key, words) : words)];
-}
-
-function inWords(node) {
-  const age = seconds(node.age ?? 0);
-  return {
-    [STATES.stale]: `stale: newest sample ${age} old`, [STATES.lost]: `lost ${age} ago`,
-    [STATES.silent]: `silent for ${age}${node.last ? `, since ${moment(node.last.sampled)}` : ""}`, [STATES.unheard]: "never heard of",
-  }[node.state] ?? LABELS[node.state];
-}
-
-function factsOf(node, known) {
-  const labels = known?.labels ?? {}, capacity = known?.capacity ?? {};
+function factsOf(node, known, labels) {
+  const capacity = known?.capacity ?? {};
   const size = [capacity.cpu && `${plain(capacity.cpu / 1000)} cores`, capacity.memory && bytes(capacity.memory)].filter(Boolean).join(", ");
   const found = [...LABEL_KEYS.map(([key, prefix]) => labels[key] && prefix + labels[key]), size].filter(Boolean);
   const last = node?.last && [node.last.cpu == null ? "" : `CPU ${percent(node.last.cpu)}`, node.last.memory == null ? "" : `Memory ${percent(node.last.memory)}`].filter(Boolean).join(", ");
@@ -226,52 +221,17 @@ function nowhere(app, name) {
       el("a", { href: "#/fleet" }, `all ${count(app.state.nodes.length, "node")}`)));
 }
 
-// --- load --------------------------------------------------------------------------------------------------------
-
-const RESOURCES = [["cpu", "CPU", (value) => `${cores(value / 1000)} cores`], ["memory", "Memory", bytes]];
-
-function barsOf(node, known, overview) {
-  if (!node.cpu && !node.memory) return [el("p", {}, "No current load: ", term(node.state, inWords(node)), ".")];
-  const knows = known?.known ?? false;
-  return [el("div.bars", {}, RESOURCES.map(([key, label, amount]) => bar(node[key], label, amount, Object.fromEntries(
-    ["capacity", "allocatable", "requested", "limits"].map((each) => [each, knows ? known[each]?.[key] : null]))))),
-  knows || !overview || overview.scheduler ? "" : el("p.quiet", {}, "Requests, limits and allocatable are unknown without the Kubernetes API; see below.")];
-}
-
-/** A bar of the capacity: filled up to the used share, with marks at requested and allocatable, and all numbers. */
-function bar(load, label, amount, { capacity, allocatable, requested, limits }) {
-  const share = (value) => (value == null || !capacity ? null : (100 * value) / capacity);
-  const used = load?.mean ?? null;
-  const fill = el("span.fill"), track = el("div.track", { "aria-hidden": "true" }, fill);
-  fill.style.width = `${Math.min(100, used ?? 0)}%`;
-  fill.style.background = heat(used ?? 0).fill;
-  for (const [kind, value] of [["requested", share(requested)], ["allocatable", share(allocatable)]]) {
-    if (value == null) continue;
-    const mark = el(`span.mark.${kind}`);
-    mark.style.left = `${Math.min(100, value)}%`;
-    track.append(mark);
+/** [newest finding, metrics] for each kind with the same remedy: one cause usually affects all metrics of a node. */
+function grouped(findings) {
+  const groups = new Map();
+  for (const each of findings) {
+    const key = `${each.kind} ${each.remedy}`;
+    groups.set(key, [...(groups.get(key) ?? []), each]);
   }
-  const numbers = [
-    ["used", used == null ? NONE : percent(used), [capacity ? `${amount((used * capacity) / 100)}` : "", load?.deviation == null ? "" : `± ${percent(load.deviation)}`, load?.window ?? ""]],
-    ...[["requested", requested], ["allocatable", allocatable], ["limits", limits]].filter(([, value]) => value != null)
-      .map(([key, value]) => [key, share(value) == null ? amount(value) : percent(share(value), 0), [share(value) == null ? "" : amount(value)]]),
-  ];
-  return el("div.resource", {}, el("h3", {}, label, capacity ? el("span.quiet", {}, ` of ${amount(capacity)}`) : null), track,
-    el("dl", {}, numbers.map(([key, large, small]) => el("div", {}, el(`dt.${key}`, {}, term(key)),
-      el("dd", {}, el("b", {}, large), el("small", {}, small.filter(Boolean).join(", ")))))));
-}
-
-/** Cores that the node uses outside of its pods; null if unknown or small. */
-function outsideOf(pods, node, capacity) {
-  if (!node?.cpu || !capacity.cpu || pods.some((pod) => pod.cores == null)) return null;
-  const left = (node.cpu.mean * capacity.cpu) / 100_000 - pods.reduce((sum, pod) => sum + pod.cores, 0);
-  return (100_000 * left) / capacity.cpu >= OUTSIDE_PERCENT ? { cores: left } : null;
-}
-
-function shareOf(value, capacity) {
-  if (value == null || !capacity) return "";
-  const share = (100 * value) / capacity;
-  return share > 0 && share < 1 ? "<1 %" : percent(share, 0);
+  return [...groups.values()].map((some) => {
+    const newest = some.reduce((a, b) => (b.last_seen > a.last_seen ? b : a)), [first] = some;
+    return [newest, some.length > 1 ? `${some.length} metrics` : first.metric || "all"];
+  });
 }
 
 function podsMissing(error) {
@@ -287,9 +247,9 @@ function withoutScheduler() {
     SCHEDULER, { hint: "In a cluster, the service account is used; elsewhere, set kubernetes.kubeconfig.", page: "concepts/scheduling.md" });
 }
 
-function stateOf(node) {
+function stateOf(node, labels) {
   const amounts = (each) => Object.entries(each).map(([resource, value]) => amountOf(resource, value)).join(", ") || "none";
-  const rows = [...Object.entries(node.labels ?? {}).sort(([a], [b]) => a.localeCompare(b)),
+  const rows = [...Object.entries(labels).sort(([a], [b]) => a.localeCompare(b)),
     ...["capacity", "allocatable", "requested", "limits"].map((key) => [key, amounts(node[key])]),
     ["pods", String(node.pods)], ["recently assigned", count(node.recent.length, "pod")], ["reserved for", node.reserved.join(", ") || "none"]];
   return el("dl.steps", {}, rows.map(([key, value]) => [el("dt", {}, key), el("dd", {}, value)]).flat());

@@ -2,7 +2,7 @@
 
 import { ask, post } from "./api.js";
 import { CanvasList } from "./canvas-list.js";
-import { term } from "./definitions.js";
+import { term } from "./terms/definitions.js";
 import { choice, el, field, numbers, renew } from "./dom.js";
 import { describe, openNode } from "./fleet.js";
 import { count, percent } from "./format.js";

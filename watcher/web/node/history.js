@@ -1,9 +1,9 @@
 // Charts of the stored windows of a node. The chart library is loaded on first use.
 
-import { styles } from "./definitions.js";
-import { el } from "./dom.js";
-import { clock, moment, percent } from "./format.js";
-import { colour, onThemeChange } from "./theme.js";
+import { styles } from "../terms/definitions.js";
+import { el } from "../dom.js";
+import { clock, moment, percent } from "../format.js";
+import { colour, onThemeChange } from "../theme.js";
 
 const CHARTS = [["CPU", "AVG", "CPU, mean by window"], ["Memory", "AVG", "Memory, mean by window"], ["CPU", "STD", "CPU, deviation by window"], ["Memory", "STD", "Memory, deviation by window"]];
 const HEIGHT = 170;
@@ -23,7 +23,7 @@ export class HistoryCharts {
 
   /** `answers` are the documents of /api/v1/history, one per window. */
   async show(answers, windows) {
-    const { default: UPlot } = await import("./vendor/uPlot.esm.js");
+    const { default: UPlot } = await import("../vendor/uPlot.esm.js");
     styles("vendor/uPlot.min.css");
     this.last = [answers, windows];
     const data = CHARTS.map(([type, operator]) => aligned(answers, type, operator));

@@ -2,7 +2,7 @@
 //
 // docs/reference/glossary.md explains the same terms; tests/real/test_node_page.py compares the links with its headings.
 
-import { el } from "./dom.js";
+import { el } from "../dom.js";
 
 /** URL of the repository with a trailing slash, set by a release that publishes docs. Without it, links lead to the
  *  definitions in this page (#/terms), which an installation without the repository has. */
@@ -40,7 +40,7 @@ let ids = 0;
  *  Escape closes it. `label` is the text on the page, by default the name of the term. */
 export function term(key, label = TERMS[key]?.[0] ?? key) {
   if (!Object.hasOwn(TERMS, key)) return el("span", {}, label);
-  styles("definitions.css");
+  styles("terms/definitions.css");
   const [, text, page] = TERMS[key];
   const id = `definition-${ids += 1}`;
   const box = el("span.definition", { id, popover: "manual" }, el("span", {}, `${text} `), docsLink(page, key));
@@ -89,7 +89,7 @@ function docsLink(page, key) {
 
 /** A card of a view or section without data: what it would show, and the lines of the settings that enable it. */
 export function missing(shows, lines, { hint = "", page = "" } = {}) {
-  styles("definitions.css");
+  styles("terms/definitions.css");
   return el("section.card.stack.missing", {}, el("p", {}, shows), hint ? el("p.quiet", {}, hint) : null,
     lines ? [el("p", {}, "To enable it, add these lines to the settings and restart load-watcher:"),
       el("pre", { tabIndex: 0, "aria-label": "Settings" }, lines)] : null,
@@ -97,7 +97,7 @@ export function missing(shows, lines, { hint = "", page = "" } = {}) {
 }
 
 export function termsView(app) {
-  styles("definitions.css");
+  styles("terms/definitions.css");
   const rows = Object.entries(TERMS).sort(([, [a]], [, [b]]) => a.localeCompare(b)).map(([key, [name, text, page]]) =>
     el("div", { id: `term-${key}`, className: key === app.argument ? "chosen" : "" }, el("dt", {}, name), el("dd", {}, text, " ",
       REPOSITORY ? el("a", { href: `${REPOSITORY}docs/${page}` }, "docs") : el("span.quiet", {}, `docs/${page.split("#")[0]}`))));
