@@ -177,7 +177,7 @@ def test_a_pasted_pod_is_ranked_and_explained(demo: Demo, light: Tab) -> None:
     light.page.get_by_role("button", name=last).press("Enter")
     light.wait_for(f"Why {last}?")
     assert f"node={last}" in light.page.url
-    assert light.page.get_by_text("usageThresholds").is_visible()
+    assert light.page.get_by_text("usageThresholds").first.is_visible()
     assert [] == light.wrong
 
 
